@@ -35,6 +35,7 @@ SERVED = {
     "asyncmy",
     "rabbitmq",
     "nats",
+    "kafka",
     *(service for service, _ in HARNESSES.values() if service),
 }
 """What stands in the parameters of tests that need one."""

@@ -24,7 +24,7 @@ from retrysafe.gateway import fields
 from retrysafe.gateway.fields import Hop
 from retrysafe.http import bodies, conditional, keys, messages
 from retrysafe.http.client import bodies as client_bodies
-from retrysafe.http.client import redirects, waiting
+from retrysafe.http.client import policy, redirects
 from retrysafe.http.client.redirects import Target
 from retrysafe.http.client.results import Answer
 from retrysafe.http.messages import Headers, Request
@@ -176,9 +176,9 @@ READ: dict[str, tuple[Callable[[Any], Any], Callable[[int], Any]]] = {
     ),
     "a signature of GitHub": (lambda value: delivered(GITHUB, X_Hub_Signature_256=value), lambda n: "sha256=" * n),
     "a nested document": (lambda value: document_of(Head({}), value), lambda n: b"[" * n),
-    "a Retry-After": (lambda value: waiting.retry_after(answer(retry_after=value), 0.0), lambda n: "1" * n),
+    "a Retry-After": (lambda value: policy.retry_after(answer(retry_after=value), 0.0), lambda n: "1" * n),
     "a Retry-After of dates": (
-        lambda value: waiting.retry_after(answer(retry_after=value), 0.0),
+        lambda value: policy.retry_after(answer(retry_after=value), 0.0),
         lambda n: "Mon, " * n,
     ),
     "a webhook's Retry-After": (lambda value: delivering.retry_after(value, value, 0.0), lambda n: "1 Jan " * n),

@@ -14,7 +14,8 @@ NAMES = {
     "Boundary", "Claim", "Codec", "ConfigurationError", "IllegalTransition", "InProgress", "InvalidKey", "JSONCodec",
     "KeyExpired", "KeyReused", "Keyring", "LeaseLost", "LoggingObserver", "Observer", "Event", "OutcomeUnknown",
     "Quota", "QuotaExceeded", "ResultNotEncodable", "ResultUnreadable", "RetryTransaction", "RetrysafeError",
-    "SchemaOutdated", "StoreUnavailable", "StoredFailure", "StoredResult", "current", "layered", "reject", "wait",
+    "SchemaOutdated", "StoreMisconfigured", "StoreUnavailable", "StoredFailure", "StoredResult", "current",
+    "layered", "reject", "wait",
 }  # fmt: skip
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from docparts.markdown import table
-from retrysafe.protocol import diagram
 from retrysafe.protocol.outcomes import OUTCOMES, ModeKind, Settlement, Transaction
 from retrysafe.protocol.records import State
-from retrysafe.protocol.transitions import RULES
+from retrysafe.protocol.transitions import RULES, mermaid
+from retrysafe.protocol.transitions import table as transition_table
 
 
 def state_diagram() -> str:
     """The state machine as a Mermaid diagram."""
-    return f"```mermaid\n{diagram.mermaid()}```\n"
+    return f"```mermaid\n{mermaid()}```\n"
 
 
 def transitions() -> str:
     """The state machine as a table."""
-    return diagram.table()
+    return transition_table()
 
 
 def states() -> str:

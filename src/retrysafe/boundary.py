@@ -10,7 +10,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.claims import key_spaces
 from retrysafe.claims.claim import Claim
-from retrysafe.claims.codec import CheckedCodec, JSONCodec, encode_failure
+from retrysafe.claims.codec import CheckedCodec, Codec, JSONCodec, encode_failure
 from retrysafe.claims.decorator import UNCHECKED, Guarded, Selector, fingerprint_of, wrap
 from retrysafe.claims.encryption import Bound, Keyring, sealed
 from retrysafe.claims.observers import LoggingObserver, Observers
@@ -19,8 +19,6 @@ from retrysafe.claims.settings import BoundarySettings, Waiters, clocks_of, larg
 from retrysafe.entrypoint import EntryPoint
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.protocol import keys
-from retrysafe.protocol.asks import Steps
-from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.procedures import settle_doubt
 from retrysafe.protocol.quotas import Quota
@@ -37,6 +35,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Wait,
 )
+from retrysafe.protocol.requests import Steps
 from retrysafe.protocol.transitions import RULES, resolution
 
 P = ParamSpec("P")
@@ -309,7 +308,20 @@ class Boundary:
                 "return annotation says how to store it, or give plain JSON types."
             ) from error
 
-    # ------------------------------------------------------------ end
+    # ------------------------------------------------------------ start and end
+
+    def check(self) -> None:
+        """Ask the store whether it can be used, as the first claim does: call it when a process starts.
+
+        Raises `SchemaOutdated` with the command that migrates it, `StoreMisconfigured` for a password, database,
+        permission or file that is wrong, `ConfigurationError` for settings of the server that break the guarantee, and
+        `StoreUnavailable` if it does not answer.
+        """
+        self._settings.backend.ready()
+
+    async def acheck(self) -> None:
+        """`check` for async code."""
+        await self.entrypoint.check_store()
 
     def close(self) -> None:
         """Close the connections that no other boundary uses."""

@@ -19,7 +19,7 @@ from retrysafe.claims import key_spaces
 from retrysafe.claims.batch import Claims
 from retrysafe.claims.cancellation import is_cancelled, run_to_completion
 from retrysafe.claims.claim import Claim
-from retrysafe.claims.codec import JSONCodec
+from retrysafe.claims.codec import Codec, JSONCodec
 from retrysafe.claims.decorator import is_coroutine_function, is_generator_function
 from retrysafe.claims.outcome import is_permanent
 from retrysafe.claims.plan import Plans
@@ -27,7 +27,6 @@ from retrysafe.claims.restarts import arestarting, restarting
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import keys
-from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.exception_groups import every
 from retrysafe.protocol.records import Effects, Fingerprint, Key, Wait
 
@@ -209,6 +208,15 @@ class EntryPoint:
     def lookup(self, key: Key, *, operation: str) -> bytes:
         """The key under which the record of a claim with this key is stored."""
         return keys.lookup(self.settings.secret, self.name, self.tenant(), operation, keys.parse(key))
+
+    async def check_store(self) -> None:
+        """Ask the store, from an event loop, whether it can be used."""
+        if self.serves_async:
+            await self.backend.aready()
+        else:
+            import asyncio
+
+            await asyncio.to_thread(self.backend.ready)
 
     def take_operation(self, operation: str, owner: object, *, origin: Any = None, shared: bool = False) -> str:
         """Let ``owner``, a function or another entry point, claim keys under an operation.

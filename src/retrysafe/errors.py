@@ -172,6 +172,14 @@ class StoreUnavailable(RetrysafeError):
         """True if the store refused the request temporarily: the same request may soon succeed."""
 
 
+class StoreMisconfigured(StoreUnavailable):
+    """The store refuses this application until the configuration named above is corrected. Waiting does not help.
+
+    If this came from a claim, the operation was not started. If it came from storing a result or
+    from a commit, the effect may have happened. Correct the configuration, then retry with the same key.
+    """
+
+
 class ResultNotEncodable(RetrysafeError):
     """The result cannot be stored as it is, so a retry could not be given the same answer.
 

@@ -10,19 +10,24 @@ import pytest
 
 from retrysafe.admin.sweeper import Sweeper
 from retrysafe.cli import outbox, relay, sweep
+from retrysafe.messaging.brokers.kafka.publisher import AsyncKafkaPublisher, KafkaPublisher
 from retrysafe.messaging.brokers.nats.publisher import NatsPublisher
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
+from retrysafe.messaging.relay.operator import OutboxSweeper
 from retrysafe.messaging.relay.relay import Relay
-from retrysafe.messaging.relay.retention import OutboxSweeper
 
 EXCEPTIONS = {
     "observers": "the command tells by its log and its output",
+    "properties": "are the query of --broker",
     "client": "is made of --broker",
     "url": "is --broker",
 }
 NAMED = {(made, "timeout"): "broker_timeout" for made in (NatsPublisher, RabbitMQPublisher)}
-PUBLISHERS = (NatsPublisher, RabbitMQPublisher, RedisStreamsPublisher, AsyncRedisStreamsPublisher)
+PUBLISHERS = (
+    *(KafkaPublisher, AsyncKafkaPublisher, NatsPublisher),
+    *(RabbitMQPublisher, RedisStreamsPublisher, AsyncRedisStreamsPublisher),
+)
 NEEDED = {"outbox sweep": ("--older-than", "7d")}
 OTHER_DEFAULTS = {"every": "without it, the command ends when nothing is left", "keep": "a flag", "rotate": "a flag"}
 

@@ -13,7 +13,7 @@ import pytest
 
 from retrysafe import conformance
 from retrysafe.conformance import RULES, Capabilities, Result, Verdict, capabilities
-from retrysafe.conformance.rendering import as_json, junit, markdown
+from retrysafe.conformance.report import as_json, junit, markdown
 from retrysafe.errors import ConfigurationError
 from tests.conformance.reference import Reference
 

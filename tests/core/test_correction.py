@@ -5,8 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.backends.dynamodb.service_clock import ServiceClock, instant
-from retrysafe.protocol.clock_correction import DRIFT, RESOLUTION, Bounds, Sightings, narrowed, sampled
+from retrysafe.backends.dynamodb.service_clock import (
+    DRIFT,
+    RESOLUTION,
+    Bounds,
+    ServiceClock,
+    Sightings,
+    instant,
+    narrowed,
+    sampled,
+)
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

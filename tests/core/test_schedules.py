@@ -13,8 +13,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.backoff import POLLING, RESTART, Backoff, Patience
 from retrysafe.protocol.durations import micros, seconds
 from retrysafe.protocol.records import Clocks, Ownership
-from retrysafe.protocol.renewal_schedule import PER_LEASE, RETRIES_PER_LEASE, Beats
-from retrysafe.protocol.sweep_schedule import RECOVERY, Sweeps
+from retrysafe.protocol.schedules import PER_LEASE, RECOVERY, RETRIES_PER_LEASE, Beats, Sweeps
 
 CHANCE = st.floats(0, 1, exclude_max=True)
 

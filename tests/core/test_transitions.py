@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrysafe.errors import IllegalTransition
-from retrysafe.protocol import diagram, transitions
+from retrysafe.protocol import transitions
 from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Ownership, Record, State, StoredResult
 from retrysafe.protocol.transitions import Guard, Transition
 
@@ -325,7 +325,7 @@ def test_lease_left_is_on_the_stores_clock() -> None:
 
 
 def test_the_diagram_shows_the_table_and_nothing_else() -> None:
-    drawn = diagram.mermaid().splitlines()
+    drawn = transitions.mermaid().splitlines()
     assert drawn[0] == "stateDiagram-v2"
     for (event, standing), target in TABLE.items():
         source = "[*]" if standing is EffectiveState.ABSENT else standing.value
@@ -336,7 +336,7 @@ def test_the_diagram_shows_the_table_and_nothing_else() -> None:
 
 
 def test_the_table_in_the_documentation_has_a_row_for_each_event() -> None:
-    head, line, *rows = diagram.table().splitlines()
+    head, line, *rows = transitions.table().splitlines()
     assert (head, line) == ("| event | from | to | guard |", "|---|---|---|---|")
     assert rows[-1] == "| sweep | forgotten | absent | the store's clock alone |"
     assert " | completed, expired, failed, released | released | " in rows[-2]

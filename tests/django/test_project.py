@@ -49,6 +49,18 @@ def test_makemigrations_finds_nothing_to_do(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "No changes detected\n"), done.stderr
 
 
+def test_the_system_check_names_the_command_until_it_has_run(tmp_path: Path) -> None:
+    check = ("check", "--database", "default", "--fail-level", "WARNING")
+    before = manage(tmp_path, "sqlite", *check)
+    assert before.returncode == 1
+    assert "(retrysafe.W001)" in before.stderr
+    assert "python manage.py migrate retrysafe --database=default" in before.stderr
+    migrated = manage(tmp_path, "sqlite", "migrate", "--no-color")
+    assert (migrated.returncode, "retrysafe.W" in migrated.stderr) == (0, False), migrated.stderr
+    after = manage(tmp_path, "sqlite", *check)
+    assert after.returncode == 0, after.stderr
+
+
 def test_migrate_there_and_back(tmp_path: Path) -> None:
     for arguments in (["retrysafe"], ["retrysafe", "zero"], []):
         done = manage(tmp_path, "sqlite", "migrate", "--no-color", *arguments)

@@ -16,6 +16,7 @@ import redis
 
 from tests.conftest import require
 from tests.docs.pages import ROOT
+from tests.messaging.harnesses.kafka import delete
 from tests.messaging.harnesses.nats import without_stream
 
 ORDERS = 60
@@ -90,9 +91,21 @@ def test_on_nats(tmp_path: Path, name: str) -> None:
     asyncio.run(without_stream(url, name))
 
 
+@pytest.fixture
+def kafka(name: str) -> Iterator[str]:
+    require("kafka")
+    url = os.environ["RETRYSAFE_TEST_KAFKA"]
+    yield url
+    delete(url, f"{name}.orders.placed")
+
+
 def test_on_redis_streams(tmp_path: Path, streams: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", streams, SHOP_NAME=name))
 
 
 def test_on_rabbitmq(tmp_path: Path, rabbitmq: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", rabbitmq, SHOP_NAME=name))
+
+
+def test_on_kafka(tmp_path: Path, kafka: str, name: str) -> None:
+    all_is_well(run(tmp_path / "shop", "--broker", kafka, SHOP_NAME=name))

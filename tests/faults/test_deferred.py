@@ -23,8 +23,8 @@ from retrysafe.claims import deferred
 from retrysafe.claims.deferred import Deferred, LoopSettler, ThreadSettler
 from retrysafe.claims.lease import clock
 from retrysafe.errors import StoreUnavailable
-from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.backoff import Backoff
+from retrysafe.protocol.requests import Steps
 from tests.conftest import absent
 from tests.faults.conftest import Making
 from tests.faults.helpers import ROOT, Told, auntil, driven, own_database, records_of, run_sql
@@ -126,7 +126,7 @@ def file_of(trouble: Trouble) -> str:
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is put again before the lease ends, but by who closes."""
     monkeypatch.setattr(deferred, "SETTLING", Backoff(1e9, 1e9))
-    monkeypatch.setattr(deferred.random, "random", lambda: 1.0)
+    monkeypatch.setattr("random.random", lambda: 1.0)
 
 
 @pytest.mark.fault(18)

@@ -11,7 +11,7 @@ import pytest
 from retrysafe import Boundary, InProgress, Quota, QuotaExceeded
 from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
-from retrysafe.backends.sql import gates
+from retrysafe.backends.sql import postgresql
 from retrysafe.protocol.procedures import open_many
 from retrysafe.protocol.records import ClaimRequest, Clocks
 from retrysafe.protocol.requests import Rows
@@ -24,7 +24,7 @@ MANY = 8
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "MOST_GATES", MOST)
+    monkeypatch.setattr(postgresql, "MOST_GATES", MOST)
 
 
 def held(tx: Any) -> int:
@@ -44,7 +44,7 @@ def claim(boundary: Boundary, number: int, tx: Any) -> bool:
 
 def test_a_thousand_are_the_most_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert gates.MOST_GATES == 1000
+    assert postgresql.MOST_GATES == 1000
 
 
 def test_one_transaction_takes_so_many_and_the_next_one_again(migrated: str, make: Making) -> None:
@@ -118,7 +118,7 @@ def test_a_duplicate_beyond_them_waits_for_the_end(ending: str, migrated: str, m
 
 
 def test_the_transactions_that_are_counted_are_bounded_in_number() -> None:
-    counts = gates.Gates()
+    counts = postgresql.Gates()
     answers = [Rows([(number, "rest")], 1) for number in range(5000)]
     for answer in answers:
         assert counts.counted(answer).rows == [("rest",)]

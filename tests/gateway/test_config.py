@@ -16,7 +16,7 @@ from retrysafe.gateway import Claims, Route, Settings, Timeouts, TrustedHeader
 from retrysafe.gateway.config import parse
 from retrysafe.gateway.guards import Guards
 from retrysafe.gateway.openapi import routes_of
-from retrysafe.gateway.starting import settings_of
+from retrysafe.gateway.serving import settings_of
 from retrysafe.http.messages import Request
 from tests.gateway.upstreams import OK, always, before
 

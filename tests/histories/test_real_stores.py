@@ -16,8 +16,8 @@ import pytest
 
 from retrysafe.backends.registry import connect, forget
 from retrysafe.backends.sql.sqlite import SqliteStore
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record, Refusal, StoredResult
+from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.harness import AsyncHarness
 from tests.conftest import require

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from retrysafe.backends.driver import arun, run
-from retrysafe.backends.memory.client import AsyncMemoryClient, MemoryClient
-from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.backends.memory.store import AsyncMemoryClient, MemoryClient, MemoryStore
 from retrysafe.backends.sql.sqlite import SqliteStore
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.procedures import Won, claim, read, renew, settle, sweep

@@ -9,9 +9,9 @@ import pytest
 
 from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.protocol import decisions, transitions
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.records import EffectiveState, Ownership, Record, StoredResult
+from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.store import Store
 from retrysafe.protocol.transitions import Transition
 from tests.laboratory.histories import Operation

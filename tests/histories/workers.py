@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, cast
 
 from retrysafe.backends.driver import arun, run
 from retrysafe.errors import RetrysafeError
-from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.client import AsyncExecutor, Executor
 from retrysafe.protocol.procedures import Won, claim, expire, read, renew, resolve, settle, sweep
 from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Ownership, Record, StoredResult
+from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.store import Store
 from retrysafe.protocol.transitions import RESOLUTIONS, RULES, Guard, Transition
 from retrysafe.testing.time_travel import age

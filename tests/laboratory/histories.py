@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from retrysafe.errors import StoreUnavailable
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.client import AsyncExecutor, Executor
 from retrysafe.protocol.records import Allowance, ClaimRequest, Clocks, Ownership, Record, Refusal, State, StoredResult
+from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.store import Capabilities, Store
 from retrysafe.protocol.transitions import Transition
 

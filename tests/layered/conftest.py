@@ -19,9 +19,9 @@ from retrysafe.backends.cache import ReadThroughCache
 from retrysafe.backends.driver import run
 from retrysafe.backends.redis.cache import RedisCache
 from retrysafe.protocol import keys
-from retrysafe.protocol.asks import Ask, Steps, ask
 from retrysafe.protocol.procedures import expire, read
 from retrysafe.protocol.records import Record
+from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.testing.time_travel import elapse_all
 from tests.conftest import require
 from tests.faults.helpers import Told, unique, until

@@ -16,9 +16,9 @@ from retrysafe.backends.driver import run
 from retrysafe.messaging import Envelope, Handler, Inbox
 from retrysafe.messaging.inbox import procedures
 from retrysafe.messaging.inbox.attempts import Attempt
-from retrysafe.protocol.asks import ask
 from retrysafe.protocol.events import Event
 from retrysafe.protocol.messages import DeadLetterFilter, Delivery, InboxLetter
+from retrysafe.protocol.requests import ask
 from tests.stores.ageing import mysql_connection
 
 KINDS = ("sqlite", "postgresql", "mysql")

@@ -14,8 +14,7 @@ from retrysafe.messaging.brokers.lane_queue import LaneQueue
 from retrysafe.messaging.brokers.rabbitmq.envelope import Binding, envelope_from, headers_of
 from retrysafe.messaging.brokers.redis_streams.entries import envelope_in
 from retrysafe.messaging.validation import headers as checked
-from retrysafe.protocol.ids import uuid7
-from retrysafe.protocol.messages import Delivery, PublishStatus, Queued
+from retrysafe.protocol.messages import Delivery, PublishStatus, Queued, uuid7
 from retrysafe.protocol.outbox_walk import most
 from tests.conftest import require
 from tests.messaging.inboxes import World, delivery, envelope

@@ -26,7 +26,7 @@ from retrysafe.messaging import (
     MessageUnreadable,
     SequenceGap,
 )
-from retrysafe.protocol.ids import milliseconds_of, uuid7
+from retrysafe.protocol.messages import milliseconds_of, uuid7
 from retrysafe.webhooks import Receiver, WebhookEvent
 from tests.boundary.shops import Shop
 from tests.messaging.inboxes import World, delivery, envelope

@@ -10,8 +10,8 @@ import pytest
 from retrysafe.cli import main
 from retrysafe.messaging import InboxMessage, MessageOutcome
 from retrysafe.messaging.inbox.operator import InboxOperator
-from retrysafe.protocol.asks import ask
 from retrysafe.protocol.messages import DeadLetterFilter
+from retrysafe.protocol.requests import ask
 from tests.messaging.inboxes import World, envelope
 
 

@@ -26,13 +26,12 @@ from retrysafe.cli import main
 from retrysafe.messaging import BrokerUnavailable, Message, Outbox
 from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher, MemoryPublisher
 from retrysafe.messaging.relay.bucket import Sum
-from retrysafe.messaging.relay.operator import OutboxOperator
+from retrysafe.messaging.relay.operator import OutboxOperator, OutboxSweeper, line
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.messaging.relay.procedures import redrive
 from retrysafe.messaging.relay.relay import Relay, Relayed
-from retrysafe.messaging.relay.retention import OutboxSweeper, line
-from retrysafe.protocol.asks import Ask, ask
 from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter, Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.requests import Ask, ask
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE, Told, auntil, until
 from tests.stores.ageing import mysql_connection
@@ -647,6 +646,25 @@ def test_a_relay_that_cannot_work_says_so_at_once(postgresql: str) -> None:
     url = postgresql.replace("postgresql:", "postgresql+asyncpg:")
     with pytest.raises(ConfigurationError, match="async"), Relay(url, MemoryPublisher(), observers=()):
         pass
+
+
+async def test_a_database_that_is_cancelled_within_ends_no_relay(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a driver does whose connection's task ends under it."""
+    relay, torn = place.relay(AsyncMemoryPublisher()), [True]
+    check = relay._backend.acheck
+
+    async def acheck(client: Any) -> None:
+        if torn:
+            torn.pop()
+            raise asyncio.CancelledError
+        await check(client)
+
+    monkeypatch.setattr(relay._backend, "acheck", acheck)
+    place.write(Message("a", 1))
+    async with relay:
+        await auntil(lambda: relay._task.done() or not place.sql("SELECT 1 FROM retrysafe_outbox"))
+        assert not relay._task.done()
+    assert torn == []
 
 
 async def test_a_publisher_that_is_cancelled_within_ends_no_relay(place: Place) -> None:

@@ -249,7 +249,7 @@ def test_the_trace_is_kept_as_it_was_when_the_message_was_written(box: Outbox) -
 
 
 def test_identifiers_sort_by_their_time_and_are_uuids(box: Outbox) -> None:
-    from retrysafe.protocol.ids import uuid7
+    from retrysafe.protocol.messages import uuid7
 
     made = [uuid7(1_700_000_000_000 + step, bytes([255 - step] * 10)) for step in range(20)]
     assert made == sorted(made)

@@ -21,11 +21,10 @@ from retrysafe.messaging.outbox import outbox_of
 from retrysafe.messaging.relay.bucket import Sum, _due
 from retrysafe.messaging.relay.procedures import due
 from retrysafe.messaging.relay.relay import Relay
-from retrysafe.protocol.asks import ask
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import bucket, lane
 from retrysafe.protocol.outbox_walk import Span, most
-from retrysafe.protocol.requests import Query
+from retrysafe.protocol.requests import Query, ask
 from tests.conftest import require
 from tests.faults.helpers import Told, own_database
 from tests.messaging.test_operating import TABLES, Message, Place

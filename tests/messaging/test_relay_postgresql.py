@@ -16,10 +16,9 @@ from retrysafe.messaging import Message
 from retrysafe.messaging.brokers.memory.publisher import MemoryPublisher
 from retrysafe.messaging.relay.bucket import Sum, _take
 from retrysafe.messaging.relay.procedures import take
-from retrysafe.protocol.asks import ask
 from retrysafe.protocol.messages import Envelope, PublishResult, Queued
 from retrysafe.protocol.outbox_walk import Walk, most
-from retrysafe.protocol.requests import Query, Rows
+from retrysafe.protocol.requests import Query, Rows, ask
 from tests.faults.helpers import own_database, until
 from tests.messaging.test_operating import Place
 

@@ -19,9 +19,8 @@ from retrysafe.backends.sql.drivers.sqlite import SqliteClient, SqliteFile
 from retrysafe.backends.sql.postgresql import PostgresqlStore, _findings
 from retrysafe.backends.sql.sqlite import SqliteStore
 from retrysafe.cli.status import _difference
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import Finding
-from retrysafe.protocol.requests import Query, Rows
+from retrysafe.protocol.requests import Ask, Query, Rows
 from tests.operating.conftest import Command, Place, in_a_process
 
 

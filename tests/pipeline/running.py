@@ -12,34 +12,21 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
-from typing import Protocol
 
 from tests.messaging.harnesses.base import Place
+from tests.messaging.own_brokers import OwnBroker
 from tests.pipeline import books, roles
 from tests.pipeline.books import Audit
 from tests.pipeline.brokers import GROUP, KINDS, broker, place
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-PRELOADED = ["tests.pipeline.roles", "psycopg", "asyncpg", "aio_pika", "redis.asyncio", "nats"]
+PRELOADED = ["tests.pipeline.roles", "psycopg", "asyncpg", "aio_pika", "redis.asyncio", "confluent_kafka", "nats"]
 SETTLING = 15.0
 """Seconds in which what is left must be settled."""
-RESTARTS = 2
 EACH = 3
 """How many relays, and how many inboxes."""
 PATIENCE = 60.0
 """Seconds in which something must be applied."""
-
-
-class Mortal(Protocol):
-    """A server of the run's own."""
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        ...
-
-    def start(self) -> None:
-        """Start again on the same data, and wait until it answers."""
-        ...
 
 
 @dataclass
@@ -54,10 +41,10 @@ class Run:
     """Seconds between two kills."""
     seed: int
     tell: Callable[[str], None] = print
-    server: Mortal | None = None
-    """The broker, where it is killed and started again too: at each third of the orders."""
+    server: OwnBroker | None = None
+    """The broker, if it is to be killed too, and started again: once, when a third is applied."""
     kills: dict[str, int] = field(default_factory=lambda: {"relay": 0, "inventory": 0})
-    restarts: int = 0
+    broker_kills: int = 0
     applied: int = 0
     seconds: float = 0.0
     left: int = 0
@@ -69,8 +56,8 @@ class Run:
 
     def __str__(self) -> str:
         killed = f"{self.kills['relay']} relays and {self.kills['inventory']} inboxes killed"
-        if self.restarts:
-            killed += f", the broker {self.restarts} times"
+        if self.broker_kills:
+            killed += ", and the broker"
         return (
             f"{self.kind}: {self.orders} orders in {self.seconds:.0f} s ({self.orders / self.seconds:.0f}/s), {killed}"
         )
@@ -106,8 +93,9 @@ class Six:
             assert process.exitcode is None, f"a process of {role} ended by itself: {process.exitcode}"
 
     def kill_one(self, chance: random.Random) -> None:
-        """SIGKILL one of the six, and replace it."""
-        place = chance.randrange(len(self._places))
+        """SIGKILL one of the six, and replace it: one of the role that was killed less often."""
+        least = min(self._run.kills, key=self._run.kills.__getitem__)
+        place = chance.choice([place for place, (role, _) in enumerate(self._places) if role == least])
         role, process = self._places[place]
         process.kill()
         process.join()
@@ -135,9 +123,7 @@ async def perform(run: Run) -> Audit:
         with Six(run) as six:
             orders = (run.database, run.topic, run.orders, run.seed, stop := threading.Event())
             taking = asyncio.ensure_future(asyncio.to_thread(books.take_orders, *orders))
-            over = asyncio.Event()
-            killing = asyncio.ensure_future(_kill(six, run, chance, over))
-            restarting = asyncio.ensure_future(_restart(run, over))
+            killing = asyncio.ensure_future(_kill(six, run, chance, over := asyncio.Event()))
             try:
                 await _until_applied(six, run, killing)
             finally:
@@ -145,7 +131,6 @@ async def perform(run: Run) -> Audit:
                 over.set()
                 await taking
                 await killing  # to its end: a thread that kills is not cancelled
-                await restarting
             await _until_settled(harness.left, at)
             await asyncio.to_thread(six.end)
         run.seconds = time.monotonic() - began
@@ -163,20 +148,13 @@ async def _kill(six: Six, run: Run, chance: random.Random, over: asyncio.Event) 
         if over.is_set():
             return
         six.check()
+        if run.server is not None and not run.broker_kills and run.applied > run.orders // 3:
+            await asyncio.to_thread(run.server.kill)
+            await asyncio.to_thread(run.server.start)
+            run.broker_kills += 1
         if run.applied > last:  # else a slow machine would do nothing but start processes
             last = run.applied
             await asyncio.to_thread(six.kill_one, chance)
-
-
-async def _restart(run: Run, over: asyncio.Event) -> None:
-    """Kill the broker, and start it again, at each third of the orders."""
-    while run.server is not None and run.restarts < RESTARTS and not over.is_set():
-        if run.applied > run.orders * (run.restarts + 1) / (RESTARTS + 1):
-            await asyncio.to_thread(run.server.kill)
-            await asyncio.to_thread(run.server.start)
-            run.restarts += 1
-        with suppress(TimeoutError):
-            await asyncio.wait_for(over.wait(), 0.1)
 
 
 async def _until_settled(left: Callable[[Place], Awaitable[int]], at: Place) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from retrysafe.errors import StoreUnavailable
-from retrysafe.protocol.asks import Ask, Steps
 from retrysafe.protocol.records import ClaimRequest, Clocks, Effects, Ownership, Record, State, StoredResult
+from retrysafe.protocol.requests import Ask, Steps
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition
 

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from retrysafe.backends.driver import arun, run
-from retrysafe.backends.memory.client import MemoryClient
-from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.backends.memory.store import MemoryClient, MemoryStore
 from retrysafe.claims.lease import Lease, _Schedule, clock
 from retrysafe.claims.observers import AttemptEvents, Observers
 from retrysafe.errors import StoreUnavailable
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.decisions import Decision, decide
 from retrysafe.protocol.migrating import Migration, migrate, schema_version
 from retrysafe.protocol.outcomes import Ending, ModeKind, Settlement, Transaction, verdict
@@ -34,7 +32,7 @@ from retrysafe.protocol.procedures import (
     sweep,
 )
 from retrysafe.protocol.records import ClaimRequest, Clocks, Effects, State
-from retrysafe.protocol.requests import Query, Rows
+from retrysafe.protocol.requests import Ask, Query, Rows
 from retrysafe.protocol.transitions import RULES, Transition
 from tests.programs.script import (
     BROKEN,
@@ -133,9 +131,10 @@ def _conclude(word: Settlement) -> Any:
 
 
 def paths(name: str, replies: Replies = replies) -> list[Path]:
-    """All paths of a program; fewer than two would mean that nothing was tried."""
+    """All paths of a program; fewer than two would mean that nothing was tried. The errors are those of the store."""
     found = list(every_path(PROGRAMS[name], replies))
     assert len(found) > 2
+    assert [path.error for path in found if path.error not in (None, *FAILURES)] == []
     return found
 
 
@@ -340,10 +339,11 @@ def test_settled_means_accepted_or_found_there_under_the_own_attempt_and_token(e
     for path in paths(str(event)):
         if path.error is not None:
             continue
-        if path.told[-1] is True:
+        found = path.told[-1]
+        assert found is not False, "nobody has looked whether it was settled before"
+        if found is True:
             assert path.outcome is True
         else:
-            found = path.told[-1]
             mine = found is not None and (found.attempt, found.token) == ("me", 7)
             assert path.outcome is (mine and found.state is RULES[event].target)
         accepted += path.outcome

@@ -15,10 +15,10 @@ import pytest
 
 from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.protocol import decisions, keys, outcomes, procedures, transitions
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import Ending, ModeKind, Settlement
 from retrysafe.protocol.records import ClaimRequest, EffectiveState, Micros, Ownership, Record, State, StoredResult
+from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.store import Store
 from retrysafe.protocol.transitions import Rule, Transition
 from tests.laboratory.simulation import PARTS, PLAN, Plan, Report, simulate

@@ -14,7 +14,6 @@ from retrysafe.backends.memory import store as memory
 from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.claims.outcome import HandlerSignals
 from retrysafe.protocol import migrating, procedures
-from retrysafe.protocol.asks import Ask, Steps, ask
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.migrating import Migration
 from retrysafe.protocol.procedures import Change, ClaimResult, NotWon
@@ -28,6 +27,7 @@ from retrysafe.protocol.records import (
     Refusal,
     StoredResult,
 )
+from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.store import Cache, Store
 from retrysafe.protocol.transitions import Transition
 from tests.laboratory.simulation import PARTS, PLANS, Check, Fault, Parts, Plan, simulate, survey

@@ -13,8 +13,8 @@ from random import Random
 import pytest
 
 from retrysafe.backends.memory.store import MemoryStore
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import ClaimRequest, Clocks, Ownership, Record, StoredResult
+from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.transitions import Transition
 from tests.laboratory.simulation import PLAN, PLANS, Fault, Plan, Report, Script, Survey, simulate, sqlite, survey
 from tests.laboratory.simulation.shrinking import shrink

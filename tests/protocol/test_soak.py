@@ -8,11 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from retrysafe.backends.memory.client import MemoryClient
-from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.backends.memory.store import MemoryClient, MemoryStore
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import Clocks, Ownership, Record, StoredResult
+from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.transitions import Transition
 from tests.laboratory.simulation import PLAN, PLANS, Check, Fault, Report, Script, Subject, simulate
 from tests.laboratory.simulation.__main__ import main

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.registry import connect, leave
-from retrysafe.protocol.asks import Steps
+from retrysafe.protocol.requests import Steps
 from retrysafe.testing.time_travel import elapse
 
 Age = Callable[[bytes, int], None]

@@ -10,9 +10,8 @@ import pytest
 from retrysafe.backends.dynamodb.store import MARGIN, STORED_AS, DynamodbStore, size_of
 from retrysafe.backends.dynamodb.table import Table
 from retrysafe.errors import SchemaOutdated
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Finding, Ownership, Record
-from retrysafe.protocol.requests import Answer
+from retrysafe.protocol.requests import Answer, Ask
 
 SECOND = 1_000_000
 NOW = 1_800_000_000 * SECOND

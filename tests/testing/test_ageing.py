@@ -11,9 +11,9 @@ import pytest
 from retrysafe import Boundary, ConfigurationError
 from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.procedures import Won, claim, read, settle
 from retrysafe.protocol.records import EffectiveState, Ownership
+from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing import Clock, age
 from retrysafe.testing.bench import LEASE, MEMORY, RESULT, WINDOW, Bench

@@ -10,10 +10,9 @@ import pytest
 
 from retrysafe import Boundary, testing
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.memory.client import AsyncMemoryClient, MemoryClient
-from retrysafe.backends.memory.store import MemoryStore
-from retrysafe.protocol.asks import Ask
+from retrysafe.backends.memory.store import AsyncMemoryClient, MemoryClient, MemoryStore
 from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Ownership, Record, StoredResult
+from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.store import OperableStore
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing import AsyncHarness, StoreSuite, SyncHarness, assert_once, differential
@@ -142,7 +141,7 @@ def test_a_backend_of_ones_own_is_a_store() -> None:
 PACKAGE = """
 import pytest
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.memory.client import MemoryClient
+from retrysafe.backends.memory.store import MemoryClient
 from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.testing import StoreSuite, SyncHarness
 

@@ -30,6 +30,7 @@ from retrysafe import (
     SchemaOutdated,
     StoredFailure,
     StoredResult,
+    StoreMisconfigured,
     StoreUnavailable,
     current,
     layered,
@@ -167,6 +168,7 @@ def errors(error: RetrysafeError) -> None:
             | ResultUnreadable()
             | RetryTransaction()
             | SchemaOutdated()
+            | StoreMisconfigured()
             | StoreUnavailable()
         ):
             assert_type(error.detail, str)

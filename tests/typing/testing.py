@@ -11,12 +11,11 @@ import pytest
 
 from retrysafe import Boundary
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.memory.client import MemoryClient
-from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.backends.memory.store import MemoryClient, MemoryStore
 from retrysafe.messaging import Envelope
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.brokers.memory.broker import MemoryBroker
-from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.requests import Ask
 from retrysafe.testing import (
     AsyncHarness,
     Clock,

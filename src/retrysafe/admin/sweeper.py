@@ -26,8 +26,8 @@ from retrysafe.protocol.events import Observer
 from retrysafe.protocol.procedures import forgotten, remove, sweep
 from retrysafe.protocol.records import Duration, Record
 from retrysafe.protocol.rotating import rotate, worth_rotating
+from retrysafe.protocol.schedules import Sweeps
 from retrysafe.protocol.store import RotatingStore
-from retrysafe.protocol.sweep_schedule import Sweeps
 from retrysafe.stop_signal import StopSignal
 
 if TYPE_CHECKING:

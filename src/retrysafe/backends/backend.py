@@ -14,11 +14,11 @@ from retrysafe.backends.wakeups import Wakeups
 from retrysafe.errors import ConfigurationError
 from retrysafe.locks import ProcessLock
 from retrysafe.protocol import migrating
-from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.client import AsyncClient, AsyncExecutor, AsyncListener, Client, Executor, Hearing, Listener
 from retrysafe.protocol.migrating import CreatedStore, Migration
 from retrysafe.protocol.procedures import examine
 from retrysafe.protocol.records import Finding
+from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.store import OperableStore
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from retrysafe.backends.driver import arun, run
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol import caching
-from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.client import AsyncExecutor, Executor
 from retrysafe.protocol.procedures import ClaimResult, NotWon
 from retrysafe.protocol.records import ClaimRequest, Finding, Micros, Record
+from retrysafe.protocol.requests import Steps
 from retrysafe.protocol.store import Cache
 
 REST = 5.0

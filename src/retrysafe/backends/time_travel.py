@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.requests import Ask
 
 INSTANTS = ("lease_until", "created", "updated", "expires", "tombstone_until")
 """What of a record moves."""

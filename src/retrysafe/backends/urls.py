@@ -1,12 +1,28 @@
-"""What URLs of stores have in common."""
+"""What store URLs have in common, and the file that a path leads to, so that a file is recognised by all its names."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
-from urllib.parse import urlsplit, urlunsplit
 
 from retrysafe.errors import ConfigurationError
+
+
+def file_of(path: str | None) -> tuple[str | int, ...] | None:
+    """A file, whatever it is called; None for a database in memory."""
+    if not path or path == ":memory:" or "mode=memory" in path:
+        return None
+    if path.startswith("file:"):
+        from urllib.parse import urlsplit
+
+        path = urlsplit(path).path
+    path = os.path.realpath(path)
+    try:
+        found = os.stat(path)  # noqa: PTH116 - pathlib would double the time to import
+    except OSError:
+        return "sqlite", path
+    return "sqlite", found.st_dev, found.st_ino
 
 
 def url_options(options: Mapping[str, str], known: tuple[str, ...], url_kind: str) -> None:
@@ -21,6 +37,8 @@ _SECRET = re.compile(r"(?i)((?:ssl)?pass(?:word|file)\s*=\s*)('(?:[^'\\\\]|\\\\.
 
 def without_password(url: str) -> str:
     """A URL or conninfo as it may be shown."""
+    from urllib.parse import urlsplit, urlunsplit
+
     parts = urlsplit(url)
     if "://" in url and parts.password is not None:
         url = urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))

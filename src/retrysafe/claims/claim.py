@@ -15,14 +15,13 @@ from typing import Any
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.claims import lease as heartbeat
-from retrysafe.claims.answers import refusal, stored_result
 from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.claims.context import ClaimContext, enclosing, is_inside, is_nested, strangers, transaction_on
 from retrysafe.claims.encryption import Bound, sealed
 from retrysafe.claims.held import HeldClaim, tell_warnings
 from retrysafe.claims.modes import CallerTransaction, ClaimMode, OwnTransaction
 from retrysafe.claims.observers import UNOBSERVED
-from retrysafe.claims.outcome import NO_SIGNALS, HandlerSignals, answer_of, stored_failure
+from retrysafe.claims.outcome import NO_SIGNALS, HandlerSignals, answer_of, refusal, stored_failure, stored_result
 from retrysafe.claims.plan import Plan
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.claims.timing import Timed, Timing
@@ -36,12 +35,12 @@ from retrysafe.errors import (
     RetrysafeError,
 )
 from retrysafe.protocol import keys
-from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.backoff import RESTART
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import Answered, ModeKind
 from retrysafe.protocol.procedures import ClaimResult, Won, renew, resolve
 from retrysafe.protocol.records import ClaimRequest, EffectiveState, Ownership, Record, Reject
+from retrysafe.protocol.requests import Steps
 from retrysafe.protocol.transitions import RULES
 
 MOST_RESTARTS = 5

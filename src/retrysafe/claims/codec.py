@@ -1,4 +1,4 @@
-"""Results as JSON: exact types by tags, classes only where the return annotation names them."""
+"""The codec protocol, and results as JSON: exact types by tags, classes only where the return annotation names them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,37 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta, timezone
-from decimal import Decimal
 from enum import Enum, Flag
-from typing import Any
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Protocol
 
 from retrysafe.claims import pydantic_models
 from retrysafe.claims.differences import difference
 from retrysafe.errors import ResultNotEncodable
-from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.records import StoredResult
+from retrysafe.protocol.type_table import TypeTable
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+    from uuid import UUID
+
+
+class Codec(Protocol):
+    """Turns results into bytes and back. Decoding must give back the value that was encoded, types included.
+
+    The boundary checks it: it decodes what it has encoded, and stores it only if nothing differs.
+    """
+
+    def encode(self, value: Any, annotation: Any) -> StoredResult:
+        """Encode ``value``; ``annotation`` is the declared return type, or None when there is none.
+
+        Raises `ResultNotEncodable` when the value could not be decoded to an equal one.
+        """
+        ...
+
+    def decode(self, stored: StoredResult, annotation: Any) -> Any:
+        """Decode; raises `ResultNotEncodable` when the bytes cannot be read by this version."""
+        ...
+
 
 MEDIA_TYPE = "application/vnd.retrysafe+json"
 VERSION = 1
@@ -37,6 +58,18 @@ def _decimal(value: Decimal) -> str:
     if not value.is_finite():
         raise ValueError(f"{value} is not a number")
     return str(value)
+
+
+def _read_decimal(text: str) -> Decimal:
+    from decimal import Decimal
+
+    return Decimal(text)
+
+
+def _read_uuid(text: str) -> UUID:
+    from uuid import UUID
+
+    return UUID(text)
 
 
 def _write_time(value: Any) -> Any:
@@ -61,16 +94,29 @@ def _read_time(kind: Any, written: Any) -> Any:
     return read if zone is None else read.replace(tzinfo=ZoneInfo(zone))
 
 
-_TAGGED: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
-    datetime: ("datetime", _write_time, functools.partial(_read_time, datetime)),
-    date: ("date", date.isoformat, date.fromisoformat),
-    time: ("time", _write_time, functools.partial(_read_time, time)),
-    timedelta: ("timedelta", lambda d: [d.days, d.seconds, d.microseconds], lambda parts: timedelta(*parts)),
-    Decimal: ("decimal", _decimal, Decimal),
-    UUID: ("uuid", str, UUID),
-    bytes: ("bytes", lambda b: binascii.b2a_base64(b, newline=False).decode(), binascii.a2b_base64),
+_TAGGED: TypeTable[tuple[str, Callable[[Any], Any]] | None] = TypeTable(
+    {
+        datetime: ("datetime", _write_time),
+        date: ("date", date.isoformat),
+        time: ("time", _write_time),
+        timedelta: ("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
+        bytes: ("bytes", lambda value: binascii.b2a_base64(value, newline=False).decode()),
+    },
+    late={
+        "decimal.Decimal": ("decimal", _decimal),
+        "uuid.UUID": ("uuid", str),
+    },
+    other=None,
+)
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "datetime": functools.partial(_read_time, datetime),
+    "date": date.fromisoformat,
+    "time": functools.partial(_read_time, time),
+    "timedelta": lambda parts: timedelta(*parts),
+    "bytes": binascii.a2b_base64,
+    "decimal": _read_decimal,
+    "uuid": _read_uuid,
 }
-_READERS = {tag: read for tag, _, read in _TAGGED.values()}
 
 
 class JSONCodec:
@@ -139,9 +185,6 @@ def _to_plain(value: Any, annotation: Any) -> Any:
         if not math.isfinite(value):
             raise ValueError(f"{value} is not JSON")
         return value
-    if kind in _TAGGED:
-        tag, write, _ = _TAGGED[kind]
-        return {_TAG: [tag, write(value)]}
     if kind is dict:
         return _dict_to_plain(value, annotation)
     if kind is list:
@@ -154,6 +197,10 @@ def _to_plain(value: Any, annotation: Any) -> Any:
     if kind in (set, frozenset):
         item = _argument(annotation, kind, 0)
         return {_TAG: [kind.__name__, [_to_plain(member, item) for member in value]]}
+    tagged = _TAGGED[kind]
+    if tagged is not None:
+        tag, write = tagged
+        return {_TAG: [tag, write(value)]}
     return _object_to_plain(value, annotation)
 
 

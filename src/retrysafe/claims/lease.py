@@ -49,7 +49,7 @@ from retrysafe.protocol.client import AsyncClient, Client
 from retrysafe.protocol.exception_groups import every
 from retrysafe.protocol.procedures import renewals
 from retrysafe.protocol.records import Ownership
-from retrysafe.protocol.renewal_schedule import LOOKS_PER_LEASE, PER_LEASE, RETRIES_PER_LEASE, Beats
+from retrysafe.protocol.schedules import LOOKS_PER_LEASE, PER_LEASE, RETRIES_PER_LEASE, Beats
 
 if TYPE_CHECKING:
     import asyncio

@@ -53,7 +53,6 @@ from retrysafe.errors import (
     SchemaOutdated,
     StoreUnavailable,
 )
-from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.client import AfterCommit, AsyncExecutor, Executor
 from retrysafe.protocol.outcomes import ModeKind as Kind
 from retrysafe.protocol.outcomes import Settlement
@@ -71,6 +70,7 @@ from retrysafe.protocol.procedures import (
     settled_already,
 )
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record, StoredResult
+from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.transitions import RULES, Transition
 
 
@@ -382,7 +382,7 @@ class OwnTransaction:
 
     def _give_back(self, error: BaseException | None = None) -> None:
         """Return the connection. An error is passed on to its pool, which then does not lend the connection again."""
-        if isinstance(self._opened, AfterCommit):
+        if hasattr(self._opened, "after_commit"):
             self._afterwards = self._opened
         self._lending.__exit__(None if error is None else type(error), error, None)
         self._lending = self._opened = None

@@ -237,13 +237,10 @@ NO_FIELDS: Mapping[str, Any] = {}
 
 
 def logger() -> logging.Logger:
-    """The logger "retrysafe", silent unless the application sets logging up."""
+    """The logger "retrysafe". It has no handler: where logging is not set up, its warnings and errors go to stderr."""
     import logging
 
-    found = logging.getLogger("retrysafe")
-    if not found.handlers:
-        found.addHandler(logging.NullHandler())
-    return found
+    return logging.getLogger("retrysafe")
 
 
 class LoggingObserver:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
+from retrysafe.claims.codec import Codec
 from retrysafe.claims.modes import LeaseMode, lease_mode
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.protocol import keys
-from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.outcomes import ModeKind
 from retrysafe.protocol.records import ClaimRequest, Fingerprint
 

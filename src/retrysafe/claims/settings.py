@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from retrysafe.backends.backend import Backend
+from retrysafe.claims.codec import Codec
 from retrysafe.claims.encryption import OVERHEAD, Keyring
 from retrysafe.claims.observers import NO_FIELDS, Observers
 from retrysafe.errors import ConfigurationError, InvalidKey
 from retrysafe.locks import ProcessLock
 from retrysafe.protocol import durations, keys
-from retrysafe.protocol.codec import Codec
 from retrysafe.protocol.durations import micros
 from retrysafe.protocol.quotas import Quota
 from retrysafe.protocol.records import (

@@ -9,10 +9,10 @@ from retrysafe.claims.context import on_a_loop
 from retrysafe.claims.observers import AttemptEvents
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import ConfigurationError, InProgress
-from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.backoff import Patience
 from retrysafe.protocol.procedures import frozen_snapshot
 from retrysafe.protocol.records import Record, Reject
+from retrysafe.protocol.requests import Steps
 
 LONGEST_ADVICE = 30.0
 """Seconds after which a refused duplicate is told to come again, however long the lease."""

@@ -52,7 +52,7 @@ def _add_http(verbs: Any) -> None:
 
 def run_http(options: argparse.Namespace) -> int:
     """Check a server."""
-    from retrysafe.conformance.rendering import FORMATS
+    from retrysafe.conformance.report import FORMATS
     from retrysafe.conformance.running import run
 
     if options.timeout <= 0:

@@ -43,8 +43,7 @@ def run(options: argparse.Namespace) -> int:
     if missing:
         raise ConfigurationError(f"The gateway needs {', '.join(missing)}: pip install 'retrysafe[gateway]'.")
     from retrysafe.gateway.guards import Guards
-    from retrysafe.gateway.starting import settings_of
-    from retrysafe.gateway.summary import summary
+    from retrysafe.gateway.serving import settings_of, summary
 
     settings = settings_of(options, store=STORE, secret=SECRET)
     say(summary(settings, Guards(settings)))

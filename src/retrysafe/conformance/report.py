@@ -1,10 +1,12 @@
-"""What became of the rules."""
+"""The report of a conformance run: for people as Markdown, for programs as JSON and as JUnit's XML."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from xml.etree import ElementTree as ET
 
 from retrysafe.conformance.capabilities import Capabilities
 from retrysafe.conformance.rules import RULES
@@ -69,3 +71,105 @@ class Report(NamedTuple):
     def passed(self) -> bool:
         """Whether no rule failed, those marked SHOULD included."""
         return not any(self.of(Verdict.FAILED))
+
+
+def markdown(report: Report) -> str:
+    """A table of all rules, then each failure with what was sent, expected and received."""
+    return "\n".join(_markdown(report)) + "\n"
+
+
+def _markdown(report: Report) -> Iterator[str]:
+    able = report.capabilities
+    named = " ".join(part for part in (able.name, able.version) if part) or "A server"
+    on = f" on {able.server}" if able.server else ""
+    yield f"# {named}{on}: HTTP conformance"
+    yield ""
+    yield f"{report.address}, {able.mode} mode: " + ", ".join(f"{n} {name}" for name, n in report.counts.items()) + "."
+    yield ""
+    yield "| rule | verdict | what it asks for | source | remark |"
+    yield "| --- | --- | --- | --- | --- |"
+    for result in report.results:
+        rule = RULES[result.rule]
+        level = " (S)" if rule.should else ""
+        cells = (f"{result.rule}{level}", result.verdict.value, rule.text, rule.source, _remark(result))
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    for result in report.of(Verdict.FAILED):
+        yield from ("", f"## {result.rule} failed", "", RULES[result.rule].text, "")
+        yield from (f"- expected: {result.expected}", f"- came: {result.came}", "- sent:", "", "```text")
+        yield from result.sent
+        yield "```"
+
+
+def _remark(result: Result) -> str:
+    if result.verdict is Verdict.FAILED:
+        return f"came: {result.came}"
+    unseen = RULES[result.rule].unseen
+    if result.verdict is Verdict.PASSED and unseen:
+        return "; ".join(part for part in (result.reason, f"not seen: {unseen}") if part)
+    return result.reason
+
+
+def as_data(report: Report) -> dict[str, Any]:
+    """The report as JSON values."""
+    able = report.capabilities
+    return {
+        "address": report.address,
+        "name": able.name,
+        "version": able.version,
+        "server": able.server,
+        "mode": able.mode,
+        "choices": dict(able.choices),
+        "counts": report.counts,
+        "results": [_result(result) for result in report.results],
+    }
+
+
+def _result(result: Result) -> dict[str, Any]:
+    rule = RULES[result.rule]
+    return {
+        "rule": result.rule,
+        "verdict": result.verdict.value,
+        "level": "SHOULD" if rule.should else "MUST",
+        "text": rule.text,
+        "source": rule.source,
+        "reason": result.reason,
+        "expected": result.expected,
+        "came": result.came,
+        "sent": list(result.sent),
+        "seconds": round(result.seconds, 4),
+    }
+
+
+def as_json(report: Report) -> str:
+    """The report as JSON."""
+    return json.dumps(as_data(report), indent=2, ensure_ascii=False) + "\n"
+
+
+def junit(report: Report) -> str:
+    """The report as JUnit's XML: one suite, one test case per rule; what can't be seen counts as skipped."""
+    counts = report.counts
+    suite = ET.Element(
+        "testsuite",
+        name=f"retrysafe conformance http {report.address}",
+        tests=str(len(report.results)),
+        failures=str(counts[Verdict.FAILED]),
+        errors="0",
+        skipped=str(counts[Verdict.SKIPPED] + counts[Verdict.NOT_VISIBLE]),
+        time=f"{sum(result.seconds for result in report.results):.3f}",
+    )
+    for result in report.results:
+        name = f"{result.rule} {RULES[result.rule].text}"
+        case = ET.SubElement(
+            suite, "testcase", classname="retrysafe.conformance.http", name=name, time=f"{result.seconds:.3f}"
+        )
+        if result.verdict is Verdict.FAILED:
+            failure = ET.SubElement(case, "failure", message=f"expected {result.expected}; came {result.came}")
+            failure.text = str(result)
+        elif result.verdict is not Verdict.PASSED:
+            ET.SubElement(case, "skipped", message=f"{result.verdict}: {result.reason}")
+    ET.indent(suite)
+    return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+FORMATS: Mapping[str, Callable[[Report], str]] = {"markdown": markdown, "json": as_json, "junit": junit}
+"""The formats by the name that the command line has for them."""

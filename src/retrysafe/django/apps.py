@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.core.checks import Tags, register
+
+from retrysafe.django.checks import check_tables
 
 
 class RetrysafeConfig(AppConfig):
@@ -11,3 +14,7 @@ class RetrysafeConfig(AppConfig):
     name = "retrysafe.django"
     label = "retrysafe"
     verbose_name = "retrysafe"
+
+    def ready(self) -> None:
+        """Register the system check."""
+        register(check_tables, Tags.database)

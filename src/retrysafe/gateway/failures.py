@@ -1,12 +1,18 @@
-"""What it means that the upstream failed: was the request sent, and what is the client told."""
+"""What a failure of the upstream means: whether the request was sent, what the client is told, how long to wait.
+
+The limit for silence rests while the client is the one that is waited for; there is a limit for the total too.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from types import TracebackType
 from typing import NamedTuple
 
 import aiohttp
 
 from retrysafe.gateway.fields import proxy_status
+from retrysafe.gateway.settings import Timeouts
 from retrysafe.http.messages import Response
 from retrysafe.http.problems import BASE, Refusal, render
 
@@ -94,3 +100,49 @@ def answer(failure: UpstreamFailed, name: str, base: str = BASE) -> Response:
     refusal.detail += failure.guarded
     response = render(refusal, failed.status, base)
     return response._replace(headers=(*response.headers, proxy_status(name, f"error={failed.error}")))
+
+
+class Patience:
+    """Ends the block with `TimeoutError` when the upstream is silent, or takes no bytes, for too long."""
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._read = timeouts.read
+        self._loop = asyncio.get_running_loop()
+        self._whole = asyncio.timeout(timeouts.total)
+        self._silence = asyncio.timeout(timeouts.connect + timeouts.read)
+        self._over = False
+
+    async def __aenter__(self) -> Patience:
+        await self._whole.__aenter__()
+        await self._silence.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over = True
+        try:
+            await self._silence.__aexit__(kind, error, trace)
+        except TimeoutError as late:
+            await self._whole.__aexit__(TimeoutError, late, trace)
+            raise
+        await self._whole.__aexit__(kind, error, trace)
+
+    def rest(self) -> None:
+        """Somebody else is waited for."""
+        self._reschedule(None)
+
+    def begin(self) -> None:
+        """The upstream is waited for, from now."""
+        self._reschedule(self._loop.time() + self._read)
+
+    def _reschedule(self, when: float | None) -> None:
+        if not self._over and not self._silence.expired():
+            self._silence.reschedule(when)
+
+    @property
+    def ended(self) -> Failed | None:
+        """Which limit has ended the block, if one has."""
+        if self._silence.expired():
+            return SILENT
+        return TOO_LONG if self._whole.expired() else None

@@ -1,23 +1,136 @@
-"""Serves a gateway with uvicorn: its sockets, its workers, and how it stops."""
+"""Starts a gateway: reads its settings, says what it promises, and serves with uvicorn.
+
+Settings come from the command line, a file, the environment and the upstream's OpenAPI document.
+"""
 
 from __future__ import annotations
 
+import argparse
 import functools
+import json
 import os
 import signal
 import socket
 import tempfile
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import urlsplit
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.gateway.app import Gateway
+from retrysafe.gateway.config import Loaded, load
+from retrysafe.gateway.guards import Guarded, Guards
 from retrysafe.gateway.metrics import DIRECTORY
+from retrysafe.gateway.openapi import routes_of
 from retrysafe.gateway.protocol import Protocol
-from retrysafe.gateway.settings import Address, Settings
+from retrysafe.gateway.settings import Address, Claims, Settings, TrustedHeader
+from retrysafe.gateway.tables import address
+
+PROMISES = {
+    "external": "sent once; if its answer is lost, the key is unknown until it is settled",
+    "keyed": "sent again after a lost answer, with the same derived key: once, if the upstream recognises keys",
+}
+PASSED_BY = "a route that requires keys is passed by /path/, /Path and /path;x, if the service takes them for /path"
+
+
+def summary(settings: Settings, guards: Guards) -> Iterator[str]:
+    """Line by line: where, whose, and what a retry of each route can rely on."""
+    yield f"upstream     {_without_password(settings.upstream)}"
+    yield f"store        {guards.boundary.entrypoint.address}"
+    yield f"boundary     {settings.name}"
+    yield f"principal    {_principal(settings)}"
+    yield f"workers      {settings.workers}, {settings.grace:g} s to finish when stopped"
+    yield "routes       the first that matches counts"
+    for one in guards.all[:-1]:
+        yield from _route(one, one.route.match)
+    yield from _route(guards.defaults, f"all others ({', '.join(sorted(guards.defaults.guard.policy.methods))})")
+    if guards.defaults.route.key != "required" and any(one.route.key == "required" for one in guards.all):
+        yield f"warning      {PASSED_BY}"
+
+
+def _route(one: Guarded, where: str) -> Iterator[str]:
+    route, guard = one
+    if route.key == "off":
+        yield f"  {where}: not guarded"
+        return
+    duplicate = "409" if route.concurrency is None else f"waits {route.concurrency:g} s"
+    yield (
+        f"  {where}: key {route.key}, window {guard.boundary.window:g} s, duplicate {duplicate}, "
+        f"effects {route.effects}, derived key {'not sent' if route.forward_key == 'off' else route.forward_key}"
+    )
+    yield f"    {PROMISES[route.effects]}"
+
+
+def _principal(settings: Settings) -> str:
+    match settings.principal:
+        case TrustedHeader(header, trusted):
+            return f"header {header}, from {', '.join(map(str, trusted))}"
+        case Claims() as claims:
+            return f"claim {claims.claim} of a token in {claims.header} ({', '.join(claims.algorithms)})"
+        case _:
+            return "none: all clients share their keys"
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+_PATIENCE = 10.0
+
+
+def settings_of(options: argparse.Namespace, *, store: str, secret: str) -> Settings:
+    """The settings of a command line; ``store`` and ``secret`` are the variables that it may leave to."""
+    loaded = Loaded({}, None) if options.config is None else load(options.config)
+    settings = loaded.settings(
+        upstream=options.upstream,
+        store=options.store or loaded.values.get("store") or os.environ.get(store),
+        listen=_address("--listen", options.listen),
+        admin=_address("--admin", options.admin),
+        workers=options.workers,
+        secret=loaded.values.get("secret") or os.environ.get(secret),
+    )
+    source = options.openapi or loaded.openapi
+    if source is None:
+        return settings
+    found = routes_of(_document(source, settings.upstream), settings.defaults, settings.upstream)
+    return replace(settings, routes=(*settings.routes, *_new(found, settings)))
+
+
+def _new(found: Iterable[Any], settings: Settings) -> list[Any]:
+    """Routes that the file does not have itself: what it says comes first."""
+    named = {route.match for route in settings.routes}
+    return [route for route in found if route.match not in named]
+
+
+def _address(name: str, value: str | None) -> Any:
+    try:
+        return None if value is None else address(value)
+    except ValueError as error:
+        raise ConfigurationError(f"{name}: {error}") from error
+
+
+def _document(source: str, upstream: str) -> Any:
+    """A file, unless it is a URL, or there is no such file and it is a path on the upstream."""
+    try:
+        if "://" not in source and (not source.startswith("/") or Path(source).is_file()):
+            return json.loads(Path(source).read_text(encoding="utf-8"))
+        url = source if "://" in source else upstream.rstrip("/") + source
+        with urllib.request.urlopen(url, timeout=_PATIENCE) as response:
+            return json.loads(response.read())
+    except (OSError, URLError) as error:
+        raise ConfigurationError(f"openapi {source}: {getattr(error, 'reason', None) or error}.") from error
+    except ValueError as error:
+        raise ConfigurationError(f"openapi {source}: this is no JSON: {error}.") from error
+
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _BACKLOG = 2048

@@ -13,9 +13,16 @@ from weakref import WeakSet
 import aiohttp
 from yarl import URL
 
-from retrysafe.gateway.failures import CONNECT_TIMEOUT, NO_HTTP, UNASKED_UPGRADE, Unasked, UpstreamFailed, failed_by
+from retrysafe.gateway.failures import (
+    CONNECT_TIMEOUT,
+    NO_HTTP,
+    UNASKED_UPGRADE,
+    Patience,
+    Unasked,
+    UpstreamFailed,
+    failed_by,
+)
 from retrysafe.gateway.fields import Lines, has_controls
-from retrysafe.gateway.patience import Patience
 from retrysafe.gateway.settings import Settings, Timeouts
 from retrysafe.http.asgi import Receive, Send
 from retrysafe.http.messages import is_endless, lower

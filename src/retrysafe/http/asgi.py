@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
-from retrysafe.errors import RetrysafeError, RetryTransaction
+from retrysafe.claims.observers import logger
+from retrysafe.errors import ConfigurationError, RetrysafeError, RetryTransaction, SchemaOutdated, StoreMisconfigured
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.commit_guard import Phase, Watch, watch
@@ -73,6 +74,9 @@ class IdempotencyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
+        if scope["type"] == "lifespan":
+            await serve_lifespan(self.guard, self.app, scope, receive, send)
+            return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -88,6 +92,43 @@ class IdempotencyMiddleware:
     def stacked(self) -> str | None:
         """A name for this application if middleware inside this one authenticates; None for any other."""
         return secured_stack(self.app)
+
+
+async def serve_lifespan(guard: Guard, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+    """Let an application start, and then check the store: one that guarded requests cannot use ends the start.
+
+    A store that does not answer may be back before the first request. The application starts first because it may
+    migrate the store itself; if the check fails it is told to shut down, so that it cleans up.
+    """
+    refused: RetrysafeError | None = None
+
+    async def sent(message: Message) -> None:
+        nonlocal refused
+        if message["type"] == "lifespan.startup.complete":
+            refused = await find_unusable(guard)
+            if refused is not None:
+                message = {"type": "lifespan.startup.failed", "message": f"retrysafe: {refused}"}
+        elif refused is not None:
+            return
+        await send(message)
+
+    async def received() -> Message:
+        return {"type": "lifespan.shutdown"} if refused is not None else await receive()
+
+    await app(scope, received, sent)
+    if refused is not None:
+        raise refused
+
+
+async def find_unusable(guard: Guard) -> RetrysafeError | None:
+    """The error with which every guarded request would be refused until somebody corrects it, if there is one."""
+    try:
+        await guard.entry.check_store()
+    except (SchemaOutdated, StoreMisconfigured, ConfigurationError) as error:
+        return error
+    except RetrysafeError as error:
+        logger().warning("The application starts, although its store cannot be checked: %s", error)
+    return None
 
 
 def leave_to_inner(guard: Guard, scope: Scope, whose: Whose) -> None:

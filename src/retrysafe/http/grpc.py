@@ -55,6 +55,8 @@ STATUSES: dict[str, Code] = {
     "request-invalid": Code.INVALID_ARGUMENT,
     "request-too-large": Code.RESOURCE_EXHAUSTED,
     "store-unavailable": Code.UNAVAILABLE,
+    "store-not-migrated": Code.UNAVAILABLE,
+    "store-misconfigured": Code.UNAVAILABLE,
     "quota-exceeded": Code.RESOURCE_EXHAUSTED,
 }
 """The status of each of the layer's own answers; ABORTED and UNAVAILABLE ask for a retry, with the same key."""

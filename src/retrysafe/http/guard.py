@@ -16,12 +16,12 @@ from urllib.parse import unquote
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.observers import logger
-from retrysafe.errors import InvalidKey, LeaseLost, RetrysafeError, StoreUnavailable
+from retrysafe.errors import InvalidKey, LeaseLost, RetrysafeError, StoreMisconfigured, StoreUnavailable
 from retrysafe.http import keys, principals
 from retrysafe.http.bodies import Body, without_boundary
 from retrysafe.http.messages import Request, Response, ResponseCodec, kept, leads_to_login, replayed
 from retrysafe.http.policy import UNSAFE, Options, declared_by, policy_of
-from retrysafe.http.problems import PROBLEMS, Refusal, refusal_of, render
+from retrysafe.http.problems import PROBLEMS, Refusal, refusal_of, render, report
 from retrysafe.http.routes import Need
 from retrysafe.protocol import canonical, fingerprint
 from retrysafe.protocol.canonical import NotCanonical
@@ -34,8 +34,6 @@ _JSON = (b"application/json", b"+json")
 _REPEATED_ELSEWHERE = frozenset({307, 308})
 """Redirects after which a client sends the same request, and key, to another place (RFC 9110 section 15.4)."""
 _CODEC = ResponseCodec()
-_OURS = frozenset({"store-unavailable", "outcome-unknown", "result-unavailable"})
-"""Refusals whose cause is on the server: logged, because the response gives no details."""
 
 
 class Guard:
@@ -220,8 +218,7 @@ class Guard:
         found = refusal_of(error)
         if found is None:
             raise error
-        if found.code in _OURS:
-            logger().warning("A request was refused as %s: %s", found.code, error)
+        report(found.code, error)
         return found
 
     def restarts(self, status: int, error: Exception) -> bool:
@@ -235,7 +232,11 @@ class Guard:
 
     def passes(self, error: RetrysafeError) -> bool:
         """Whether ``on_store_error="open"`` lets the handler run although its key could not be claimed."""
-        return isinstance(error, StoreUnavailable) and self.policy.on_store_error == "open"
+        if not isinstance(error, StoreUnavailable) or self.policy.on_store_error != "open":
+            return False
+        if isinstance(error, StoreMisconfigured):
+            logger().error("A request runs without protection, because of on_store_error='open': %s", error)
+        return True
 
 
 _BODY = fingerprint.of_parts({"body": b""})[: -hashlib.sha256().digest_size]

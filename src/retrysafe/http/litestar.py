@@ -26,7 +26,7 @@ from litestar.routes import BaseRoute, HTTPRoute
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import asgi, openapi
-from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, refuse_unseparated, request_of
+from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, find_unusable, guarded, refuse_unseparated, request_of
 from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options
@@ -76,7 +76,7 @@ class _Guards:
     """The guard of every handler: that of the application, or with the options of its own."""
 
     def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+        self.guard = guard
         self._found: dict[object, Guard] = {}
 
     def of(self, handler: Any) -> Guard:
@@ -87,12 +87,12 @@ class _Guards:
 
     def _made(self, said: object) -> Guard:
         if said is None:
-            return self._guard
+            return self.guard
         options: dict[str, Any] = dict(said) if isinstance(said, Mapping) else {"need": said}
         need = options.pop("need", "required")
         if need not in NEEDS:
             raise ConfigurationError(f"opt {OPT}={said!r}: expected one of {', '.join(NEEDS)}.")
-        return self._guard.under(need, Options(**options))  # type: ignore[typeddict-item]
+        return self.guard.under(need, Options(**options))  # type: ignore[typeddict-item]
 
 
 class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
@@ -117,6 +117,11 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
         middleware: Any = IdempotencyMiddleware
         self._middleware = DefineMiddleware(middleware, boundary=boundary, principal=principal, **options)
 
+    async def _check_store(self) -> None:
+        refused = await find_unusable(self._guards.guard)
+        if refused is not None:
+            raise refused
+
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         """Add the middleware, innermost of the application's; compression, which would be inside, comes around it."""
         compression = app_config.compression_config
@@ -125,6 +130,7 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
             app_config.compression_config = None
         app_config.middleware.append(self._middleware)
         app_config.after_exception.append(_note)
+        app_config.on_startup.append(self._check_store)
         app_config.exception_handlers.setdefault(PreconditionUnmet, show_unmet)
         return app_config
 

@@ -6,6 +6,7 @@ import json
 import math
 from typing import NamedTuple
 
+from retrysafe.claims.observers import logger
 from retrysafe.errors import (
     InProgress,
     InvalidKey,
@@ -20,6 +21,7 @@ from retrysafe.errors import (
     RetryTransaction,
     SchemaOutdated,
     StoredFailure,
+    StoreMisconfigured,
     StoreUnavailable,
 )
 from retrysafe.http.messages import Response
@@ -91,6 +93,21 @@ PROBLEMS: dict[str, Problem] = {
         safe_new_key=False,
         retry_after=1,
     ),
+    "store-not-migrated": Problem(
+        503,
+        "The store of idempotency keys has no tables, or old ones",
+        "Nothing was done. The service's operator has to migrate the store; then ask again with the same key.",
+        safe_new_key=False,
+        retry_after=60,
+    ),
+    "store-misconfigured": Problem(
+        503,
+        "The store of idempotency keys refuses this service",
+        "The service's operator has to correct its configuration. If the request was carried out, a retry with the "
+        "same key gets its response then; if not, it runs then.",
+        safe_new_key=False,
+        retry_after=60,
+    ),
     "quota-exceeded": Problem(
         429,
         "Too many idempotency keys",
@@ -141,10 +158,16 @@ _CODES: tuple[tuple[type[RetrysafeError], str], ...] = (
     (ResultNotEncodable, "result-unavailable"),
     (ResultUnreadable, "result-unavailable"),
     (QuotaExceeded, "quota-exceeded"),
+    (StoreMisconfigured, "store-misconfigured"),
     (StoreUnavailable, "store-unavailable"),
-    (SchemaOutdated, "store-unavailable"),
+    (SchemaOutdated, "store-not-migrated"),
     (RetryTransaction, "store-unavailable"),
 )
+
+_CONFIGURATION = frozenset({"store-not-migrated", "store-misconfigured"})
+"""Refusals that do not end before the operator does something."""
+_SERVERS = frozenset({"store-unavailable", "outcome-unknown", "result-unavailable"})
+"""Other refusals whose cause is on the server."""
 
 
 class Refusal(Exception):
@@ -167,6 +190,14 @@ def refusal_of(error: RetrysafeError) -> Refusal | None:
             detail = f"{error.detail} {PROBLEMS[code].detail}" if isinstance(error, InvalidKey | KeyReused) else ""
             return Refusal(code, detail, getattr(error, "retry_after", None))
     return None
+
+
+def report(code: str, error: RetrysafeError) -> None:
+    """Log a refusal whose cause is on the server: the response does not tell it."""
+    if code in _CONFIGURATION:
+        logger().error("A request was refused as %s: %s", code, error)
+    elif code in _SERVERS:
+        logger().warning("A request was refused as %s: %s", code, error)
 
 
 def render(refusal: Refusal, status: int | None = None, base: str = BASE) -> Response:

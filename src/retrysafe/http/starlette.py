@@ -22,7 +22,17 @@ from starlette.routing import Match, Router, request_response
 
 from retrysafe.boundary import Boundary
 from retrysafe.http import asgi
-from retrysafe.http.asgi import App, Receive, Scope, Send, guarded, leave_to_inner, refuse_unseparated, request_of
+from retrysafe.http.asgi import (
+    App,
+    Receive,
+    Scope,
+    Send,
+    guarded,
+    leave_to_inner,
+    refuse_unseparated,
+    request_of,
+    serve_lifespan,
+)
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import NEVER_GUARDED, UNSAFE, Options, declared_by, policy, policy_of
@@ -47,6 +57,9 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
+        if scope["type"] == "lifespan":
+            await serve_lifespan(self.guard, self.app, scope, receive, send)
+            return
         guard = self._guard_of(scope) if scope["type"] == "http" else None
         try:
             if guard is None:

@@ -7,9 +7,8 @@ from retrysafe.messaging.inbox.inbox import Inbox
 from retrysafe.messaging.inbox.message import InboxMessage
 from retrysafe.messaging.inbox.operator import InboxOperator
 from retrysafe.messaging.outbox import Message, Outbox
-from retrysafe.messaging.relay.operator import OutboxOperator
+from retrysafe.messaging.relay.operator import OutboxOperator, OutboxSweeper
 from retrysafe.messaging.relay.relay import Relay, Relayed
-from retrysafe.messaging.relay.retention import OutboxSweeper
 from retrysafe.messaging.subscription.subscription import Subscription
 from retrysafe.protocol.messages import DeadLetterFilter, Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome

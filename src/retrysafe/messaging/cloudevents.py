@@ -70,6 +70,32 @@ def header_text(value: str) -> str:
     return unquote(value, errors=ESCAPED)
 
 
+def structured(envelope: Envelope) -> bytes:
+    """The event with its data as JSON; headers whose names no attribute may have are left out.
+
+    A payload that is JSON by its media type stands in it as it is, any other one in base64.
+    """
+    event = {name: value for name, value in attributes(envelope).items() if is_attribute(name)}
+    data = _json_text(envelope)
+    if data is None:
+        event["data_base64"] = base64.b64encode(envelope.payload).decode()
+    told = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+    return (told if data is None else f'{told[:-1]},"data":{data}}}').encode()
+
+
+def _json_text(envelope: Envelope) -> str | None:
+    """The payload as the text of a JSON value; None if it is not one."""
+    kind = envelope.media_type.partition(";")[0].strip().lower()
+    if not kind.endswith(("/json", "+json")):
+        return None
+    try:
+        text = envelope.payload.decode()
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return text
+
+
 def received(given: Mapping[str, str], payload: bytes, topic: str) -> Envelope:
     """The envelope of what a broker hands out, whoever published it there, in binary or structured mode.
 

@@ -1,9 +1,11 @@
-"""Who writes into an outbox tells the relays of other processes, through PostgreSQL and beside the transaction.
+"""How writers of an outbox wake its relays: in this process directly, in others through PostgreSQL's NOTIFY.
+
+A message is visible once its transaction has committed, and only its writer knows when that is. Relays that are woken
+look again at once, and then a little less often each time, so that they meet the commit soon after it.
 
 A NOTIFY in the transaction that writes would be exact, and would make its commit wait for every other one that notifies
 too: PostgreSQL holds one lock of the whole server from before such a commit is written until it is. So ours is a small
-transaction of its own, one for any number of messages within a moment. It may come before the commit: relays that hear
-it look again at once, and then a little less often each time, so that they meet the commit soon after it.
+transaction of its own, one for any number of messages within a moment. It may come before the commit.
 """
 
 from __future__ import annotations
@@ -12,14 +14,36 @@ import asyncio
 import os
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from weakref import WeakKeyDictionary
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.errors import ConfigurationError
 from retrysafe.locks import ProcessLock
-from retrysafe.protocol.asks import Ask, ask
+from retrysafe.protocol.requests import Ask, ask
+from retrysafe.stop_signal import StopSignal
+
+_bells: WeakKeyDictionary[Backend, set[StopSignal]] = WeakKeyDictionary()
+
+
+@contextmanager
+def woken(backend: Backend, bell: StopSignal) -> Iterator[None]:
+    """Let those who write into a backend's outbox wake this bell's loop."""
+    bells = _bells.setdefault(backend, set())
+    bells.add(bell)
+    try:
+        yield
+    finally:
+        bells.discard(bell)
+
+
+def wake(backend: Backend) -> None:
+    """Wake the relays of a backend in this process."""
+    for bell in tuple(_bells.get(backend, ())):
+        bell.nudge()
+
 
 PAUSE = 0.02
 """Seconds between two notifications of one process: those who want one meanwhile share the next."""

@@ -12,8 +12,8 @@ from retrysafe.admin.operator import connected, user
 from retrysafe.backends import registry
 from retrysafe.backends.driver import arun, run
 from retrysafe.claims.observers import LoggingObserver, Observers
-from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.events import Observer
+from retrysafe.protocol.requests import Steps
 
 R = TypeVar("R")
 PAGE = 200

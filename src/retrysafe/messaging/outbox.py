@@ -15,15 +15,12 @@ from retrysafe.backends.sql.store import SqlStore
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging import validation
 from retrysafe.messaging.errors import MessageRefused
-from retrysafe.messaging.notifications import Notifier
-from retrysafe.messaging.payloads import encode
+from retrysafe.messaging.notifications import Notifier, wake
 from retrysafe.messaging.relay.procedures import each
-from retrysafe.messaging.trace_context import trace_headers
-from retrysafe.messaging.wakeups import wake
+from retrysafe.messaging.validation import encode, trace_headers
 from retrysafe.protocol import keys
 from retrysafe.protocol.client import AsyncExecutor, AsyncFlushing, Executor, Flushing
-from retrysafe.protocol.ids import ENTROPY, uuid7
-from retrysafe.protocol.messages import Envelope
+from retrysafe.protocol.messages import ENTROPY, Envelope, uuid7
 
 LARGEST = 1 << 20
 """Bytes of a payload over which brokers begin to refuse it."""

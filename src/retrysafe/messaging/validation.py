@@ -1,20 +1,76 @@
-"""What a message may say of itself, checked before it is written.
+"""A message's payload as bytes, and its attributes checked before it is written.
 
 What no broker can carry would be found when the message is to leave: over and over, and with it whatever is sent at the
-same time. What a database cannot store would end the caller's transaction.
+same time. What a database cannot store would end the caller's transaction. The trace is kept with the message, because
+it leaves later, from another process.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+import sys
 import unicodedata
 from collections.abc import Mapping
+from datetime import date, datetime, time
+from decimal import Decimal
+from enum import Enum
 from typing import Any
+from uuid import UUID
 
 from retrysafe.messaging.cloudevents import BINDINGS, DATA, OWN
 from retrysafe.messaging.errors import MessageRefused
 from retrysafe.protocol.ordering import LARGEST_SEQUENCE
+
+
+def trace_headers() -> dict[str, str]:
+    """The headers that carry the current trace (W3C Trace Context by default); none where OpenTelemetry is not used."""
+    if "opentelemetry" not in sys.modules:
+        return {}
+    from opentelemetry import propagate
+
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return carrier
+
+
+JSON, BYTES = "application/json", "application/octet-stream"
+
+
+def encode(payload: Any, media_type: str | None) -> tuple[bytes, str]:
+    """The bytes of a payload, and what kind of bytes they are.
+
+    Bytes stay as they are. All else is JSON: dataclasses and pydantic models as objects, UUIDs and decimals as text,
+    dates and times as in ISO 8601, enums as their values. Raises `MessageRefused` for what JSON cannot say.
+    """
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload), media_type or BYTES
+    try:
+        text = json.dumps(payload, default=_plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode(), media_type or JSON
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MessageRefused(f"payload= is a {type(payload).__qualname__}: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, Decimal):
+        if not value.is_finite():
+            raise ValueError(f"{value} is not a number")
+        return str(value)
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    dump = getattr(value, "model_dump", None)
+    if dump is not None and not isinstance(value, type):
+        return dump(mode="json")
+    raise TypeError(f"a {type(value).__qualname__} is not JSON")
+
 
 LONGEST_NAME = 255
 """Bytes of a topic, a type and a media type: AMQP counts bytes."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.decisions import Decision, decide
 from retrysafe.protocol.procedures import ClaimResult, NotWon
 from retrysafe.protocol.records import ClaimRequest, Micros, Record, State
+from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.store import Cache
 
 _ANSWERS = (Decision.REPLAY, Decision.REPLAY_FAILURE, Decision.REUSED)

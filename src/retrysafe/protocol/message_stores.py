@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.messages import (
     Arrival,
     Backlog,
     DeadLetter,
     DeadLetterFilter,
     Envelope,
+    Groups,
     InboxLetter,
     Look,
     Place,
@@ -23,6 +23,7 @@ from retrysafe.protocol.outbox_walk import NOTHING, Most, Passed, Released, Span
 from retrysafe.protocol.publish_policy import Death, Delay
 from retrysafe.protocol.records import Ownership
 from retrysafe.protocol.redelivery_policy import Counts
+from retrysafe.protocol.requests import Ask
 
 
 class OutboxStore(Protocol):
@@ -150,8 +151,8 @@ class OperableOutbox(OutboxStore, Protocol):
         """Dead letters, and the heads of parked lanes, in the order of their numbers."""
         ...
 
-    def count(self, chosen: DeadLetterFilter) -> Ask[dict[tuple[str, str, str], int]]:
-        """How many dead letters are chosen, by topic, type and error."""
+    def count(self, chosen: DeadLetterFilter, most: int | None = None) -> Ask[Groups]:
+        """How many dead letters are chosen, by topic, type and error, among the first ``most``."""
         ...
 
     def claim_letters(self, numbers: Sequence[int]) -> Ask[list[int]]:

@@ -1,4 +1,7 @@
-"""Messages: as they leave, wait, arrive and are given up; and what brokers made of them."""
+"""Messages: as they leave, wait, arrive and are given up; what brokers made of them; their ids and legible text.
+
+Ids sort by their time: UUIDs of version 7 (RFC 9562, section 5.7).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,52 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from retrysafe.protocol.records import Micros
+
+ENTROPY = 10
+"""Bytes of chance that an identifier takes."""
+
+
+def uuid7(milliseconds: int, entropy: bytes) -> str:
+    """The UUID for an instant since the Unix epoch and so many bytes of chance, as text."""
+    chance = int.from_bytes(entropy[:ENTROPY], "big")
+    number = (milliseconds & (1 << 48) - 1) << 80
+    number |= 0x7 << 76 | (chance >> 68 & 0xFFF) << 64
+    number |= 0b10 << 62 | chance & (1 << 62) - 1
+    text = f"{number:032x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def milliseconds_of(identifier: str) -> int | None:
+    """When a UUID of version 7 was made, since the Unix epoch; None for what is none."""
+    digits = identifier.replace("-", "")
+    if len(identifier) != 36 or len(digits) != 32 or digits[12] != "7":
+        return None
+    try:
+        return int(digits, 16) >> 80
+    except ValueError:
+        return None
+
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def distinct(text: str) -> str:
+    """`legible` for identifiers: each such character becomes an escape of its own, such as ``\\x00``."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
+def legible(text: str) -> str:
+    """The text with each NUL and each half of a surrogate pair replaced: PostgreSQL refuses the one, UTF-8 the other.
+
+    CloudEvents 1.0.2 has neither in an attribute ("Type System"), but nobody keeps others from sending them.
+    """
+    if "\0" in text:
+        text = text.replace("\0", REPLACEMENT)
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 class Envelope(NamedTuple):
@@ -70,7 +119,10 @@ class DeadLetter(NamedTuple):
 
 
 class DeadLetterFilter(NamedTuple):
-    """Which dead letters are meant; None and the empty tuple mean any. ``error`` is a part of what was said."""
+    """Which dead letters are meant; None and the empty tuple mean any. ``error`` is a part of what was said.
+
+    ``except_type``: any type but this one.
+    """
 
     ids: tuple[str, ...] = ()
     topic: str | None = None
@@ -78,6 +130,11 @@ class DeadLetterFilter(NamedTuple):
     type: str | None = None
     error: str | None = None
     consumer: str | None = None
+    except_type: str | None = None
+
+
+Groups = dict[tuple[str, str, str], int]
+"""Numbers of dead letters by topic, type and error."""
 
 
 class Look(NamedTuple):

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreUnavailable
-from retrysafe.protocol.asks import Ask, Steps, ask
-from retrysafe.protocol.requests import Query, Rows
+from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
 from retrysafe.protocol.store import RotatingStore, TransactionalStore
 
 

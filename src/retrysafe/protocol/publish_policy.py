@@ -7,8 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from retrysafe.protocol.backoff import Backoff
-from retrysafe.protocol.legible import legible
-from retrysafe.protocol.messages import PublishResult, PublishStatus, Queued
+from retrysafe.protocol.messages import PublishResult, PublishStatus, Queued, legible
 
 
 class OnDead(StrEnum):

@@ -1,12 +1,43 @@
-"""The requests that stores build and clients execute: SQL queries, Redis scripts, DynamoDB calls, memory steps."""
+"""The requests that stores build and clients execute (SQL queries, Redis scripts, DynamoDB calls), and `Ask`.
+
+An ask is one request to a store, together with the function that parses its answer. Procedures yield asks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from types import MappingProxyType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
+from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.records import Micros, Partition, Record
+
+R = TypeVar("R")
+
+
+class Ask(NamedTuple, Generic[R]):
+    """One request, and the function that parses its answer."""
+
+    request: Any
+    parse: Callable[[Any], R]
+
+
+Steps = Generator[Ask[Any], Any, R]
+"""A program: it yields asks, is sent their parsed answers, and returns an outcome."""
+
+
+def ask(request: Ask[R], *, again: bool = False) -> Generator[Ask[Any], Any, R]:
+    """Put one ask; with ``again`` put it once more if the store did not answer what it was sent.
+
+    Only asks that recognise their own lost reply, by attempt id, may be put again.
+    """
+    try:
+        answer: R = yield request
+    except StoreUnavailable as error:
+        if not again or error.unsent:
+            raise
+        answer = yield request
+    return answer
 
 
 class Query(NamedTuple):
@@ -17,7 +48,8 @@ class Query(NamedTuple):
     session objects perform by method rather than by text. ``refusals`` maps the SQLSTATE of errors
     that count as answers (a lock that is taken, a savepoint that is gone) to the statement to perform instead, or to
     None for an answer without rows. ``written`` reads the rows that this statement has changed, if it has changed any,
-    where the server does not return them.
+    where the server does not return them. ``merged`` is a statement that performs many such queries, each by itself:
+    its parameters are arrays of theirs, and its rows begin with the parameter ``key``.
     """
 
     sql: str
@@ -27,6 +59,7 @@ class Query(NamedTuple):
     control: str | None = None
     refusals: Mapping[str, Query | None] = MappingProxyType({})
     written: Query | None = None
+    merged: str | None = None
 
 
 class Copy(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import BinaryIO
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.protocol.asks import Ask, Steps, ask
 from retrysafe.protocol.records import Partition
+from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.store import RotatingStore
 
 WORTH_IT = 0.5

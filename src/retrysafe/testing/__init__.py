@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from retrysafe.testing.clock import Clock
     from retrysafe.testing.consumers import ConsumerBench, ConsumerFeatures, ConsumerSuite
     from retrysafe.testing.crashing import crash_points
-    from retrysafe.testing.duplicates import Outcome, aconcurrently, concurrently
+    from retrysafe.testing.duplicates import Outcome, aconcurrently, concurrently, redelivered
     from retrysafe.testing.harness import AsyncHarness, Harness, SyncHarness
     from retrysafe.testing.publishers import PublisherFeatures, PublisherSuite, Publishing
-    from retrysafe.testing.redelivery import redelivered
     from retrysafe.testing.suite import StoreSuite
     from retrysafe.testing.time_travel import age
 
@@ -64,7 +63,7 @@ _HOMES = {
     "assert_once": "asserting",
     "concurrently": "duplicates",
     "crash_points": "crashing",
-    "redelivered": "redelivery",
+    "redelivered": "duplicates",
 }
 """Where each name is defined; its module is imported when it is first asked for."""
 

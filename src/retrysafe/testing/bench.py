@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.procedures import ClaimResult, NotWon, Won, claim, find, read, renew, settle
 from retrysafe.protocol.quotas import Quota
 from retrysafe.protocol.records import (
@@ -20,6 +19,7 @@ from retrysafe.protocol.records import (
     Record,
     StoredResult,
 )
+from retrysafe.protocol.requests import Steps
 from retrysafe.protocol.store import OperableStore
 from retrysafe.protocol.transitions import Transition
 

@@ -13,9 +13,9 @@ from retrysafe.backends.cache import ReadThroughCache
 from retrysafe.backends.driver import arun, run
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.durations import micros
 from retrysafe.protocol.records import Duration, Record
+from retrysafe.protocol.requests import Steps
 from retrysafe.protocol.store import OperableStore
 from retrysafe.testing.time_travel import elapse_all, lapse
 

@@ -6,7 +6,6 @@ promise beyond them is declared in its capabilities.
 
 from __future__ import annotations
 
-from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.procedures import (
     NotWon,
@@ -22,6 +21,7 @@ from retrysafe.protocol.procedures import (
     tally,
 )
 from retrysafe.protocol.records import EffectiveState, Filter, Page, State, StoredResult
+from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.store import OperableStore
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing import quota_cases  # noqa: F401 - its cases are cases of the suite

@@ -18,7 +18,7 @@ from retrysafe.backends.driver import arun, run
 from retrysafe.boundary import Boundary
 from retrysafe.protocol.migrating import CreatedStore
 from retrysafe.testing.asserting import ACounted, Counted, aassert_once, assert_once
-from retrysafe.testing.redelivery import redelivered
+from retrysafe.testing.duplicates import redelivered
 from retrysafe.testing.time_travel import clear
 
 if TYPE_CHECKING:

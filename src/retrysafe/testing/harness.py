@@ -12,9 +12,8 @@ from typing import Any
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
-from retrysafe.backends.memory.client import MemoryClient
-from retrysafe.backends.memory.store import MemoryStore
-from retrysafe.protocol.asks import Steps
+from retrysafe.backends.memory.store import MemoryClient, MemoryStore
+from retrysafe.protocol.requests import Steps
 from retrysafe.protocol.store import OperableStore
 from retrysafe.testing.bench import Harness
 from retrysafe.testing.time_travel import elapse

@@ -6,8 +6,8 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from retrysafe.protocol.asks import Ask, Steps, ask
 from retrysafe.protocol.records import ClaimRequest, Clocks, Effects, Ownership, Record, StoredResult
+from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.store import Store
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.bench import Harness

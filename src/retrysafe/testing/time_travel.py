@@ -13,9 +13,9 @@ from functools import singledispatch
 from retrysafe.backends import registry
 from retrysafe.backends.time_travel import Aged
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.procedures import PAGE, clocks_of, resolve, suspect, sweep
 from retrysafe.protocol.records import EffectiveState, Filter, Micros, Record
+from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.store import OperableStore
 from retrysafe.protocol.transitions import Transition
 

@@ -8,12 +8,10 @@ sender is `retrysafe.webhooks.sender`.
 
 from retrysafe.webhooks.deliveries import Head, Known, WebhookEvent
 from retrysafe.webhooks.errors import DeliveryRefused
-from retrysafe.webhooks.github import GitHub
+from retrysafe.webhooks.providers import GitHub, Slack, Stripe
 from retrysafe.webhooks.receiver import Receiver
-from retrysafe.webhooks.schemes import Scheme
-from retrysafe.webhooks.slack import Slack
+from retrysafe.webhooks.signatures import Scheme
 from retrysafe.webhooks.standard import StandardWebhooks
-from retrysafe.webhooks.stripe import Stripe
 
 __all__ = [
     "DeliveryRefused",

@@ -19,9 +19,11 @@ from retrysafe.errors import (
     RetryTransaction,
     SchemaOutdated,
     StoredFailure,
+    StoreMisconfigured,
     StoreUnavailable,
 )
 from retrysafe.http.messages import MARKER, Response
+from retrysafe.http.problems import report
 from retrysafe.webhooks.errors import DeliveryRefused
 
 DUPLICATE = 200
@@ -41,8 +43,9 @@ class Answer(NamedTuple):
 ANSWERS: tuple[tuple[type[RetrysafeError], Answer], ...] = (
     (InProgress, Answer(503, "in-progress", 1)),
     (LeaseLost, Answer(503, "in-progress", 1)),
+    (StoreMisconfigured, Answer(503, "store-misconfigured", 60)),
     (StoreUnavailable, Answer(503, "store-unavailable", 1)),
-    (SchemaOutdated, Answer(503, "store-unavailable", 60)),
+    (SchemaOutdated, Answer(503, "store-not-migrated", 60)),
     (RetryTransaction, Answer(503, "store-unavailable", 1)),
     (OutcomeUnknown, Answer(503, "outcome-unknown", 60)),
     (QuotaExceeded, Answer(429, "quota-exceeded", 1)),
@@ -63,6 +66,7 @@ def answer_of(error: RetrysafeError, concurrent_status: int) -> Response | None:
                 return acknowledged(replayed=True)
             if isinstance(error, InProgress):
                 status = concurrent_status
+            report(code, error)
             pause = getattr(error, "retry_after", retry_after)
             return problem(status, code, detail, pause)
     return None

@@ -15,9 +15,8 @@ from retrysafe.protocol.keys import check_name
 from retrysafe.webhooks.answers import acknowledged, answer_of, refused
 from retrysafe.webhooks.deliveries import Head, HeaderLines, WebhookEvent, document_of, event_of
 from retrysafe.webhooks.errors import DeliveryRefused
-from retrysafe.webhooks.handlers import Handlers
-from retrysafe.webhooks.handling import Around, Handling, unhandled
-from retrysafe.webhooks.schemes import Scheme
+from retrysafe.webhooks.handling import Around, Handlers, Handling, unhandled
+from retrysafe.webhooks.signatures import Scheme
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -19,7 +19,7 @@ from retrysafe.http.client import over_requests as requests_side
 from retrysafe.http.client.bodies import ends_unmarked, is_read_whole, problem_code
 from retrysafe.http.client.budget import Bucket
 from retrysafe.http.client.calling import Outgoing
-from retrysafe.http.client.hedging import best, decides
+from retrysafe.http.client.driving import best, decides
 from retrysafe.http.client.hosts import address, origin_of, quoted
 from retrysafe.http.client.operation import Pause, Refresh, Send
 from retrysafe.http.client.redirects import Target, follow

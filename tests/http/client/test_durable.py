@@ -24,9 +24,9 @@ from retrysafe.http.client import (
     Resumed,
     Retries,
 )
-from retrysafe.http.client.entries import Entry, identity
 from retrysafe.http.client.hosts import origin_of
 from retrysafe.http.client.httpx import AsyncRetryTransport, aresume
+from retrysafe.http.client.journal import Entry, identity
 from tests.http.client.child import BODY
 from tests.http.client.conftest import Make
 from tests.http.client.senders import FAILURES, SENDERS, Time
@@ -78,7 +78,7 @@ def test_c02_the_request_is_in_the_journal_before_its_first_byte_leaves(make: Ma
     server.will(looks)
     journal = Journal(path)
     make(journal=journal).post(
-        server.url.replace("127", "user:password@127"),
+        server.url.replace("//", "//user:password@"),
         BODY,
         Content_Type="application/json",
         Authorization="Bearer secret",

@@ -13,7 +13,6 @@ from retrysafe.claims import codec
 from retrysafe.claims import outcome as endings
 from retrysafe.claims.outcome import HandlerSignals
 from retrysafe.protocol import caching, keys, migrating, outcomes, procedures, quotas
-from retrysafe.protocol.asks import Ask, Steps
 from retrysafe.protocol.outcomes import Ending, ModeKind, Settlement
 from retrysafe.protocol.procedures import (
     Change,
@@ -29,6 +28,7 @@ from retrysafe.protocol.procedures import (
     sweep,
 )
 from retrysafe.protocol.records import Allowance, ClaimRequest, Clocks, Effects, Micros, Ownership, Record, StoredResult
+from retrysafe.protocol.requests import Ask, Steps
 from retrysafe.protocol.store import Cache, Store
 from retrysafe.protocol.transitions import Transition
 from tests.laboratory.simulation.chance import stream

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import Cached, ClaimRequest, Clocks, Micros, Ownership, Record, Refusal, StoredResult
+from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.store import Cache, Capabilities, OperableStore
 from retrysafe.protocol.transitions import Transition
 

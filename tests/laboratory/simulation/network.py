@@ -9,8 +9,8 @@ from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import Micros
+from retrysafe.protocol.requests import Ask
 from tests.laboratory.simulation.acting import Actor, Cancelled, Stage
 from tests.laboratory.simulation.messages import Message
 from tests.laboratory.simulation.plan import LIES, Fault, Plan

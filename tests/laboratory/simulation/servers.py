@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.migrating import Migration
 from retrysafe.protocol.records import Cached, Micros, Record
-from retrysafe.protocol.requests import Query, Rows
+from retrysafe.protocol.requests import Ask, Query, Rows
 
 
 class Kept(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from retrysafe.claims.codec import JSONCodec
 from retrysafe.errors import StoreUnavailable
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import EffectiveState, Record, StoredResult
+from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.transitions import Transition
 from tests.laboratory.simulation.acting import Act, Actor, Acts, Stage, on_connection
 from tests.laboratory.simulation.messages import Message

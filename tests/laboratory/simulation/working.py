@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from retrysafe.claims.outcome import HandlerSignals
 from retrysafe.errors import ResultNotEncodable, SchemaOutdated, StoreUnavailable
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import Ending, ModeKind
 from retrysafe.protocol.procedures import ClaimResult, NotWon, Won
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record, State, StoredResult
+from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.transitions import Transition
 from tests.laboratory.simulation.acting import Act, Actor, Acts, Cancelled, Stage, on_connection
 from tests.laboratory.simulation.judging import result_of

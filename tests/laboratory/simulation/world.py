@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from retrysafe.backends.memory.client import MemoryClient
-from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.backends.memory.store import MemoryClient, MemoryStore
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.client import Executor
 from retrysafe.protocol.records import Micros, Record

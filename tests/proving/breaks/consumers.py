@@ -11,6 +11,7 @@ FASTSTREAM = "tests/messaging/test_faststream.py::"
 SUBSCRIPTION = "tests/messaging/test_subscription.py::"
 NATS = "tests/messaging/test_nats.py::"
 PUBLISHERS = "tests/messaging/test_publisher_suite.py::TestOurs::test_publisher"
+UNDECODABLE = "tests/messaging/test_undecodable.py::test_a_message_that_cannot_be_decoded_stops_no_queue"
 
 BREAKS = [
     Break(
@@ -166,13 +167,27 @@ BREAKS = [
         rows=(54,),
     ),
     Break(
+        "a message that cannot be decoded stops its queue",
+        "messaging/brokers/rabbitmq/consumer.py",
+        "kind = DecodingConnection if self._failures else aio_pika.Connection",
+        "kind = aio_pika.Connection",
+        killed_by=(f"{UNDECODABLE}[timestamp]", f"{UNDECODABLE}[app id]"),
+        rows=(53,),
+    ),
+    Break(
+        "a message whose routing key cannot be decoded stops its queue",
+        "messaging/brokers/rabbitmq/undecodable.py",
+        '        return body[: named + 9] + b"\\0\\0"\n',
+        "        return body\n",
+        killed_by=(f"{UNDECODABLE}[routing key]",),
+        rows=(53,),
+    ),
+    Break(
         "a message without what an envelope is made of is handled",
         "messaging/brokers/rabbitmq/undecodable.py",
         "                if name in _NEEDED:\n                    raise\n",
         "",
-        killed_by=(
-            "tests/messaging/test_undecodable.py::test_a_message_that_cannot_be_decoded_stops_no_queue[app id]",
-        ),
+        killed_by=(f"{UNDECODABLE}[app id]",),
         rows=(53,),
     ),
 ]

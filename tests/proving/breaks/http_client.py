@@ -36,7 +36,7 @@ BREAKS = [
     ),
     Break(
         "the doubt about one copy goes with the other's answer",
-        f"{FOLDER}/hedging.py",
+        f"{FOLDER}/driving.py",
         "(result.is_replay or 200 <= result.status < 300)",
         "True",
         killed_by=(f"{DOUBT}::test_c17_a_copy_that_may_have_arrived_is_not_forgotten[Blocking-404]",),
@@ -80,7 +80,7 @@ BREAKS = [
     ),
     Break(
         "an untrusted certificate is tried again",
-        f"{FOLDER}/tls.py",
+        f"{FOLDER}/results.py",
         "            return True",
         "            return False",
         killed_by=(f"{RULES}::test_c06_a_certificate_that_is_refused_is_not_tried_again",),
@@ -108,14 +108,14 @@ BREAKS = [
     ),
     Break(
         "a Retry-After is undercut",
-        f"{FOLDER}/waiting.py",
+        f"{FOLDER}/policy.py",
         "return max(jitter, retry_after(result, now) or 0.0) if",
         "return min(jitter, retry_after(result, now) or jitter) if",
         killed_by=(f"{RULES}::test_c12_a_retry_after_is_never_undercut",),
     ),
     Break(
         "a date in a Retry-After is compared with our own clock",
-        f"{FOLDER}/waiting.py",
+        f"{FOLDER}/policy.py",
         "until - (now if served is None else served)",
         "until - now",
         killed_by=(f"{RULES}::test_c12_a_retry_after_is_never_undercut",),
@@ -146,7 +146,7 @@ BREAKS = [
     ),
     Break(
         "a hedge's conflict is the result",
-        f"{FOLDER}/hedging.py",
+        f"{FOLDER}/driving.py",
         "    return isinstance(result, Answer) and (result.is_replay or 200 <= result.status < 300)",
         "    return isinstance(result, Answer)",
         killed_by=(f"{RULES}::test_c17_a_hedge_has_the_same_key_and_its_conflict_is_not_the_result",),
@@ -167,11 +167,11 @@ BREAKS = [
         killed_by=(f"{RULES}::test_c16_another_origin_sees_neither_key_nor_credentials",),
     ),
     Break(
-        "a redirect that httpx follows carries the key away",
+        "a redirect that httpx follows by another method carries the key along",
         f"{FOLDER}/httpx.py",
         "        request.headers.pop(FIELD, None)\n",
         "        pass\n",
-        killed_by=(f"{RULES}::test_c16_redirects_that_httpx_follows_do_not_carry_the_key_away",),
+        killed_by=(f"{RULES}::test_c16_redirects_that_httpx_follows_carry_the_key_to_no_other_request",),
     ),
     Break(
         "a request is sent before it is in the journal",
@@ -185,7 +185,7 @@ BREAKS = [
     ),
     Break(
         "credentials are in the journal",
-        f"{FOLDER}/entries.py",
+        f"{FOLDER}/journal.py",
         "if name not in secrets and name not in _MADE_ANEW",
         "if name not in _MADE_ANEW",
         killed_by=(f"{DURABLE}::test_c02_the_request_is_in_the_journal_before_its_first_byte_leaves",),

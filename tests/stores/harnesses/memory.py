@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.memory.client import AsyncMemoryClient, MemoryClient
-from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.backends.memory.store import AsyncMemoryClient, MemoryClient, MemoryStore
 from retrysafe.testing.harness import AsyncHarness, SyncHarness
 from tests.stores.harnesses.base import StoreHarness
 

@@ -20,7 +20,7 @@ from botocore.exceptions import (
 )
 
 from retrysafe.backends.dynamodb.service_clock import ServiceClock
-from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreUnavailable
+from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreMisconfigured, StoreUnavailable
 from retrysafe.locks import ProcessLock
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.requests import Answer, Call
@@ -103,7 +103,27 @@ def _refused(error: ClientError, request: Call) -> Answer:
             f"The DynamoDB table {request.arguments.get('TableName')!r} does not exist in this account and region. "
             "Run:  retrysafe migrate --store URL"
         ) from error
+    if code in _REFUSED:
+        raise StoreMisconfigured(f"{str(error).rstrip('.')}. {_REFUSED[code]}", unsent=True) from error
     raise StoreUnavailable(str(error), unsent=_status(error) < 500) from error
+
+
+_CREDENTIALS = "Give this process valid AWS credentials of the account that has the table."
+_REFUSED = {
+    **dict.fromkeys(
+        (
+            "UnrecognizedClientException",
+            "InvalidClientTokenId",
+            "InvalidSignatureException",
+            "MissingAuthenticationTokenException",
+            "IncompleteSignatureException",
+            "ExpiredTokenException",
+        ),
+        _CREDENTIALS,
+    ),
+    "AccessDeniedException": "Allow the role of this process the action that is named, on this table.",
+}
+"""Errors by which AWS refuses a caller until somebody corrects its credentials or its role, and what to correct."""
 
 
 def _failed(error: Exception) -> NoReturn:

@@ -1,4 +1,8 @@
-"""The clock of a service that has none to ask: this machine's, corrected by the ``Date`` of the service's answers."""
+"""The clock of a service that has none to ask: this machine's, corrected by the ``Date`` of the service's answers.
+
+An answer says that the server's clock stood within one second of its ``Date`` at some instant between sending
+and receiving. Each such sample bounds the difference between the two clocks; what all samples allow is kept.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,69 @@ import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
+from typing import NamedTuple
 
-from retrysafe.protocol.clock_correction import Bounds, narrowed, sampled
 from retrysafe.protocol.records import Micros
+
+RESOLUTION: Micros = 1_000_000
+"""A ``Date`` header tells whole seconds."""
+DRIFT = 2000
+"""A clock may gain or lose one part in so many: what an operating system may slew it by."""
+
+
+class Bounds(NamedTuple):
+    """The server's time minus this machine's, at the least and at the most, as known at a local instant."""
+
+    least: Micros
+    most: Micros
+    at: Micros
+
+    def aged(self, local: Micros) -> Bounds:
+        """The bounds at a later instant, wider because clocks drift apart."""
+        drift = max(0, local - self.at) // DRIFT
+        return Bounds(self.least - drift, self.most + drift, max(self.at, local))
+
+    @property
+    def width(self) -> Micros:
+        """By how much the server's clock may be ahead of the least."""
+        return self.most - self.least
+
+
+def sampled(sent: Micros, received: Micros, date: Micros) -> Bounds:
+    """What one answer tells that was asked for and received at these local instants."""
+    return Bounds(date - received, date + RESOLUTION - sent, received)
+
+
+def narrowed(known: Bounds | None, sample: Bounds) -> Bounds:
+    """What is known after one more sample; where they contradict each other, the clock was set: the sample counts."""
+    if known is None:
+        return sample
+    before = known.aged(sample.at)
+    after = sample.aged(before.at)
+    least, most = max(before.least, after.least), min(before.most, after.most)
+    return Bounds(least, most, before.at) if least <= most else after
+
+
+class Sightings:
+    """For how long running records have been seen unchanged, by this process: the way to wait without a common clock.
+
+    Who has seen one version for a whole lease knows that the lease has passed, whatever any clock says.
+    """
+
+    def __init__(self, most: int = 10_000) -> None:
+        self._seen: dict[bytes, tuple[int, Micros]] = {}
+        self._most = most
+
+    def unchanged_for(self, key: bytes, version: int, local: Micros) -> Micros:
+        """How long ago this version was seen first; what was seen long ago is forgotten, and then seen anew."""
+        known = self._seen.get(key)
+        if known is not None and known[0] == version:
+            return local - known[1]
+        if known is None and len(self._seen) >= self._most:
+            self._seen.pop(next(iter(self._seen)), None)
+        self._seen[key] = (version, local)
+        return 0
+
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 

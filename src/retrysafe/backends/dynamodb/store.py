@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
+from retrysafe.backends.dynamodb.service_clock import Sightings
 from retrysafe.backends.dynamodb.table import Table
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.asks import Ask, Steps
-from retrysafe.protocol.clock_correction import Sightings
 from retrysafe.protocol.migrating import Migration
 from retrysafe.protocol.records import (
     ClaimRequest,
@@ -31,7 +30,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Answer, Call
+from retrysafe.protocol.requests import Answer, Ask, Call, Steps
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import (
     RULES,
@@ -302,7 +301,8 @@ class DynamodbStore:
         call = self._scan(" AND ".join(conditions), {**given, "now": self._clock()}, start, evaluated)
 
         def parse(answer: Answer) -> Page:
-            records = [_record(item, self._clock()) for item in answer.response["Items"]]
+            found = (_record(item, self._clock()) for item in answer.response["Items"])
+            records = [record for record in found if wanted.takes(record)]
             if len(records) > limit:
                 return Page(records[:limit], records[limit - 1].key.hex())
             last = answer.response.get("LastEvaluatedKey")

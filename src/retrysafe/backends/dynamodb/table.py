@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from retrysafe.errors import ConfigurationError, SchemaOutdated
-from retrysafe.protocol.asks import Ask, Steps, ask
 from retrysafe.protocol.migrating import Migration
 from retrysafe.protocol.records import Finding
-from retrysafe.protocol.requests import Answer, Call
+from retrysafe.protocol.requests import Answer, Ask, Call, Steps, ask
 
 KEY = "key_hash"
 TTL = "ttl"

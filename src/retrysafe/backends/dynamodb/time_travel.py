@@ -7,9 +7,8 @@ from typing import Any
 
 from retrysafe.backends.dynamodb.store import STORED_AS, DynamodbStore
 from retrysafe.backends.time_travel import INSTANTS, Aged, nothing
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import EffectiveState, Micros, Record
-from retrysafe.protocol.requests import Call
+from retrysafe.protocol.requests import Ask, Call
 
 
 def age(store: DynamodbStore, keys: Collection[bytes], micros: Micros) -> Aged:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.memory.client import AsyncMemoryClient, MemoryClient
-from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.backends.memory.store import AsyncMemoryClient, MemoryClient, MemoryStore
 
 
 def from_url(url: str) -> Backend:

@@ -1,13 +1,16 @@
-"""The memory store: the transition table, executed."""
+"""The memory store: the transition table, executed; its client is a dictionary under a lock, and a clock."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-from retrysafe.errors import IllegalTransition
+from retrysafe.errors import ConfigurationError, IllegalTransition
 from retrysafe.protocol import quotas, transitions
-from retrysafe.protocol.asks import Ask
+from retrysafe.protocol.client import Executor, OpenTransaction
 from retrysafe.protocol.records import (
     Allowance,
     ClaimRequest,
@@ -24,9 +27,57 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Step
+from retrysafe.protocol.requests import Ask, Step
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition
+
+
+def wall_clock() -> int:
+    """This machine's time in microseconds since the Unix epoch."""
+    return time.time_ns() // 1000
+
+
+class MemoryClient:
+    """Performs steps one at a time; ``clock`` gives microseconds since the Unix epoch."""
+
+    def __init__(self, clock: Callable[[], int] = wall_clock) -> None:
+        self.records: dict[bytes, Record] = {}
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def __call__(self, request: Step, /) -> Any:
+        with self._lock:
+            return request(self.records, self._clock())
+
+    def transaction(self) -> AbstractContextManager[OpenTransaction[Executor]]:
+        """Memory has no transactions."""
+        raise ConfigurationError("store=: memory has no transactions.")
+
+    def close(self) -> None:
+        """Drop the records."""
+        self.records.clear()
+
+
+class AsyncMemoryClient:
+    """`MemoryClient` for async code, on the same records; a step never has to wait."""
+
+    def __init__(self, client: MemoryClient) -> None:
+        self._client = client
+
+    async def __call__(self, request: Step, /) -> Any:
+        return self._client(request)
+
+    def transaction(self) -> Any:
+        """Memory has no transactions."""
+        return self._client.transaction()
+
+    async def aclose(self) -> None:
+        """Drop the records."""
+        self._client.close()
+
+    def abandon(self) -> None:
+        """Nothing to hang up: what is left goes with this object."""
+
 
 Records = dict[bytes, Record]
 

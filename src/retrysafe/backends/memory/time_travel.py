@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from retrysafe.backends.memory.store import MemoryStore, Records
 from retrysafe.backends.time_travel import INSTANTS, Aged, nothing
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import Micros
+from retrysafe.protocol.requests import Ask
 
 
 def age(store: MemoryStore, keys: Collection[bytes], micros: Micros) -> Aged:

@@ -26,6 +26,7 @@ from retrysafe.backends.redis.client import (
     code_of,
     cursor_after,
     is_redirection,
+    not_connected,
     page_commands,
     place_of,
     settings_commands,
@@ -64,7 +65,7 @@ class Wire(asyncio.Protocol):
         try:
             await connection.connect()
         except (RedisError, OSError) as error:
-            raise StoreUnavailable(str(error), unsent=True) from error
+            raise not_connected(error) from error
         except BaseException:  # cancelled half-way: nobody else would hang up
             await connection.disconnect(nowait=True)
             raise
@@ -196,7 +197,7 @@ class Lane:
         try:
             return await asyncio.shield(self._laying)
         except StoreUnavailable as error:
-            raise StoreUnavailable(error.detail, unsent=True) from error
+            raise type(error)(error.detail, unsent=True) from error
 
     async def _lay(self) -> Wire:
         try:
@@ -273,7 +274,7 @@ def cluster(client: RedisCluster, *, ours: bool) -> AsyncMasters:
         try:
             return await nodes.initialize()
         except (RedisError, OSError) as error:
-            raise StoreUnavailable(str(error), unsent=True) from error
+            raise not_connected(error) from error
 
     def connecting(node: Any) -> Callable[[], Any]:
         return lambda: node.connection_class(**node.connection_kwargs)

@@ -10,9 +10,8 @@ import hashlib
 import json
 from typing import Any
 
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import Cached, Micros, Record, State, StoredResult
-from retrysafe.protocol.requests import Script
+from retrysafe.protocol.requests import Ask, Script
 
 _FORMAT = 1
 """The layout of a kept record; another one is not read."""

@@ -17,7 +17,7 @@ import redis
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisError, ResponseError
 
-from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.errors import ConfigurationError, StoreMisconfigured, StoreUnavailable
 from retrysafe.locks import Places
 from retrysafe.protocol.requests import Scan, Scanned, Script, Settings
 
@@ -53,10 +53,31 @@ def by_source(script: Script) -> Words:
 
 
 _REDIRECTIONS = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN")
-_UNDONE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "NOREPLICAS", "OOM", "MISCONF", "NOAUTH", "NOPERM")
+_UNDONE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "NOREPLICAS", "OOM", "MISCONF")
 """Errors by which Redis refuses a script that has written nothing."""
 _TRANSIENT = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "TRYAGAIN", "CLUSTERDOWN")
 """Those that may pass by themselves: a restart, a failover, a slot that moves."""
+
+_CREDENTIALS = "Correct the user and the password in store=."
+_REFUSED = {
+    "NOAUTH": _CREDENTIALS,
+    "WRONGPASS": _CREDENTIALS,
+    "NOPERM": "Give the user of store= the ACL that the guide to Redis lists, on ~retrysafe:* and &retrysafe*.",
+}
+"""Errors by which Redis refuses a user until somebody corrects a setting, and what to correct."""
+
+
+def not_connected(error: Exception) -> StoreUnavailable:
+    """The error for a connection that could not be made."""
+    text = str(error) or type(error).__name__
+    remedy = _REFUSED.get(code_of(error) or "")
+    if "called without any password" in text:
+        remedy = "The server has no password: leave it out of store=."
+    elif "DB index" in text:
+        remedy = "Name a database that the server has in store= (redis://host:6379/0), or raise its setting databases."
+    if remedy is None:
+        return StoreUnavailable(text, unsent=True)
+    return StoreMisconfigured(f"{text.rstrip('.?')}. {remedy}", unsent=True)
 
 
 def code_of(reply: Reply) -> str | None:
@@ -92,6 +113,8 @@ def answer_of(reply: Reply) -> Reply:
     code = code_of(reply)
     if code in ("MOVED", "ASK"):  # where a cluster is known, they have been followed
         raise ConfigurationError("store=: the server belongs to a cluster. Write redis+cluster://host:port.")
+    if code in _REFUSED:
+        raise StoreMisconfigured(f"{str(reply).rstrip('.')}. {_REFUSED[code]}", unsent=True) from None
     if code is not None:
         raise StoreUnavailable(str(reply), unsent=code in _UNDONE, transient=code in _TRANSIENT) from None
     return reply
@@ -156,7 +179,7 @@ def perform(node: redis.Redis, commands: Sequence[Words]) -> list[Reply]:
     try:
         connection = pool.get_connection()
     except (RedisError, OSError) as error:
-        raise StoreUnavailable(str(error), unsent=True) from error
+        raise not_connected(error) from error
     whole = False
     try:
         connection.send_packed_command(connection.pack_commands(commands))
@@ -229,7 +252,7 @@ def _asked(make: Callable[[], Any]) -> Any:
     try:
         return make()
     except (RedisError, OSError) as error:
-        raise StoreUnavailable(str(error), unsent=True) from error
+        raise not_connected(error) from error
 
 
 class RedisClient:

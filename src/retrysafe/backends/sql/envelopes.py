@@ -1,4 +1,4 @@
-"""Envelopes in tables: the columns that outboxes and inboxes have in common, written and read."""
+"""Envelopes in tables: the columns that outboxes and inboxes share, written and read."""
 
 from __future__ import annotations
 

@@ -12,14 +12,12 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from retrysafe.backends.sql.marks import in_its_transaction, mark_of, marked
-from retrysafe.backends.sql.parameters import quota_params, want_params
-from retrysafe.backends.sql.statements import limited_by
+from retrysafe.backends.sql.statements import limited_by, quota_params, want_params
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import TABLE, allowed, any_of, columns
-from retrysafe.protocol.asks import Ask
+from retrysafe.backends.sql.transactions import in_its_transaction, mark_of, marked
 from retrysafe.protocol.records import Allowance, ClaimRequest, EffectiveState, Finding, Ownership, Record, StoredResult
-from retrysafe.protocol.requests import Query, Rows
+from retrysafe.protocol.requests import Ask, Query, Rows
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition
 

@@ -1,4 +1,4 @@
-"""Backends on SQL databases, from what users have already: engines, sessionmakers, pools."""
+"""Backends on SQL databases, from engines, sessionmakers and pools."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 from retrysafe.backends import identity
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.sql.kinds import driver, store_of
-from retrysafe.backends.sql.urls import sqlite
+from retrysafe.backends.sql.urls import driver, sqlite, store_of
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 
@@ -106,7 +105,7 @@ def of_asyncpg_pool(pool: Any) -> Backend:
     return Backend(
         store_of("postgresql"),
         sync=None,
-        asynchronous=partial(module.AsyncpgClient, pool),
+        asynchronous=partial(module.AsyncpgClient.on, pool),
         address="postgresql://…",
         places=lambda: {identity.pool(pool)},
     )

@@ -9,13 +9,12 @@ from typing import Any
 from retrysafe.backends.sql.envelopes import ENVELOPE, envelope_in, values_of
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import TABLE as RECORDS
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.messages import Envelope, Look, Queued
 from retrysafe.protocol.ordering import bucket, lane
 from retrysafe.protocol.outbox_walk import NOTHING, Most, Passed, Released, Row, Span, Stretch
 from retrysafe.protocol.publish_policy import Death, Delay
 from retrysafe.protocol.records import Ownership
-from retrysafe.protocol.requests import Rows
+from retrysafe.protocol.requests import Ask, Rows
 
 TABLE = "retrysafe_outbox"
 AT_ONCE = 200

@@ -2,20 +2,75 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, BinaryIO, ClassVar, TypeVar
 
-from retrysafe.backends.sql import gates, reading
-from retrysafe.backends.sql.gates import Gates
-from retrysafe.backends.sql.parameters import quota_params, want_params
-from retrysafe.backends.sql.statements import limited_by
+from retrysafe.backends.sql import reading
+from retrysafe.backends.sql.statements import limited_by, quota_params, want_params
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import TABLE, allowed, columns
-from retrysafe.protocol.asks import Ask
-from retrysafe.protocol.records import Allowance, ClaimRequest, Finding, Partition, Record, Refusal
-from retrysafe.protocol.requests import Copy, Query, Rows
+from retrysafe.locks import ProcessLock
+from retrysafe.protocol.records import (
+    Allowance,
+    ClaimRequest,
+    Finding,
+    Ownership,
+    Partition,
+    Record,
+    Refusal,
+    StoredResult,
+)
+from retrysafe.protocol.requests import Ask, Copy, Query, Rows
 from retrysafe.protocol.store import Capabilities
-from retrysafe.protocol.transitions import Transition
+from retrysafe.protocol.transitions import RULES, Transition
+
+V = TypeVar("V")
+
+MOST_GATES = 1000
+"""How many a transaction takes. The lock table is shared by all sessions of the server, for locks of every kind."""
+
+_MOST_COUNTED = 4096
+_MOST_FULL = 16
+
+
+class Gates:
+    """Counts by the answers to claims: they cost no further statement, and nobody has to tell that a transaction ended.
+
+    What a rollback to a savepoint has released stays counted. Transactions that were silent longest are forgotten: they
+    start anew.
+    """
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[int, int] = OrderedDict()
+        self._full: OrderedDict[int, None] = OrderedDict()
+        self._lock = ProcessLock()
+
+    def full(self) -> list[int]:
+        """The numbers of transactions that are to take no more; each claim tells them to the server."""
+        return list(self._full)
+
+    def counted(self, answer: Rows) -> Rows:
+        """The answer without its first column: the number of the transaction, if the claim may have taken a lock."""
+        for number, *_ in answer.rows:
+            if number is not None:
+                self._count(int(number))
+        return Rows([row[1:] for row in answer.rows], answer.affected)
+
+    def _count(self, number: int) -> None:
+        with self._lock.mine:
+            held = self._held.pop(number, 0) + 1
+            _keep(self._held, number, held, _MOST_COUNTED)
+            if held >= MOST_GATES:
+                self._full.pop(number, None)
+                _keep(self._full, number, None, _MOST_FULL)
+
+
+def _keep(kept: OrderedDict[int, V], number: int, value: V, most: int) -> None:
+    kept[number] = value
+    if len(kept) > most:
+        kept.popitem(last=False)
+
 
 R = TypeVar("R")
 
@@ -30,6 +85,8 @@ _LOCK = (
 _GATE = f"CASE WHEN txid_current() = ANY (CAST(:full AS bigint[])) THEN true ELSE {_LOCK} END"
 """A transaction that has taken as many locks as it may goes on without: its claims wait at the unique key."""
 _NUMBER = "txid_current_if_assigned()"
+_IMPATIENT = "set_config('lock_timeout', '100ms', true)"
+"""For a statement about many keys: one that another transaction holds must not hold up the others."""
 
 
 CHANNEL = "retrysafe_outbox"
@@ -101,6 +158,42 @@ class PostgresqlStore(SqlStore):
         self._gated_read_sql = _numbered(self.read_sql)
         self._gated_usage_sql = {limited: _numbered(sql) for limited, sql in self._usage_sql.items()}
         self._gates = Gates()
+        self._claims_sql = self._claims()
+        self._settles_sql = {event: self._settles(event) for event, own in self._settle_sql if not own}
+
+    def _claims(self) -> str:
+        """`_claim` without a gate, for many claims of different keys; there is a row for each but those that lost."""
+        names = ("key", "boundary", "scope", "operation", "fingerprint", "attempt", "effects")
+        values = "w.key, w.boundary, w.scope, w.operation, w.fingerprint, 'running', w.attempt, t.now, 1, w.effects"
+        return (
+            f"WITH t AS MATERIALIZED (SELECT {self.NOW} AS now, {_IMPATIENT}), "
+            f"w AS MATERIALIZED ({self._arrays(*names, 'lease', 'window', 'memory')}), "
+            f"old AS MATERIALIZED (SELECT {columns('r.')} FROM {TABLE} AS r "
+            f"WHERE r.key_hash = ANY (CAST(:key AS bytea[]))), "
+            f"new AS (INSERT INTO {TABLE} ({columns()}) SELECT {values}, t.now + w.lease, t.now, t.now, "
+            f"t.now + w.window, t.now + w.memory, t.now, NULL, NULL, NULL FROM w, t "
+            f"WHERE NOT EXISTS (SELECT 1 FROM old WHERE old.key_hash = w.key) ORDER BY w.key "
+            f"ON CONFLICT (key_hash) DO NOTHING RETURNING {columns()}) "
+            f"SELECT {columns('f.')}, t.now FROM t, (SELECT * FROM new UNION ALL SELECT * FROM old) AS f"
+        )
+
+    def _settles(self, event: Transition) -> str:
+        """`_settle` for the owners of many records."""
+        names = ("key", "attempt", "token", "window", "memory", "result", "media_type", "codec_version")
+        return (
+            f"UPDATE {TABLE} AS r SET state = '{RULES[event].target}', result = w.result, media_type = w.media_type, "
+            f"codec_version = w.codec_version, updated = t.now, expires = t.now + w.window, "
+            f"tombstone_until = t.now + w.memory, version = r.version + 1 "
+            f"FROM ({self._arrays(*names)}) AS w, (SELECT {self.NOW} AS now, {_IMPATIENT}) AS t "
+            f"WHERE r.key_hash = ANY (CAST(:key AS bytea[])) AND r.key_hash = w.key AND r.attempt = w.attempt "
+            f"AND r.token = w.token AND {allowed(event)} RETURNING r.key_hash"
+        )
+
+    def _arrays(self, *names: str) -> str:
+        """Rows of parameters that are arrays."""
+        arrays = ", ".join(f"CAST(:{name} AS {self.CASTS[name]}[])" for name in names)
+        quoted = ", ".join(f'"{name}"' for name in names)
+        return f"SELECT * FROM unnest({arrays}) AS w ({quoted})"
 
     def _claim(self, *, gated: bool, room: str = "") -> str:
         """Insert if there is no record, and return the record there is, in one statement.
@@ -137,6 +230,11 @@ class PostgresqlStore(SqlStore):
         params = {**ask.request.params, "full": self._gates.full()}
         return self._counting(Ask(Query(self._gated_take_sql, params), ask.parse))
 
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        """Settle as every SQL store does; records that no transaction has written can be settled together."""
+        ask = super().settle(held, event, result)
+        return ask if held.transactional else Ask(ask.request._replace(merged=self._settles_sql[event]), ask.parse)
+
     def _counting(self, ask: Ask[R]) -> Ask[R]:
         return Ask(ask.request, lambda answer: ask.parse(self._gates.counted(answer)))
 
@@ -144,7 +242,8 @@ class PostgresqlStore(SqlStore):
         """One statement; no row means that a rival committed first, and a new statement will see it."""
         params = want_params(request)
         if not request.transactional:
-            return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))
+            read = Query(self.read_sql, params, writes=False)
+            return Query(self._claim_sql, params, read, merged=self._claims_sql)
         gated = {**params, "full": self._gates.full()}
         return Query(self._gated_claim_sql, gated, Query(self._gated_read_sql, params, writes=False))
 
@@ -169,7 +268,7 @@ class PostgresqlStore(SqlStore):
     def claim_many_sql(self, rows: str) -> str:
         """Insert behind the gates of the keys: no wait for another transaction, for as many gates as one takes."""
         lock = _LOCK.replace("CAST(:key AS bytea)", "w.wanted_key")
-        lock = f"CASE WHEN row_number() OVER () > {gates.MOST_GATES} THEN true ELSE {lock} END"
+        lock = f"CASE WHEN row_number() OVER () > {MOST_GATES} THEN true ELSE {lock} END"
         there = f"SELECT r.key_hash FROM {TABLE} AS r WHERE r.key_hash = ANY (CAST(:keys AS bytea[]))"
         before = (
             f"WITH wanted (wanted_key, wanted_print) AS MATERIALIZED ({rows}), "

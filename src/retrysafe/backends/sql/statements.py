@@ -1,4 +1,4 @@
-"""The statements about records; a dialect overrides what its database needs."""
+"""The statements about records, with their parameters; a dialect overrides what its database needs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,44 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from retrysafe.backends.sql.table import KEPT, STANDING, TABLE, allowed, columns
-from retrysafe.protocol.records import Allowance
+from retrysafe.protocol.records import Allowance, ClaimRequest, Record, StoredResult
 from retrysafe.protocol.requests import Query
 from retrysafe.protocol.transitions import RULES, Transition
+
+
+def want_params(request: ClaimRequest) -> dict[str, Any]:
+    """What a claim asks for."""
+    return {
+        "key": request.key,
+        "boundary": request.boundary,
+        "scope": request.scope,
+        "operation": request.operation,
+        "fingerprint": request.fingerprint,
+        "attempt": request.attempt,
+        "effects": request.effects,
+        "lease": request.clocks.lease,
+        "window": request.clocks.window,
+        "memory": request.clocks.memory,
+    }
+
+
+def quota_params(allowance: Allowance) -> dict[str, Any]:
+    """The key that would fill a limit has so many before it."""
+    before = {"rate_before": allowance.rate, "kept_before": allowance.outstanding}
+    params: dict[str, Any] = {name: limit - 1 for name, limit in before.items() if limit is not None}
+    return params | {"quota": allowance.holder, "period": allowance.period}
+
+
+def seen_params(seen: Record) -> dict[str, Any]:
+    """A record as it was seen."""
+    return {"key": seen.key, "seen_attempt": seen.attempt, "seen_version": seen.version}
+
+
+def result_params(result: StoredResult | None) -> dict[str, Any]:
+    """What is stored of a result, if there is one."""
+    body, media_type, version = result or (None, None, None)
+    return {"result": body, "media_type": media_type, "codec_version": version}
+
 
 Limited = tuple[bool, bool]
 """Which limits a quota has: a rate, and a number of outstanding keys."""

@@ -9,8 +9,8 @@ from retrysafe.backends.sql.mysql import MysqlStore
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import TABLE
 from retrysafe.backends.time_travel import INSTANTS, Aged, nothing
-from retrysafe.protocol.asks import Ask
 from retrysafe.protocol.records import Micros
+from retrysafe.protocol.requests import Ask
 
 AT_ONCE = 500
 """How many records one statement ages."""

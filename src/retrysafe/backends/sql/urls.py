@@ -1,7 +1,8 @@
-"""Backends on SQL databases, from URLs, and from an alias of Django's databases."""
+"""Backends on SQL databases, from URLs and from aliases of Django's; a dialect's store is imported when it is met."""
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable
 from functools import partial
@@ -10,12 +11,33 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from retrysafe.backends import identity
 from retrysafe.backends.backend import Backend, Place
-from retrysafe.backends.files import file_of
-from retrysafe.backends.sql.kinds import driver, store_of
-from retrysafe.backends.urls import url_options, without_password
+from retrysafe.backends.spec import library
+from retrysafe.backends.urls import file_of, url_options, without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import durations
 from retrysafe.protocol.client import AsyncClient
+
+_STORES = {
+    "sqlite": "sqlite:SqliteStore",
+    "postgresql": "postgresql:PostgresqlStore",
+    "mysql": "mysql:MysqlStore",
+    "mariadb": "mysql:MysqlStore",
+}
+
+
+def store_of(dialect: str) -> Any:
+    """A store of a dialect. Raises `ConfigurationError` for one that has none."""
+    if dialect not in _STORES:
+        raise ConfigurationError(
+            f"store=: a {dialect!r} database is not supported; supported are {', '.join(_STORES)}."
+        )
+    module, _, name = _STORES[dialect].partition(":")
+    return getattr(importlib.import_module(f"retrysafe.backends.sql.{module}"), name)()
+
+
+def driver(module: str, extra: str) -> Any:
+    """The module of a driver. Raises `ConfigurationError` when the library of its extra is missing."""
+    return library(f"retrysafe.backends.sql.drivers.{module}", extra)
 
 
 def sqlite(url: str) -> Backend:

@@ -6,7 +6,6 @@ transports are in `retrysafe.http.client.httpx` (sync and async) and `retrysafe.
 
 from retrysafe.http.client.budget import Budgets
 from retrysafe.http.client.calling import Retries
-from retrysafe.http.client.entries import Entry
 from retrysafe.http.client.errors import (
     JournalUnavailable,
     RequestKeyExpired,
@@ -15,9 +14,9 @@ from retrysafe.http.client.errors import (
     RequestTooLarge,
 )
 from retrysafe.http.client.hosts import Host
-from retrysafe.http.client.journal import Journal
+from retrysafe.http.client.journal import Entry, Journal
+from retrysafe.http.client.policy import World
 from retrysafe.http.client.resuming import Resumed
-from retrysafe.http.client.world import World
 
 __all__ = [
     "Budgets",

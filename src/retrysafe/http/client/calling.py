@@ -11,7 +11,6 @@ from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError, InvalidKey, RetrysafeError
 from retrysafe.http.client.budget import Budgets
 from retrysafe.http.client.driving import Program
-from retrysafe.http.client.entries import Entry, identity, kept_headers
 from retrysafe.http.client.errors import (
     JournalUnavailable,
     RequestKeyExpired,
@@ -21,12 +20,11 @@ from retrysafe.http.client.errors import (
 )
 from retrysafe.http.client.headers import FIELD, secrets_among
 from retrysafe.http.client.hosts import Host, address, shown
-from retrysafe.http.client.journal import Journal
+from retrysafe.http.client.journal import Entry, Journal, identity, kept_headers
 from retrysafe.http.client.operation import Call, Ending, operation
-from retrysafe.http.client.policy import policy_of
+from retrysafe.http.client.policy import World, policy_of
 from retrysafe.http.client.redirects import Target, credentials_to_leave
 from retrysafe.http.client.results import REDIRECTS, Answer, Failure
-from retrysafe.http.client.world import World
 from retrysafe.http.keys import parse
 from retrysafe.protocol import keys
 from retrysafe.protocol.events import Observer

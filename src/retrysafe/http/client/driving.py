@@ -1,15 +1,42 @@
-"""What drives an operation: once for sync code, once for async code."""
+"""Drives an operation: once for sync code, once for async code, with a hedged copy where the policy allows it (C17).
+
+Hedging follows J. Dean and L. A. Barroso, "The Tail at Scale", Communications of the ACM, 2013.
+"""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Protocol
 
-from retrysafe.http.client import hedging
+from retrysafe.http.client.hosts import Host
 from retrysafe.http.client.operation import Ending, Refresh, Reply, Send, Step
-from retrysafe.http.client.results import Answer, Result
+from retrysafe.http.client.results import Answer, Failure, Kind, Result, Verdict, judge
+
+
+def decides(result: Result) -> bool:
+    """Whether a result counts although another copy is open: an answer that no other copy can contradict.
+
+    A refusal may come from in front of the layer that knows keys, while the other copy is carried out.
+    """
+    return isinstance(result, Answer) and (result.is_replay or 200 <= result.status < 300)
+
+
+def best(results: Sequence[Result], host: Host | None) -> Result:
+    """The result that counts when no copy is open any more."""
+
+    def rank(result: Result) -> int:
+        if isinstance(result, Failure):
+            return 1 if result.kind is Kind.AMBIGUOUS else 0
+        if decides(result):
+            return 5
+        if result.status == 409:
+            return 2
+        return 3 if judge(result, host) is Verdict.RETRY else 4
+
+    return max(results, key=rank)
+
 
 Program = Generator[Step, Reply, Ending]
 
@@ -180,8 +207,8 @@ def _hedged(wire: Wire, step: Send, after: float) -> Result:
             seen.append(result)
             step.ended(result)
             if len(seen) == sent:
-                chosen = hedging.best(seen, step.host)
-            elif hedging.decides(result):
+                chosen = best(seen, step.host)
+            elif decides(result):
                 chosen = result
         return chosen
     finally:
@@ -206,8 +233,8 @@ async def _ahedged(wire: AsyncWire, step: Send, after: float) -> Result:
                 errors.append(error)
             else:
                 if len(seen) == sent:
-                    chosen.append(hedging.best(seen, step.host))
-                elif hedging.decides(seen[-1]):
+                    chosen.append(best(seen, step.host))
+                elif decides(seen[-1]):
                     chosen.append(seen[-1])
             if chosen or errors:
                 tasks.cancel_scope.cancel()

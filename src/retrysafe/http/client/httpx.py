@@ -16,10 +16,9 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.http.client import resuming
 from retrysafe.http.client.calling import Planned, Retries, answer_of
 from retrysafe.http.client.driving import adrive, drive
-from retrysafe.http.client.entries import Entry
 from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.hosts import address, quoted
-from retrysafe.http.client.journal import Journal
+from retrysafe.http.client.journal import Entry, Journal
 from retrysafe.http.client.operation import Ending
 from retrysafe.http.client.over_httpx import (
     AsyncRefreshing,

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
-from retrysafe.http.client import results, waiting
+from retrysafe.http.client import results
 from retrysafe.http.client.budget import Budgets
 from retrysafe.http.client.errors import RequestOutcomeUnknown
 from retrysafe.http.client.headers import SECRETS
 from retrysafe.http.client.hosts import IDEMPOTENT, Host, address, shown
-from retrysafe.http.client.policy import Policy
+from retrysafe.http.client.policy import Policy, World, pause
 from retrysafe.http.client.redirects import Target, follow
 from retrysafe.http.client.results import Answer, Result, Verdict
-from retrysafe.http.client.world import World
 
 
 class Call(NamedTuple):
@@ -205,7 +204,7 @@ def operation(call: Call, policy: Policy, budgets: Budgets, world: World, tell: 
             return ending
         if verdict is not Verdict.RETRY:
             return course.ending(result)
-        wait = waiting.pause(result, course.retries, policy, world.chance(), world.wall())
+        wait = pause(result, course.retries, policy, world.chance(), world.wall())
         limit = course.obstacle(result, wait)
         if limit:
             return course.ending(result, limit)

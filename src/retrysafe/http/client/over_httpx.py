@@ -13,8 +13,7 @@ from retrysafe.http.client.bodies import agathered, decoded, gathered, is_read_w
 from retrysafe.http.client.calling import Outgoing, Retries
 from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.operation import Send
-from retrysafe.http.client.results import Answer, Failure, Kind, Result
-from retrysafe.http.client.tls import certificate_refused
+from retrysafe.http.client.results import Answer, Failure, Kind, Result, certificate_refused
 
 _HOPELESS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)

@@ -16,8 +16,7 @@ from retrysafe.http.client.bodies import ends_unmarked, gathered, is_read_whole,
 from retrysafe.http.client.calling import Outgoing, Retries
 from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.operation import Send
-from retrysafe.http.client.results import Answer, Failure, Kind, Result
-from retrysafe.http.client.tls import certificate_refused
+from retrysafe.http.client.results import Answer, Failure, Kind, Result, certificate_refused
 
 _CHUNK = 1 << 16
 _HOPELESS = (

@@ -13,10 +13,9 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.http.client import resuming
 from retrysafe.http.client.calling import Planned, Retries, answer_of
 from retrysafe.http.client.driving import drive
-from retrysafe.http.client.entries import Entry
 from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.hosts import quoted
-from retrysafe.http.client.journal import Journal
+from retrysafe.http.client.journal import Entry, Journal
 from retrysafe.http.client.over_requests import Refreshing, Wire, declined, outgoing, read, retries_itself
 from retrysafe.http.client.results import Answer
 from retrysafe.http.client.resuming import Resumed

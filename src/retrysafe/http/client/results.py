@@ -6,11 +6,27 @@ Rules C4 to C10 and C16 of the HTTP contract. Sources: RFC 9110 sections 9.2.2 (
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
 from retrysafe.http.client.hosts import Host
+
+
+def certificate_refused(error: BaseException) -> bool:
+    """Whether a certificate was refused, as far down as client libraries have wrapped it."""
+    waiting: list[object] = [error]
+    seen: set[int] = set()
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, BaseException) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, ssl.SSLCertVerificationError) or type(one).__name__ == "CertificateError":
+            return True
+        waiting += [one.__cause__, one.__context__, getattr(one, "reason", None), *one.args]
+    return False
 
 
 class Kind(Enum):

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.http.client.entries import Entry
 from retrysafe.http.client.errors import RequestOutcomeUnknown
 from retrysafe.http.client.hosts import IDEMPOTENT, address, origin_of
-from retrysafe.http.client.journal import Journal
+from retrysafe.http.client.journal import Entry, Journal
 
 HOLD = 120.0
 """Seconds for which a request is taken before its own client has it."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import random
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from retrysafe.backends.sql.drivers.base import is_unreachable
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.decorator import refuse_unfinished
 from retrysafe.entrypoint import CODEC, EntryPoint, Function
@@ -24,19 +27,32 @@ from retrysafe.errors import (
     RetrysafeError,
     RetryTransaction,
     StoredFailure,
+    StoreUnavailable,
 )
-from retrysafe.messaging.errors import MessageDead, MessageUnreadable, SequenceGap
+from retrysafe.messaging.errors import BrokerUnavailable, MessageDead, MessageUnreadable, SequenceGap
 from retrysafe.messaging.inbox.message import InboxMessage, data_of
 from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.messaging.inbox.stalls import Stalls
-from retrysafe.messaging.inbox.unavailable import is_unavailable
 from retrysafe.protocol import keys
 from retrysafe.protocol.exception_groups import every, leaves, unwrapped
 from retrysafe.protocol.fingerprint import UNCHECKED, of_parts
-from retrysafe.protocol.ids import milliseconds_of
-from retrysafe.protocol.legible import distinct, legible
-from retrysafe.protocol.messages import Arrival, Envelope
+from retrysafe.protocol.messages import Arrival, Envelope, distinct, legible, milliseconds_of
 from retrysafe.protocol.redelivery_policy import KILLS, SUSPECT, Counts, MessageOutcome, Trials, crash_pause, is_suspect
+
+ALWAYS = (StoreUnavailable, BrokerUnavailable, ConnectionError)
+"""A `TimeoutError` is not among them: work that takes too long may be the message's own."""
+_NETWORK = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, socket.EAI_AGAIN}
+
+
+def is_unavailable(error: BaseException, named: tuple[type[Exception], ...]) -> bool:
+    """Whether an error is of the ``named`` types or one of those that always count; a group, if all in it do."""
+    return all(
+        isinstance(leaf, (*ALWAYS, *named))
+        or (isinstance(leaf, OSError) and leaf.errno in _NETWORK)
+        or is_unreachable(leaf)
+        for leaf in leaves(error)
+    )
+
 
 HANDLED: dict[str, Any] = {"handled": True}
 """The stored result of a message that a handler has handled."""

@@ -1,16 +1,33 @@
-"""Where the attempts at messages and the dead letters are kept, asked in either colour."""
+"""Where attempts and dead letters are kept, and how dead letters are redriven, in sync and async code.
+
+A redriven message is handled once, under its old id and in the order of its key. One consumer at a time redrives those
+of a name, under a lease; others that look meanwhile find nothing to do. Letters are taken by their sequence, page
+after page. One that has to come again stays marked, and so does what follows it in its lane.
+"""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.sql.inbox import SqlInbox
 from retrysafe.backends.sql.store import SqlStore
+from retrysafe.boundary import Boundary
+from retrysafe.claims.cancellation import run_to_completion
+from retrysafe.claims.claim import Claim
 from retrysafe.entrypoint import in_thread
-from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.asks import Steps
+from retrysafe.errors import ConfigurationError, InProgress, LeaseLost, RetrysafeError
+from retrysafe.messaging.inbox import procedures
+from retrysafe.messaging.inbox.attempts import Attempt, Settings
+from retrysafe.messaging.inbox.procedures import HandlerOutcome
+from retrysafe.protocol.messages import DeadLetter, InboxLetter, Turn
+from retrysafe.protocol.ordering import lane
+from retrysafe.protocol.outcomes import Answered
+from retrysafe.protocol.redelivery_policy import HandleResult
+from retrysafe.protocol.requests import Ask, Steps, ask
 
 R = TypeVar("R")
 
@@ -47,3 +64,175 @@ class Letters(Asking):
             )
         super().__init__(backend)
         self.inbox = SqlInbox(backend.store)
+
+
+_NAME = "retrysafe.redrive"
+_LEASE = "30s"
+_PAGE = 100
+
+
+class _Round:
+    """One go over the marked letters of a consumer: how far it has come, and what became of those it has handled."""
+
+    def __init__(self, setting: Settings, letters: Letters, limit: int) -> None:
+        self.handled: list[HandleResult] = []
+        self._setting, self._letters, self._limit = setting, letters, limit
+        self._after: Turn | None = None
+        self._waiting: set[int] = set()
+        """Lanes in which a letter has to come again: nothing overtakes it."""
+
+    def page(self, limit: int = _PAGE) -> Ask[list[InboxLetter]]:
+        """The next letters, in the order of their turns."""
+        of = self._setting.entry.name, self._setting.consumer
+        return self._letters.inbox.marked(*of, after=self._after, limit=limit)
+
+    def wanted(self, page: Sequence[InboxLetter]) -> Iterator[InboxLetter]:
+        """Those of a page that are to be handled now."""
+        for letter in page:
+            if len(self.handled) >= self._limit:
+                return
+            self._after = letter.turn
+            if self._lane(letter) not in self._waiting:
+                yield letter
+
+    def concluded(self, letter: InboxLetter, handled: HandleResult | None) -> None:
+        """What became of one; None: it is not to be handled any more."""
+        if handled is None:
+            return
+        self.handled.append(handled)
+        if handled.again is not None:
+            self._waiting.add(self._lane(letter))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether as many were handled as may be."""
+        return len(self.handled) >= self._limit
+
+    def _lane(self, letter: InboxLetter) -> int:
+        envelope = letter.arrival.envelope
+        return lane(envelope.topic, envelope.key, envelope.id)
+
+
+def redrive(setting: Settings, letters: Letters, limit: int) -> list[HandleResult]:
+    """Handle marked dead letters, up to so many, and return what became of them; none, while another one is at it."""
+    going = _Round(setting, letters, limit)
+    if not letters.run(ask(going.page(1))):
+        return []
+    with suppress(InProgress, LeaseLost), _alone(setting, letters) as claim:
+        while not going.is_over and (page := letters.run(ask(going.page()))):
+            for letter in going.wanted(page):
+                claim.ensure_held()
+                going.concluded(letter, _redriven(setting, letters, letter))
+    return going.handled
+
+
+async def aredrive(setting: Settings, letters: Letters, limit: int) -> list[HandleResult]:
+    """`redrive` for a coroutine function."""
+    going = _Round(setting, letters, limit)
+    if not await letters.arun(ask(going.page(1))):
+        return []
+    with suppress(InProgress, LeaseLost):
+        async with _aalone(setting, letters) as claim:
+            while not going.is_over and (page := await letters.arun(ask(going.page()))):
+                for letter in going.wanted(page):
+                    claim.ensure_held()
+                    going.concluded(letter, await _aredriven(setting, letters, letter))
+    return going.handled
+
+
+@contextmanager
+def _alone(setting: Settings, letters: Letters) -> Iterator[Claim]:
+    """The lease on a consumer's letters, which is given back however this ends; raises `InProgress` without it."""
+    leases = _leases(letters)
+    try:
+        with leases.claim(setting.consumer, scope=setting.entry.name) as claim:
+            claim.answered(Answered.UNEXECUTED, None)
+            yield claim
+    finally:
+        leases.close()
+
+
+@asynccontextmanager
+async def _aalone(setting: Settings, letters: Letters) -> AsyncIterator[Claim]:
+    """`_alone` for async code, whichever colour the store of the letters has."""
+    leases = _leases(letters)
+    claim = leases.claim(setting.consumer, scope=setting.entry.name)
+    try:
+        await leases.entrypoint.enter(claim)
+        claim.answered(Answered.UNEXECUTED, None)
+        try:
+            yield claim
+        except BaseException as error:
+            await leases.entrypoint.leave(claim, error)
+            raise
+        await leases.entrypoint.leave(claim, None)
+    finally:
+        await leases.aclose()
+
+
+def _leases(letters: Letters) -> Boundary:
+    """The boundary that leases the dead letters; without observers, because its claims are internal."""
+    return Boundary(_NAME, store=letters.backend, lease=_LEASE, observers=())
+
+
+def _redriven(setting: Settings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
+    """None: another consumer was first."""
+    if not letters.run(ask(letters.inbox.take(letter.arrival.identity))):
+        return None
+    try:
+        return _handled(setting, letters, letter)
+    except BaseException:  # its outcome is unknown: it still has to be handled
+        with suppress(RetrysafeError):
+            letters.run(ask(letters.inbox.mark(letter.arrival.identity)))
+        raise
+
+
+def _handled(setting: Settings, letters: Letters, letter: InboxLetter) -> HandleResult:
+    backend, attempt = setting.entry.backend, _attempt(setting, letter)
+    Asking(backend).run(procedures.reopen(backend.store, letter.arrival.record_key))
+    try:
+        end = attempt.after(setting.entry.run(attempt.claim, attempt.work))
+    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
+        end = attempt.failed(error)
+    handled = letters.run(procedures.conclude_redriven(letters.inbox, letter, end))
+    return _reported(setting, letter, end, handled)
+
+
+async def _aredriven(setting: Settings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
+    if not await letters.arun(ask(letters.inbox.take(letter.arrival.identity))):
+        return None
+    try:
+        return await _ahandled(setting, letters, letter)
+    except BaseException:  # such as that its subscription has ended meanwhile
+        with suppress(RetrysafeError):
+            await run_to_completion(letters.arun(ask(letters.inbox.mark(letter.arrival.identity))))
+        raise
+
+
+async def _ahandled(setting: Settings, letters: Letters, letter: InboxLetter) -> HandleResult:
+    backend, attempt = setting.entry.backend, _attempt(setting, letter)
+    await Asking(backend).arun(procedures.reopen(backend.store, letter.arrival.record_key))
+    try:
+        end = attempt.after(await setting.entry.arun(attempt.claim, attempt.awork))
+    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
+        end = attempt.failed(error)
+    handled = await letters.arun(procedures.conclude_redriven(letters.inbox, letter, end))
+    return _reported(setting, letter, end, handled)
+
+
+def _attempt(setting: Settings, letter: InboxLetter) -> Attempt:
+    return Attempt(setting, letter.arrival.envelope, late=is_late(letter.letter, setting.entry.window))
+
+
+def is_late(letter: DeadLetter, window: float) -> bool:
+    """Whether the record of a dead letter is forgotten: had it been handled meanwhile, nobody would know."""
+    return (letter.now - letter.dead_at) / 1e6 > window
+
+
+def _reported(setting: Settings, letter: InboxLetter, end: HandlerOutcome, handled: HandleResult) -> HandleResult:
+    arrival = letter.arrival
+    became, topic = handled.became.value, arrival.envelope.topic
+    setting.entry.emit(
+        *("dead_letter_handled", arrival.consumer, arrival.record_key), topic=topic, became=became, error=end.error
+    )
+    return handled

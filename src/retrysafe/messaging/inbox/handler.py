@@ -12,12 +12,11 @@ from retrysafe.entrypoint import in_thread
 from retrysafe.errors import RetrysafeError
 from retrysafe.messaging.inbox import procedures
 from retrysafe.messaging.inbox.attempts import Attempt, Settings
-from retrysafe.messaging.inbox.dead_letters import Letters
+from retrysafe.messaging.inbox.dead_letters import Letters, aredrive, redrive
 from retrysafe.messaging.inbox.procedures import HandlerOutcome
-from retrysafe.messaging.inbox.redrive import aredrive, redrive
-from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.messages import Delivery, Envelope
 from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
+from retrysafe.protocol.requests import Steps
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -49,14 +49,14 @@ from retrysafe.messaging.inbox.batches import BatchHandler
 from retrysafe.messaging.inbox.dead_letters import Letters
 from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.inbox.stalls import Stalls
-from retrysafe.protocol.asks import Steps
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.keys import LONGEST, check_name, key_of
-from retrysafe.protocol.legible import legible
+from retrysafe.protocol.messages import legible
 from retrysafe.protocol.ordering import LARGEST_SEQUENCE
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.redelivery_policy import Trials
+from retrysafe.protocol.requests import Steps
 
 P = ParamSpec("P")
 R = TypeVar("R")

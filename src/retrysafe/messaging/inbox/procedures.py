@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from retrysafe.messaging.inbox.bodies import NOT_KEPT, is_large, without_body
-from retrysafe.protocol.asks import Ask, Steps, ask
+from retrysafe.messaging.inbox.message import NOT_KEPT, is_large, without_body
 from retrysafe.protocol.message_stores import InboxStore
 from retrysafe.protocol.messages import Arrival, InboxLetter
 from retrysafe.protocol.procedures import expire
 from retrysafe.protocol.records import State
 from retrysafe.protocol.redelivery_policy import Counts, HandleResult, MessageOutcome, Trials, after_failure
+from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.store import Store, TransactionalStore
 
 

@@ -21,13 +21,13 @@ from retrysafe.errors import InProgress, LeaseLost, RetrysafeError, StoreUnavail
 from retrysafe.messaging.relay.dispatch import Dispatch
 from retrysafe.messaging.relay.low_water import LowWater
 from retrysafe.messaging.relay.procedures import as_noted, begin_fenced, conclude, conclude_fenced, due, each, take
-from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.client import AsyncClient, AsyncExecutor, Client, Executor
 from retrysafe.protocol.message_stores import OutboxStore
 from retrysafe.protocol.messages import PublishResult, Queued
 from retrysafe.protocol.outbox_walk import Most, Walks
 from retrysafe.protocol.outcomes import Answered
 from retrysafe.protocol.publish_policy import Death, PublishOutcome, Rules, crashed, judge, nothing_yet, waves
+from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.store import TransactionalStore
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from retrysafe.backends.sql.drivers.pooler import is_direct, question
+from retrysafe.backends.sql.drivers.base import is_direct, question
 from retrysafe.backends.sql.postgresql import CHANNEL
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.relay.poll_schedule import RECOVERY

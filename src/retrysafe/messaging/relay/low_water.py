@@ -14,9 +14,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from retrysafe.protocol.asks import Steps, ask
 from retrysafe.protocol.message_stores import OutboxStore
 from retrysafe.protocol.messages import Queued
+from retrysafe.protocol.requests import Steps, ask
 
 EVERY = 5.0
 """Seconds between two full looks."""

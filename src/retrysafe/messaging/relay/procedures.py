@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.asks import Ask, Steps, ask
 from retrysafe.protocol.message_stores import OperableOutbox, OutboxStore
 from retrysafe.protocol.messages import Backlog, DeadLetter, Queued, RelaySeen
 from retrysafe.protocol.ordering import BUCKETS
 from retrysafe.protocol.outbox_walk import LANES, MORE, PAGES, Most, Span, Walk
 from retrysafe.protocol.publish_policy import MOST_COUNTED, PublishOutcome
 from retrysafe.protocol.records import Ownership
+from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.store import TransactionalStore
 
 

@@ -54,16 +54,14 @@ from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.brokers.base import AsyncPublisher, Publisher
 from retrysafe.messaging.errors import BrokerUnavailable
+from retrysafe.messaging.notifications import woken
 from retrysafe.messaging.outbox import outbox_of
 from retrysafe.messaging.relay.bucket import Probation, Setting, Sum, adrain, drain
 from retrysafe.messaging.relay.dispatch import Dispatch
 from retrysafe.messaging.relay.listener import address, alistening, arefuse_pooler, listening, refuse_pooler
 from retrysafe.messaging.relay.low_water import LowWater
 from retrysafe.messaging.relay.poll_schedule import Polls
-from retrysafe.messaging.relay.presence import Presence
-from retrysafe.messaging.relay.reporting import Reporter
-from retrysafe.messaging.wakeups import woken
-from retrysafe.protocol.asks import Steps, ask
+from retrysafe.messaging.relay.presence import Presence, Reporter
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.client import AsyncClient, Client
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -71,6 +69,7 @@ from retrysafe.protocol.events import Observer
 from retrysafe.protocol.outbox_walk import Walks, most
 from retrysafe.protocol.publish_policy import OnDead, Rules
 from retrysafe.protocol.records import Duration
+from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.store import TransactionalStore
 from retrysafe.stop_signal import StopSignal
 

@@ -13,13 +13,43 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.relay.poll_schedule import Polls
-from retrysafe.messaging.subscription.redelivery import RetentionCheck
 from retrysafe.messaging.subscription.working import LOOK, Run
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.redelivery_policy import MessageOutcome
 from retrysafe.stop_signal import StopSignal
+
+
+class RetentionCheck:
+    """Compares the window of an inbox with its broker's, once it is known.
+
+    A consumer knows what it was told at once, and what it reads from its broker when it has first received.
+    """
+
+    def __init__(self, consumer: Consumer, handler: Handler[..., Any]) -> None:
+        self._consumer, self._handler = consumer, handler
+        self._done = False
+        if consumer.redelivery_window is not None:
+            self.check()
+
+    def check(self) -> None:
+        """Raise `ConfigurationError` when the broker may hand out a message again that the inbox has forgotten.
+
+        Where nobody can tell, it emits an event. Further calls do nothing.
+        """
+        if self._done:
+            return
+        boundary, redelivery_window = self._handler.setting.entry, self._consumer.redelivery_window
+        if redelivery_window is None:
+            self._handler.emit("retention_unknown", window=boundary.window)
+        elif boundary.window < redelivery_window:
+            raise ConfigurationError(
+                f"window= of boundary {boundary.name!r} is {boundary.window / 3600:g} h, and the broker may hand a "
+                f"message out again for {redelivery_window / 3600:g} h: it would be handled twice. Make the window "
+                "longer, or let the broker keep messages for a shorter time."
+            )
+        self._done = True
 
 
 class Subscription:

@@ -15,9 +15,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.testing.crashing.auditing import watch_for_the_unseen
 from retrysafe.testing.crashing.children import Child, Work, listen
-from retrysafe.testing.crashing.comparing import Uncrashed, is_done, problems
+from retrysafe.testing.crashing.comparing import Uncrashed, is_done, problems, watch_for_the_unseen
 from retrysafe.testing.crashing.executors import instrument_executors
 from retrysafe.testing.crashing.instruments import instrument, watch_also
 from retrysafe.testing.crashing.points import Action, Ended, Point

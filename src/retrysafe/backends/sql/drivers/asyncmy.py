@@ -11,8 +11,7 @@ import asyncmy
 from asyncmy.cursors import Cursor
 from asyncmy.errors import MySQLError
 
-from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, ain_turn, arguments, fail
-from retrysafe.backends.sql.drivers.encoding import refuse_encoding
+from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, ain_turn, arguments, fail, not_connected, refuse_encoding
 from retrysafe.backends.sql.drivers.own import AsyncOwn, is_quiet
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows
@@ -116,11 +115,14 @@ class Connecting:
             async with asyncio.timeout(DEADLINE):
                 return await asyncmy.connect(**self._options, autocommit=True)
         except _Failures as error:
-            raise StoreUnavailable(str(error) or type(error).__name__, unsent=True) from error
+            raise not_connected(error) from error
+
+    def is_idle(self, connection: Any) -> bool:
+        idle = connection.connected and connection.get_autocommit() and not connection.get_transaction_status()
+        return bool(idle) and not connection._stream_broken
 
     def is_usable(self, connection: Any) -> bool:
-        idle = connection.connected and connection.get_autocommit() and not connection.get_transaction_status()
-        return bool(idle) and not connection._stream_broken and is_quiet(_socket(connection))
+        return self.is_idle(connection) and is_quiet(_socket(connection))
 
     async def close(self, connection: Any) -> None:
         """Hang up; a goodbye to a server that is gone would have to be waited for."""

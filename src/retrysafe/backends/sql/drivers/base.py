@@ -8,11 +8,89 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from retrysafe.backends.sql.drivers.pooler import PREPARED
-from retrysafe.errors import ConfigurationError, RetryTransaction, SchemaOutdated, StoreUnavailable
+from retrysafe.backends.sql.drivers import refusals
+from retrysafe.errors import (
+    ConfigurationError,
+    RetryTransaction,
+    SchemaOutdated,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
 from retrysafe.protocol.exception_groups import leaves
 from retrysafe.protocol.records import Finding
 from retrysafe.protocol.requests import Query, Rows
+
+PREPARED = (
+    "The connection leads through a pooler such as PgBouncer, and its driver prepares statements by name: in "
+    "transaction pooling the next session does not know them, or knows another statement by that name. Switch it off: "
+    "statement_cache_size=0 for asyncpg (with SQLAlchemy in connect_args, with prepared_statement_cache_size=0 and "
+    "prepared_statement_name_func=lambda: ''), or prepare_threshold=None for psycopg; or connect to PostgreSQL "
+    "directly; or set max_prepared_statements in PgBouncer 1.21 or newer."
+)
+_COUNTED_NAMES = "__asyncpg_"
+"""Names that every process of a driver counts from the beginning: those of one client are those of another."""
+
+
+def question(pid: int) -> str:
+    """Ask whether the session is the one that the client was told of, and by which name this query was prepared."""
+    mine = f"pg_backend_pid() = {pid}"
+    return f"SELECT {mine}, (SELECT max(name) FROM pg_prepared_statements WHERE position('{mine}' IN statement) > 0)"
+
+
+def is_direct(answer: Any) -> bool:
+    """Judge the row; raise `ConfigurationError` if there is a pooler that does not follow the names of the driver."""
+    direct, name = answer
+    if not direct and str(name).startswith(_COUNTED_NAMES):
+        raise ConfigurationError(f"{PREPARED} Nothing of this claim was run.")
+    return bool(direct)
+
+
+def status_question(pid: int) -> str:
+    """`question` for a protocol without rows: the status is "SELECT 1" in the same session, else "SELECT 0"."""
+    return f"SELECT 1 WHERE pg_backend_pid() = {pid}"
+
+
+DIRECT_STATUS = "SELECT 1"
+
+
+def not_connected(error: BaseException, path: str | None = None) -> StoreUnavailable | ConfigurationError:
+    """What a connection that could not be made amounts to; ``path`` is the file of a SQLite database."""
+    text = _text(error)
+    if "unsupported startup parameter" in text:
+        return ConfigurationError(
+            f"{text}. A pooler takes no such setting when a client connects: leave it out of store= and set it in the "
+            "database (ALTER ROLE … SET), or connect to PostgreSQL directly."
+        )
+    return _misconfigured(error, text, path) or StoreUnavailable(text, unsent=True)
+
+
+_POSTGRESQL = "utf8", "psycopg.connect(…, client_encoding='utf8'), or SET client_encoding TO 'UTF8'"
+_MYSQL = "utf8mb4", "charset='utf8mb4' where you connect, with Django in OPTIONS"
+
+
+def refuse_encoding(driver: Any) -> None:
+    """Refuse a driver's connection on which characters would be lost ; the driver knows, no server is asked."""
+    found = _encoding_of(driver)
+    if found is None:
+        return
+    encoding, (needed, how) = found
+    if encoding.lower().strip("'").replace("-", "") != needed:  # PgBouncer says what its client has written
+        raise ConfigurationError(
+            f"tx= is a connection with the encoding {encoding}, in which not every character can be sent and read. "
+            f"Nothing of this claim was run. It has to be {needed}: {how}."
+        )
+
+
+def _encoding_of(driver: Any) -> tuple[str, tuple[str, str]] | None:
+    """What the connection's text is encoded in, what it should be, and how that is done; None: there is no choice."""
+    if hasattr(driver, "character_set_name"):  # PyMySQL, asyncmy, mysqlclient
+        return driver.character_set_name(), _MYSQL
+    if hasattr(driver, "get_settings"):  # asyncpg
+        return driver.get_settings().client_encoding, _POSTGRESQL
+    if hasattr(driver, "info"):  # psycopg
+        return driver.info.parameter_status("client_encoding"), _POSTGRESQL
+    return None
+
 
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+\d*)")
 RESTART_ALL = "40001"
@@ -172,26 +250,30 @@ _USERS_OWN = frozenset(
 """Class names, in every driver, of errors that the user's data caused: they surface at a flush or commit."""
 
 
-def fail(error: Exception, *, alone: bool = False) -> NoReturn:
+def fail(error: Exception, *, alone: bool = False, path: str | None = None) -> NoReturn:
     """Raise the error of ours that a driver's error amounts to; what the user's data caused stays as it is.
 
-    ``alone``: the statement was in a transaction of its own, which can simply be put again.
+    ``alone``: the statement was in a transaction of its own, which can simply be put again. ``path`` is the file of a
+    SQLite database, where that is known.
     """
-    mine = translated(error, alone=alone)
+    mine = translated(error, alone=alone, path=path)
     if mine is error:
         raise error
     raise mine from error
 
 
-def translated(error: Exception, *, alone: bool = False) -> Exception:
+def translated(error: Exception, *, alone: bool = False, path: str | None = None) -> Exception:
     """What `fail` raises."""
     if not _USERS_OWN.isdisjoint(kind.__name__ for kind in type(error).__mro__):
         return error
     state = sqlstate(error)
-    text = str(_drivers(error)).strip() or type(error).__name__
+    text = _text(error)
     if "retrysafe_" in text and (state in _NO_SCHEMA or "no such" in text):
         first = text.splitlines()[0]
         return SchemaOutdated(f"{first}. {MIGRATE}. If this came from tx=, it may be on another database than store=.")
+    misconfigured = _misconfigured(error, text, path)
+    if misconfigured is not None:
+        return misconfigured
     if state in _NAME_UNKNOWN:
         return StoreUnavailable(f"{text}. {PREPARED}")
     if state is not None and not alone:
@@ -202,6 +284,26 @@ def translated(error: Exception, *, alone: bool = False) -> Exception:
         if state[:2] not in _STORE_CLASSES:
             return error
     return StoreUnavailable(text, unsent=_was_busy(error), transient=alone and state in RESTART)
+
+
+def _text(error: BaseException) -> str:
+    return str(_drivers(error)).strip() or type(error).__name__
+
+
+def _misconfigured(error: BaseException, text: str, path: str | None) -> StoreMisconfigured | None:
+    """The error for what a person has to mend, with what to do; None for any other."""
+    driver = _drivers(error)
+    kinds = {kind.__name__ for kind in type(driver).__mro__}
+    code = getattr(driver, "sqlite_errorcode", None)
+    if code is not None:
+        remedy = refusals.of_sqlite(code, path)
+    elif "MySQLError" in kinds:
+        remedy = refusals.of_mysql(driver.args[0] if driver.args else None)
+    else:
+        remedy = refusals.of_postgresql(sqlstate(error), text)
+    if remedy is None:
+        return None
+    return StoreMisconfigured(f"{'' if path is None else f'{path}: '}{text.rstrip('.')}. {remedy}", unsent=True)
 
 
 def unreplicated(source: str | None, text: str | None) -> Finding | None:

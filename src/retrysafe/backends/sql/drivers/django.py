@@ -20,10 +20,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
-from retrysafe.backends.sql.drivers.base import arguments, fail, in_turn, this_process
-from retrysafe.backends.sql.drivers.encoding import refuse_encoding
+from retrysafe.backends.sql.drivers.base import arguments, fail, in_turn, not_connected, refuse_encoding, this_process
 from retrysafe.backends.sql.drivers.own import CHECKOUT, MOST_CONNECTIONS, all_lent
-from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.errors import ConfigurationError
 from retrysafe.locks import Places
 from retrysafe.protocol.requests import Query, Rows
 
@@ -133,7 +132,7 @@ def _prepare_if_direct(driver: Any) -> None:
 
 
 @contextmanager
-def _translating(*, alone: bool = False) -> Iterator[None]:
+def _translating(alias: str, *, alone: bool = False) -> Iterator[None]:
     """Raise the errors of ours that Django's amount to."""
     try:
         yield
@@ -142,7 +141,7 @@ def _translating(*, alone: bool = False) -> Iterator[None]:
     except TransactionManagementError as error:
         raise ConfigurationError(MARKED) from error
     except django.db.Error as error:
-        fail(error, alone=alone)
+        fail(error, alone=alone, path=file_name(alias))
 
 
 class InAtomic:
@@ -155,7 +154,7 @@ class InAtomic:
     def __call__(self, request: Query, /) -> Rows:
         if request.writes and _was_ended(self.handle):
             return Rows([], 0)  # the handler ended the transaction by SQL: the write must not commit alone
-        with _translating(), transaction.mark_for_rollback_on_error(using=self.handle.alias):
+        with _translating(self.handle.alias), transaction.mark_for_rollback_on_error(using=self.handle.alias):
             return in_turn(request, lambda query: perform(self.handle, query))
 
 
@@ -202,7 +201,7 @@ class OwnAtomic(InAtomic):
     def __call__(self, request: Query, /) -> Rows:
         if request.control is None:
             return super().__call__(request)
-        with _translating():
+        with _translating(self.handle.alias):
             match request.control:
                 case "begin":
                     self._begin()
@@ -310,7 +309,7 @@ class DjangoClient:
         self._closed = False
 
     def __call__(self, request: Query, /) -> Rows:
-        with self._lent(request) as connection, _translating(alone=True):
+        with self._lent(request) as connection, _translating(self._alias, alone=True):
             return in_turn(request, lambda query: perform(connection, query))
 
     @contextmanager
@@ -357,7 +356,7 @@ class DjangoClient:
         except ImproperlyConfigured as error:
             raise ConfigurationError(str(error)) from error
         except django.db.Error as error:
-            raise StoreUnavailable(str(error).strip(), unsent=True) from error
+            raise not_connected(error, file_name(self._alias)) from error
         return connection
 
     def _idle_one(self, like: Any) -> Any:

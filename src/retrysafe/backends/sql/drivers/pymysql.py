@@ -11,11 +11,18 @@ from pymysql.connections import Connection
 from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
 from pymysql.cursors import Cursor
 
-from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, arguments, fail, in_turn, this_process
+from retrysafe.backends.sql.drivers.base import (
+    AUTOCOMMIT,
+    arguments,
+    fail,
+    in_turn,
+    not_connected,
+    refuse_encoding,
+    this_process,
+)
 from retrysafe.backends.sql.drivers.deadline import timely
-from retrysafe.backends.sql.drivers.encoding import refuse_encoding
 from retrysafe.backends.sql.drivers.own import Own, is_quiet
-from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.requests import Query, Rows
 
 DEADLINE = 10.0
@@ -118,12 +125,14 @@ class Connecting:
             with timely(connection, DEADLINE):
                 connection.connect()
         except _Failures as error:
-            raise StoreUnavailable(str(error), unsent=True) from error
+            raise not_connected(error) from error
         return connection
 
+    def is_idle(self, connection: OwnConnection) -> bool:
+        return bool(connection.open and connection.get_autocommit() and not is_in_transaction(connection))
+
     def is_usable(self, connection: OwnConnection) -> bool:
-        idle = connection.open and connection.get_autocommit() and not is_in_transaction(connection)
-        return bool(idle) and is_quiet(connection.fileno())
+        return is_quiet(connection.fileno())
 
     def close(self, connection: OwnConnection) -> None:
         """Hang up."""

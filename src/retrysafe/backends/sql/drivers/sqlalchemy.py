@@ -21,10 +21,12 @@ from retrysafe.backends.sql.drivers.base import (
     arguments,
     fail,
     in_turn,
+    is_direct,
+    not_connected,
+    question,
+    refuse_encoding,
     this_process,
 )
-from retrysafe.backends.sql.drivers.encoding import refuse_encoding
-from retrysafe.backends.sql.drivers.pooler import is_direct, question
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
 
@@ -259,6 +261,11 @@ class AsyncInTransaction:
         return await self.handle.run_sync(on)
 
 
+def _file_of(engine: Engine | AsyncEngine) -> str | None:
+    """The file of a SQLite engine; None for every other database."""
+    return engine.url.database if engine.dialect.name == "sqlite" else None
+
+
 class EngineClient:
     """An engine of the user's; leased work in autocommit mode, transactions on its own terms.
 
@@ -275,7 +282,7 @@ class EngineClient:
             with self._autocommit.connect() as connection:
                 return _alone(connection, request)
         except _Failures as error:
-            fail(error, alone=True)
+            fail(error, alone=True, path=_file_of(self._engine))
 
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
@@ -283,7 +290,7 @@ class EngineClient:
         try:
             handle = self._engine.connect() if self._sessions is None else self._sessions()
         except _Failures as error:
-            raise StoreUnavailable(str(error)) from error
+            raise not_connected(error, _file_of(self._engine)) from error
         here = this_process()
         try:
             yield InTransaction(handle)
@@ -310,7 +317,7 @@ class AsyncEngineClient:
             async with self._leased.connect() as connection:
                 return await connection.run_sync(_alone, request)
         except _Failures as error:
-            fail(error, alone=True)
+            fail(error, alone=True, path=_file_of(self._engine))
 
     async def _for_leased(self) -> AsyncEngine:
         """In autocommit mode, but with asyncpg behind a pooler: SQLAlchemy prepares and performs in two messages.
@@ -331,7 +338,7 @@ class AsyncEngineClient:
         try:
             handle = await self._engine.connect() if self._sessions is None else self._sessions()
         except _Failures as error:
-            raise StoreUnavailable(str(error)) from error
+            raise not_connected(error, _file_of(self._engine)) from error
         try:
             yield AsyncInTransaction(handle)
         finally:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
-from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, fail, in_turn, this_process
+from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, fail, in_turn, not_connected, this_process
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.locks import Places
 from retrysafe.protocol.requests import Query, Rows
@@ -40,7 +40,7 @@ class SqliteFile(NamedTuple):
             self._use_wal(connection)
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
         except sqlite3.Error as error:
-            raise StoreUnavailable(f"{self.path}: {error}") from error
+            raise not_connected(error, self.path) from error
         return connection
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
@@ -130,7 +130,7 @@ class SqliteClient:
         try:
             return in_turn(request, partial(perform, connection))
         except sqlite3.Error as error:
-            fail(error, alone=True)
+            fail(error, alone=True, path=self._file.path)
         finally:
             if os.getpid() == pid:
                 put_back(connection, self._idle, closed=self._closed)

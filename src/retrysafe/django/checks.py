@@ -1,0 +1,31 @@
+"""A system check: the tables of retrysafe are in the databases that are checked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.core.checks import CheckMessage, Warning
+
+from retrysafe.backends.registry import connect
+from retrysafe.errors import ConfigurationError, RetrysafeError, SchemaOutdated, StoreMisconfigured
+
+
+def check_tables(*, databases: Sequence[str] | None = None, **_: Any) -> Iterable[CheckMessage]:
+    """Warn of each database that guarded views could not use; a database that does not answer is no mistake.
+
+    Django asks for it with ``manage.py check --database default``, and before ``migrate``, which is not disturbed.
+    """
+    if sys.argv[1:2] == ["migrate"]:
+        return
+    for alias in databases or ():
+        try:
+            connect(alias).ready()
+        except SchemaOutdated as error:
+            command = f"python manage.py migrate retrysafe --database={alias}"
+            yield Warning(f"Database {alias!r}: {error.detail}", hint=f"Run {command}", id="retrysafe.W001")
+        except (StoreMisconfigured, ConfigurationError) as error:
+            yield Warning(f"Database {alias!r}: {error.detail}", id="retrysafe.W002")
+        except RetrysafeError:
+            continue
