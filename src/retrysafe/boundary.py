@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -40,6 +41,27 @@ from retrysafe.protocol.transitions import RULES, resolution
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Q = ParamSpec("Q")
+T = TypeVar("T")
+
+
+def _called_with_a_key(once: Callable[Q, T]) -> Callable[Q, T]:
+    """Name the fix for ``@boundary.once`` without parentheses, or without ``key=``."""
+
+    call: Any = once
+
+    @functools.wraps(once)
+    def called(*args: Q.args, **kwargs: Q.kwargs) -> T:
+        if len(args) != 1 or "key" not in kwargs:
+            given = getattr(args[1], "__name__", "function") if len(args) > 1 else "function"
+            raise ConfigurationError(
+                "once() needs key=, the argument that is the same on every retry: @boundary.once(key='order_id') above "
+                f"def {given}(order_id, …). Nothing was run."
+            )
+        result: T = call(*args, **kwargs)
+        return result
+
+    return called
 
 
 class Boundary:
@@ -198,6 +220,7 @@ class Boundary:
             key, operation=operation or self.entrypoint.settings.name, fingerprint=print_, scope=scope, tx=tx
         )
 
+    @_called_with_a_key
     def once(
         self,
         *,
@@ -338,6 +361,18 @@ class Boundary:
             return False
         self.entrypoint.closed = True
         return registry.leave(self._settings.backend)
+
+
+def require_boundary(given: object) -> Boundary:
+    """The boundary that an integration was given. Raises `ConfigurationError` for anything else, such as its store."""
+    if isinstance(given, Boundary):
+        return given
+    kind = type(given)
+    raise ConfigurationError(
+        f"A {kind.__module__}.{kind.__qualname__} was given in place of a Boundary. Write "
+        "boundary = Boundary('shop', store=…), where store= is a URL, an engine, a sessionmaker or a pool, and give "
+        "that boundary."
+    )
 
 
 def _check_choices(name: object, concurrency: object, effects: str, on_expired: str, on_missing: str) -> None:

@@ -26,7 +26,7 @@ from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve
 from django.utils.module_loading import import_string
 
-from retrysafe.boundary import Boundary
+from retrysafe.boundary import Boundary, require_boundary
 from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.conditional import Version, evaluate
@@ -52,6 +52,7 @@ V = TypeVar("V", bound=Callable[..., Any])
 
 def guard_of(boundary: Boundary, principal: Principal | None, options: Options) -> Guard:
     """The guard for a Django view. Raises `ConfigurationError` for choices that cannot be kept."""
+    require_boundary(boundary)
     if boundary.effects == "transactional" and boundary.entrypoint.alias is None:
         raise ConfigurationError(
             f"{boundary!r} is transactional, but not on an alias of Django's DATABASES: what the ORM does would not "

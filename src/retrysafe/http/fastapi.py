@@ -54,10 +54,10 @@ class Idempotency:
     """
 
     def __init__(self, boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]) -> None:
-        boundary.entrypoint.refuse_bound_to_threads()
         merged: Options = {"required": True, **options}
         self.guard = Guard(boundary, merged, principal)
-        self.begin = _beginning(self.guard.principal or _nobody)
+        boundary.entrypoint.refuse_bound_to_threads()
+        self.begin = _beginning(self.guard)
         self.route_class: type[APIRoute] = type("IdempotentRoute", (_Route,), {"idempotency": self})
         self.claim, self.session = _claiming(self.begin)
 
@@ -66,13 +66,19 @@ async def _nobody() -> None:
     """The principal where none is asked for."""
 
 
-def _beginning(principal: Callable[..., Any]) -> Callable[..., Any]:
+def _beginning(guard: Guard) -> Callable[..., Any]:
     """The dependency that claims the key."""
 
-    async def begin(request: Request, found: Any = Depends(principal)) -> None:
+    async def begin(request: Request, found: Any = Depends(guard.principal or _nobody)) -> None:
         exchange: Exchange | None = request.scope.get(HELD)
         if exchange is not None:
             await exchange.begin_for(found)
+        elif HELD not in request.scope and request.method in guard.methods:
+            raise ConfigurationError(
+                f"{request.method} {request.url.path} asks for the claim of its request, and nothing guards it. "
+                "It was not run. Make its router by APIRouter(route_class=idempotency.route_class), or set "
+                "app.router.route_class before the route is added."
+            )
 
     return begin
 

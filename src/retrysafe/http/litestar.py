@@ -112,8 +112,8 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
     """
 
     def __init__(self, boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]) -> None:
-        boundary.entrypoint.refuse_bound_to_threads()
         self._guards = _Guards(Guard(boundary, options, principal))
+        boundary.entrypoint.refuse_bound_to_threads()
         middleware: Any = IdempotencyMiddleware
         self._middleware = DefineMiddleware(middleware, boundary=boundary, principal=principal, **options)
 

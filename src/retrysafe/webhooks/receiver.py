@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Literal, TypeVar, overload
 
-from retrysafe.boundary import Boundary
+from retrysafe.boundary import Boundary, require_boundary
 from retrysafe.claims.key_spaces import origin_of_caller
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.http.messages import Response
@@ -67,7 +67,7 @@ class Receiver:
         if concurrent_status not in _CONCURRENT:
             raise ConfigurationError(f"concurrent_status={concurrent_status!r}: expected 503, 409, 425 or 429.")
         self.boundary = boundary
-        self._entry = boundary.entrypoint
+        self._entry = require_boundary(boundary).entrypoint
         self.scheme = scheme
         if shared and not operation:
             raise ConfigurationError("shared=True needs the operation= that is shared.")
