@@ -9,6 +9,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
+from retrysafe.backends.stores import Store
 from retrysafe.claims import key_spaces
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import CheckedCodec, Codec, JSONCodec, encode_failure
@@ -108,7 +109,7 @@ class Boundary:
         self,
         name: str,
         *,
-        store: Any,
+        store: Store,
         window: Duration = "24h",
         memory: Duration | None = None,
         lease: Duration = "30s",
