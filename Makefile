@@ -111,7 +111,7 @@ kills: $(VENV)/.dev-stamp ## Send 10,000 requests while a worker is killed every
 	eval "$$($(SERVICES) env)"; \
 	$(BIN)/python -m tests.http.killing $(ARGS)
 
-pipeline: $(VENV)/.dev-stamp ## Send 100,000 orders through RabbitMQ, then Redis Streams, while relays and inboxes are killed
+pipeline: $(VENV)/.dev-stamp ## Send 100,000 orders through RabbitMQ, Redis Streams and Kafka, while relays and inboxes are killed
 	@trap '$(SERVICES) stop' EXIT; \
 	$(START_SERVICES); \
 	eval "$$($(SERVICES) env)"; \

@@ -29,7 +29,14 @@ OWN_DATABASES = pytest.StashKey[dict[str, tuple[str, str]]]()
 
 QUICK = ("core", "programs", "boundary", "observing")
 """Folders of tests that are quick where they need no service."""
-SERVED = {"psycopg", "asyncpg", "asyncmy", "rabbitmq", *(service for service, _ in HARNESSES.values() if service)}
+SERVED = {
+    "psycopg",
+    "asyncpg",
+    "asyncmy",
+    "rabbitmq",
+    "kafka",
+    *(service for service, _ in HARNESSES.values() if service),
+}
 """What stands in the parameters of tests that need one."""
 
 

@@ -1,10 +1,14 @@
-"""`import retrysafe` needs the standard library alone, and little of it."""
+"""`import retrysafe` loads nothing, and a boundary little of the standard library."""
 
 from __future__ import annotations
 
+import ast
+import pickle
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import retrysafe
 
@@ -31,22 +35,37 @@ HEAVY = {
     "multiprocessing": "nothing needs it",
     "unittest": "nothing needs it",
     "argparse": "the command line needs it",
+    "inspect": "what it tells of a function is in its code object",
+    "dataclasses": "it brings inspect; only who is given one needs it",
+    "uuid": "only who is given one needs it; it brings platform",
+    "platform": "nothing needs it",
+    "decimal": "only who is given one needs it",
+    "urllib.parse": "only URLs of servers and files are taken apart; it brings ipaddress",
+    "ipaddress": "nothing needs it",
+    "random": "only what is tried again needs it",
+    "base64": "binascii does that",
 }
 
 PROBE = """
 import sys
 sys.path.append({source!r})
 before = set(sys.modules)
-import retrysafe
+{imported}
 print(*sorted(set(sys.modules) - before), sep="\\n")
 """
 
 
-def loaded() -> set[str]:
-    """What a bare interpreter loads for `import retrysafe`: no site-packages, no environment."""
-    command = (sys.executable, "-I", "-S", "-c", PROBE.format(source=str(SOURCE)))
+def loaded(imported: str = "from retrysafe import *") -> set[str]:
+    """What a bare interpreter loads for an import: no site-packages, no environment."""
+    command = (sys.executable, "-I", "-S", "-c", PROBE.format(source=str(SOURCE), imported=imported))
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return set(done.stdout.split())
+
+
+def test_imports_nothing_until_a_name_is_asked_for() -> None:
+    found = loaded("import retrysafe")
+    assert {name for name in found if name.startswith("retrysafe.")} == set()
+    assert "typing" not in found
 
 
 def test_imports_nothing_but_the_standard_library() -> None:
@@ -68,3 +87,33 @@ def test_imports_no_concrete_store_or_executor() -> None:
         "retrysafe.testing",
     )
     assert [name for name in sorted(loaded()) if name.startswith(parts)] == []
+
+
+def test_has_the_names_that_type_checkers_see() -> None:
+    parsed = ast.parse(Path(retrysafe.__file__).read_text())
+    (block,) = (node for node in parsed.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert {alias.name: node.module for node in imports for alias in node.names} == {
+        name: f"retrysafe.{home}" for name, home in retrysafe._HOMES.items()
+    }
+    assert sorted(retrysafe._HOMES) == sorted(retrysafe.__all__)
+
+
+def test_has_its_names_as_any_package() -> None:
+    namespace: dict[str, object] = {}
+    exec("from retrysafe import *", namespace)
+    assert set(retrysafe.__all__) <= namespace.keys()
+    assert {*retrysafe.__all__, "__version__", "__doc__"} <= set(dir(retrysafe))
+    assert all(getattr(retrysafe, name) is namespace[name] for name in retrysafe.__all__)
+
+
+def test_knows_no_other_name() -> None:
+    name = "Bound"
+    with pytest.raises(AttributeError, match="module 'retrysafe' has no attribute 'Bound'"):
+        getattr(retrysafe, name)
+
+
+@pytest.mark.parametrize("name", ["Boundary", "StoredResult", "KeyReused"])
+def test_its_classes_are_pickled_by_where_they_are_defined(name: str) -> None:
+    kind = getattr(retrysafe, name)
+    assert pickle.loads(pickle.dumps(kind)) is kind

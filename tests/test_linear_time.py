@@ -46,7 +46,7 @@ OURS = {
 }
 """Expressions that are ambiguous when a text is searched; no peer chooses what they read."""
 LINEAR = {
-    "messaging/operators.py: _VARYING": "each part begins at the beginning of a word, or matches at the first digit",
+    "messaging/error_kinds.py: _VARYING": "each part begins at the beginning of a word, or matches at the first digit",
 }
 """Expressions that are taken for ambiguous, because the analysis does not look at what stands around a match."""
 

@@ -8,7 +8,6 @@ import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,26 +51,18 @@ def schema(postgresql: str) -> str:
 @pytest.fixture(autouse=True)
 def _note_psycopg(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every cursor notes its statements, the executor's own as well as the user's."""
-    execute, aexecute = psycopg.Cursor.execute, psycopg.AsyncCursor.execute
+    for kind in (psycopg.Cursor, psycopg.AsyncCursor):
+        generate = kind._execute_gen
 
-    def noting(self: Any, query: Any, *args: Any, **kwargs: Any) -> Any:
-        SENT.append(_text(query))
-        return execute(self, query, *args, **kwargs)
+        def noting(self: Any, query: Any, *args: Any, generate: Any = generate, **kwargs: Any) -> Any:
+            SENT.append(_text(query))
+            return generate(self, query, *args, **kwargs)
 
-    async def anoting(self: Any, query: Any, *args: Any, **kwargs: Any) -> Any:
-        SENT.append(_text(query))
-        return await aexecute(self, query, *args, **kwargs)
-
-    monkeypatch.setattr(psycopg.Cursor, "execute", noting)
-    monkeypatch.setattr(psycopg.AsyncCursor, "execute", anoting)
+        monkeypatch.setattr(kind, "_execute_gen", noting)
 
 
 def _text(query: Any) -> str:
     return query.decode() if isinstance(query, bytes) else str(query)
-
-
-async def _note_asyncpg(connection: Any) -> None:
-    connection.add_query_logger(_note_logged)
 
 
 def _note_logged(logged: Any) -> None:
@@ -186,8 +177,15 @@ async def test_async_psycopg_callers_transaction(schema: str, key: str) -> None:
 
 @pytest.fixture
 def noted_asyncpg(schema: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A URL whose asyncpg pools note every statement, a reset at release included."""
-    monkeypatch.setattr(asyncpg, "create_pool", partial(asyncpg.create_pool, setup=_note_asyncpg))
+    """A URL whose asyncpg connections note every statement."""
+    connect = asyncpg.connect
+
+    async def noting(*args: Any, **options: Any) -> Any:
+        connection = await connect(*args, **options)
+        connection.add_query_logger(_note_logged)
+        return connection
+
+    monkeypatch.setattr(asyncpg, "connect", noting)
     return schema.replace("postgresql", "postgresql+asyncpg", 1)
 
 

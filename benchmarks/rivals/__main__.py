@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from retrysafe import conformance
-from retrysafe.conformance.rendering import as_data
+from retrysafe.conformance.report import as_data
 from retrysafe.conformance.running import read
 from retrysafe.conformance.wire import address
 from retrysafe.errors import ConfigurationError

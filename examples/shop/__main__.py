@@ -94,7 +94,9 @@ def kept(found: dict[str, int], orders: int) -> bool:
 def main() -> int:
     """Run it."""
     parser = argparse.ArgumentParser(prog="python -m examples.shop", description=__doc__)
-    parser.add_argument("--broker", default="", metavar="URL", help="redis://… or amqp://… (default: a SQLite file)")
+    parser.add_argument(
+        "--broker", default="", metavar="URL", help="redis://…, amqp://… or kafka://… (default: a SQLite file)"
+    )
     parser.add_argument("--orders", type=int, default=200)
     parser.add_argument("--folder", type=Path, default=Path("shop-data"), help="where the databases go")
     parser.add_argument("--faults", action="store_true", help="kill the processes while they work")
@@ -102,7 +104,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.folder.exists():
         parser.error(f"--folder {options.folder} is there already: remove it, or name another one")
-    lease = "1s" if options.faults else "5s"
+    lease = "1s" if options.faults else "6s"
     os.environ.update(SHOP_FOLDER=str(options.folder), SHOP_BROKER=options.broker, SHOP_LEASE=lease)
     from examples.shop import inventory, mail, orders, places  # makes the tables, so that they can be looked at
 

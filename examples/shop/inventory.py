@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from examples.shop.places import LEASE, consume, make_tables, store
+from examples.shop.places import LEASE, WINDOW, consume, make_tables, store
 from retrysafe import Boundary
 from retrysafe.messaging import Inbox, InboxMessage
 
@@ -14,7 +14,7 @@ make_tables(
     "stock (sku TEXT PRIMARY KEY, on_hand INTEGER NOT NULL)",
     "reservations (n INTEGER PRIMARY KEY, order_id TEXT, customer TEXT, number INTEGER)",
 )
-inbox = Inbox(Boundary("inventory", store=store("inventory"), effects="transactional", lease=LEASE))
+inbox = Inbox(Boundary("inventory", store=store("inventory"), effects="transactional", lease=LEASE, window=WINDOW))
 
 TAKE = """INSERT INTO stock (sku, on_hand) VALUES (:sku, 1000 - :quantity)
 ON CONFLICT (sku) DO UPDATE SET on_hand = on_hand - :quantity"""

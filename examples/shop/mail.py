@@ -7,12 +7,12 @@ import sqlite3
 from contextlib import closing
 from typing import Any
 
-from examples.shop.places import FOLDER, LEASE, consume, make_tables, store
+from examples.shop.places import FOLDER, LEASE, WINDOW, consume, make_tables, store
 from retrysafe import Boundary
 from retrysafe.messaging import Inbox, InboxMessage
 
 make_tables("provider", "mails (key TEXT PRIMARY KEY, receiver TEXT, about TEXT, asked INTEGER)")
-inbox = Inbox(Boundary("mail", store=store("mail"), effects="keyed", lease=LEASE))
+inbox = Inbox(Boundary("mail", store=store("mail"), effects="keyed", lease=LEASE, window=WINDOW))
 
 SEND = "INSERT INTO mails VALUES (?, ?, ?, 1) ON CONFLICT (key) DO UPDATE SET asked = asked + 1"
 

@@ -14,7 +14,8 @@ from retrysafe.messaging.brokers.registry import broker_at
 
 FOLDER = Path(os.environ.get("SHOP_FOLDER", "shop-data"))
 BROKER = os.environ.get("SHOP_BROKER") or f"sqlite:///{FOLDER / 'broker.db'}"  # or "redis://…", or "amqp://…"
-LEASE = os.environ.get("SHOP_LEASE", "5s")  # how soon the work of a process that was killed is taken over
+WINDOW = "15d"  # longer than a broker keeps messages: Kafka does so for up to 14 days, unless it is told otherwise
+LEASE = os.environ.get("SHOP_LEASE", "6s")  # how soon the work of a process that was killed is taken over
 NAME = os.environ.get("SHOP_NAME", "shop")  # of what is ours at the broker
 TOPIC, SERVICES, PARTITIONS = "orders.placed", ("inventory", "mail"), 4
 broker = broker_at(BROKER, name=NAME, partitions=PARTITIONS, lease=LEASE)

@@ -105,7 +105,7 @@ DEFINITIONS = (
         "D5",
         "What counts as the same intent",
         (
-            feature("`key=`, `payload=`", "how-to/guard-a-function.md#say-what-must-be-the-same"),
+            feature("`key=`, `payload=`", "how-to/guard-a-function.md#choose-what-must-be-equal-on-a-retry"),
             test("boundary/test_once.py::test_payload_selectors"),
         ),
     ),

@@ -25,7 +25,10 @@ PROMISES: dict[ModeKind, str] = {
     ModeKind.KEYED: (
         "one result is stored and replayed; every attempt carries the same derived keys; a late attempt is fenced"
     ),
-    ModeKind.EXTERNAL: "the work is run again only when somebody says that it did not happen; doubt ends as *unknown*",
+    ModeKind.EXTERNAL: (
+        "the work is run again only after an operator or a probe has said that it did not happen; "
+        "doubt ends as *unknown*"
+    ),
 }
 MODE = dict(zip(ModeKind, MODES, strict=True))
 OF_TESTS = ("mutants", "histories: the checker")

@@ -5,6 +5,11 @@ from __future__ import annotations
 from docparts.reference import reference
 from retrysafe import messaging
 from retrysafe.messaging.brokers import faststream, webhook
+from retrysafe.messaging.brokers.kafka import consumer as from_kafka
+from retrysafe.messaging.brokers.kafka import offsets as kafka_offsets
+from retrysafe.messaging.brokers.kafka import publisher as to_kafka
+from retrysafe.messaging.brokers.kafka import topics as kafka_topics
+from retrysafe.messaging.brokers.kafka import transactions as kafka_transactions
 from retrysafe.messaging.brokers.memory import broker as memory_broker
 from retrysafe.messaging.brokers.memory import publisher as to_memory
 from retrysafe.messaging.brokers.rabbitmq import consumer as from_rabbitmq
@@ -42,6 +47,11 @@ INBOX = (
     "SequenceGap",
 )
 CONSUMERS = (
+    from_kafka.KafkaConsumer,
+    kafka_transactions.KafkaTransactions,
+    kafka_transactions.KafkaTransaction,
+    kafka_offsets.KafkaState,
+    kafka_offsets.StateTransaction,
     from_rabbitmq.RabbitMQConsumer,
     from_redis.RedisStreamsConsumer,
     memory_broker.MemoryBroker,
@@ -49,6 +59,8 @@ CONSUMERS = (
     faststream.InboxMiddleware,
 )
 PUBLISHERS = (
+    to_kafka.KafkaPublisher,
+    to_kafka.AsyncKafkaPublisher,
     to_rabbitmq.RabbitMQPublisher,
     to_redis.RedisStreamsPublisher,
     to_redis.AsyncRedisStreamsPublisher,
@@ -79,5 +91,9 @@ def inbox() -> str:
 def consumers() -> str:
     """The consumers and what declares what they consume, each with its module."""
     found = [reference(kind.__name__, kind) for kind in CONSUMERS]
-    found += [reference("rabbitmq.declare", topology.declare), reference("brokers.sqlite.declare", sqlite.declare)]
+    found += [
+        reference("kafka.declare", kafka_topics.declare),
+        reference("rabbitmq.declare", topology.declare),
+        reference("brokers.sqlite.declare", sqlite.declare),
+    ]
     return "\n".join(found).replace("\n## ", "\n### ").replace("## `", "### `", 1)

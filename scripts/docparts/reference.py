@@ -25,7 +25,7 @@ def errors() -> str:
     """One row per error class, from its docstring and class variables."""
     happened = {"no": "no", "yes": "yes", "maybe": "maybe"}
     yes_no = {True: "yes", False: "no"}
-    kinds = [kind for kind in vars(retrysafe).values() if _is_error(kind) and kind is not RetrysafeError]
+    kinds = [kind for kind in _public() if _is_error(kind) and kind is not RetrysafeError]
     rows = [
         (
             f"[`{kind.__name__}`](#{kind.__name__.lower()})",
@@ -41,9 +41,12 @@ def errors() -> str:
 
 def error_messages() -> str:
     """One section per error class, with its whole docstring."""
-    public: list[Any] = list(vars(retrysafe).values())
-    kinds = sorted(filter(_is_error, public), key=lambda kind: (kind is not RetrysafeError, kind.__name__))
+    kinds = sorted(filter(_is_error, _public()), key=lambda kind: (kind is not RetrysafeError, kind.__name__))
     return "\n".join(f"### {kind.__name__}\n\n{prose(kind.__doc__)}" for kind in kinds)
+
+
+def _public() -> list[Any]:
+    return [getattr(retrysafe, name) for name in retrysafe.__all__]
 
 
 def _is_error(kind: Any) -> bool:

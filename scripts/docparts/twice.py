@@ -104,7 +104,7 @@ BY_MODE: dict[ModeKind, tuple[Case, ...]] = {
         Case(
             "the attempt is paused between `ensure_held()` and its effect, for longer than its lease",
             "no: *unknown*",
-            'no, until somebody settles the key as "released"',
+            'no, until an operator settles the key as "released"',
         ),
         Case(
             "the attempt never calls `ensure_held()` and is paused earlier",

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import http.client
 import shutil
-from pathlib import Path
 
-from serviceparts.errors import CannotInstall
-from serviceparts.installing import copy_maven_artifacts, java_major, maven_artifacts_are_there, maven_missing
+from serviceparts.java import JavaService
 from serviceparts.places import CHECKOUT, LOOPBACK
-from serviceparts.service import Service
 
 
-class DynamoDB(Service):
+class DynamoDB(JavaService):
     """DynamoDB Local, in memory: it forgets its tables whenever it stops.
 
     It has no option for the address it listens on, and takes them all; where Java can compile, a few lines of
@@ -24,21 +21,6 @@ class DynamoDB(Service):
     POM = CHECKOUT / "scripts" / "dynamodb-local.pom.xml"
     MAIN = "software.amazon.dynamodb.services.local.main.ServerRunner"
     LOOPBACK_MAIN = CHECKOUT / "scripts" / "DynamoDBOnLoopback.java"
-    MINIMUM_JAVA = 17
-
-    @property
-    def jars(self) -> Path:
-        return self.home / "lib"
-
-    def packages(self) -> list[str]:
-        java = [] if java_major() >= self.MINIMUM_JAVA else ["default-jre-headless"]
-        return java if maven_artifacts_are_there(self.POM, self.jars) else java + maven_missing()
-
-    def install(self) -> None:
-        super().install()
-        if (found := java_major()) < self.MINIMUM_JAVA:
-            raise CannotInstall(f"java is {found}; put a JRE {self.MINIMUM_JAVA} or newer first on the PATH")
-        copy_maven_artifacts(self.POM, self.jars)
 
     def prepare(self) -> None:
         pass

@@ -1,33 +1,39 @@
 """Make any operation safe to retry: claim a key atomically, run once, store the outcome, replay it."""
 
-from retrysafe.boundary import Boundary
-from retrysafe.claims.claim import Claim, current
-from retrysafe.claims.codec import Codec, JSONCodec
-from retrysafe.claims.encryption import Keyring
-from retrysafe.claims.observers import LoggingObserver
-from retrysafe.claims.settings import layered, reject, wait
-from retrysafe.errors import (
-    ConfigurationError,
-    IllegalTransition,
-    InProgress,
-    InvalidKey,
-    KeyExpired,
-    KeyReused,
-    LeaseLost,
-    OutcomeUnknown,
-    QuotaExceeded,
-    ResultNotEncodable,
-    ResultUnreadable,
-    RetrysafeError,
-    RetryTransaction,
-    SchemaOutdated,
-    StoredFailure,
-    StoreMisconfigured,
-    StoreUnavailable,
-)
-from retrysafe.protocol.events import Event, Observer
-from retrysafe.protocol.quotas import Quota
-from retrysafe.protocol.records import StoredResult
+from __future__ import annotations
+
+from importlib import import_module
+
+TYPE_CHECKING = False  # typing would be half of the time to import; type checkers know the name
+if TYPE_CHECKING:
+    from retrysafe.boundary import Boundary
+    from retrysafe.claims.claim import Claim, current
+    from retrysafe.claims.codec import Codec, JSONCodec
+    from retrysafe.claims.encryption import Keyring
+    from retrysafe.claims.observers import LoggingObserver
+    from retrysafe.claims.settings import layered, reject, wait
+    from retrysafe.errors import (
+        ConfigurationError,
+        IllegalTransition,
+        InProgress,
+        InvalidKey,
+        KeyExpired,
+        KeyReused,
+        LeaseLost,
+        OutcomeUnknown,
+        QuotaExceeded,
+        ResultNotEncodable,
+        ResultUnreadable,
+        RetrysafeError,
+        RetryTransaction,
+        SchemaOutdated,
+        StoredFailure,
+        StoreMisconfigured,
+        StoreUnavailable,
+    )
+    from retrysafe.protocol.events import Event, Observer
+    from retrysafe.protocol.quotas import Quota
+    from retrysafe.protocol.records import StoredResult
 
 __all__ = [
     "Boundary",
@@ -63,3 +69,50 @@ __all__ = [
     "wait",
 ]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Boundary": "boundary",
+    "Claim": "claims.claim",
+    "Codec": "claims.codec",
+    "ConfigurationError": "errors",
+    "Event": "protocol.events",
+    "IllegalTransition": "errors",
+    "InProgress": "errors",
+    "InvalidKey": "errors",
+    "JSONCodec": "claims.codec",
+    "KeyExpired": "errors",
+    "KeyReused": "errors",
+    "Keyring": "claims.encryption",
+    "LeaseLost": "errors",
+    "LoggingObserver": "claims.observers",
+    "Observer": "protocol.events",
+    "OutcomeUnknown": "errors",
+    "Quota": "protocol.quotas",
+    "QuotaExceeded": "errors",
+    "ResultNotEncodable": "errors",
+    "ResultUnreadable": "errors",
+    "RetryTransaction": "errors",
+    "RetrysafeError": "errors",
+    "SchemaOutdated": "errors",
+    "StoreMisconfigured": "errors",
+    "StoreUnavailable": "errors",
+    "StoredFailure": "errors",
+    "StoredResult": "protocol.records",
+    "current": "claims.claim",
+    "layered": "claims.settings",
+    "reject": "claims.settings",
+    "wait": "claims.settings",
+}
+"""The module of each name; it is imported when the name is first asked for."""
+
+if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,9 +9,9 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 _LOOK = 0.05
 """Seconds after which who waits for a place looks for himself, in case nobody has told him."""
@@ -37,48 +37,40 @@ class ProcessLock:
         self._locks[os.getpid()].release()
 
 
-class _Token:
-    """Who has a place; when it is gone, the place is free, whatever happened to the code that was to give it back."""
-
-    __slots__ = ("__weakref__",)
-
-
 class Places:
     """A number of places, each for one at a time: who has which is known at the very moment when it is taken."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._taken: dict[int, weakref.ref[_Token]] = {}
+        self._taken: dict[int, weakref.ref[Any]] = {}
         self._clearing = threading.Lock()
         self._given_back = threading.Event()
+        self._waiting: set[weakref.ref[Any]] = set()
 
-    @contextmanager
-    def taken(self, timeout: float, otherwise: Callable[[], Exception]) -> Iterator[None]:
+    def taken(self, timeout: float, otherwise: Callable[[], Exception]) -> Place:
         """Have a place; raises what ``otherwise`` makes when none becomes free within ``timeout`` seconds."""
-        token = _Token()
-        mine = weakref.ref(token)
-        try:
-            if not self._take(mine, timeout):
-                raise otherwise()
-            yield
-        finally:
-            del token
-            self._clear()
-            self._given_back.set()
+        return Place(self, timeout, otherwise)
 
-    def _take(self, mine: weakref.ref[_Token], timeout: float) -> bool:
+    def take(self, mine: weakref.ref[Any], timeout: float) -> bool:
+        """Take a place for its holder; False when none becomes free in time."""
+        if self._has_taken(mine):
+            return True
         give_up_at = time.monotonic() + timeout
-        while not self._has_taken(mine):
-            left = give_up_at - time.monotonic()
-            if left <= 0:
-                return False
-            self._given_back.clear()
-            self._clear()
-            if not self._has_taken(mine):
+        self._waiting.add(mine)
+        try:
+            while True:
+                self._given_back.clear()
+                self._clear()
+                if self._has_taken(mine):
+                    return True
+                left = give_up_at - time.monotonic()
+                if left <= 0:
+                    return False
                 self._given_back.wait(min(left, _LOOK))
-        return True
+        finally:
+            self._waiting.discard(mine)
 
-    def _has_taken(self, mine: weakref.ref[_Token]) -> bool:
+    def _has_taken(self, mine: weakref.ref[Any]) -> bool:
         return any(self._taken.setdefault(place, mine) is mine for place in range(self._count))
 
     def _clear(self) -> None:
@@ -87,3 +79,37 @@ class Places:
             for place, holder in tuple(self._taken.items()):
                 if holder() is None:
                     del self._taken[place]
+
+    def give_back(self, mine: weakref.ref[Any]) -> None:
+        """Free the place of its holder, if it has one."""
+        for place in range(self._count):
+            if self._taken.get(place) is mine:
+                del self._taken[place]
+                if self._waiting:
+                    self._given_back.set()
+                return
+
+
+class Place:
+    """A place, for ``with``. When this is gone, the place is free, whatever happened to the code that had it."""
+
+    __slots__ = ("__weakref__", "_otherwise", "_places", "_timeout")
+
+    def __init__(self, places: Places, timeout: float, otherwise: Callable[[], Exception]) -> None:
+        self._places = places
+        self._timeout = timeout
+        self._otherwise = otherwise
+
+    def __enter__(self) -> None:
+        mine: weakref.ref[Place] = weakref.ref(self)
+        try:
+            if not self._places.take(mine, self._timeout):
+                raise self._otherwise()
+        except BaseException:
+            self._places.give_back(mine)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._places.give_back(weakref.ref(self))

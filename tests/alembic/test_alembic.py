@@ -64,8 +64,10 @@ def upgrade():
     retrysafe.upgrade(op, 4)
     retrysafe.upgrade(op, 5)
     retrysafe.upgrade(op, 6)
+    retrysafe.upgrade(op, 7)
 
 def downgrade():
+    retrysafe.downgrade(op, 7)
     retrysafe.downgrade(op, 6)
     retrysafe.downgrade(op, 5)
     retrysafe.downgrade(op, 4)

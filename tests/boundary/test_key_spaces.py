@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import sqlalchemy
 
 from retrysafe import Boundary, ConfigurationError
 from retrysafe.admin.describe import describe
@@ -324,11 +325,12 @@ def test_code_that_no_process_could_import_names_its_operation(boundary: Boundar
     boundary.once(key="event_id", operation="handle")(names["handle"])
 
 
+@pytest.mark.parametrize("spelling", ["path", "engine"])
 def test_a_second_boundary_on_the_same_file_under_another_spelling_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spelling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    first = Boundary("spelled", store="sqlite:///spelled.db")
+    first, url = Boundary("spelled", store="sqlite:///spelled.db"), f"sqlite:///{tmp_path}/spelled.db"
     with pytest.raises(ConfigurationError, match="There is a boundary 'spelled' on this store already"):
-        Boundary("spelled", store=f"sqlite:///{tmp_path}/spelled.db")
+        Boundary("spelled", store=url if spelling == "path" else sqlalchemy.create_engine(url))
     first.close()

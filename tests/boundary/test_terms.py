@@ -24,8 +24,10 @@ from retrysafe import (
     current,
     wait,
 )
+from retrysafe.claims.codec import JSONCodec
 from retrysafe.claims.observers import EVENTS, Observers
 from retrysafe.claims.plan import Plans
+from retrysafe.protocol.fingerprint import UNCHECKED
 from tests.stores.harnesses.memory import FakeClock, memory_backend
 
 # ---------------------------------------------------------------- refused when built
@@ -474,6 +476,15 @@ def test_tenants_without_number_leave_a_bounded_trace() -> None:
     boundary.close()
 
 
+def test_codecs_without_number_leave_a_bounded_trace() -> None:
+    boundary = Boundary("shop", store="memory://", observers=())
+    for number in range(200):
+        with boundary.entrypoint.open(f"k{number}", operation="o", fingerprint=UNCHECKED, codec=JSONCodec()) as claim:
+            claim.result = number
+    assert len(boundary.entrypoint._plans._with_codecs) <= 64
+    boundary.close()
+
+
 class Folded(str):
     """Text that is equal to itself in capitals."""
 
@@ -486,12 +497,15 @@ class Folded(str):
         return hash(str(self).lower())
 
 
-def test_tenants_whose_names_compare_equal_and_are_not_have_keys_of_their_own() -> None:
+@pytest.mark.parametrize("term", ["scope", "operation"])
+def test_names_that_compare_equal_and_are_not_have_keys_of_their_own(term: str) -> None:
     boundary = Boundary("shop", store="memory://", observers=())
-    for tenant in ("Ann", "ANN"):
-        with boundary.claim("k", scope=Folded(tenant)) as claim:
+    for name in ("Ann", "ANN"):
+        terms: dict[str, Any] = {term: Folded(name)}
+        with boundary.claim("k", **terms) as claim:
             assert not claim.replayed
-            claim.result = tenant
-    with boundary.claim("k", scope="Ann") as claim:
+            claim.result = name
+    terms = {term: "Ann"}
+    with boundary.claim("k", **terms) as claim:
         assert (claim.replayed, claim.result) == (True, "Ann")
     boundary.close()

@@ -513,12 +513,15 @@ def test_names_that_cannot_serve_are_refused(text: str) -> None:
         Boundary(text, store="memory://")
 
 
-@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("dropped", ["never", "before", "behind"])
 @pytest.mark.parametrize("colour", ["sync", "async"])
 async def test_a_claim_that_is_dropped_inside_its_block_is_not_renewed(
-    colour: str, dropped: bool, tmp_path: Path
+    colour: str, dropped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its key would be locked until the process ends; so it becomes free, or unknown, when its lease has lapsed."""
+    """Its key would be locked until the process ends; so it becomes free, or unknown, when its lease has lapsed.
+
+    Whether it is dropped before its renewals are scheduled or behind that.
+    """
     from retrysafe.claims import lease
 
     boundary = Boundary("x", store=f"sqlite:///{tmp_path / 'x.db'}", lease="60s", observers=())
@@ -530,13 +533,20 @@ async def test_a_claim_that_is_dropped_inside_its_block_is_not_renewed(
         await claim.__aenter__()
         schedule = lease.for_loop(boundary._settings.backend)._schedule
     owned = claim.ownership
-    if dropped:
-        claim._context.abandon()
-        del claim
-        gc.collect()
-    schedule.looks_at = 0.0
-    schedule.look(lease.clock())
-    assert (owned in schedule.leases) is not dropped
-    if not dropped:
+    for moment in ("before", "behind"):
+        if dropped == moment:
+            claim._context.abandon()
+            del claim
+            gc.collect()
+        if moment == "before":
+            schedule.looks_at = 0.0
+            schedule.look(lease.clock())
+            assert (owned in schedule.leases) is (dropped != "before")
+    now = lease.clock()
+    with monkeypatch.context() as patched:
+        patched.setattr(lease, "clock", lambda: now + 30)
+        assert schedule.due() == ([owned] if dropped == "never" else [])
+    assert (owned in schedule.leases) is (dropped == "never")
+    if dropped == "never":
         await claim.__aexit__(None, None, None)
     await boundary.aclose()

@@ -10,6 +10,7 @@ import pytest
 
 from retrysafe.admin.sweeper import Sweeper
 from retrysafe.cli import outbox, relay, sweep
+from retrysafe.messaging.brokers.kafka.publisher import AsyncKafkaPublisher, KafkaPublisher
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
 from retrysafe.messaging.relay.operator import OutboxSweeper
@@ -17,6 +18,7 @@ from retrysafe.messaging.relay.relay import Relay
 
 EXCEPTIONS = {
     "observers": "the command tells by its log and its output",
+    "properties": "are the query of --broker",
     "client": "is made of --broker",
     "url": "is --broker",
 }
@@ -29,6 +31,7 @@ OTHER_DEFAULTS = {"every": "without it, the command ends when nothing is left", 
     ("verb", "made"),
     [
         *(("relay", made) for made in (Relay, RabbitMQPublisher, RedisStreamsPublisher, AsyncRedisStreamsPublisher)),
+        *(("relay", made) for made in (KafkaPublisher, AsyncKafkaPublisher)),
         ("sweep", Sweeper),
         ("outbox sweep", OutboxSweeper),
     ],

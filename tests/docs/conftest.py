@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -32,12 +33,22 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT / "demo"), str(ROOT)]))
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    monkeypatch.setenv("UVICORN_PORT", str(free_port()))
     monkeypatch.syspath_prepend(folder)
-    before = set(sys.modules)
+    before, environment = set(sys.modules), dict(os.environ)
     yield folder
+    os.environ.clear()
+    os.environ.update(environment)
     for name in set(sys.modules) - before:
         if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
             del sys.modules[name]
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        return int(server.getsockname()[1])
 
 
 @pytest.fixture
@@ -98,6 +109,24 @@ async def _without_queues(url: str) -> None:
         groups = ("stock.docs-placed", "mail.docs-placed")
         for queue in ("docs-mail", *groups, *(f"docs-orders.{number}" for number in range(4))):
             await channel.queue_delete(queue)
+
+
+@pytest.fixture
+def kafka_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of the test Kafka, also as KAFKA_URL; the topics and groups of the pages are removed in the end."""
+    require("kafka")
+    from tests.messaging.harnesses.kafka import operator
+
+    url = os.environ["RETRYSAFE_TEST_KAFKA"]
+    monkeypatch.setenv("KAFKA_URL", url)
+    with alone_with("kafka"):
+        yield url
+        client = operator(url)
+        topics = [name for name in client.list_topics(timeout=10).topics if name.startswith("docs-")]
+        groups = [one.group_id for one in client.list_consumer_groups().result().valid]
+        removing = client.delete_consumer_groups([name for name in groups if name.startswith("docs-")])
+        for removed in (*removing.values(), *client.delete_topics(topics).values()):
+            removed.result()
 
 
 @pytest.fixture

@@ -2,17 +2,22 @@
 
 - ```` ```python ````: run in the page's own namespace; with ``>>>`` it is a doctest.
 - ```` ```python ```` that begins with ``# name.py`` or ``# folder/name.py``: written to that file.
-- ```` ```console ````: lines after ``$`` are run by bash, and what they print is compared.
+- ```` ```console ````: lines after ``$`` are run by bash, and what they print is compared. What they leave running is
+  killed when the block ends. ``localhost:8000`` stands for a port that is free; uvicorn is told of it.
 - ```` ```sh ````: only shown, for what a test cannot do (installing a package).
 """
 
 from __future__ import annotations
 
 import doctest
+import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from sybil import Document, Example, Region
@@ -21,6 +26,7 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SECONDS = 60
+_EXPORT = re.compile(r"^export (\w+)=(\S+)$", re.MULTILINE)
 _FILE = re.compile(r"# ([\w/]+\.py)\n")
 
 
@@ -37,6 +43,11 @@ def python(document: Document) -> Iterable[Region]:
         yield region
 
 
+def hidden(document: Document) -> list[Region]:
+    """The blocks that run and are not shown."""
+    return [region for _, region in document.regions if document.text.startswith("<!---", region.start)]
+
+
 def write_file(example: Example) -> None:
     """Write the block to the file that its first line names, in the working directory."""
     match = _FILE.match(example.parsed)
@@ -49,23 +60,34 @@ def evaluate_console(example: Example) -> str | None:
     """Run the commands of a console block in one shell; return how its output differs from what is shown."""
     lines = example.parsed.splitlines()
     commands = "\n".join(line.removeprefix("$ ") for line in lines if line.startswith("$ "))
+    os.environ.update(_EXPORT.findall(commands))  # for the rest of the page, as in a reader's shell
     shown = "".join(f"{line}\n" for line in lines if not line.startswith("$ "))
-    done = subprocess.run(
-        ["bash", "-c", commands],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    if doctest.OutputChecker().check_output(shown, done.stdout, doctest.ELLIPSIS):
+    address = f"localhost:{os.environ['UVICORN_PORT']}"
+    printed = run(commands.replace("localhost:8000", address)).replace(address, "localhost:8000")
+    if doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS):
         return None
-    return f"{commands}\nshould print\n{shown}\nbut printed\n{done.stdout}"
+    return f"{commands}\nshould print\n{shown}\nbut printed\n{printed}"
+
+
+def run(commands: str) -> str:
+    """What the commands print; then end what they have left running."""
+    with tempfile.TemporaryFile("w+") as output:
+        bash = subprocess.Popen(
+            ["bash", "-c", commands], stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            bash.wait(SECONDS)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(bash.pid, signal.SIGKILL)
+            bash.wait()
+        output.seek(0)
+        return output.read()
 
 
 def write_commands(folder: Path) -> None:
-    """Put `python` and `retrysafe` into ``folder``: this interpreter, and this package."""
-    for name, arguments in (("python", ""), ("retrysafe", "-m retrysafe")):
+    """Put `python`, `retrysafe` and `uvicorn` into ``folder``: of this interpreter."""
+    for name, arguments in (("python", ""), ("retrysafe", "-m retrysafe"), ("uvicorn", "-m uvicorn")):
         command = folder / name
         command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
         command.chmod(0o755)

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from retrysafe import Boundary
-from tests.docs.pages import PAGES, ROOT, parse
+from tests.docs.pages import PAGES, ROOT, hidden, parse
 
 _ONLY_SHOWN = re.compile(r"(pip install|make|git clone|docker) .*")
-_WITHOUT_EXAMPLES = frozenset({"docs/architecture.md", "docs/index.md"})
 
 
 def _name(page: Path) -> str:
@@ -29,6 +28,8 @@ def test_examples_do_what_the_page_says(page: Path, request: pytest.FixtureReque
         request.getfixturevalue("redis_url")
     if "RABBITMQ_URL" in page.read_text(encoding="utf-8"):
         request.getfixturevalue("rabbitmq_url")
+    if "KAFKA_URL" in page.read_text(encoding="utf-8"):
+        request.getfixturevalue("kafka_url")
     if "DYNAMODB_URL" in page.read_text(encoding="utf-8"):
         request.getfixturevalue("dynamodb")
     document = parse(page)
@@ -57,8 +58,29 @@ def test_every_code_block_is_run_or_has_a_reason(page: Path) -> None:
                 assert _ONLY_SHOWN.fullmatch(line), f"{line!r} could be run: make it a console block"
 
 
-def test_the_quickstart_has_at_most_six_lines() -> None:
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_a_reader_sees_everything_that_an_example_needs(page: Path) -> None:
+    """Blocks that are not shown only clean up: the last one that is shown comes before them."""
+    document = parse(page)
+    unseen = hidden(document)
+    shown = [region.start for _, region in document.regions if region not in unseen]
+    early = [document.text[region.start :][:120] for region in unseen if region.start < max(shown)]
+    assert early == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/how-to").glob("http-*.md")), ids=_name)
+def test_a_frameworks_page_says_how_to_make_the_tables(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "migrate" in text or page.name == "http-client.md"
+    assert "INSTALLED_APPS" in text or page.name not in ("http-django.md", "http-drf.md")
+
+
+def test_the_readmes_example_has_at_most_nine_lines() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    match = re.search(r"^## Quickstart\n.*?^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    match = re.search(r"^```python\n# main.py\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
     assert match is not None
-    assert len([line for line in match[1].splitlines() if line.strip()]) <= 6
+    assert len([line for line in match[1].splitlines() if line.strip()]) <= 9
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150

@@ -31,6 +31,12 @@ def test_committed_page_is_what_would_be_generated(page: Path, generator: Module
     assert generator.regenerated(text) == text, "run scripts/generate-docs"
 
 
+@pytest.mark.usefixtures("generator")
+def test_the_list_for_language_models_is_what_would_be_generated() -> None:
+    llms = import_module("docparts.llms")
+    assert llms.FILE.read_text(encoding="utf-8") == llms.llms(), "run scripts/generate-docs"
+
+
 def test_every_generated_part_is_on_a_page(generator: ModuleType) -> None:
     everything = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     missing = [name for name in generator.PARTS if f"<!-- generated: {name} -->" not in everything]

@@ -39,3 +39,16 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     listed = re.findall(r"([\w/.-]+\.md)", contents.partition("\nnav:")[2])
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in PAGES if page.name != "README.md"]
     assert sorted(listed) == sorted(pages)
+
+
+def test_the_home_page_links_to_every_page() -> None:
+    """Decisions and problems have lists of their own."""
+    linked = set(_LINK.findall((ROOT / "docs" / "index.md").read_text(encoding="utf-8")))
+    pages = [page.relative_to(ROOT / "docs") for page in PAGES if page.name != "README.md"]
+    expected = [page.as_posix() for page in pages if page.parent.name not in ("decisions", "problems")]
+    assert set(expected) - linked - {"index.md"} == set()
+
+
+def test_the_site_has_at_most_seven_groups() -> None:
+    contents = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    assert len(re.findall(r"^  - ", contents, re.MULTILINE)) <= 7

@@ -16,6 +16,7 @@ import redis
 
 from tests.conftest import require
 from tests.docs.pages import ROOT
+from tests.messaging.harnesses.kafka import delete
 
 ORDERS = 60
 ALL_IS_WELL = """\
@@ -82,9 +83,21 @@ def rabbitmq(name: str) -> Iterator[str]:
     asyncio.run(remove())
 
 
+@pytest.fixture
+def kafka(name: str) -> Iterator[str]:
+    require("kafka")
+    url = os.environ["RETRYSAFE_TEST_KAFKA"]
+    yield url
+    delete(url, f"{name}.orders.placed")
+
+
 def test_on_redis_streams(tmp_path: Path, streams: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", streams, SHOP_NAME=name))
 
 
 def test_on_rabbitmq(tmp_path: Path, rabbitmq: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", rabbitmq, SHOP_NAME=name))
+
+
+def test_on_kafka(tmp_path: Path, kafka: str, name: str) -> None:
+    all_is_well(run(tmp_path / "shop", "--broker", kafka, SHOP_NAME=name))

@@ -262,16 +262,21 @@ def opening(directory: str, files: str) -> None:
 
 
 def sweeping(store: str, archive: str, suicidal: str) -> None:
-    """A sweeper in tiny batches; a suicidal one dies when it has archived a few, before it removes them."""
+    """A sweeper in tiny batches; a suicidal one dies before it archives any, or when it has archived a few.
+
+    ``suicidal``: "before", "behind", or nothing. It has removed none of what it was archiving.
+    """
     kept = JsonLines(archive) if archive else None
     batches = 0
 
     def keep(records: Sequence[Record]) -> None:
         nonlocal batches
         assert kept is not None
+        if suicidal == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
         kept(records)
         batches += 1
-        if suicidal == "1" and batches == 3:
+        if suicidal == "behind" and batches == 3:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sweeper = Sweeper(store, batch=10, pause="10ms", archive=keep if archive else None, observers=())

@@ -75,8 +75,13 @@ class OwnServer:
         self.process.wait(DEADLINE)
 
     def signal(self, signum: signal.Signals) -> None:
-        """Stop it, or let it go on."""
+        """Stop it, or let it go on; one that is stopped has stopped when this returns."""
         self.process.send_signal(signum)
+        if signum is signal.SIGSTOP:
+            until(self._is_stopped)
+
+    def _is_stopped(self) -> bool:
+        return all(_state(thread) in "TZX" for thread in Path(f"/proc/{self.process.pid}/task").iterdir())
 
     def close(self) -> None:
         """Kill the server and remove its directory."""
@@ -85,6 +90,14 @@ class OwnServer:
         self._log.close()
         Path(self._log.name).unlink()
         shutil.rmtree(self.home, ignore_errors=True)
+
+
+def _state(thread: Path) -> str:
+    """The letter of a thread's state; X for one that is gone."""
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
 
 
 class Cluster(OwnServer):

@@ -14,11 +14,12 @@ import anyio
 import psycopg
 import pytest
 
-from retrysafe import Boundary
+from retrysafe import Boundary, StoreUnavailable
 from retrysafe.claims import cancellation as finishing
 from retrysafe.claims.cancellation import run_to_completion
+from retrysafe.protocol.requests import Query
 from tests.faults.conftest import Making, server_of
-from tests.faults.helpers import Told, auntil, forever, plain, records_of, seeded
+from tests.faults.helpers import Told, auntil, forever, plain, records_of, seeded, unique
 
 TRANSACTIONAL = ["sqlite", "aiosqlite", "psycopg", "asyncpg", "asyncmy"]
 KINDS = ["memory", *TRANSACTIONAL, "dynamodb"]
@@ -162,8 +163,8 @@ async def test_a_completion_that_has_to_wait_outlives_its_cancelled_caller(
         task.cancel()
         for _ in range(200):
             await asyncio.sleep(0)
-            assert watching.execute(blocked, (other.info.backend_pid,)).fetchone(), "the completion was given up"
-        assert not task.done()
+            assert not task.done(), "the completion was given up"
+        await auntil(lambda: watching.execute(blocked, (other.info.backend_pid,)).fetchone())
         other.commit()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -305,7 +306,7 @@ async def test_a_connection_that_its_pool_has_taken_back_already_does_not_hide_w
     """As when it broke while the caller was cancelled: asyncpg's pool then refuses to take it once more."""
     from asyncpg import InternalClientError
 
-    from retrysafe.backends.sql.drivers.asyncpg import AsyncpgClient
+    from retrysafe.backends.sql.drivers.asyncpg import Pooled
 
     class Connection:
         def add_log_listener(self, listener: object) -> None: ...
@@ -319,5 +320,23 @@ async def test_a_connection_that_its_pool_has_taken_back_already_does_not_hide_w
             raise InternalClientError("release() called on a free connection holder")
 
     with pytest.raises(asyncio.CancelledError):
-        async with AsyncpgClient(Pool())._lent():
+        async with Pooled(Pool(), lambda connection, notice: None).lent():
             raise asyncio.CancelledError
+
+
+async def test_a_connection_of_asyncpg_that_did_not_answer_in_time_is_not_lent_again(
+    migrated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncpg would wait for the cancellation of its statement first, which a silent server does not confirm."""
+    from retrysafe.backends.sql.drivers import asyncpg as driver
+
+    name = unique("silent")
+    client = driver.AsyncpgClient.connect(f"{migrated}?application_name={name}")
+    pid = "SELECT pg_backend_pid()"
+    before = await client(Query(pid, {}, writes=False))
+    monkeypatch.setattr(driver, "DEADLINE", 0.05)
+    with pytest.raises(StoreUnavailable):
+        await client(Query("SELECT pg_sleep(60)", {}, writes=False))
+    monkeypatch.undo()
+    assert (await client(Query(pid, {}, writes=False))).rows != before.rows
+    await client.aclose()

@@ -126,7 +126,7 @@ def file_of(trouble: Trouble) -> str:
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is put again before the lease ends, but by who closes."""
     monkeypatch.setattr(deferred, "SETTLING", Backoff(1e9, 1e9))
-    monkeypatch.setattr(deferred.random, "random", lambda: 1.0)
+    monkeypatch.setattr("random.random", lambda: 1.0)
 
 
 @pytest.mark.fault(18)

@@ -351,6 +351,22 @@ async def test_whoever_cancels_all_tasks_of_a_loop_ends_no_lease_and_no_heartbea
     await boundary.aclose()
 
 
+async def test_a_boundary_is_closed_beside_a_renewal_that_is_cancelled(
+    sqlite_url: str, make: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hangs(due: Any) -> Any:
+        await asyncio.Event().wait()
+
+    boundary = make(sqlite_url, lease=KEPT)
+    heartbeat = lease.for_loop(boundary.entrypoint.backend)
+    monkeypatch.setattr(heartbeat, "_renewal", hangs)
+    async with boundary.claim("key"):
+        renewal = await auntil(lambda: heartbeat._beating)
+    renewal.cancel()
+    await boundary.aclose()
+    assert renewal.cancelled()
+
+
 @pytest.mark.fault(64)
 def test_work_is_not_begun_under_a_lease_that_ended_before(
     sqlite_url: str, make: Making, monkeypatch: pytest.MonkeyPatch

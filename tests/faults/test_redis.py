@@ -19,13 +19,15 @@ from retrysafe import Boundary, ConfigurationError, Quota, QuotaExceeded, StoreU
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.redis import client as executor
+from retrysafe.backends.redis import packing
 from retrysafe.backends.redis import url as urls
 from retrysafe.backends.redis.async_client import Wire
 from retrysafe.backends.redis.store import name_of
 from retrysafe.backends.registry import connect
 from retrysafe.protocol import backoff
-from retrysafe.protocol.procedures import Won, claim, read, renew, settle, sweep
-from retrysafe.protocol.records import ClaimRequest, StoredResult
+from retrysafe.protocol.decisions import Decision
+from retrysafe.protocol.procedures import Won, claim, page, read, renew, settle, sweep
+from retrysafe.protocol.records import ClaimRequest, Filter, Ownership, State, StoredResult
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.lockstep import CLOCKS
 from tests.conftest import absent, require
@@ -268,6 +270,140 @@ def test_half_a_record_is_no_record(backend: Backend, url: str) -> None:
     assert isinstance(won, Won)
     assert (won.record.attempt, won.record.attempts, won.record.fingerprint) == ("first", 1, b"p")
     assert run(settle(backend.store, won.held, Transition.COMPLETE, DONE), backend.client())
+
+
+# ---------------------------------------------------------------- records of retrysafe 0.1, which were hashes
+
+
+_OLD_CLAIM = """
+local values = redis.call('HMGET', KEYS[1], 'state', 'attempt')
+if not values[1] then redis.call('HSET', KEYS[1], 'state', 'running') end"""
+"""As 0.1 began to claim a key."""
+
+
+def _hash(url: str, key: bytes, state: str, *, lease: int = 60, result: StoredResult | None = None) -> Any:
+    """Write a record as 0.1 did; return the node that it is on."""
+    node, name = redis_masters(url).of_key(name_of(key)), name_of(key)
+    seconds, micros = node.time()
+    now = seconds * 1_000_000 + micros
+    fields: dict[Any, Any] = {
+        "boundary": "b",
+        "scope": "s",
+        "operation": "o",
+        "fingerprint": b"p",
+        "state": state,
+        "attempt": "old",
+        "token": now,
+        "attempts": 2,
+        "effects": "keyed",
+        "lease_until": now + lease * 1_000_000,
+        "created": now,
+        "updated": now,
+        "expires": now + CLOCKS.window,
+        "forget": now + CLOCKS.memory,
+        "version": 3,
+    }
+    if result is not None:
+        body = {} if result.body is None else {"result": result.body}
+        fields |= {**body, "media_type": result.media_type, "codec_version": result.codec_version}
+    node.hset(name, mapping=fields)
+    if state not in ("running", "unknown"):
+        node.pexpireat(name, (now + CLOCKS.memory) // 1000)
+    return node
+
+
+@pytest.mark.parametrize("result", [DONE, StoredResult(None, "text/plain", 3), StoredResult(b"", "a/b", 1), None])
+def test_a_hash_is_read_and_left_alone(backend: Backend, url: str, result: StoredResult | None) -> None:
+    key = secrets.token_bytes(32)
+    node = _hash(url, key, "completed", result=result)
+    before = node.hgetall(name_of(key))
+    found = run(read(backend.store, key), backend.client())
+    assert found is not None
+    assert (found.state, found.attempt, found.attempts, found.version, found.result) == (
+        "completed",
+        "old",
+        2,
+        3,
+        result,
+    )
+    assert (found.boundary, found.scope, found.operation, found.effects, found.fingerprint) == (
+        "b",
+        "s",
+        "o",
+        "keyed",
+        b"p",
+    )
+    met = run(claim(backend.store, _want(key)), backend.client())
+    assert (met.record, met.decision) == (found._replace(now=met.record.now), Decision.REPLAY)  # type: ignore[union-attr]
+    assert node.hgetall(name_of(key)) == before
+    assert node.pttl(name_of(key)) > 0
+
+
+def test_a_hash_that_runs_is_waited_for_and_its_owner_settles_it(backend: Backend, url: str) -> None:
+    """The owner may be of this version, or of the old one, which finds its hash."""
+    key, client = secrets.token_bytes(32), backend.client()
+    node = _hash(url, key, "running")
+    assert run(claim(backend.store, _want(key)), client)[0] is Decision.BUSY
+    assert node.type(name_of(key)) == b"hash"
+    record = run(read(backend.store, key), client)
+    assert record is not None
+    held = Ownership(key, "old", record.token, CLOCKS, transactional=False)
+    assert run(renew(backend.store, [held]), client) == {held}
+    assert node.type(name_of(key)) == b"string"
+    assert run(settle(backend.store, held, Transition.COMPLETE, DONE), client)
+    settled = run(read(backend.store, key), client)
+    assert settled is not None
+    assert (settled.result, settled.version, settled.attempts, settled.created) == (DONE, 5, 2, record.created)
+    assert node.pttl(name_of(key)) > 0
+
+
+def test_a_hash_that_has_lapsed_is_taken_over_and_the_old_version_runs_nothing(backend: Backend, url: str) -> None:
+    key, client = secrets.token_bytes(32), backend.client()
+    node = _hash(url, key, "running", lease=-1)
+    before = run(read(backend.store, key), client)
+    won = run(claim(backend.store, _want(key)), client)
+    assert isinstance(won, Won)
+    assert before is not None
+    assert won.record.token > before.token
+    assert (won.record.attempts, won.record.created, won.record.attempt) == (3, before.created, "first")
+    with pytest.raises(redis.exceptions.ResponseError, match="WRONGTYPE"):
+        node.eval(_OLD_CLAIM, 1, name_of(key))
+    after = run(read(backend.store, key), client)
+    assert after is not None
+    assert after._replace(now=won.record.now) == won.record
+
+
+def test_half_a_hash_is_no_record_to_an_operator(backend: Backend, url: str) -> None:
+    """A scan passes it over, as it does what is no record at all."""
+    key = secrets.token_bytes(32)
+    node = redis_masters(url).of_key(name_of(key))
+    node.hset(name_of(key), "attempt", "dead")
+    assert all(record.key != key for record in _scanned(backend))
+    node.delete(name_of(key))
+
+
+@pytest.mark.fault(83)
+def test_a_sweep_leaves_records_of_a_newer_retrysafe_alone(backend: Backend, url: str) -> None:
+    """They may mean something else behind their first byte."""
+    key, client = secrets.token_bytes(32), backend.client()
+    name, node = name_of(key), redis_masters(url).of_key(name_of(key))
+    won = run(claim(backend.store, _want(key)), client)
+    assert isinstance(won, Won)
+    packed: Any = node.get(name)
+    forgotten = packing._HEAD.pack(2, packing.number_of(State.COMPLETED), *[1] * 7, 1, 0)
+    node.set(name, forgotten + packed[packing._HEAD.size :])
+    run(sweep(backend.store, 100_000), client)
+    assert node.exists(name)
+    assert node.pttl(name) == -1
+    node.delete(name)
+
+
+def _scanned(backend: Backend) -> Iterator[Any]:
+    found = run(page(backend.store, Filter(), None), backend.client())
+    yield from found.records
+    while found.cursor is not None:
+        found = run(page(backend.store, Filter(), found.cursor), backend.client())
+        yield from found.records
 
 
 @pytest.mark.fault(39)

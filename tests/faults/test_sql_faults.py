@@ -753,7 +753,7 @@ class TestCancelledTransaction:
 
     def test_a_connection_with_an_open_transaction_is_discarded(self, migrated: str) -> None:
         """Whatever kept it from being rolled back."""
-        keeper = own.Own(psycopg_executor.Connecting(migrated))
+        keeper = own.Own(psycopg_executor.Connecting(migrated, lambda notice: None))
         with keeper.lent() as left_open:
             left_open.execute("BEGIN")
         with keeper.lent() as fresh:
@@ -761,7 +761,7 @@ class TestCancelledTransaction:
         keeper.close()
 
     async def test_a_connection_of_tasks_with_an_open_transaction_is_discarded(self, migrated: str) -> None:
-        keeper = own.AsyncOwn(psycopg_executor.AsyncConnecting(migrated))
+        keeper = own.AsyncOwn(psycopg_executor.AsyncConnecting(migrated, lambda notice: None))
         async with keeper.lent() as left_open:
             await left_open.execute("BEGIN")
         async with keeper.lent() as fresh:

@@ -333,9 +333,8 @@ def test_killed_sweepers_lose_nothing_while_others_claim(
         worker.start()
     kills = 0
     while standing(url) or any(worker.is_alive() for worker in workers):
-        with Child(
-            "sweeping", url, str(path) if archived else "", str(chance.randrange(2) if kills < 8 else 0)
-        ) as child:
+        suicidal = chance.choice(("before", "behind", "")) if kills < 8 else ""
+        with Child("sweeping", url, str(path) if archived else "", suicidal) as child:
             target = chance.randrange(0, 60)
             left = sum(standing(url).values())
             until(lambda: child.process.poll() is not None or sum(standing(url).values()) <= left - target)  # noqa: B023

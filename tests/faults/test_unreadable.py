@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary, KeyReused, ResultNotEncodable, ResultUnreadable, RetrysafeError
+from retrysafe.backends.redis import packing
 from retrysafe.backends.redis.store import name_of
 from retrysafe.protocol.fingerprint import MARKED
+from retrysafe.protocol.records import State
 from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import plain, run_sql
 from tests.stores.ageing import dynamodb_client, redis_masters
@@ -44,7 +46,9 @@ def _changing(store: str, key: bytes) -> Change:
         assert run_sql(plain(store), f"UPDATE retrysafe_records SET {name} = {literal} WHERE key_hash = {digest}") == 1
 
     def on_redis(name: str, value: Any) -> None:
-        redis_masters(store).of_key(name_of(key)).hset(name_of(key), name, value)
+        node = redis_masters(store).of_key(name_of(key))
+        packed: Any = node.get(name_of(key))
+        node.set(name_of(key), _repacked(key, packed, name, value), keepttl=True)
 
     def on_dynamodb(name: str, value: Any) -> None:
         kinds = {bytes: "B", int: "N", str: "S"}
@@ -59,6 +63,27 @@ def _changing(store: str, key: bytes) -> Change:
         )
 
     return {"redis": on_redis, "dynamodb": on_dynamodb}.get(store.partition(":")[0], on_sql)
+
+
+def _repacked(key: bytes, packed: bytes, name: str, value: Any) -> bytes:
+    """A record of Redis with another value."""
+    head = list(packing._HEAD.unpack_from(packed))
+    if name == "state":
+        head[1] = packing.number_of(State(value)) if value in set(State) else _LATER_STATE
+        return packing._HEAD.pack(*head) + packed[packing._HEAD.size :]
+    record = packing.unpacked(key, packed, 0)
+    if name == "fingerprint":
+        record = record._replace(fingerprint=value)
+    else:
+        assert record.result is not None
+        record = record._replace(result=record.result._replace(**{{"result": "body"}.get(name, name): value}))
+    claimed: Any = record
+    claim = packing.claim_part(claimed)
+    return packing._HEAD.pack(*head[:-1], len(claim)) + claim + packing.result_part(record.result)
+
+
+_LATER_STATE = 9
+"""How Redis has a state of a later version: as a number that this one has no name for."""
 
 
 def _refused(boundary: Boundary, error: type[RetrysafeError], text: str) -> None:
@@ -136,7 +161,22 @@ def test_a_state_of_a_later_version(store: str, make: Making) -> None:
     else:
         _changing(store, key)("state", "archived")
     try:
-        _refused(boundary, ResultUnreadable, "Its record is 'archived', which only a newer retrysafe understands")
+        state = _LATER_STATE if store.startswith("redis") else "archived"
+        _refused(boundary, ResultUnreadable, f"Its record is '{state}', which only a newer retrysafe understands")
     finally:
         if not store.startswith("sqlite"):
             _changing(store, key)("state", "completed")  # the server is shared with tests that look through all of it
+
+
+@pytest.mark.parametrize("store", ["redis"], indirect=True)
+def test_a_form_of_a_later_version(store: str, make: Making) -> None:
+    """Nothing is written to it, whatever it says behind its first byte."""
+    boundary = make(store)
+    key = _settled(boundary)
+    node = redis_masters(store).of_key(name_of(key))
+    packed: Any = node.get(name_of(key))
+    node.set(name_of(key), bytes((packing.FORMAT + 1,)) + packed[1:])
+    try:
+        _refused(boundary, ResultUnreadable, "has the format 2, which only a newer retrysafe understands")
+    finally:
+        node.set(name_of(key), packed)

@@ -113,17 +113,37 @@ async def test_k7_other_methods_pass_untouched(place: Place, method: str) -> Non
     assert app.runs == 2
 
 
-@pytest.mark.parametrize("kind", ["lifespan", "websocket"])
-async def test_k7_other_scopes_pass_untouched(place: Place, kind: str) -> None:
+async def test_k7_other_scopes_pass_untouched(place: Place) -> None:
     seen: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         seen.append((scope, receive, send))
 
-    scope: dict[str, Any] = {"type": kind}
+    scope: dict[str, Any] = {"type": "websocket"}
     await guarded(app, place, required=True)(scope, print, repr)  # type: ignore[arg-type]
     assert seen[0][0] is scope
     assert seen[0][1:] == (print, repr)
+
+
+async def test_k7_an_application_starts_and_ends_as_it_would_without_the_middleware(place: Place) -> None:
+    came, sent = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}], list[Any]()
+    asked, scope = iter(came), {"type": "lifespan", "state": {}}
+
+    async def app(given: Any, receive: Any, send: Any) -> None:
+        assert given is scope
+        assert [await receive(), await send({"type": "lifespan.startup.complete"}), await receive()] == [
+            came[0], None, came[1]
+        ]  # fmt: skip
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def receive() -> Any:
+        return next(asked)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await guarded(app, place, required=True)(scope, receive, send)
+    assert [message["type"] for message in sent] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
 @pytest.mark.fault(74)

@@ -13,7 +13,7 @@ from tests.messaging.harnesses import BENCHES
 
 def applying(store: str) -> Any:
     """A handler that writes each message into the table ``applied`` of a SQLite file."""
-    boundary = Boundary("inventory", store=store, effects="transactional", window="24h", observers=())
+    boundary = Boundary("inventory", store=store, effects="transactional", window="15d", observers=())
 
     @Inbox(boundary).handler("inventory", backoff_base="10ms", backoff_max="50ms", max_crashes=1000)
     def apply(message: InboxMessage[Any]) -> None:

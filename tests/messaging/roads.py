@@ -8,17 +8,20 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import Literal
 
+from tests.faults.proxies.framing_kafka import led_by, size_of
+
 Moment = Literal["frame lost", "after the frame"]
 
 
 class Road:
     """Leads from a port of its own to a broker.
 
-    ``frames``: "amqp" counts the frames of AMQP 0-9-1, None whatever arrives at a time.
+    ``scheme``: what it speaks; it counts the frames of AMQP 0-9-1 ("amqp") and the messages of Kafka ("kafka"), of
+    anything else whatever arrives at a time.
     """
 
-    def __init__(self, host: str, port: int, frames: Literal["amqp"] | None = None) -> None:
-        self._target, self._frames = (host, port), frames
+    def __init__(self, host: str, port: int, scheme: str = "") -> None:
+        self._target, self._scheme = (host, port), scheme
         self._listener: socket.socket | None = None
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
@@ -88,7 +91,9 @@ class Road:
                         return
 
     def _size(self, data: bytes) -> int:
-        if self._frames is None:
+        if self._scheme == "kafka":
+            return size_of(data) or 0
+        if self._scheme != "amqp":
             return len(data)
         if data.startswith(b"AMQP"):
             return 8 if len(data) >= 8 else 0
@@ -105,7 +110,7 @@ class Road:
             if cut:
                 self.cut_at = None
         if not (cut and self.moment == "frame lost"):
-            target.sendall(frame)
+            target.sendall(led_by(frame, self._target[1], self.port) if self._scheme == "kafka" else frame)
         return cut
 
 

@@ -16,6 +16,7 @@ from retrysafe import Boundary
 from retrysafe.messaging import Inbox, InboxMessage, Subscription
 from retrysafe.messaging.brokers.memory.broker import MemoryBroker, MemoryConsumer
 from retrysafe.protocol.messages import Delivery
+from retrysafe.protocol.redelivery_policy import HandleResult
 from tests.messaging.inboxes import envelope
 
 MESSAGES = [f"m{n}" for n in range(4)]
@@ -30,24 +31,34 @@ class Again(MemoryConsumer):
 
 
 async def main(url: str, boundary: str, table: str, first: bool) -> None:
-    active, all_begun = set[str](), asyncio.Event()
+    beside, begun, all_begun = 0, set[str](), asyncio.Event()
     inbox = Inbox(Boundary(boundary, store=url, effects="transactional", window="7d", observers=()))
 
     @inbox.handler("stock", max_crashes=3)
     async def handle(message: InboxMessage[Any]) -> None:
         name = message.envelope.id
-        active.add(name)
-        if len(active) == len(MESSAGES):
+        begun.add(name)
+        if len(begun) == len(MESSAGES):
             all_begun.set()
         if name == POISON:
             if first:
                 await all_begun.wait()
             os.kill(os.getpid(), signal.SIGKILL)
-        if first or len(active) > 1:
+        if first or beside > 1:
             await asyncio.Event().wait()
         await message.tx.execute(f"INSERT INTO {table} VALUES ('{name}')")
-        active.remove(name)
 
+    ahandle = handle.ahandle
+
+    async def counted(*given: Any, **options: Any) -> HandleResult:
+        nonlocal beside
+        beside += 1
+        try:
+            return await ahandle(*given, **options)
+        finally:
+            beside -= 1
+
+    handle.ahandle = counted  # type: ignore[method-assign]
     broker = MemoryBroker()
     consumer = Again(broker, ("orders",), None)
     broker.publisher().publish([envelope(name, key=name) for name in MESSAGES])

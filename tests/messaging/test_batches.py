@@ -222,3 +222,5 @@ def test_a_batch_needs_transactions(world: World) -> None:
         world.inbox(effects="keyed").batch_handler("stock")
     with pytest.raises(ConfigurationError, match="max_batch="):
         world.inbox().set_handler("stock", max_batch=0)
+    with pytest.raises(ConfigurationError, match="batch_bytes="):
+        world.inbox().batch_handler("stock", batch_bytes=0)

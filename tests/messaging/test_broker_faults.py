@@ -19,10 +19,11 @@ from tests.conftest import require
 from tests.faults.helpers import Told, auntil
 from tests.faults.redis_servers import Server
 from tests.messaging.harnesses.base import OnARoad
+from tests.messaging.harnesses.kafka import kafka
 from tests.messaging.harnesses.rabbitmq import Rabbit, rabbitmq
 from tests.messaging.harnesses.redis_streams import redis_streams
 from tests.messaging.harnesses.webhook import webhook
-from tests.messaging.rabbitmq_servers import RabbitMQServer
+from tests.messaging.own_brokers import RabbitMQServer
 from tests.messaging.test_operating import Place
 from tests.proving.effort import chance_of, effort
 
@@ -65,7 +66,12 @@ def check(outbox: Place, arrived: Sequence[Envelope], ids: Sequence[str]) -> Non
 async def road_to(kind: str) -> AsyncIterator[OnARoad]:
     if kind != "webhook":
         require(kind)
-    made = {"rabbitmq": rabbitmq, "redis": lambda: redis_streams(sync=False), "webhook": lambda: webhook(sync=False)}
+    made = {
+        "kafka": kafka,
+        "rabbitmq": rabbitmq,
+        "redis": lambda: redis_streams(sync=False),
+        "webhook": lambda: webhook(sync=False),
+    }
     async with made[kind]() as publishing:  # type: ignore[operator]
         yield publishing
 
@@ -73,7 +79,7 @@ async def road_to(kind: str) -> AsyncIterator[OnARoad]:
 @pytest.mark.fault(51)
 @pytest.mark.prove
 @pytest.mark.parametrize("moment", ["frame lost", "after the frame"])
-@pytest.mark.parametrize("kind", ["rabbitmq", "redis", "webhook"])
+@pytest.mark.parametrize("kind", ["kafka", "rabbitmq", "redis", "webhook"])
 async def test_the_connection_is_cut_at_every_frame(
     kind: str, moment: Any, outbox: Place, request: pytest.FixtureRequest
 ) -> None:
@@ -83,7 +89,7 @@ async def test_the_connection_is_cut_at_every_frame(
         arrived: list[Envelope] = []
         relay = relay_of(outbox, publishing.publisher)
         road = publishing.road
-        step = effort({"rabbitmq": 4, "redis": 2}.get(kind, 1), 1)
+        step = effort({"kafka": 4, "rabbitmq": 4, "redis": 2}.get(kind, 1), 1)
         for k in range(chance_of(request.node.name).randint(1, step), MOST_FRAMES, step):
             ids += outbox.write(*(Message(publishing.topic, n, key="AB"[n % 2]) for n in range(3)))
             road.moment, road.cut_at, road.seen = moment, k, 0
@@ -92,11 +98,11 @@ async def test_the_connection_is_cut_at_every_frame(
             road.cut_at = None
             if uncut:
                 break
-            if kind == "rabbitmq":
+            if kind in ("kafka", "rabbitmq"):
                 await publishing.publisher.aclose()  # the handshake has frames too
         else:
             pytest.fail("there were more frames than that")
-        assert k > (5 if kind == "rabbitmq" else 3)  # the Redis client sends a batch in few pieces
+        assert k > (5 if kind in ("kafka", "rabbitmq") else 3)  # the Redis client sends a batch in few pieces
         arrived += await publishing.arrived()
         check(outbox, arrived, ids)
 

@@ -27,14 +27,15 @@ from tests.faults.redis_servers import Server
 from tests.messaging.applying import applying
 from tests.messaging.harnesses import bench
 from tests.messaging.harnesses.base import PARTITIONS
+from tests.messaging.harnesses.kafka import KafkaBench
 from tests.messaging.harnesses.rabbitmq import RabbitMQBench
 from tests.messaging.harnesses.redis_streams import RedisBench
-from tests.messaging.rabbitmq_servers import RabbitMQServer
+from tests.messaging.own_brokers import RabbitMQServer
 from tests.proving.effort import chance_of, effort
 
-AnyBench = RabbitMQBench | RedisBench
+AnyBench = KafkaBench | RabbitMQBench | RedisBench
 KINDS: tuple[Kind, ...] = ("before", "after", "mid-message")
-REMOTE = ("rabbitmq", "redis")
+REMOTE = ("kafka", "rabbitmq", "redis")
 
 
 @pytest.fixture(params=REMOTE)
@@ -123,7 +124,7 @@ async def test_an_ack_that_cannot_be_told_raises_nothing(broker: AnyBench) -> No
 # ---------------------------------------------------------------- brokers that die
 
 
-@pytest.fixture(params=REMOTE)
+@pytest.fixture(params=["rabbitmq", "redis"])  # Kafka is killed in the pipeline
 async def mortal(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Any, AnyBench]]:
     """A broker of the test's own."""
     require(request.param)

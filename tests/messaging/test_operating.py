@@ -648,6 +648,25 @@ def test_a_relay_that_cannot_work_says_so_at_once(postgresql: str) -> None:
         pass
 
 
+async def test_a_database_that_is_cancelled_within_ends_no_relay(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a driver does whose connection's task ends under it."""
+    relay, torn = place.relay(AsyncMemoryPublisher()), [True]
+    check = relay._backend.acheck
+
+    async def acheck(client: Any) -> None:
+        if torn:
+            torn.pop()
+            raise asyncio.CancelledError
+        await check(client)
+
+    monkeypatch.setattr(relay._backend, "acheck", acheck)
+    place.write(Message("a", 1))
+    async with relay:
+        await auntil(lambda: relay._task.done() or not place.sql("SELECT 1 FROM retrysafe_outbox"))
+        assert not relay._task.done()
+    assert torn == []
+
+
 async def test_a_publisher_that_is_cancelled_within_ends_no_relay(place: Place) -> None:
     """As a client does whose connection's task ends under it: nobody can tell what became of the messages."""
 

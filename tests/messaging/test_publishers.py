@@ -196,6 +196,28 @@ async def _nothing() -> list[Envelope]:
     return []
 
 
+async def test_what_is_not_confirmed_in_time_is_read_before_anything_else_is_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the broker read later would come after what is published next."""
+    from retrysafe.messaging.brokers.rabbitmq import publisher as module
+
+    async def late(wire: Any, parcels: Any, within: float) -> list[BaseException | None]:
+        wires.append(wire)
+        await confirmed(wire, parcels, within)
+        return [TimeoutError()] * len(parcels)
+
+    confirmed, wires = module.confirmed, list[Any]()
+    require("rabbitmq")
+    async for bench in _rabbitmq(f"test-{secrets.token_hex(6)}"):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "confirmed", late)
+            (said,) = await bench.publish(bench.envelope(1))
+        assert (said.status, wires[0].is_closed) == (PublishStatus.STALLED, True)
+        assert await bench.publish(bench.envelope(2)) == [ACKED]
+        assert [one.id for one in await bench.arrived()] == ["id-1", "id-2"]
+
+
 @pytest.fixture
 async def redis_bench() -> AsyncIterator[Bench]:
     require("redis")

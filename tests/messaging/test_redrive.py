@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from retrysafe.claims import lease
 from retrysafe.messaging import DeadLetterFilter, Handler, Inbox, InboxMessage, InboxOperator
 from retrysafe.messaging.inbox import procedures
 from tests.messaging.inboxes import World, envelope
@@ -154,3 +156,50 @@ def test_a_letter_whose_gap_nobody_fills_stays_dead(world: World) -> None:
     redriven(world, handle)
     assert [one.became for one in handle.handle_marked()] == ["dead"]
     assert handle.handle_marked() == []
+
+
+@pytest.mark.fault(55)
+@pytest.mark.parametrize("colour", ["sync", "async"])
+async def test_who_has_lost_the_lease_handles_no_more_of_them(
+    colour: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox, broken = world.inbox(effects="keyed", lease="10m"), [True]
+    real, seen = lease.clock, []
+
+    def take(message: InboxMessage[Any]) -> None:
+        if broken:
+            raise ValueError("broken")
+        seen.append(message.envelope.id)
+        monkeypatch.setattr(lease, "clock", lambda: real() + 31)
+
+    async def atake(message: InboxMessage[Any]) -> None:
+        take(message)
+
+    make = inbox.handler(f"prices-{inbox.boundary.name}", max_attempts=1)
+    handle: Handler[..., Any] = make(take if colour == "sync" else atake)
+    for number in (1, 2):
+        assert (await handle.ahandle(envelope(number, sequence=number))).became == "dead"
+    broken.clear()
+    redriven(world, handle)
+    for number in (1, 2):
+        assert [one.became for one in await handle.ahandle_marked()] == ["handled"]
+        assert len(seen) == number
+        monkeypatch.undo()
+    assert world.letters(inbox) == []
+    await inbox.boundary.aclose()
+
+
+@pytest.mark.parametrize("world", ["sqlite"], indirect=True)
+def test_all_letters_that_a_person_chose_are_marked_or_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a consumer could meet a gap between those that are marked, and bury them once more."""
+    monkeypatch.setattr(procedures, "AT_ONCE", 1)
+    inbox = world.inbox()
+    handle = strict(world, inbox, [True])
+    buried(handle, (1, 2))
+    with world.connected() as perform:
+        marked = "EXISTS (SELECT 1 FROM retrysafe_inbox_dead WHERE redrive IS NOT NULL)"
+        refused = f"WHEN {marked} BEGIN SELECT RAISE(ABORT, 'one is marked'); END"
+        perform(f"CREATE TRIGGER one BEFORE UPDATE ON retrysafe_inbox_dead {refused}")
+    with pytest.raises(sqlite3.Error, match="one is marked"):
+        redriven(world, handle)
+    assert [one.marked for one in world.letters(inbox)] == [False, False]

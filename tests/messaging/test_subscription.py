@@ -105,6 +105,23 @@ async def test_a_storm_of_duplicates_is_applied_once_and_in_order(coroutine: boo
 
 
 @ONE
+async def test_a_batch_is_bounded_in_bytes(world: World) -> None:
+    sizes: list[int] = []
+
+    def handle(messages: list[Any]) -> None:
+        sizes.append(len(messages))
+
+    handler = world.inbox().set_handler("stock", batch_bytes=2500)(handle)
+    broker = MemoryBroker()
+    broker.put([envelope(n, n)._replace(payload=b'"%b"' % (b"." * 998)) for n in range(9)])
+    async with Subscription(Recording(broker), handler, lanes=1):
+        await until(lambda: not broker.depth())
+    assert sum(sizes) == 9
+    assert max(sizes) <= 3
+    await world.boundaries[-1].aclose()
+
+
+@ONE
 async def test_a_message_that_is_handled_after_a_failure_leaves_no_note(world: World) -> None:
     inbox, failed = world.inbox(), set[str]()
     with world.connected() as look:

@@ -21,13 +21,15 @@ from tests.pipeline.running import Run, perform
 def main() -> int:
     """Run on each broker, print what happened, and check."""
     parser = argparse.ArgumentParser(prog="python -m tests.pipeline", description=__doc__)
-    parser.add_argument("brokers", nargs="*", metavar="BROKER", help=f"of {', '.join(KINDS)} (default: rabbitmq redis)")
+    parser.add_argument(
+        "brokers", nargs="*", metavar="BROKER", help=f"of {', '.join(KINDS)} (default: rabbitmq redis kafka)"
+    )
     parser.add_argument("--orders", type=int, default=100_000)
     parser.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="between two kills, on average")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(100_000))
     options = parser.parse_args()
     broken = 0
-    for kind in options.brokers or ("rabbitmq", "redis"):
+    for kind in options.brokers or ("rabbitmq", "redis", "kafka"):
         with database(os.environ["RETRYSAFE_TEST_POSTGRESQL"]) as url, tempfile.TemporaryDirectory() as folder:
             run = Run(kind, KINDS[kind].url(Path(folder)), url, options.orders, options.every, options.seed)
             print(f"{kind}: {options.orders} orders, seed {options.seed}", flush=True)

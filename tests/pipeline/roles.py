@@ -29,7 +29,9 @@ def relay(database: str, where: str, topic: str) -> None:
 def inventory(database: str, where: str, topic: str) -> None:
     """Take what was ordered from the stock."""
     store = database.replace("postgresql://", "postgresql+asyncpg://")
-    boundary = Boundary("inventory", store=store, effects="transactional")
+    boundary = Boundary(
+        "inventory", store=store, effects="transactional", window="15d"
+    )  # longer than Kafka keeps messages
     inbox = Inbox(boundary)
 
     @inbox.handler("inventory", max_crashes=1000)  # they are innocent

@@ -13,12 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 
+from tests.messaging.own_brokers import OwnBroker
 from tests.pipeline import books, roles
 from tests.pipeline.books import Audit
 from tests.pipeline.brokers import GROUP, KINDS, broker, place
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-PRELOADED = ["tests.pipeline.roles", "psycopg", "asyncpg", "aio_pika", "redis.asyncio"]
+PRELOADED = ["tests.pipeline.roles", "psycopg", "asyncpg", "aio_pika", "redis.asyncio", "confluent_kafka"]
 EACH = 3
 """How many relays, and how many inboxes."""
 PATIENCE = 60.0
@@ -37,7 +38,10 @@ class Run:
     """Seconds between two kills."""
     seed: int
     tell: Callable[[str], None] = print
+    server: OwnBroker | None = None
+    """The broker, if it is to be killed too, and started again: once, when a third is applied."""
     kills: dict[str, int] = field(default_factory=lambda: {"relay": 0, "inventory": 0})
+    broker_kills: int = 0
     applied: int = 0
     seconds: float = 0.0
     left: int = 0
@@ -84,8 +88,9 @@ class Six:
             assert process.exitcode is None, f"a process of {role} ended by itself: {process.exitcode}"
 
     def kill_one(self, chance: random.Random) -> None:
-        """SIGKILL one of the six, and replace it."""
-        place = chance.randrange(len(self._places))
+        """SIGKILL one of the six, and replace it: one of the role that was killed less often."""
+        least = min(self._run.kills, key=self._run.kills.__getitem__)
+        place = chance.choice([place for place, (role, _) in enumerate(self._places) if role == least])
         role, process = self._places[place]
         process.kill()
         process.join()
@@ -137,6 +142,10 @@ async def _kill(six: Six, run: Run, chance: random.Random, over: asyncio.Event) 
         if over.is_set():
             return
         six.check()
+        if run.server is not None and not run.broker_kills and run.applied > run.orders // 3:
+            await asyncio.to_thread(run.server.kill)
+            await asyncio.to_thread(run.server.start)
+            run.broker_kills += 1
         if run.applied > last:  # else a slow machine would do nothing but start processes
             last = run.applied
             await asyncio.to_thread(six.kill_one, chance)

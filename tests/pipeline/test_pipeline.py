@@ -1,10 +1,11 @@
 """Orders through outbox, three relays, a broker and three inboxes, while all six are killed. Counted in the tables.
 
-The long run, 100,000 orders on RabbitMQ and on Redis Streams, is ``make pipeline``.
+The long run, 100,000 orders on RabbitMQ, Redis Streams and Kafka, is ``make pipeline``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from threading import Event
@@ -13,10 +14,12 @@ import psycopg
 import pytest
 
 from tests.conftest import require
+from tests.messaging.own_brokers import KafkaServer
 from tests.pipeline import books
 from tests.pipeline.books import Audit, audit, database, take_orders
 from tests.pipeline.brokers import KINDS
 from tests.pipeline.running import Run, perform
+from tests.proving.effort import effort
 
 ORDERS = 1_500
 INSERT = "INSERT INTO applied (order_id, customer, number)"
@@ -33,6 +36,25 @@ async def test_every_order_is_applied_once_and_in_order_whoever_is_killed(kind: 
     assert found.kept(ORDERS), found
     assert run.left == 0
     assert min(run.kills.values()) > 0
+
+
+@pytest.mark.fault(7, 9, 50, 51)
+@pytest.mark.prove
+async def test_every_order_is_applied_once_and_in_order_although_the_broker_is_killed_too(postgresql: str) -> None:
+    """On a Kafka of the test's own, which is killed and started again in the middle."""
+    require("kafka")
+    orders = effort(500, 20_000)
+    server = await asyncio.to_thread(KafkaServer)
+    try:
+        with database(postgresql) as url:
+            run = Run("kafka", server.url, url, orders, every=effort(0.5, 1.0), seed=1, server=server)
+            found = await perform(run)
+    finally:
+        await asyncio.to_thread(server.close)
+    assert found.kept(orders), found
+    assert run.left == 0
+    assert min(run.kills.values()) > 0
+    assert run.broker_kills == 1
 
 
 @pytest.mark.parametrize(

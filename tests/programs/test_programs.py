@@ -131,9 +131,10 @@ def _conclude(word: Settlement) -> Any:
 
 
 def paths(name: str, replies: Replies = replies) -> list[Path]:
-    """All paths of a program; fewer than two would mean that nothing was tried."""
+    """All paths of a program; fewer than two would mean that nothing was tried. The errors are those of the store."""
     found = list(every_path(PROGRAMS[name], replies))
     assert len(found) > 2
+    assert [path.error for path in found if path.error not in (None, *FAILURES)] == []
     return found
 
 
@@ -338,10 +339,11 @@ def test_settled_means_accepted_or_found_there_under_the_own_attempt_and_token(e
     for path in paths(str(event)):
         if path.error is not None:
             continue
-        if path.told[-1] is True:
+        found = path.told[-1]
+        assert found is not False, "nobody has looked whether it was settled before"
+        if found is True:
             assert path.outcome is True
         else:
-            found = path.told[-1]
             mine = found is not None and (found.attempt, found.token) == ("me", 7)
             assert path.outcome is (mine and found.state is RULES[event].target)
         accepted += path.outcome

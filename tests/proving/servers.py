@@ -6,7 +6,18 @@ import os
 from contextlib import closing, suppress
 from importlib.metadata import PackageNotFoundError, version
 
-LIBRARIES = ("psycopg", "asyncpg", "pymysql", "asyncmy", "sqlalchemy", "redis", "boto3", "aiobotocore", "django")
+LIBRARIES = (
+    "psycopg",
+    "asyncpg",
+    "pymysql",
+    "asyncmy",
+    "sqlalchemy",
+    "redis",
+    "confluent-kafka",
+    "boto3",
+    "aiobotocore",
+    "django",
+)
 
 
 def server_versions() -> dict[str, str]:

@@ -91,3 +91,10 @@ def test_text_that_does_not_occur_once_is_refused() -> None:
 def test_what_does_not_compile_is_refused() -> None:
     with pytest.raises(SyntaxError):
         broken(f"def f():\n    {PROBE.old}\n", PROBE._replace(new="return ("))
+
+
+def test_what_makes_a_plain_function_of_a_generator_is_refused() -> None:
+    steps = "def steps():\n    answer = yield 1\n    return answer\n"
+    with pytest.raises(ValueError, match="steps is a generator"):
+        broken(steps, PROBE._replace(old="answer = yield 1", new="answer = None"))
+    assert broken(steps, PROBE._replace(old="return answer", new="return None"))

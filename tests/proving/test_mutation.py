@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.proving.mutation import HERE, KILLED, SURVIVED, TIMEOUT, Mutant, changed, counted, document, ending
+from tests.proving.mutation import HERE, KILLED, ROOT, SURVIVED, TIMEOUT, Mutant, changed, counted, document, ending
 
 
 def test_what_no_test_reaches_has_survived_and_what_was_not_judged_is_an_error() -> None:
@@ -36,3 +36,13 @@ def test_every_equivalent_has_a_reason_and_stands_once() -> None:
     reasons = json.loads((HERE / "equivalents.json").read_text(encoding="utf-8"))
     assert [one for one in reasons if set(one) != {"file", "before", "after", "why"} or not one["why"]] == []
     assert len({(one["file"], one["before"], one["after"]) for one in reasons}) == len(reasons)
+
+
+def test_every_equivalent_is_of_text_that_is_in_the_source() -> None:
+    reasons = json.loads((HERE / "equivalents.json").read_text(encoding="utf-8"))
+    core = ROOT / "src" / "retrysafe"
+    sources = {
+        file: " ".join((core / file).read_text(encoding="utf-8").split()) for file in {one["file"] for one in reasons}
+    }
+    assert [one["before"] for one in reasons if " ".join(one["before"].split()) not in sources[one["file"]]] == []
+    assert [one["before"] for one in reasons if one["before"] == one["after"]] == []

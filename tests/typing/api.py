@@ -37,6 +37,7 @@ from retrysafe import (
     SchemaOutdated,
     StoredFailure,
     StoredResult,
+    StoreMisconfigured,
     StoreUnavailable,
     current,
     layered,
@@ -190,6 +191,7 @@ def errors(error: RetrysafeError) -> None:
             | ResultUnreadable()
             | RetryTransaction()
             | SchemaOutdated()
+            | StoreMisconfigured()
             | StoreUnavailable()
         ):
             assert_type(error.detail, str)

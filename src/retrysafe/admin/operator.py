@@ -7,7 +7,7 @@ import getpass
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from types import TracebackType
@@ -19,31 +19,40 @@ from retrysafe.backends.backend import Backend, Schema
 from retrysafe.backends.driver import arun, run
 from retrysafe.claims.codec import JSONCodec, encode_failure
 from retrysafe.claims.encryption import MEDIA_TYPE as ENCRYPTED
-from retrysafe.claims.encryption import Bound, Keyring, label_of, sealed
+from retrysafe.claims.encryption import Bound, Keyring, label_of, opened, sealed
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol import keys, procedures
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.procedures import Change, read
 from retrysafe.protocol.records import (
+    Count,
     EffectiveState,
     Filter,
     Finding,
     Key,
     Layered,
     Outcome,
+    Page,
     Record,
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Steps
-from retrysafe.protocol.store import Capabilities
+from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.store import BatchStore, Capabilities
 from retrysafe.protocol.transitions import RULES, Transition, resolution
 
 R = TypeVar("R")
 ANY = Filter()
 SHORTEST_PREFIX = 4
 """Fewer hex digits than this name no key."""
+MOST_COUNTED = 10_000
+"""Records that are looked at for a count, unless another number is given."""
+SAMPLE = 2_000
+"""Records of a sample."""
+BATCH = 100
+"""Records, or messages, of one step of a change to many."""
+UNKNOWN = frozenset({EffectiveState.UNKNOWN})
 
 
 class Clock(NamedTuple):
@@ -51,6 +60,24 @@ class Clock(NamedTuple):
 
     ahead: float
     within: float
+
+
+class Batch(NamedTuple):
+    """A step of a change to many: how many were changed, how many were not as expected any more, and where to go on.
+
+    ``cursor`` is None when it was the last one.
+    """
+
+    changed: int
+    unchanged: int
+    cursor: str | None
+
+
+class Sample(NamedTuple):
+    """Records of a store, without results; ``whole`` if these are all there are."""
+
+    records: list[Record]
+    whole: bool
 
 
 class Status(NamedTuple):
@@ -106,26 +133,65 @@ class Operator:
         return keys.lookup(self._secret, boundary, scope, operation or boundary, keys.parse(key))
 
     def matching(self, digits: str, wanted: Filter = ANY, *, limit: int = 10) -> list[Record]:
-        """Records whose hash begins with these hex digits, as shown in the log; by a scan, unless all 64 are given."""
-        digits = digits.lower()
-        if not (SHORTEST_PREFIX <= len(digits) <= 64 and set(digits) <= set("0123456789abcdef")):
-            raise ConfigurationError(f"A hash is {SHORTEST_PREFIX} to 64 hex digits, not {digits!r}.")
+        """Records whose hash begins with these hex digits, as shown in the log."""
+        digits = check_digits(digits)
         if len(digits) == 64:
             record = self.show(bytes.fromhex(digits))
             return [record] if record is not None and wanted.takes(record) else []
-        return list(islice(self.each(wanted, also=lambda record: record.key.hex().startswith(digits)), limit))
+        return list(islice(self.each(wanted._replace(digits=digits)), limit))
+
+    def locate(
+        self, key: Key, *, boundary: str | None = None, operation: str | None = None, scope: str | None = None
+    ) -> list[Record]:
+        """The records of a key under each boundary, operation and scope that a sample of the store has.
+
+        What is given is not looked for; a rare combination that the sample lacks is found only if all are given.
+        """
+        named = (boundary, operation, scope)
+        known = {(one.boundary, one.operation, one.scope) for one in self.sample().records}
+        if boundary is not None:
+            known.add((boundary, operation or boundary, scope or ""))
+        fitting = sorted(
+            one for one in known if all(name in (None, part) for name, part in zip(named, one, strict=True))
+        )
+        hashes = [self.hash_of(key, boundary=one, operation=two, scope=three) for one, two, three in fitting]
+        store = self._backend.store
+        if not isinstance(store, BatchStore):
+            return [record for one in hashes if (record := self.show(one)) is not None]
+        pages = (hashes[start : start + procedures.PAGE] for start in range(0, len(hashes), procedures.PAGE))
+        return [record for page in pages for record in self._look(ask(store.read_many(page))).values()]
 
     # ------------------------------------------------------------ looking
 
-    def each(self, wanted: Filter = ANY, *, also: Callable[[Record], bool] | None = None) -> Iterator[Record]:
-        """The records that match ``wanted`` and ``also``, without results, read page by page."""
+    def each(self, wanted: Filter = ANY) -> Iterator[Record]:
+        """The records that match ``wanted``, without results, read page by page."""
         cursor: str | None = None
         while True:
-            page = self._look(procedures.page(self._backend.store, wanted, cursor))
-            yield from page.records if also is None else filter(also, page.records)
+            page = self.page(wanted, cursor, procedures.PAGE)
+            yield from page.records
             cursor = page.cursor
             if cursor is None:
                 return
+
+    def page(self, wanted: Filter = ANY, cursor: str | None = None, limit: int = 100) -> Page:
+        """One page of the records that match, without results.
+
+        It takes no longer when nothing matches: a database looks at a few thousand records. So a page with few
+        records, or none, is not the last one while it has a cursor.
+        """
+        return self._look(procedures.page(self._backend.store, wanted, cursor, limit))
+
+    def count(self, wanted: Filter = ANY, most: int = MOST_COUNTED) -> Count:
+        """The number of records that match among the first ``most``; unknown ones are found among all."""
+        return self._look(procedures.count(self._backend.store, wanted, most))
+
+    def sample(self, size: int = SAMPLE) -> Sample:
+        """Some records, without results: all if there are no more, else chosen at random by their hashes."""
+        records, cursor = self._look(procedures.page(self._backend.store, ANY, None, size))
+        while cursor is not None and len(records) < size:
+            more, cursor = self._look(procedures.page(self._backend.store, ANY, cursor, size - len(records)))
+            records += more
+        return Sample(records, whole=cursor is None)
 
     def find(
         self,
@@ -174,6 +240,28 @@ class Operator:
             return None
         return Clock(record.now / 1e6 - (before + after) / 2, (after - before) / 2)
 
+    def reveal(self, seen: Record, *, reason: str = "") -> StoredResult | None:
+        """The stored result of a record, which may be confidential; that it was shown is audited first.
+
+        It is decrypted if ``encryption`` has its key.
+        """
+        self._write("intent", {**self._entry("revealed", seen), "reason": reason})
+        record = self.show(seen.key)
+        return None if record is None else self.plain(record)
+
+    def plain(self, record: Record) -> StoredResult | None:
+        """The stored result of a record, decrypted if ``encryption`` has its key."""
+        stored = record.result
+        if stored is None or self._encryption is None or stored.media_type != ENCRYPTED:
+            return stored
+        bound = Bound(record.boundary, record.scope, record.operation, record.key, record.state)
+        return opened(self._encryption, stored, bound)
+
+    def note(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Audit what is about to happen to something that is no key, such as a message."""
+        entry = {"id": os.urandom(8).hex(), "event": event, "store": self._backend.address, "actor": self.actor}
+        self._write("intent", {**entry, **fields})
+
     # ------------------------------------------------------------ changing
 
     def resolve(self, seen: Record, outcome: Outcome, *, result: Any = None, reason: str = "") -> Change:
@@ -206,6 +294,30 @@ class Operator:
             )
         return sealed(self._encryption, stored, Bound(seen.boundary, seen.scope, seen.operation, seen.key, target))
 
+    def resolve_batch(
+        self,
+        wanted: Filter,
+        outcome: Outcome,
+        *,
+        cursor: str | None = None,
+        limit: int = BATCH,
+        result: Any = None,
+        reason: str = "",
+    ) -> Batch:
+        """Settle up to ``limit`` of the unknown keys that match, as `resolve` does each; go on at the batch's cursor.
+
+        Repeating a batch is harmless: what it has settled is not unknown any more. ``until`` in ``wanted`` keeps out
+        keys that become unknown after the selection was looked at.
+        """
+        resolution(outcome)
+        page = self.page(wanted._replace(states=UNKNOWN), cursor, limit)
+        changed = 0
+        for listed in page.records:
+            seen = self.show(listed.key)  # with the result of its attempt, which shows whether the boundary encrypts
+            if seen is not None and (seen.attempt, seen.version) == (listed.attempt, listed.version):
+                changed += self.resolve(seen, outcome, result=result, reason=reason).done
+        return Batch(changed, len(page.records) - changed, page.cursor)
+
     def release(self, seen: Record, *, reason: str = "") -> Change:
         """Let the next attempt run an unknown key: its effect did not happen, and its attempt has ended."""
         return self.resolve(seen, "released", reason=reason)
@@ -236,10 +348,7 @@ class Operator:
     def _change(self, name: str, seen: Record, after: str, steps: Steps[Change], fields: Mapping[str, Any]) -> Change:
         """Make a change between the two entries of its audit, and emit an event if it was made."""
         self._check()
-        entry = {"id": os.urandom(8).hex(), "event": name, "store": self._backend.address, "actor": self.actor}
-        entry |= {"boundary": seen.boundary, "scope": seen.scope, "operation": seen.operation}
-        entry |= {"key_hash": seen.key.hex(), "attempt": seen.attempt, "before": seen.effective_state.value}
-        entry |= fields
+        entry = {**self._entry(name, seen), **fields}
         self._write("intent", entry)
         try:
             change = self._do(steps)
@@ -254,6 +363,11 @@ class Operator:
             said = {**fields, "actor": self.actor, "before": seen.effective_state.value, "after": str(now)}
             self._observers.emit(name, seen.boundary, seen.operation, seen.key, seen.attempt, said)
         return change
+
+    def _entry(self, name: str, seen: Record) -> dict[str, Any]:
+        entry = {"id": os.urandom(8).hex(), "event": name, "store": self._backend.address, "actor": self.actor}
+        entry |= {"boundary": seen.boundary, "scope": seen.scope, "operation": seen.operation}
+        return entry | {"key_hash": seen.key.hex(), "attempt": seen.attempt, "before": seen.effective_state.value}
 
     def _write(self, phase: str, entry: Mapping[str, Any]) -> None:
         if self._audit is not None:
@@ -308,6 +422,14 @@ class Operator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def check_digits(digits: str) -> str:
+    """The first hex digits of a hash in lower case; raise `ConfigurationError` for anything else."""
+    digits = digits.lower()
+    if not (SHORTEST_PREFIX <= len(digits) <= 64 and set(digits) <= set("0123456789abcdef")):
+        raise ConfigurationError(f"A hash is {SHORTEST_PREFIX} to 64 hex digits, not {digits!r}.")
+    return digits
 
 
 def connected(store: Any) -> Backend:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -31,6 +30,8 @@ class _Refusals:
         """Seconds until it is put again; None: not at all."""
         if not (isinstance(error, RetryTransaction) or (isinstance(error, StoreUnavailable) and error.transient)):
             return None
+        import random
+
         now = time.monotonic()
         if self._request is not request:
             self._request, self._retries = request, Retries(self._backoff, now + self._patience)

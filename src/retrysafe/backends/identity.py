@@ -7,7 +7,6 @@ under two names. Then it is asked itself, once: see `Backend.is_same` and `Backe
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from retrysafe.backends.backend import Place
 from retrysafe.backends.urls import file_of
@@ -24,6 +23,8 @@ _HARMLESS = {
 
 def of_url(kind: str, url: str) -> Place | None:
     """Where a URL of a server leads; None if it does not say all of it."""
+    from urllib.parse import parse_qsl, unquote, urlsplit
+
     parts = urlsplit(url)
     options = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
     if "," in parts.netloc or not options <= _HARMLESS:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.joining import Joining, aliased, join
@@ -88,8 +87,12 @@ def _absolute(url: str) -> str:
     return str(spec.load(spec.absolute)(url)) if spec.absolute else url
 
 
+def _scheme(url: str) -> str:
+    return url.partition(":")[0].lower()
+
+
 def _of_scheme(url: str) -> BackendSpec:
-    scheme = urlsplit(url).scheme
+    scheme = _scheme(url)
     for spec in specs():
         if scheme in spec.schemes:
             return spec
@@ -113,7 +116,7 @@ def _of_url(url: str) -> tuple[BackendSpec, str]:
     if "://" not in url:
         return next((spec, spec.alias) for spec in specs() if spec.alias)
     spec = _of_scheme(url)
-    return spec, spec.schemes[urlsplit(url).scheme]
+    return spec, spec.schemes[_scheme(url)]
 
 
 def _of_object(store: object) -> tuple[BackendSpec, str]:
@@ -153,7 +156,7 @@ def _near(layers: Layered) -> tuple[Backend, Cache]:
     for spec in specs():
         if spec.cache is None:
             continue
-        if isinstance(fast, str) and urlsplit(fast).scheme in spec.schemes:
+        if isinstance(fast, str) and _scheme(fast) in spec.schemes:
             found = spec.load(spec.cache.from_url)(fast)
         if found is not None and isinstance(found.store, tuple(map(spec.load, spec.stores))):
             return found, spec.load(spec.cache.cache)(layers.name)

@@ -41,6 +41,7 @@ class BackendSpec(NamedTuple):
     absolute: a function from a URL to the one that means the same wherever the process is; empty if all do.
     alias: the function that makes a `Backend` of text which is no URL; one backend has it.
     cache: how it serves as a fast store, if it does.
+    footprints: for each kind of its stores, the function from `Sizes` to the `Footprint` of a record.
     """
 
     package: str
@@ -54,6 +55,7 @@ class BackendSpec(NamedTuple):
     absolute: str = ""
     alias: str = ""
     cache: CacheSpec | None = None
+    footprints: Mapping[str, str] = NOTHING
 
     @property
     def name(self) -> str:

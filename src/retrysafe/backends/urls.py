@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from urllib.parse import urlsplit, urlunsplit
 
 from retrysafe.errors import ConfigurationError
 
@@ -14,7 +13,11 @@ def file_of(path: str | None) -> tuple[str | int, ...] | None:
     """A file, whatever it is called; None for a database in memory."""
     if not path or path == ":memory:" or "mode=memory" in path:
         return None
-    path = os.path.realpath(urlsplit(path).path if path.startswith("file:") else path)
+    if path.startswith("file:"):
+        from urllib.parse import urlsplit
+
+        path = urlsplit(path).path
+    path = os.path.realpath(path)
     try:
         found = os.stat(path)  # noqa: PTH116 - pathlib would double the time to import
     except OSError:
@@ -34,6 +37,8 @@ _SECRET = re.compile(r"(?i)((?:ssl)?pass(?:word|file)\s*=\s*)('(?:[^'\\\\]|\\\\.
 
 def without_password(url: str) -> str:
     """A URL or conninfo as it may be shown."""
+    from urllib.parse import urlsplit, urlunsplit
+
     parts = urlsplit(url)
     if "://" in url and parts.password is not None:
         url = urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))

@@ -11,15 +11,18 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta, timezone
-from decimal import Decimal
 from enum import Enum, Flag
-from typing import Any, Protocol
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Protocol
 
 from retrysafe.claims import pydantic_models
 from retrysafe.claims.differences import difference
 from retrysafe.errors import ResultNotEncodable
 from retrysafe.protocol.records import StoredResult
+from retrysafe.protocol.type_table import TypeTable
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+    from uuid import UUID
 
 
 class Codec(Protocol):
@@ -57,6 +60,18 @@ def _decimal(value: Decimal) -> str:
     return str(value)
 
 
+def _read_decimal(text: str) -> Decimal:
+    from decimal import Decimal
+
+    return Decimal(text)
+
+
+def _read_uuid(text: str) -> UUID:
+    from uuid import UUID
+
+    return UUID(text)
+
+
 def _write_time(value: Any) -> Any:
     """A datetime or time as ISO 8601; with its fold and its zone's name where ISO 8601 would not tell."""
     zone = value.tzinfo
@@ -79,16 +94,29 @@ def _read_time(kind: Any, written: Any) -> Any:
     return read if zone is None else read.replace(tzinfo=ZoneInfo(zone))
 
 
-_TAGGED: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
-    datetime: ("datetime", _write_time, functools.partial(_read_time, datetime)),
-    date: ("date", date.isoformat, date.fromisoformat),
-    time: ("time", _write_time, functools.partial(_read_time, time)),
-    timedelta: ("timedelta", lambda d: [d.days, d.seconds, d.microseconds], lambda parts: timedelta(*parts)),
-    Decimal: ("decimal", _decimal, Decimal),
-    UUID: ("uuid", str, UUID),
-    bytes: ("bytes", lambda b: binascii.b2a_base64(b, newline=False).decode(), binascii.a2b_base64),
+_TAGGED: TypeTable[tuple[str, Callable[[Any], Any]] | None] = TypeTable(
+    {
+        datetime: ("datetime", _write_time),
+        date: ("date", date.isoformat),
+        time: ("time", _write_time),
+        timedelta: ("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
+        bytes: ("bytes", lambda value: binascii.b2a_base64(value, newline=False).decode()),
+    },
+    late={
+        "decimal.Decimal": ("decimal", _decimal),
+        "uuid.UUID": ("uuid", str),
+    },
+    other=None,
+)
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "datetime": functools.partial(_read_time, datetime),
+    "date": date.fromisoformat,
+    "time": functools.partial(_read_time, time),
+    "timedelta": lambda parts: timedelta(*parts),
+    "bytes": binascii.a2b_base64,
+    "decimal": _read_decimal,
+    "uuid": _read_uuid,
 }
-_READERS = {tag: read for tag, _, read in _TAGGED.values()}
 
 
 class JSONCodec:
@@ -157,9 +185,6 @@ def _to_plain(value: Any, annotation: Any) -> Any:
         if not math.isfinite(value):
             raise ValueError(f"{value} is not JSON")
         return value
-    if kind in _TAGGED:
-        tag, write, _ = _TAGGED[kind]
-        return {_TAG: [tag, write(value)]}
     if kind is dict:
         return _dict_to_plain(value, annotation)
     if kind is list:
@@ -172,6 +197,10 @@ def _to_plain(value: Any, annotation: Any) -> Any:
     if kind in (set, frozenset):
         item = _argument(annotation, kind, 0)
         return {_TAG: [kind.__name__, [_to_plain(member, item) for member in value]]}
+    tagged = _TAGGED[kind]
+    if tagged is not None:
+        tag, write = tagged
+        return {_TAG: [tag, write(value)]}
     return _object_to_plain(value, annotation)
 
 

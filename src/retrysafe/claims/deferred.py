@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -61,6 +60,8 @@ class _Pending:
 
     def went(self, *, well: bool) -> None:
         """Note how a round of tries went: the next one is after a pause that grows with every failure."""
+        import random
+
         self._failures = 0 if well else self._failures + 1
         self._next = self._clock() + SETTLING.delay(self._failures, random.random())
 
@@ -76,6 +77,8 @@ class _Pending:
 
     def shuffled(self) -> list[Deferred]:
         """All, in an order by chance: one that always fails must not stand before the others."""
+        import random
+
         return random.sample(list(self._left), len(self._left))
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta, tzinfo
-from decimal import Decimal
 from enum import Enum
-from typing import Any
-from uuid import UUID
+from typing import TYPE_CHECKING, Any
+
+from retrysafe.protocol.type_table import TypeTable
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 _OTHER = " would come back with another value"
 _BUILTIN = (list, dict, set, frozenset, tuple, str, bytes, bytearray, int, float)
@@ -31,7 +34,7 @@ def difference(one: Any, other: Any) -> str | None:
         return f" is a {kind.__qualname__} and would come back as a {type(other).__qualname__}"
     if one is other:
         return None
-    return _COMPARED.get(kind, _of_objects)(one, other)
+    return _COMPARED[kind](one, other)
 
 
 def _of_scalars(one: Any, other: Any) -> str | None:
@@ -178,12 +181,15 @@ def _of_reductions(one: tuple[Any, ...], other: tuple[Any, ...]) -> str | None:
     return None
 
 
-_COMPARED: dict[type, Callable[[Any, Any], str | None]] = {
-    **dict.fromkeys((bool, int, str, bytes, type(None), date, timedelta, UUID), _of_scalars),
-    **dict.fromkeys((datetime, time), _of_times),
-    **dict.fromkeys((list, tuple), _of_sequences),
-    **dict.fromkeys((set, frozenset), _of_sets),
-    float: _of_floats,
-    Decimal: _of_decimals,
-    dict: _of_dicts,
-}
+_COMPARED: TypeTable[Callable[[Any, Any], str | None]] = TypeTable(
+    {
+        **dict.fromkeys((bool, int, str, bytes, type(None), date, timedelta), _of_scalars),
+        **dict.fromkeys((datetime, time), _of_times),
+        **dict.fromkeys((list, tuple), _of_sequences),
+        **dict.fromkeys((set, frozenset), _of_sets),
+        float: _of_floats,
+        dict: _of_dicts,
+    },
+    late={"decimal.Decimal": _of_decimals, "uuid.UUID": _of_scalars},
+    other=_of_objects,
+)

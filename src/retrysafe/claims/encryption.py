@@ -9,7 +9,6 @@ but OpenSSL has it only since 3.2.
 
 from __future__ import annotations
 
-import base64
 import binascii
 import os
 import re
@@ -72,7 +71,7 @@ class Keyring:
     @staticmethod
     def generate() -> str:
         """A new random key, in base64."""
-        return base64.b64encode(os.urandom(_KEY)).decode()
+        return binascii.b2a_base64(os.urandom(_KEY), newline=False).decode()
 
     @classmethod
     def from_text(cls, text: str, *, unencrypted: Literal["refuse", "read"] = "refuse") -> Keyring:
@@ -217,7 +216,7 @@ def _checked_id(name: object) -> str:
 def _key_of(name: str, given: bytes | str) -> bytes:
     """Never with the key in the error."""
     try:
-        key = base64.b64decode(given, validate=True) if isinstance(given, str) else bytes(given)
+        key = binascii.a2b_base64(given.encode(), strict_mode=True) if isinstance(given, str) else bytes(given)
     except (binascii.Error, ValueError):
         raise ConfigurationError(f"The key {name!r} is not base64.") from None
     if len(key) != _KEY:

@@ -382,7 +382,7 @@ class OwnTransaction:
 
     def _give_back(self, error: BaseException | None = None) -> None:
         """Return the connection. An error is passed on to its pool, which then does not lend the connection again."""
-        if isinstance(self._opened, AfterCommit):
+        if hasattr(self._opened, "after_commit"):
             self._afterwards = self._opened
         self._lending.__exit__(None if error is None else type(error), error, None)
         self._lending = self._opened = None

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import retrysafe
 from retrysafe.cli import (
     conformance,
+    console,
     demo,
     describe,
     gateway,
@@ -17,6 +18,7 @@ from retrysafe.cli import (
     keys,
     migrate,
     outbox,
+    plan,
     relay,
     requests,
     status,
@@ -24,7 +26,22 @@ from retrysafe.cli import (
 )
 from retrysafe.errors import RetrysafeError
 
-VERBS = (conformance, demo, describe, gateway, inbox, keys, migrate, outbox, relay, requests, status, sweep)
+VERBS = (
+    conformance,
+    console,
+    demo,
+    describe,
+    gateway,
+    inbox,
+    keys,
+    migrate,
+    outbox,
+    plan,
+    relay,
+    requests,
+    status,
+    sweep,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

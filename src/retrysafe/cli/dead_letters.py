@@ -10,8 +10,9 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
+from retrysafe.admin.rendering import duration, instant
 from retrysafe.cli.opening import add_store_verb, store_of
-from retrysafe.cli.rendering import as_json, duration, instant, lines, say, table
+from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter
 
@@ -75,6 +76,7 @@ def _add_selection(parser: argparse.ArgumentParser, side: Side) -> None:
     parser.add_argument("--topic", metavar="NAME", help="only of this topic")
     parser.add_argument("--key", metavar="TEXT", help="only of this key")
     parser.add_argument("--type", metavar="NAME", help="only of this type")
+    parser.add_argument("--except-type", metavar="NAME", help="only of other types than this one")
     parser.add_argument("--error", metavar="TEXT", help="only those whose last error contains this text")
     _add_consumer(parser, side)
 
@@ -87,7 +89,8 @@ def _add_consumer(parser: argparse.ArgumentParser, side: Side) -> None:
 def _chosen(options: argparse.Namespace, side: Side) -> DeadLetterFilter:
     """The filter that the options describe."""
     consumer = options.consumer if side.has_consumers else None
-    return DeadLetterFilter(tuple(options.id), options.topic, options.key, options.type, options.error, consumer)
+    given = (options.topic, options.key, options.type, options.error, consumer, options.except_type)
+    return DeadLetterFilter(tuple(options.id), *given)
 
 
 def run_list(side: Side, options: argparse.Namespace) -> int:
@@ -117,7 +120,7 @@ def run_redrive(side: Side, options: argparse.Namespace) -> int:
     """Redrive the chosen dead letters after a confirmation."""
     chosen = _chosen(options, side)
     if chosen == DeadLetterFilter() and not options.all:
-        ways = ["--id", "--topic", "--key", "--type", "--error", *["--consumer"] * side.has_consumers]
+        ways = ["--id", "--topic", "--key", "--type", "--except-type", "--error", *["--consumer"] * side.has_consumers]
         raise ConfigurationError(f"Choose by {', '.join(ways[:-1])} or {ways[-1]}, or give --all.")
     with side.operator(store_of(options), actor=options.actor) as operator:
         groups = operator.count(chosen)

@@ -12,9 +12,10 @@ import socket
 from typing import Any
 
 from retrysafe.admin.operator import user
+from retrysafe.admin.rendering import duration
 from retrysafe.cli import dead_letters
 from retrysafe.cli.opening import add_store_verb, add_verb, add_verbs, loaded, store_of
-from retrysafe.cli.rendering import as_json, duration, say, table
+from retrysafe.cli.rendering import as_json, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.inbox.inbox import Inbox
 from retrysafe.messaging.inbox.operator import InboxOperator

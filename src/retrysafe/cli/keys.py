@@ -18,26 +18,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
-from retrysafe.admin.operator import Operator
+from retrysafe.admin import selection
+from retrysafe.admin.operator import MOST_COUNTED, UNKNOWN, Operator
+from retrysafe.admin.rendering import details, duration, instant, next_steps, result, summary
+from retrysafe.admin.selection import STATES
 from retrysafe.claims.codec import MEDIA_TYPE, VERSION, JSONCodec
 from retrysafe.cli.opening import SECRET, AuditLog, add_audit, add_store, add_verbs, open_operator
-from retrysafe.cli.rendering import (
-    as_json,
-    details,
-    duration,
-    instant,
-    lines,
-    next_steps,
-    result,
-    row,
-    say,
-    summary,
-    table,
-)
+from retrysafe.cli.rendering import as_json, lines, row, say, table
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
-from retrysafe.protocol import durations, fingerprint
+from retrysafe.protocol import fingerprint
 from retrysafe.protocol.procedures import PAGE, Change
-from retrysafe.protocol.records import EffectiveState, Filter, Outcome, Record, StoredResult
+from retrysafe.protocol.records import Count, EffectiveState, Filter, Outcome, Record, StoredResult
 from retrysafe.protocol.retry_table import possible
 from retrysafe.protocol.transitions import Transition, resolution
 
@@ -63,13 +54,13 @@ def _add_list(verbs: Any) -> None:
         "--state",
         metavar="NAME",
         action="append",
-        choices=[one.value for one in EffectiveState if one is not EffectiveState.ABSENT],
+        choices=STATES,
         help="only keys in this state: running, lapsed, unknown, completed, failed, released, expired or forgotten; "
         "may be repeated",
     )
-    parser.add_argument(
-        "--older-than", metavar="DURATION", help="only keys last written at least this long ago: 30s, 5m, 1h, 7d"
-    )
+    parser.add_argument("--hash", metavar="HEX", help="only keys whose hash begins with these digits (as in the log)")
+    _add_times(parser)
+    parser.add_argument("--count", action="store_true", help=f"only count them, among {MOST_COUNTED} keys at most")
     parser.add_argument("--limit", metavar="N", type=int, default=100, help="how many at most (default: 100; 0: all)")
     parser.set_defaults(run=run_list)
 
@@ -94,10 +85,15 @@ def _add_show(verbs: Any) -> None:
 def _add_resolve(verbs: Any) -> None:
     parser = verbs.add_parser(
         "resolve",
-        help="settle a key whose outcome is unknown",
-        description="Settle a key whose outcome is unknown, after you found out where its effect would be visible.",
+        help="settle a key whose outcome is unknown, or all of them that a filter selects",
+        description="Settle a key whose outcome is unknown, after you found out where its effect would be visible. "
+        "With --all, settle every unknown key that the filter selects: asks first.",
     )
-    _add_naming(parser)
+    named = _add_naming(parser)
+    named.add_argument("--all", action="store_true", help="every unknown key that the filter selects")
+    _add_times(parser)
+    parser.add_argument("--dry-run", action="store_true", help="with --all: only print how many, and the first of them")
+    parser.add_argument("--yes", action="store_true", help="with --all: do not ask (needed where there is no terminal)")
     parser.add_argument(
         "--as",
         dest="outcome",
@@ -158,7 +154,16 @@ def _add_filter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scope", metavar="TEXT", help="the scope; of a --key by default the empty one")
 
 
-def _add_naming(parser: argparse.ArgumentParser) -> None:
+def _add_times(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--since", metavar="TIME", help="only keys last written at this time (UTC) or later")
+    parser.add_argument("--until", metavar="TIME", help="only keys last written at this time or before")
+    parser.add_argument(
+        "--older-than", metavar="DURATION", help="only keys last written at least this long ago: 30s, 5m, 1h, 7d"
+    )
+
+
+def _add_naming(parser: argparse.ArgumentParser) -> Any:
+    """Add the options that name one key; return the group of those that exclude each other."""
     add_store(parser)
     named = parser.add_mutually_exclusive_group(required=True)
     named.add_argument("--key", metavar="KEY", help="the key itself; needs --boundary")
@@ -167,6 +172,7 @@ def _add_naming(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--secret-env", metavar="NAME", help=f"the environment variable with the boundary's secret (default: {SECRET})"
     )
+    return named
 
 
 # ---------------------------------------------------------------- list
@@ -174,15 +180,13 @@ def _add_naming(parser: argparse.ArgumentParser) -> None:
 
 def run_list(options: argparse.Namespace) -> int:
     """List keys, a page in memory at a time."""
-    wanted = _filter(options)._replace(states=frozenset(map(EffectiveState, options.state or ())))
-    oldest = None if options.older_than is None else durations.micros(_number(options.older_than), "--older-than")
+    wanted = _selection(options)
     if options.limit < 0:
         raise ConfigurationError("--limit is a number of records, or 0 for all.")
     with open_operator(options) as operator:
-        # where the clock is our own, a record of another process may be younger than now: it is listed all the same
-        found = operator.each(
-            wanted, also=None if oldest is None else lambda record: record.now - record.updated >= oldest
-        )
+        if options.count:
+            return _show_count(operator.count(wanted), options)
+        found = operator.each(wanted)
         count = 0
         chosen = islice(found, options.limit or None)
         while page := list(islice(chosen, PAGE)):
@@ -196,12 +200,24 @@ def run_list(options: argparse.Namespace) -> int:
     return 0
 
 
+def _show_count(counted: Count, options: argparse.Namespace) -> int:
+    if options.json:
+        print(as_json(counted._asdict()))
+    else:
+        print(f"{counted.records}{'+' * counted.capped} {'key' if counted.records == 1 else 'keys'}")
+    return 0
+
+
+def _selection(options: argparse.Namespace) -> Filter:
+    """The filter that the options of `list` describe; an empty --scope is the empty scope."""
+    names = ("boundary", "operation", "hash", "since", "until")
+    given = {name: [value] for name in names if (value := getattr(options, name)) is not None}
+    fields = {**given, "older-than": [options.older_than or ""]}
+    return selection.parse({**fields, "state": getattr(options, "state", None) or ()})._replace(scope=options.scope)
+
+
 def _more(found: Any, limit: int, count: int) -> str:
     return " and more: raise --limit" if limit and count == limit and next(found, None) is not None else ""
-
-
-def _number(text: str) -> float | str:
-    return float(text) if text.replace(".", "", 1).isdigit() else text
 
 
 # ---------------------------------------------------------------- show
@@ -266,10 +282,12 @@ def _store_option(options: argparse.Namespace) -> str:
 
 
 def run_resolve(options: argparse.Namespace) -> int:
-    """Settle a key whose outcome is unknown."""
+    """Settle a key whose outcome is unknown, or every one that the filter selects."""
     answer = _answer(options.outcome, options.result)
     log = AuditLog(options)
     with open_operator(options, log) as operator:
+        if getattr(options, "all", False):
+            return _resolve_all(operator, answer, options)
         record = _the_record(operator, options)
         if record is None:
             return 1
@@ -277,6 +295,42 @@ def run_resolve(options: argparse.Namespace) -> int:
             return _not_possible(record, options)
         change = operator.resolve(record, options.outcome, result=answer, reason=options.reason)
         return _concluded(change, log, options)
+
+
+def _resolve_all(operator: Operator, answer: Any, options: argparse.Namespace) -> int:
+    """Settle every unknown key that the filter selects, and that was unknown when it was counted."""
+    wanted = _selection(options)._replace(states=UNKNOWN)
+    counted, page = operator.count(wanted), operator.page(wanted, None, MOST_NAMED)
+    if not _all_confirmed(counted, page.records, options):
+        return 0 if options.dry_run else 1
+    present = max(record.now for record in page.records)
+    wanted = wanted._replace(until=present if wanted.until is None else min(present, wanted.until))
+    changed, cursor = 0, None
+    while True:
+        batch = operator.resolve_batch(wanted, options.outcome, cursor=cursor, result=answer, reason=options.reason)
+        changed, cursor = changed + batch.changed, batch.cursor
+        if cursor is None:
+            break
+    told = {"chosen": counted.records, "capped": counted.capped, "resolved": changed}
+    print(as_json(told) if options.json else f"resolved: {changed}")
+    return 0 if changed else 1
+
+
+def _all_confirmed(counted: Count, first: list[Record], options: argparse.Namespace) -> bool:
+    """Print what is selected and ask for confirmation; False for a dry run, or if nothing is selected."""
+    number = f"{counted.records}{'+' * counted.capped}"
+    if not options.json and first:
+        say(table([row(record) for record in first]))
+    if options.dry_run or not first:
+        chosen = {"chosen": counted.records, "capped": counted.capped, "resolved": 0}
+        print(as_json(chosen) if options.json else f"{number} selected, nothing changed")
+        return False
+    if options.yes:
+        return True
+    if not sys.stdin.isatty():
+        raise ConfigurationError(f"{number} keys would be settled. Nothing was changed. Confirm with --yes.")
+    print(f"Settle {number} keys as {options.outcome}? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _answer(outcome: Outcome, given: str | None) -> Any:

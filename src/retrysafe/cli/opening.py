@@ -73,7 +73,7 @@ def open_operator(options: argparse.Namespace, audit: AuditLog | None = None) ->
         raise ConfigurationError("--fast and --fast-name go together: both as given to layered(…, name=…).")
     store = layered(fast, store_of(options), name=name) if fast and name else store_of(options)
     return Operator(
-        store, actor=actor, observers=(), secret=_secret_of(options), encryption=_keyring_of(options), audit=audit
+        store, actor=actor, observers=(), secret=secret_of(options), encryption=_keyring_of(options), audit=audit
     )
 
 
@@ -83,7 +83,8 @@ def _keyring_of(options: argparse.Namespace) -> Keyring | None:
     return None if named is None else Keyring.from_env(named)
 
 
-def _secret_of(options: argparse.Namespace) -> str | None:
+def secret_of(options: argparse.Namespace) -> str | None:
+    """The secret of boundaries, from the environment variable that --secret-env names."""
     named: str | None = getattr(options, "secret_env", None)
     if named is not None and named not in os.environ:
         raise ConfigurationError(f"--secret-env {named}: the environment variable is not set.")

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from retrysafe.admin.archive import JsonLines
+from retrysafe.admin.rendering import duration
 from retrysafe.cli import dead_letters, sweep
 from retrysafe.cli.opening import add_store_verb, add_verbs, store_of
-from retrysafe.cli.rendering import as_json, duration, lines, say, table
+from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.messaging.relay.operator import OutboxOperator, OutboxSweeper, line
 from retrysafe.messaging.relay.procedures import GONE, OutboxStatus
 from retrysafe.protocol.durations import seconds as seconds_of

@@ -17,8 +17,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from retrysafe.admin.rendering import duration, instant
 from retrysafe.cli.opening import add_verb, add_verbs, loaded
-from retrysafe.cli.rendering import as_json, duration, instant, lines, say, table
+from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client.hosts import shown
 from retrysafe.http.client.journal import Entry, Journal

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from retrysafe.admin.operator import Status
+from retrysafe.admin.rendering import duration
 from retrysafe.cli.opening import add_store, open_operator
-from retrysafe.cli.rendering import as_json, duration, lines, say, table
+from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.protocol.records import EffectiveState, Tally
 
 MOST_SKEW = 1.0

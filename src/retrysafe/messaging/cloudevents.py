@@ -24,7 +24,8 @@ DATA = ("data", "data_base64")
 """Where the payload is (section "Naming Conventions", and the JSON format): no attribute has these names."""
 ESCAPED = "backslashreplace"
 """How octets that are not UTF-8 are read: what differs in them alone stays different."""
-_STRUCTURED = "application/cloudevents+json"
+STRUCTURED = "application/cloudevents+json"
+"""The media type of an event that is all in the payload."""
 _ATTRIBUTE = re.compile(r"[a-z0-9]+")
 
 
@@ -54,6 +55,32 @@ def is_attribute(name: str) -> bool:
     return _ATTRIBUTE.fullmatch(name) is not None
 
 
+def structured(envelope: Envelope) -> bytes:
+    """The event with its data as JSON; headers whose names no attribute may have are left out.
+
+    A payload that is JSON by its media type stands in it as it is, any other one in base64.
+    """
+    event = {name: value for name, value in attributes(envelope).items() if is_attribute(name)}
+    data = _json_text(envelope)
+    if data is None:
+        event["data_base64"] = base64.b64encode(envelope.payload).decode()
+    told = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+    return (told if data is None else f'{told[:-1]},"data":{data}}}').encode()
+
+
+def _json_text(envelope: Envelope) -> str | None:
+    """The payload as the text of a JSON value; None if it is not one."""
+    kind = envelope.media_type.partition(";")[0].strip().lower()
+    if not kind.endswith(("/json", "+json")):
+        return None
+    try:
+        text = envelope.payload.decode()
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return text
+
+
 def received(given: Mapping[str, str], payload: bytes, topic: str) -> Envelope:
     """The envelope of what a broker hands out, whoever published it there, in binary or structured mode.
 
@@ -77,7 +104,7 @@ def _structured(given: Mapping[str, str], payload: bytes) -> tuple[dict[str, str
 
     A payload that says it is one, and cannot be read as one, stays as it is: its handler refuses it as unreadable.
     """
-    if given.get("datacontenttype", "").partition(";")[0].strip().lower() != _STRUCTURED:
+    if given.get("datacontenttype", "").partition(";")[0].strip().lower() != STRUCTURED:
         return None
     try:
         event: Any = json.loads(payload)

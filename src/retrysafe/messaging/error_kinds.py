@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from retrysafe.protocol.messages import Groups
+
 _VARYING = re.compile(
     r"(\b(?:HTTP|status)(?: code)? \d{3}\b)"  # which status it is makes a difference
     r"|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
@@ -23,7 +25,7 @@ def kind_of(error: str) -> str:
     return kind + colon + _VARYING.sub(lambda found: found[1] or "#", text)
 
 
-def by_kind(counts: Mapping[tuple[str, str, str], int]) -> dict[tuple[str, str, str], int]:
+def by_kind(counts: Mapping[tuple[str, str, str], int]) -> Groups:
     """Counts by topic, type and error, as counts by kind of error; the most frequent first.
 
     An error that nothing is counted together with keeps its text.

@@ -7,10 +7,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
 from enum import Enum
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from retrysafe.protocol.type_table import TypeTable
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 
 class NotCanonical(ValueError):
@@ -49,7 +52,7 @@ def of_value(value: Any, members: Members | None = None) -> bytes:
 
 
 def _of(value: Any, members: Members) -> bytes:
-    simple = _SIMPLE.get(type(value))
+    simple = _SIMPLE[type(value)]
     if simple is not None:
         tag, render = simple
         return _leaf(tag, render(value))
@@ -58,7 +61,7 @@ def _of(value: Any, members: Members) -> bytes:
 
 def of_simple(value: Any) -> bytes | None:
     """`of_value` of what has no parts, such as text and numbers; None of anything else. Raises `ValueError`."""
-    simple = _SIMPLE.get(type(value))
+    simple = _SIMPLE[type(value)]
     if simple is None:
         return None
     tag, render = simple
@@ -73,6 +76,8 @@ def of_json(text: bytes) -> bytes:
     0.1 differs from 0.1000000000000000055. Duplicate member names, NaN, Infinity, invalid UTF-8 and
     lone surrogates are refused with `NotCanonical`. Strings are opaque: no Unicode normalisation.
     """
+    from decimal import Decimal
+
     try:
         value = json.loads(
             text.decode(),
@@ -123,20 +128,25 @@ def _instant(value: datetime) -> bytes:
     return (value if value.utcoffset() is None else value.astimezone(UTC)).isoformat().encode()
 
 
-_SIMPLE: dict[type, tuple[bytes, Callable[[Any], bytes]]] = {
-    type(None): (b"n", lambda _: b""),
-    bool: (b"b", lambda value: b"1" if value else b"0"),
-    int: (b"i", lambda value: b"%x" % value),
-    float: (b"f", _float),
-    str: (b"s", lambda value: value.encode()),
-    bytes: (b"y", lambda value: value),
-    Decimal: (b"m", _decimal),
-    UUID: (b"u", lambda value: value.bytes),
-    datetime: (b"t", _instant),
-    date: (b"d", lambda value: value.isoformat().encode()),
-    time: (b"c", lambda value: value.isoformat().encode()),
-    timedelta: (b"p", lambda value: f"{value.days},{value.seconds},{value.microseconds}".encode()),
-}
+_SIMPLE: TypeTable[tuple[bytes, Callable[[Any], bytes]] | None] = TypeTable(
+    {
+        type(None): (b"n", lambda _: b""),
+        bool: (b"b", lambda value: b"1" if value else b"0"),
+        int: (b"i", lambda value: b"%x" % value),
+        float: (b"f", _float),
+        str: (b"s", lambda value: value.encode()),
+        bytes: (b"y", lambda value: value),
+        datetime: (b"t", _instant),
+        date: (b"d", lambda value: value.isoformat().encode()),
+        time: (b"c", lambda value: value.isoformat().encode()),
+        timedelta: (b"p", lambda value: f"{value.days},{value.seconds},{value.microseconds}".encode()),
+    },
+    late={
+        "decimal.Decimal": (b"m", _decimal),
+        "uuid.UUID": (b"u", lambda value: value.bytes),
+    },
+    other=None,
+)
 
 
 def members_of(value: Any) -> list[Member] | None:
@@ -155,7 +165,7 @@ def is_model(value: Any) -> bool:
 
 
 def _members(value: Any, of_model: Members) -> list[Member] | None:
-    if type(value) in _SIMPLE or isinstance(value, Enum):
+    if _SIMPLE[type(value)] is not None or isinstance(value, Enum):
         return None
     if isinstance(value, Mapping):
         return [Member(name, member, NO_DEFAULT) for name, member in value.items()]
@@ -214,13 +224,18 @@ def _default(default: Any, factory: Any) -> Any:
 
 def _has_form(value: Any) -> bool:
     """Whether a value may have a canonical form, by its type."""
-    kinds = (*_SIMPLE, Enum, Mapping, AbstractSet)
     return (
-        isinstance(value, kinds)
+        isinstance(value, Enum | Mapping | AbstractSet)
+        or _simple_base(type(value)) is not None
         or (isinstance(value, Sequence) and not isinstance(value, bytearray | memoryview))
         or hasattr(type(value), "__dataclass_fields__")
         or is_model(value)
     )
+
+
+def _simple_base(kind: type) -> tuple[bytes, Callable[[Any], bytes]] | None:
+    """How values of a class are written that derives from a simple type."""
+    return next((_SIMPLE[base] for base in kind.__mro__ if _SIMPLE[base] is not None), None)
 
 
 def _compound(value: Any, members: Members) -> bytes:
@@ -237,7 +252,8 @@ def _compound(value: Any, members: Members) -> bytes:
     if is_model(value):
         model: Any = value
         return _of(model.model_dump() if members is dumped_members_of else model.root, members)
-    for kind, (tag, render) in _SIMPLE.items():
-        if isinstance(value, kind):
-            return _leaf(tag, render(value))
+    simple = _simple_base(type(value))
+    if simple is not None:
+        tag, render = simple
+        return _leaf(tag, render(value))
     raise NotCanonical(f"a value of type {type(value).__name__} has no canonical form")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import sys
 import unicodedata
-from uuid import UUID
 
 from retrysafe.errors import ConfigurationError, InvalidKey
 
@@ -20,7 +20,7 @@ def parse(key: object) -> str:
     """Return ``key`` as text; raise `InvalidKey` when it cannot serve as one."""
     if isinstance(key, str):
         text = key
-    elif isinstance(key, UUID) or (isinstance(key, int) and not isinstance(key, bool)):
+    elif (isinstance(key, int) and not isinstance(key, bool)) or _is_uuid(key):
         text = str(key)
     else:
         raise InvalidKey(f"A key must be a string, an int or a UUID, not {type(key).__name__}.")
@@ -29,6 +29,11 @@ def parse(key: object) -> str:
     if not text.isprintable() and _has_control(text):
         raise InvalidKey("The key contains a control character.")
     return text
+
+
+def _is_uuid(key: object) -> bool:
+    uuid = sys.modules.get("uuid")  # whose import costs milliseconds, and without which there is none
+    return uuid is not None and isinstance(key, uuid.UUID)
 
 
 def key_of(identity: str) -> str:

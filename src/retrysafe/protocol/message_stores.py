@@ -11,6 +11,7 @@ from retrysafe.protocol.messages import (
     DeadLetter,
     DeadLetterFilter,
     Envelope,
+    Groups,
     InboxLetter,
     Look,
     Place,
@@ -150,8 +151,8 @@ class OperableOutbox(OutboxStore, Protocol):
         """Dead letters, and the heads of parked lanes, in the order of their numbers."""
         ...
 
-    def count(self, chosen: DeadLetterFilter) -> Ask[dict[tuple[str, str, str], int]]:
-        """How many dead letters are chosen, by topic, type and error."""
+    def count(self, chosen: DeadLetterFilter, most: int | None = None) -> Ask[Groups]:
+        """How many dead letters are chosen, by topic, type and error, among the first ``most``."""
         ...
 
     def claim_letters(self, numbers: Sequence[int]) -> Ask[list[int]]:

@@ -119,7 +119,10 @@ class DeadLetter(NamedTuple):
 
 
 class DeadLetterFilter(NamedTuple):
-    """Which dead letters are meant; None and the empty tuple mean any. ``error`` is a part of what was said."""
+    """Which dead letters are meant; None and the empty tuple mean any. ``error`` is a part of what was said.
+
+    ``except_type``: any type but this one.
+    """
 
     ids: tuple[str, ...] = ()
     topic: str | None = None
@@ -127,6 +130,11 @@ class DeadLetterFilter(NamedTuple):
     type: str | None = None
     error: str | None = None
     consumer: str | None = None
+    except_type: str | None = None
+
+
+Groups = dict[tuple[str, str, str], int]
+"""Numbers of dead letters by topic, type and error."""
 
 
 class Look(NamedTuple):

@@ -51,6 +51,7 @@ from retrysafe.protocol.outcomes import Settlement, Transaction
 from retrysafe.protocol.records import (
     ClaimRequest,
     Clocks,
+    Count,
     EffectiveState,
     Filter,
     Finding,
@@ -65,7 +66,7 @@ from retrysafe.protocol.records import (
 )
 from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.retry_table import in_doubt
-from retrysafe.protocol.store import BatchStore, OperableStore, Store, TransactionalStore
+from retrysafe.protocol.store import BatchStore, CountingStore, OperableStore, Store, TransactionalStore
 from retrysafe.protocol.transitions import RULES, Transition
 
 # ---------------------------------------------------------------- claiming a key
@@ -355,6 +356,19 @@ class Change(NamedTuple):
 def page(store: OperableStore, wanted: Filter, cursor: str | None, limit: int = PAGE) -> Steps[Page]:
     """Return a page of the selected records, without their results."""
     return (yield from ask(store.scan(wanted, cursor, limit)))
+
+
+def count(store: OperableStore, wanted: Filter, most: int) -> Steps[Count]:
+    """Count the selected records among the first ``most`` that the store looks at; where it cannot, by reading them."""
+    if isinstance(store, CountingStore):
+        return (yield from ask(store.count_selected(wanted, most)))
+    counted, cursor = 0, None
+    for _ in range(-(-most // PAGE)):
+        found = yield from ask(store.scan(wanted, cursor, PAGE))
+        counted, cursor = counted + len(found.records), found.cursor
+        if cursor is None:
+            return Count(counted, capped=False)
+    return Count(counted, capped=True)
 
 
 def find(store: OperableStore, wanted: Filter, limit: int) -> Steps[list[Record]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 Effects = Literal["transactional", "keyed", "external"]
 
@@ -24,7 +26,7 @@ Outcome = Literal["completed", "failed", "released"]
 Duration = float | int | timedelta | str
 
 
-Key = str | int | UUID
+Key: TypeAlias = "str | int | UUID"
 
 
 Micros = int
@@ -191,12 +193,21 @@ class Ownership(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """Selects records for an operator; None and the empty set select all."""
+    """Selects records for an operator; None, and what is empty, selects all.
+
+    digits: the hex digits with which the key's hash begins, in lower case.
+    since, until: the record was last written in these instants or between them.
+    older_than: microseconds that have passed at least since the record was last written.
+    """
 
     boundary: str | None = None
     operation: str | None = None
     scope: str | None = None
     states: frozenset[EffectiveState] = frozenset()
+    digits: str = ""
+    since: Micros | None = None
+    until: Micros | None = None
+    older_than: Micros | None = None
 
     def takes(self, record: Record) -> bool:
         """Whether the filter lets a record through."""
@@ -205,6 +216,10 @@ class Filter(NamedTuple):
             and self.operation in (None, record.operation)
             and self.scope in (None, record.scope)
             and (not self.states or record.effective_state in self.states)
+            and record.key.hex().startswith(self.digits)
+            and (self.since is None or record.updated >= self.since)
+            and (self.until is None or record.updated <= self.until)
+            and (self.older_than is None or record.now - record.updated >= self.older_than)
         )
 
 
@@ -216,6 +231,13 @@ class Page(NamedTuple):
 
     records: list[Record]
     cursor: str | None
+
+
+class Count(NamedTuple):
+    """The number of selected records among those that were looked at; there may be more if it is ``capped``."""
+
+    records: int
+    capped: bool
 
 
 class Tally(NamedTuple):

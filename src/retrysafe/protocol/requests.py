@@ -48,7 +48,8 @@ class Query(NamedTuple):
     session objects perform by method rather than by text. ``refusals`` maps the SQLSTATE of errors
     that count as answers (a lock that is taken, a savepoint that is gone) to the statement to perform instead, or to
     None for an answer without rows. ``written`` reads the rows that this statement has changed, if it has changed any,
-    where the server does not return them.
+    where the server does not return them. ``merged`` is a statement that performs many such queries, each by itself:
+    its parameters are arrays of theirs, and its rows begin with the parameter ``key``.
     """
 
     sql: str
@@ -58,6 +59,7 @@ class Query(NamedTuple):
     control: str | None = None
     refusals: Mapping[str, Query | None] = MappingProxyType({})
     written: Query | None = None
+    merged: str | None = None
 
 
 class Copy(NamedTuple):

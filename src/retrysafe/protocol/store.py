@@ -13,6 +13,7 @@ from retrysafe.protocol.records import (
     Cached,
     ClaimRequest,
     Clocks,
+    Count,
     Filter,
     Finding,
     Micros,
@@ -167,6 +168,15 @@ class OperableStore(Store, Protocol):
 
     def examine(self) -> list[Ask[list[Finding]]]:
         """Read the server's settings that affect promises. Unconditional."""
+        ...
+
+
+@runtime_checkable
+class CountingStore(OperableStore, Protocol):
+    """A store that counts selected records without handing them out."""
+
+    def count_selected(self, wanted: Filter, most: int) -> Ask[Count]:
+        """Count the selected records among the first ``most`` that it looks at. Unconditional."""
         ...
 
 

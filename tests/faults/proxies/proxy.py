@@ -161,6 +161,10 @@ class Proxy:
 
     # ------------------------------------------------------------ on the loop
 
+    def rewritten(self, direction: Direction, message: bytes) -> bytes:
+        """What is forwarded of a message."""
+        return message
+
     def fate(self, direction: Direction, message: bytes, establishing: bool) -> Kind | None:
         """Count a message, and find out what befalls it."""
         if not establishing:
@@ -287,7 +291,7 @@ class _Link:
     def _forward(self, direction: Direction, message: bytes) -> None:
         target = self._from.get(_OPPOSITE[direction])
         if target is not None and not target.is_closing():
-            target.write(message)
+            target.write(self._proxy.rewritten(direction, message))
 
     def go(self) -> None:
         """Forward what was held; what was held first has met its fault already."""

@@ -78,7 +78,7 @@ def test_c02_the_request_is_in_the_journal_before_its_first_byte_leaves(make: Ma
     server.will(looks)
     journal = Journal(path)
     make(journal=journal).post(
-        server.url.replace("127", "user:password@127"),
+        server.url.replace("//", "//user:password@"),
         BODY,
         Content_Type="application/json",
         Authorization="Bearer secret",

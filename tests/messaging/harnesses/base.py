@@ -65,6 +65,7 @@ class Bench:
 
     features = ConsumerFeatures()
     framing: ClassVar[Any]
+    proxy: ClassVar[type[Proxy]] = Proxy
     publisher: Any
 
     def __init__(self, url: str, **options: Any) -> None:
@@ -74,7 +75,7 @@ class Bench:
 
     async def consumer(self) -> Consumer:
         parts = urlsplit(self.url)
-        proxy = Proxy((parts.hostname or "127.0.0.1", parts.port or self.framing.default_port), self.framing)
+        proxy = self.proxy((parts.hostname or "127.0.0.1", parts.port or self.framing.default_port), self.framing)
         credentials, _, _ = parts.netloc.rpartition("@")
         url = parts._replace(netloc=f"{credentials}{'@' * bool(credentials)}127.0.0.1:{proxy.port}").geturl()
         made = self.make(url)
@@ -130,4 +131,4 @@ def by_road(road: Road, url: str) -> str:
 def road_to(url: str) -> Road:
     """A road to the broker of a URL."""
     parts = urlsplit(url)
-    return Road(parts.hostname or "127.0.0.1", parts.port or 0, "amqp" if parts.scheme == "amqp" else None)
+    return Road(parts.hostname or "127.0.0.1", parts.port or 0, parts.scheme)

@@ -8,6 +8,7 @@ SHELF = "tests/core/test_shelf.py::"
 SUITE = "tests/messaging/test_consumers.py::TestConsumers::test_consumer_conformance"
 FAULTS = "tests/messaging/test_consumer_faults.py::"
 FASTSTREAM = "tests/messaging/test_faststream.py::"
+UNDECODABLE = "tests/messaging/test_undecodable.py::test_a_message_that_cannot_be_decoded_stops_no_queue"
 
 BREAKS = [
     Break(
@@ -101,13 +102,27 @@ BREAKS = [
         rows=(54,),
     ),
     Break(
+        "a message that cannot be decoded stops its queue",
+        "messaging/brokers/rabbitmq/consumer.py",
+        "kind = DecodingConnection if self._failures else aio_pika.Connection",
+        "kind = aio_pika.Connection",
+        killed_by=(f"{UNDECODABLE}[timestamp]", f"{UNDECODABLE}[app id]"),
+        rows=(53,),
+    ),
+    Break(
+        "a message whose routing key cannot be decoded stops its queue",
+        "messaging/brokers/rabbitmq/undecodable.py",
+        '        return body[: named + 9] + b"\\0\\0"\n',
+        "        return body\n",
+        killed_by=(f"{UNDECODABLE}[routing key]",),
+        rows=(53,),
+    ),
+    Break(
         "a message without what an envelope is made of is handled",
         "messaging/brokers/rabbitmq/undecodable.py",
         "                if name in _NEEDED:\n                    raise\n",
         "",
-        killed_by=(
-            "tests/messaging/test_undecodable.py::test_a_message_that_cannot_be_decoded_stops_no_queue[app id]",
-        ),
+        killed_by=(f"{UNDECODABLE}[app id]",),
         rows=(53,),
     ),
 ]

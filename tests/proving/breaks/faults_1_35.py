@@ -5,10 +5,12 @@ from __future__ import annotations
 from tests.proving.breaks import Break
 
 CRASHES, MESSAGES = "tests/faults/test_crashes.py::", "tests/faults/test_messages.py::"
+CANCELLATION = "tests/faults/test_cancellation.py::"
 SQL, POINTS = "tests/faults/test_sql_faults.py::", "tests/faults/test_crash_points.py::"
 DEFERRED = "tests/faults/test_deferred.py::"
 BEATS, MYSQL = "tests/faults/test_heartbeat.py::", "tests/faults/test_mysql.py::"
 REPLICAS, PGBOUNCER = "tests/faults/test_replicas.py::", "tests/faults/test_pgbouncer.py::"
+GROUPS = "tests/faults/test_group_commit.py::"
 ASGI, WSGI = "tests/http/test_asgi.py::", "tests/http/test_wsgi.py::"
 
 _SERIALIZATION = (
@@ -200,11 +202,11 @@ BREAKS: list[Break] = [
         rows=(18,),
     ),
     Break(
-        "asyncpg's pool waits for a silent server to confirm a cancellation",
+        "asyncpg waits for a silent server to confirm a cancellation",
         "backends/sql/drivers/asyncpg.py",
         "    if isinstance(error, TimeoutError):\n        connection.terminate()",
         "    return",
-        (f"{MESSAGES}test_a_server_that_falls_silent_does_not_hang_a_task[claim-keyed-asyncpg]",),
+        (f"{CANCELLATION}test_a_connection_of_asyncpg_that_did_not_answer_in_time_is_not_lent_again",),
         rows=(18,),
     ),
     Break(
@@ -338,8 +340,8 @@ BREAKS: list[Break] = [
     Break(
         "who loses the race for a key does not read the winner",
         "backends/sql/postgresql.py",
-        "return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))",
-        "return Query(self._claim_sql, params)",
+        "return Query(self._claim_sql, params, read, merged=self._claims_sql)",
+        "return Query(self._claim_sql, params, merged=self._claims_sql)",
         (f"{SQL}test_losing_the_race_for_the_unique_key_reads_the_winner",),
         rows=(25,),
     ),
@@ -466,6 +468,37 @@ BREAKS: list[Break] = [
         rows=(31,),
     ),
     Break(
+        "each write of async code is committed by itself",
+        "backends/sql/drivers/sqlite_async.py",
+        "MOST_AT_ONCE = 64\n",
+        "MOST_AT_ONCE = 1\n",
+        (
+            f"{GROUPS}test_writes_at_once_share_a_commit",
+            f"{GROUPS}test_writes_while_a_group_is_committed_gather_for_the_next",
+        ),
+    ),
+    Break(
+        "writes of a group are answered although its commit failed",
+        "backends/sql/drivers/sqlite_async.py",
+        "            connection.rollback()\n        raise\n    return results\n",
+        "            connection.rollback()\n    return results\n",
+        (f"{GROUPS}test_a_commit_that_fails_fails_all_of_its_group",),
+    ),
+    Break(
+        "what follows the end of a group's transaction is committed by itself",
+        "backends/sql/drivers/sqlite_async.py",
+        "if not connection.in_transaction:  # what follows would be committed by itself",
+        "if False:",
+        (f"{GROUPS}test_what_ends_the_transaction_ends_its_group",),
+    ),
+    Break(
+        "a group that is left when its loop ends is not written",
+        "backends/sql/drivers/sqlite_async.py",
+        "        while self._gathering:\n",
+        "        while False:\n",
+        (f"{GROUPS}test_what_is_left_when_the_loop_ends_is_written",),
+    ),
+    Break(
         "a transaction is not opened for writing",
         "backends/sql/sqlite.py",
         'BEGIN = "BEGIN IMMEDIATE"',
@@ -484,8 +517,8 @@ BREAKS: list[Break] = [
     Break(
         "a connection is lent again with its transaction open",
         "backends/sql/drivers/psycopg.py",
-        "    if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:",
-        "    if connection.closed:",
+        "    return connection.pgconn.transaction_status == TransactionStatus.IDLE",
+        "    return not connection.closed",
         (
             f"{SQL}TestCancelledTransaction::test_a_connection_with_an_open_transaction_is_discarded",
             f"{SQL}TestCancelledTransaction::test_a_connection_of_tasks_with_an_open_transaction_is_discarded",
@@ -514,8 +547,8 @@ BREAKS: list[Break] = [
     Break(
         "a claim goes on without a connection of its own",
         "locks.py",
-        "            if left <= 0:\n                return False",
-        "            if left <= 0:\n                return True",
+        "                if left <= 0:\n                    return False",
+        "                if left <= 0:\n                    return True",
         (
             f"{SQL}TestExhaustedPool::test_a_url[keyed]",
             f"{SQL}TestExhaustedPool::test_a_url[transactional]",
@@ -524,10 +557,10 @@ BREAKS: list[Break] = [
     ),
     Break(
         "pages go on after the newest record that was seen",
-        "backends/sql/store.py",
-        "conditions.append(f\"r.key_hash > {self.p('key')}\")",
-        'conditions.append(f"r.created > (SELECT max(q.created) FROM {TABLE} AS q '
-        "WHERE q.key_hash <= {self.p('key')})\")",
+        "backends/sql/selection.py",
+        "within.append(f\"r.key_hash > {store.p('key')}\")",
+        'within.append(f"r.created > (SELECT max(q.created) FROM {TABLE} AS q '
+        "WHERE q.key_hash <= {store.p('key')})\")",
         (f"{SQL}test_pages_lose_nothing_to_a_record_that_was_made_early_and_committed_late",),
         rows=(35,),
     ),

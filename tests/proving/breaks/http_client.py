@@ -167,11 +167,11 @@ BREAKS = [
         killed_by=(f"{RULES}::test_c16_another_origin_sees_neither_key_nor_credentials",),
     ),
     Break(
-        "a redirect that httpx follows carries the key away",
+        "a redirect that httpx follows by another method carries the key along",
         f"{FOLDER}/httpx.py",
         "        request.headers.pop(FIELD, None)\n",
         "        pass\n",
-        killed_by=(f"{RULES}::test_c16_redirects_that_httpx_follows_do_not_carry_the_key_away",),
+        killed_by=(f"{RULES}::test_c16_redirects_that_httpx_follows_carry_the_key_to_no_other_request",),
     ),
     Break(
         "a request is sent before it is in the journal",

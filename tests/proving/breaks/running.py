@@ -10,8 +10,10 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import CodeType
 from typing import NamedTuple
 
 from tests.proving import effort, plugin
@@ -19,7 +21,10 @@ from tests.proving.breaks import Break
 from tests.proving.breaks.watching import REPORT
 
 ROOT = Path(__file__).resolve().parents[3]
-COPIED = ("src", "demo", "tests", "scripts", "docs", "pyproject.toml", "README.md", "mkdocs.yml", ".gitignore")
+COPIED = (
+    *("src", "demo", "tests", "scripts", "docs", "benchmarks"),
+    *("pyproject.toml", "README.md", "mkdocs.yml", ".gitignore"),
+)
 DEADLINE = 600
 """Seconds for all tests of a break; beyond them they are stopped, and the break counts as not killed."""
 CHANCE = "1"
@@ -44,7 +49,10 @@ class Result(NamedTuple):
 
 
 def broken(text: str, one: Break) -> str:
-    """The source file with the break applied; `ValueError` unless its text occurs exactly once and it compiles."""
+    """The source file with the break applied; `ValueError` unless its text occurs exactly once and it compiles.
+
+    A generator must stay one: else tests may fail, or pass, by the TypeError of who asks it for its steps.
+    """
     found = text.count(one.old)
     if found != 1:
         raise ValueError(f"{one.name!r}: its old text occurs {found} times in {one.file}, not once.")
@@ -52,8 +60,20 @@ def broken(text: str, one: Break) -> str:
         raise ValueError(f"{one.name!r}: old and new are the same.")
     changed = text.replace(one.old, one.new)
     if one.file.endswith(".py"):
-        compile(changed, one.file, "exec")
+        before, after = (_generators(compile(each, one.file, "exec")) for each in (text, changed))
+        for name in before.keys() & after.keys():
+            if before[name] != after[name]:
+                raise ValueError(f"{one.name!r}: {name} is a generator without the break or with it, not both.")
     return changed
+
+
+def _generators(code: CodeType) -> dict[str, bool]:
+    """The functions in compiled source, and which of them are generators."""
+    found = {code.co_qualname: bool(code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR))}
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            found |= _generators(part)
+    return found
 
 
 def source_of(one: Break, root: Path = ROOT) -> Path:

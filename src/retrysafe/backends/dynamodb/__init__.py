@@ -13,4 +13,5 @@ BACKEND = BackendSpec(
         "boto3.resources.base:ServiceResource": "opening:from_table",
     },
     extra="dynamodb",
+    footprints={"dynamodb": "footprint:dynamodb"},
 )

@@ -301,7 +301,8 @@ class DynamodbStore:
         call = self._scan(" AND ".join(conditions), {**given, "now": self._clock()}, start, evaluated)
 
         def parse(answer: Answer) -> Page:
-            records = [_record(item, self._clock()) for item in answer.response["Items"]]
+            found = (_record(item, self._clock()) for item in answer.response["Items"])
+            records = [record for record in found if wanted.takes(record)]
             if len(records) > limit:
                 return Page(records[:limit], records[limit - 1].key.hex())
             last = answer.response.get("LastEvaluatedKey")

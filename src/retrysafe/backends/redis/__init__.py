@@ -23,4 +23,5 @@ BACKEND = BackendSpec(
     },
     extra="redis",
     cache=CacheSpec("cache:RedisCache", "opening:impatient"),
+    footprints={"redis": "footprint:redis"},
 )

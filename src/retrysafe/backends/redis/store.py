@@ -1,16 +1,18 @@
 """Redis: one script per step, each judging the record by the transition table on the server's clock.
 
-Instants are microseconds; a Lua number holds them exactly, and they are returned as text because
-replies would be cut to 32 bits of fraction. Settled records expire natively when they are forgotten,
+Instants are microseconds, which a Lua number holds exactly; `retrysafe.backends.redis.packing` has the form of a
+record. Settled records expire natively when they are forgotten,
 and their end is published on the channel of their key's name, for those who wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from retrysafe.backends.sql.table import COLUMNS
+from retrysafe.backends.redis import packing
+from retrysafe.backends.redis.packing import claim_part, number_of, result_part, unpacked
 from retrysafe.protocol import quotas
 from retrysafe.protocol.records import (
     Allowance,
@@ -27,74 +29,11 @@ from retrysafe.protocol.records import (
 )
 from retrysafe.protocol.requests import Ask, Scan, Scanned, Script, Settings
 from retrysafe.protocol.store import Capabilities
-from retrysafe.protocol.transitions import RULES, Transition, kept_fingerprint, started_before, state_of
+from retrysafe.protocol.transitions import RULES, Transition, kept_fingerprint, started_before
 
-_STORED_AS: Mapping[str, str] = {"tombstone_until": "forget"}
-"""Fields that hashes have had under another name since 0.1."""
-_COLUMNS = tuple(column for column in COLUMNS if column != "key_hash")  # the key is the hash's own name
-_FIELDS = tuple(_STORED_AS.get(column, column) for column in _COLUMNS)
-_TEXTS = ("boundary", "scope", "operation", "attempt", "effects")
-_NUMBERS = ("token", "attempts", "lease_until", "created", "updated", "expires", "tombstone_until", "version")
 _PREFIX, _SUFFIX = b"retrysafe:{", b"}"
 _PAGE = 500
 """How many keys a sweep looks at in one request."""
-
-_PRELUDE = (
-    """
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local function text(number) return string.format('%.0f', number) end
-local function load()
-  local names = {"""
-    + ", ".join(f"'{name}'" for name in _FIELDS)
-    + """}
-  local values = redis.call('HMGET', KEYS[1], unpack(names))
-  if not values[5] then return nil end
-  local record = {}
-  for i, name in ipairs(names) do record[name] = values[i] or false end
-  return record, values
-end
-local function reply()
-  local record, values = load()
-  if not record then return false end
-  table.insert(values, text(now))
-  return values
-end
-local function standing(record)
-  if not record then return 'absent' end
-  if record.state == 'running' then
-    if tonumber(record.lease_until) > now then return 'running' else return 'lapsed' end
-  end
-  if record.state == 'unknown' then return 'unknown' end
-  if tonumber(record.forget) <= now then return 'forgotten' end
-  if tonumber(record.expires) <= now then return 'expired' end
-  return record.state
-end
-local function allowed(record, sources) return string.find(sources, ',' .. standing(record) .. ',', 1, true) end
-local function expire_at(forget) redis.call('PEXPIREAT', KEYS[1], text(math.ceil(forget / 1000))) end
-local function written(state, window, memory)
-  local forget = now + memory
-  redis.call('HSET', KEYS[1], 'state', state, 'updated', text(now), 'expires', text(now + window),
-    'forget', text(forget))
-  redis.call('HINCRBY', KEYS[1], 'version', 1)
-  if state == 'running' or state == 'unknown' then redis.call('PERSIST', KEYS[1]) else expire_at(forget) end
-end
-local function stored(body, media_type, codec_version)
-  redis.call('HDEL', KEYS[1], 'result', 'media_type', 'codec_version')
-  if media_type ~= '' or codec_version ~= '' then
-    redis.call('HSET', KEYS[1], 'media_type', media_type, 'codec_version', codec_version)
-    if string.sub(body, 1, 1) == '+' then redis.call('HSET', KEYS[1], 'result', string.sub(body, 2)) end
-  end
-end
-local function claimed(a, token, version, attempts, created)
-  redis.call('HSET', KEYS[1], 'boundary', a[1], 'scope', a[2], 'operation', a[3], 'fingerprint', a[4],
-    'attempt', a[5], 'effects', a[6], 'lease_until', text(now + a[7]), 'token', text(token),
-    'attempts', attempts, 'created', created, 'version', text(version - 1))
-  redis.call('HDEL', KEYS[1], 'result', 'media_type', 'codec_version')
-  written('running', a[8], a[9])
-end
-"""
-)
 
 # A scope's keys, by when they were made and by when they are forgotten; both are in one slot, which is not the
 # records' own, so that what becomes of a record later is not seen here.
@@ -122,46 +61,46 @@ local last = redis.call('ZRANGE', kept, -1, -1, 'WITHSCORES')[2]
 redis.call('PEXPIREAT', kept, text(math.ceil(tonumber(last) / 1000)))
 return false"""
 
-_SCRIPTS = {
-    "claim": """
-if standing(load()) == 'absent' then claimed(ARGV, now, now, 1, text(now)) end
-return reply()""",
+_BODIES = {
+    "claim": "return reply(stored() or write(1, now, now + ARGV[2], now, ARGV[3], ARGV[4], now, 1, ARGV[1], ''))",
     "take": """
 local record = load()
-if not allowed(record, ARGV[10]) or record.attempt ~= ARGV[11] or record.version ~= ARGV[12] then return false end
-claimed(ARGV, math.max(tonumber(record.token) + 1, now), tonumber(record.version) + 1, ARGV[13], record.created)
-return reply()""",
+if not allowed(record, ARGV[5]) then return false end
+if record.attempt ~= ARGV[6] or record.version ~= tonumber(ARGV[7]) then return false end
+return reply(write(1, math.max(record.token + 1, now), now + ARGV[2], record.created, ARGV[3], ARGV[4],
+  record.version + 1, ARGV[8], ARGV[1], ''))""",
     # The wake-up may be forbidden to this user: that must not undo what is written.
     "settle": """
 local record = load()
-if not allowed(record, ARGV[1]) or record.attempt ~= ARGV[2] or record[ARGV[3]] ~= ARGV[4] then return 0 end
-stored(ARGV[8], ARGV[9], ARGV[10])
-written(ARGV[5], ARGV[6], ARGV[7])
+if not allowed(record, ARGV[1]) or record.attempt ~= ARGV[2] or record[ARGV[3]] ~= tonumber(ARGV[4]) then return 0 end
+write(ARGV[5], record.token, record.lease_until, record.created, ARGV[6], ARGV[7], record.version + 1,
+  record.attempts, claim_of(record), ARGV[8])
 redis.pcall('PUBLISH', KEYS[1], '')
 return 1""",
     "renew": """
 local record = load()
-if not allowed(record, ARGV[1]) or record.attempt ~= ARGV[2] or record.token ~= ARGV[3] then return 0 end
-redis.call('HSET', KEYS[1], 'lease_until', text(now + ARGV[4]))
-written('running', ARGV[5], ARGV[6])
+if not allowed(record, ARGV[1]) or record.attempt ~= ARGV[2] or record.token ~= tonumber(ARGV[3]) then return 0 end
+write(1, record.token, now + ARGV[4], record.created, ARGV[5], ARGV[6], record.version + 1, record.attempts,
+  claim_of(record), '')
 return 1""",
-    "read": "return reply()",
+    "read": "return reply(stored())",
     "glance": """
-local values = reply()
-if not values then return false end
-for i = #values - 3, #values - 1 do values[i] = false end
-return values""",
+local record = load()
+return record and reply(string.sub(record.packed, 1, HEAD_SIZE + record.claim_size))""",
     # A record without its expiry would stay for ever: RESTORE and PERSIST do that.
     "mend": """
 local record = load()
 if allowed(record, ARGV[1]) then return redis.call('DEL', KEYS[1]) end
-if record and record.state ~= 'running' and record.state ~= 'unknown' then expire_at(tonumber(record.forget)) end
+if record and record.format == 1 and record.state > 2 then
+  redis.call('PEXPIREAT', KEYS[1], expire_at(record.forget))
+end
 return 0""",
 }
+_SCRIPTS = {name: packing.LUA + body for name, body in _BODIES.items()}
 
 
 class RedisStore:
-    """Records as Redis hashes, one key each, so that every step stays in one slot of a cluster."""
+    """Records as strings of one Redis key each, so that every step stays in one slot of a cluster."""
 
     capabilities = Capabilities(
         name="redis",
@@ -199,13 +138,13 @@ class RedisStore:
 
     def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
         """Write a first record, or return the one that is there."""
-        return Ask(_script("claim", request.key, _want_args(request)), _reader(request.key))
+        return Ask(_script("claim", request.key, _claim_args(request)), partial(_record, request.key))
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
         guard = (_sources(Transition.CLAIM), seen.attempt, seen.version, started_before(seen) + 1)
         request = request._replace(fingerprint=kept_fingerprint(request, seen))
-        return Ask(_script("take", request.key, (*_want_args(request), *guard)), _reader(request.key))
+        return Ask(_script("take", request.key, (*_claim_args(request), *guard)), partial(_record, request.key))
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record."""
@@ -223,7 +162,7 @@ class RedisStore:
 
     def read(self, key: bytes) -> Ask[Record | None]:
         """Return the record."""
-        return Ask(_script("read", key, ()), _reader(key))
+        return Ask(_script("read", key, ()), partial(_record, key))
 
     def sweep(self, limit: int) -> Iterator[Ask[int]]:
         """Forgotten records expire natively. Walk over all keys for those that have lost their expiry: give it back
@@ -249,8 +188,8 @@ class RedisStore:
         """Return a page in the order of Redis' own SCAN: while keys come and go, it may show one twice."""
 
         def parse(answer: Scanned) -> Page:
-            records = [_record(key_of(name), reply) for name, reply in answer.found if reply]
-            return Page([record for record in records if wanted.takes(record)], answer.cursor)
+            records = [_record(key_of(name), reply) for name, reply in answer.found]
+            return Page([record for record in records if record and wanted.takes(record)], answer.cursor)
 
         return Ask(Scan(_PREFIX + b"*", cursor, limit, _script("glance", b"", ())), parse)
 
@@ -275,7 +214,7 @@ class RedisStore:
     ) -> Ask[bool]:
         target = RULES[event].target
         assert target is not None
-        args = (*guard, target.value, clocks.window, clocks.memory, *_result_args(result))
+        args = (*guard, number_of(target), clocks.window, clocks.memory, result_part(result))
         return Ask(_script("settle", key, args), _is_one)
 
     def _renew(self, held: Ownership) -> Ask[set[bytes]]:
@@ -295,26 +234,16 @@ def key_of(name: bytes) -> bytes:
 
 
 def _script(name: str, key: bytes, args: tuple[Any, ...]) -> Script:
-    return Script(name, _PRELUDE + _SCRIPTS[name], (name_of(key),), args)
+    return Script(name, _SCRIPTS[name], (name_of(key),), args)
 
 
 def _sources(event: Transition) -> str:
     return "," + ",".join(sorted(RULES[event].sources)) + ","
 
 
-def _want_args(request: ClaimRequest) -> tuple[Any, ...]:
+def _claim_args(request: ClaimRequest) -> tuple[Any, ...]:
     clocks = request.clocks
-    return (
-        *(request.boundary, request.scope, request.operation, request.fingerprint, request.attempt, request.effects),
-        *(clocks.lease, clocks.window, clocks.memory),
-    )
-
-
-def _result_args(result: StoredResult | None) -> tuple[Any, ...]:
-    """A body is marked with a plus sign, because an empty argument could not say that there is none."""
-    if result is None:
-        return ("", "", "")
-    return (b"" if result.body is None else b"+" + result.body, result.media_type, result.codec_version)
+    return claim_part(request), clocks.lease, clocks.window, clocks.memory
 
 
 _COUNTED = (b"made", b"kept")
@@ -331,26 +260,11 @@ def _is_one(answer: Any) -> bool:
     return bool(answer == 1)
 
 
-def _reader(key: bytes) -> Callable[[Any], Record | None]:
-    return lambda answer: _record(key, answer) if answer else None
-
-
-def _record(key: bytes, answer: Sequence[Any]) -> Record:
-    values = dict(zip(_COLUMNS, answer, strict=False))
-    texts: dict[str, Any] = {name: values[name].decode() for name in _TEXTS}
-    numbers: dict[str, Any] = {name: int(values[name]) for name in _NUMBERS}
-    result = None
-    if values["media_type"] is not None:
-        result = StoredResult(values["result"], values["media_type"].decode(), int(values["codec_version"]))
-    return Record(
-        key=key,
-        fingerprint=values["fingerprint"],
-        state=state_of(values["state"].decode()),
-        result=result,
-        now=int(answer[-1]),
-        **texts,
-        **numbers,
-    )
+def _record(key: bytes, answer: Any) -> Record | None:
+    if not answer:
+        return None
+    packed, seconds, micros = answer
+    return unpacked(key, packed, int(seconds) * 1_000_000 + int(micros))
 
 
 # ---------------------------------------------------------------- how the server is set up

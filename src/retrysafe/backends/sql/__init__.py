@@ -36,4 +36,9 @@ BACKEND = BackendSpec(
         "asyncpg:Pool": "objects:of_asyncpg_pool",
         "asyncmy:Pool": "objects:of_asyncmy_pool",
     },
+    footprints={
+        "sqlite": "footprint:sqlite",
+        "postgresql": "footprint:postgresql",
+        "mysql": "footprint:mysql",
+    },
 )

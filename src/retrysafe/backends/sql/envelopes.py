@@ -1,4 +1,4 @@
-"""Envelopes in tables: the columns that outboxes and inboxes share, and filters of dead letters as SQL conditions."""
+"""Envelopes in tables: the columns that outboxes and inboxes share, written and read."""
 
 from __future__ import annotations
 
@@ -7,28 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from retrysafe.backends.sql.store import SqlStore
-from retrysafe.protocol.messages import DeadLetterFilter, Envelope
-
-_COLUMNS = (("topic", "topic"), ("message_key", "key"), ("message_type", "type"), ("consumer", "consumer"))
-
-
-def conditions(store: SqlStore, chosen: DeadLetterFilter) -> tuple[str, dict[str, Any]]:
-    """The conditions on a row ``d``, to be added to others, and their parameters."""
-    params: dict[str, Any] = {f"id{i}": one for i, one in enumerate(chosen.ids)}
-    p = store.p
-    found = []
-    if chosen.ids:
-        found.append(f"d.message_id IN ({', '.join(p('operation', name) for name in params)})")
-    for column, name in _COLUMNS:
-        if (value := getattr(chosen, name)) is not None:
-            found.append(f"d.{column} = {p('operation', f'of_{name}')}")
-            params[f"of_{name}"] = value
-    if chosen.error is not None:
-        escaped = chosen.error.replace("!", "!!").replace("%", "!%").replace("_", "!_")
-        found.append(f"d.error LIKE {p('operation', 'said')} ESCAPE '!'")
-        params["said"] = f"%{escaped}%"
-    return "".join(f" AND {condition}" for condition in found), params
-
+from retrysafe.protocol.messages import Envelope
 
 PAGE_BYTES = 4 << 20
 """Bytes of payloads and headers that a page of messages has, at most; one message always fits."""

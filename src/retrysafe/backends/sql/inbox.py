@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retrysafe.backends.sql.envelopes import ENVELOPE, PAGE_BYTES, conditions, envelope_in, paged, values_of
+from retrysafe.backends.sql.dead_letter_filter import conditions, grouped, read_groups
+from retrysafe.backends.sql.envelopes import ENVELOPE, PAGE_BYTES, envelope_in, paged, values_of
 from retrysafe.backends.sql.store import SqlStore
-from retrysafe.protocol.messages import Arrival, DeadLetter, DeadLetterFilter, InboxLetter, Place, Turn, milliseconds_of
+from retrysafe.protocol.messages import (
+    Arrival,
+    DeadLetter,
+    DeadLetterFilter,
+    Groups,
+    InboxLetter,
+    Place,
+    Turn,
+    milliseconds_of,
+)
 from retrysafe.protocol.redelivery_policy import Counts
 from retrysafe.protocol.requests import Ask, Rows
 
@@ -115,7 +125,7 @@ class SqlInbox:
         if after is not None:
             params["dead_at"], params["key"] = after
             died = p("token", "dead_at")
-            where += f" AND (d.dead_at > {died} OR (d.dead_at = {died} AND d.key_hash > {p('key')}))"
+            where += f" AND d.dead_at >= {died} AND (d.dead_at > {died} OR d.key_hash > {p('key')})"
         return self._page(f"1 = 1{where}", params, limit, ["d.dead_at", "d.key_hash"])
 
     def marked(self, boundary: str, consumer: str, *, after: Turn | None = None, limit: int) -> Ask[list[InboxLetter]]:
@@ -148,15 +158,10 @@ class SqlInbox:
         named = {"of_key": envelope.key, "sequence": envelope.sequence}
         return Ask(self._store.query(sql, {**params, **named}, writes=False), lambda answer: bool(answer.rows[0][0]))
 
-    def groups(self, chosen: DeadLetterFilter) -> Ask[dict[tuple[str, str, str], int]]:
-        """How many dead letters are chosen, by topic, type and error."""
-        where, params = conditions(self._store, chosen)
-        sql = (
-            f"SELECT d.topic, d.message_type, d.error, count(*) FROM {DEAD} AS d WHERE 1 = 1{where} "
-            "GROUP BY d.topic, d.message_type, d.error ORDER BY 4 DESC, 1, 2, 3"
-        )
-        found = self._store.query(sql, params, writes=False)
-        return Ask(found, lambda answer: {(row[0], row[1], row[2]): int(row[3]) for row in answer.rows})
+    def groups(self, chosen: DeadLetterFilter, most: int | None = None) -> Ask[Groups]:
+        """How many dead letters are chosen, by topic, type and error, among the oldest ``most``."""
+        sql, params = grouped(self._store, f"{DEAD} AS d", "d.dead_at, d.key_hash", chosen, most)
+        return Ask(self._store.query(sql, params, writes=False), read_groups)
 
     def mark(self, *identities: bytes) -> Ask[int]:
         """Ask that dead letters be handled again; how many of them are there still."""

@@ -112,7 +112,7 @@ def of_asyncpg_pool(pool: Any) -> Backend:
     return Backend(
         store_of("postgresql"),
         sync=None,
-        asynchronous=partial(module.AsyncpgClient, pool),
+        asynchronous=partial(module.AsyncpgClient.on, pool),
         address="postgresql://…",
         places=lambda: {identity.pool(pool)},
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from retrysafe.backends.sql.envelopes import PAGE_BYTES, conditions, envelope_in, paged
+from retrysafe.backends.sql.dead_letter_filter import conditions, grouped, read_groups
+from retrysafe.backends.sql.envelopes import PAGE_BYTES, envelope_in, paged
 from retrysafe.backends.sql.outbox import COLUMNS, FOREVER, TABLE, WRITTEN, SqlOutbox
 from retrysafe.backends.sql.store import SqlStore
-from retrysafe.protocol.messages import Backlog, DeadLetter, DeadLetterFilter, Envelope, RelaySeen
+from retrysafe.protocol.messages import Backlog, DeadLetter, DeadLetterFilter, Envelope, Groups, RelaySeen
 from retrysafe.protocol.ordering import BUCKETS
 from retrysafe.protocol.publish_policy import MOST_COUNTED
 from retrysafe.protocol.requests import Ask, Rows
@@ -125,14 +126,10 @@ class OperableSqlOutbox(SqlOutbox):
         params |= {"after": after, "limit": limit, "span_bytes": PAGE_BYTES}
         return Ask(self._store.query(sql, params, writes=False), _read_letters)
 
-    def count(self, chosen: DeadLetterFilter) -> Ask[dict[tuple[str, str, str], int]]:
-        """How many dead letters are chosen, by topic, type and error."""
-        where, params = conditions(self._store, chosen)
-        sql = (
-            f"SELECT d.topic, d.message_type, d.error, count(*) FROM {self._letters} WHERE 1 = 1{where} "
-            "GROUP BY d.topic, d.message_type, d.error ORDER BY 4 DESC, 1, 2, 3"
-        )
-        return Ask(self._store.query(sql, params, writes=False), _groups)
+    def count(self, chosen: DeadLetterFilter, most: int | None = None) -> Ask[Groups]:
+        """How many dead letters are chosen, by topic, type and error, among the first ``most``."""
+        sql, params = grouped(self._store, self._letters, "d.id", chosen, most)
+        return Ask(self._store.query(sql, params, writes=False), read_groups)
 
     def claim_letters(self, numbers: Sequence[int]) -> Ask[list[int]]:
         """Lock dead letters to the end of the transaction; those that another one redrives are not there any more."""
@@ -217,10 +214,6 @@ def _relays(answer: Rows) -> list[RelaySeen]:
 
 def _pair(row: Sequence[Any]) -> tuple[int, int]:
     return int(row[0]), int(row[1])
-
-
-def _groups(answer: Rows) -> dict[tuple[str, str, str], int]:
-    return {(topic, type_, error): int(count) for topic, type_, error, count in answer.rows}
 
 
 def _read_letters(answer: Rows) -> list[DeadLetter]:

@@ -11,10 +11,19 @@ from retrysafe.backends.sql.statements import limited_by, quota_params, want_par
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import TABLE, allowed, columns
 from retrysafe.locks import ProcessLock
-from retrysafe.protocol.records import Allowance, ClaimRequest, Finding, Partition, Record, Refusal
+from retrysafe.protocol.records import (
+    Allowance,
+    ClaimRequest,
+    Finding,
+    Ownership,
+    Partition,
+    Record,
+    Refusal,
+    StoredResult,
+)
 from retrysafe.protocol.requests import Ask, Copy, Query, Rows
 from retrysafe.protocol.store import Capabilities
-from retrysafe.protocol.transitions import Transition
+from retrysafe.protocol.transitions import RULES, Transition
 
 V = TypeVar("V")
 
@@ -76,6 +85,8 @@ _LOCK = (
 _GATE = f"CASE WHEN txid_current() = ANY (CAST(:full AS bigint[])) THEN true ELSE {_LOCK} END"
 """A transaction that has taken as many locks as it may goes on without: its claims wait at the unique key."""
 _NUMBER = "txid_current_if_assigned()"
+_IMPATIENT = "set_config('lock_timeout', '100ms', true)"
+"""For a statement about many keys: one that another transaction holds must not hold up the others."""
 
 
 CHANNEL = "retrysafe_outbox"
@@ -147,6 +158,42 @@ class PostgresqlStore(SqlStore):
         self._gated_read_sql = _numbered(self.read_sql)
         self._gated_usage_sql = {limited: _numbered(sql) for limited, sql in self._usage_sql.items()}
         self._gates = Gates()
+        self._claims_sql = self._claims()
+        self._settles_sql = {event: self._settles(event) for event, own in self._settle_sql if not own}
+
+    def _claims(self) -> str:
+        """`_claim` without a gate, for many claims of different keys; there is a row for each but those that lost."""
+        names = ("key", "boundary", "scope", "operation", "fingerprint", "attempt", "effects")
+        values = "w.key, w.boundary, w.scope, w.operation, w.fingerprint, 'running', w.attempt, t.now, 1, w.effects"
+        return (
+            f"WITH t AS MATERIALIZED (SELECT {self.NOW} AS now, {_IMPATIENT}), "
+            f"w AS MATERIALIZED ({self._arrays(*names, 'lease', 'window', 'memory')}), "
+            f"old AS MATERIALIZED (SELECT {columns('r.')} FROM {TABLE} AS r "
+            f"WHERE r.key_hash = ANY (CAST(:key AS bytea[]))), "
+            f"new AS (INSERT INTO {TABLE} ({columns()}) SELECT {values}, t.now + w.lease, t.now, t.now, "
+            f"t.now + w.window, t.now + w.memory, t.now, NULL, NULL, NULL FROM w, t "
+            f"WHERE NOT EXISTS (SELECT 1 FROM old WHERE old.key_hash = w.key) ORDER BY w.key "
+            f"ON CONFLICT (key_hash) DO NOTHING RETURNING {columns()}) "
+            f"SELECT {columns('f.')}, t.now FROM t, (SELECT * FROM new UNION ALL SELECT * FROM old) AS f"
+        )
+
+    def _settles(self, event: Transition) -> str:
+        """`_settle` for the owners of many records."""
+        names = ("key", "attempt", "token", "window", "memory", "result", "media_type", "codec_version")
+        return (
+            f"UPDATE {TABLE} AS r SET state = '{RULES[event].target}', result = w.result, media_type = w.media_type, "
+            f"codec_version = w.codec_version, updated = t.now, expires = t.now + w.window, "
+            f"tombstone_until = t.now + w.memory, version = r.version + 1 "
+            f"FROM ({self._arrays(*names)}) AS w, (SELECT {self.NOW} AS now, {_IMPATIENT}) AS t "
+            f"WHERE r.key_hash = ANY (CAST(:key AS bytea[])) AND r.key_hash = w.key AND r.attempt = w.attempt "
+            f"AND r.token = w.token AND {allowed(event)} RETURNING r.key_hash"
+        )
+
+    def _arrays(self, *names: str) -> str:
+        """Rows of parameters that are arrays."""
+        arrays = ", ".join(f"CAST(:{name} AS {self.CASTS[name]}[])" for name in names)
+        quoted = ", ".join(f'"{name}"' for name in names)
+        return f"SELECT * FROM unnest({arrays}) AS w ({quoted})"
 
     def _claim(self, *, gated: bool, room: str = "") -> str:
         """Insert if there is no record, and return the record there is, in one statement.
@@ -183,6 +230,11 @@ class PostgresqlStore(SqlStore):
         params = {**ask.request.params, "full": self._gates.full()}
         return self._counting(Ask(Query(self._gated_take_sql, params), ask.parse))
 
+    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        """Settle as every SQL store does; records that no transaction has written can be settled together."""
+        ask = super().settle(held, event, result)
+        return ask if held.transactional else Ask(ask.request._replace(merged=self._settles_sql[event]), ask.parse)
+
     def _counting(self, ask: Ask[R]) -> Ask[R]:
         return Ask(ask.request, lambda answer: ask.parse(self._gates.counted(answer)))
 
@@ -190,7 +242,8 @@ class PostgresqlStore(SqlStore):
         """One statement; no row means that a rival committed first, and a new statement will see it."""
         params = want_params(request)
         if not request.transactional:
-            return Query(self._claim_sql, params, Query(self.read_sql, params, writes=False))
+            read = Query(self.read_sql, params, writes=False)
+            return Query(self._claim_sql, params, read, merged=self._claims_sql)
         gated = {**params, "full": self._gates.full()}
         return Query(self._gated_claim_sql, gated, Query(self._gated_read_sql, params, writes=False))
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrysafe.backends.sql.table import COLUMNS
 from retrysafe.protocol import quotas
-from retrysafe.protocol.records import Allowance, EffectiveState, Page, Record, Refusal, StoredResult, Tally
+from retrysafe.protocol.records import Allowance, EffectiveState, Record, Refusal, StoredResult, Tally
 from retrysafe.protocol.requests import Rows
 from retrysafe.protocol.transitions import state_of
 
@@ -35,12 +34,6 @@ def records(answer: Rows) -> list[Record]:
     return [_record_of(row) for row in answer.rows]
 
 
-def page(answer: Rows, limit: int) -> Page:
-    """A page, and where the next one begins."""
-    found = records(answer)
-    return Page(found, found[-1].key.hex() if len(found) == limit else None)
-
-
 def tallies(answer: Rows) -> list[Tally]:
     """Counts by boundary and standing."""
     return [
@@ -50,16 +43,16 @@ def tallies(answer: Rows) -> list[Tally]:
 
 
 def _record_of(row: Any) -> Record:
-    *head, result, media_type, codec_version, now = row
+    """The record of a row by place: `COLUMNS` are in the order of its fields, but for the result, which has three."""
+    key, boundary, scope, operation, fingerprint, state, *others = row[:-4]
+    result, media_type, codec_version, now = row[-4:]
     stored = (
         None
         if media_type is None
         else StoredResult(None if result is None else bytes(result), media_type, codec_version)
     )
-    fields = dict(zip(COLUMNS, head, strict=False))
-    key, fingerprint = bytes(fields.pop("key_hash")), bytes(fields.pop("fingerprint"))
-    state = state_of(fields.pop("state"))
-    return Record(key=key, fingerprint=fingerprint, state=state, result=stored, now=int(now), **fields)
+    key, fingerprint = bytes(key), bytes(fingerprint)
+    return Record._make((key, boundary, scope, operation, fingerprint, state_of(state), *others, stored, int(now)))
 
 
 def changed_one(answer: Rows) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from retrysafe.backends.sql import reading
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.transactions import BATCH, in_its_transaction, mark_of, marked
 from retrysafe.backends.urls import file_of
-from retrysafe.protocol.records import Allowance, ClaimRequest, Ownership, StoredResult
-from retrysafe.protocol.requests import Ask, Query
+from retrysafe.protocol.records import Allowance, ClaimRequest, Ownership, Record, Refusal, StoredResult
+from retrysafe.protocol.requests import Ask, Query, Rows
 from retrysafe.protocol.store import Capabilities
-from retrysafe.protocol.transitions import Transition
+from retrysafe.protocol.transitions import Transition, first_claim
 
 
 class SqliteStore(SqlStore):
@@ -44,6 +45,20 @@ class SqliteStore(SqlStore):
     WHEREABOUTS = "PRAGMA database_list"
     HAS_SCHEMA = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'retrysafe_schema'"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_sql = self._with_clock_inside(self.read_sql)
+        self.insert_sql = self._with_clock_inside(self.insert_sql.partition(" RETURNING ")[0]) + " RETURNING created"
+        self._settle_sql = {which: self._with_clock_inside(sql) for which, sql in self._settle_sql.items()}
+
+    def _with_clock_inside(self, sql: str) -> str:
+        """A statement about one row without the clock as a table, which SQLite would write down for each of them.
+
+        Within one step of a statement the clock stands still, and of one row there is one step.
+        """
+        beside = f", {self.clock}" if f", {self.clock}" in sql else f" FROM {self.clock}"
+        return sql.replace(beside, "", 1).replace("t.now", f"({self.NOW})")
+
     def whereabouts(self) -> Ask[object]:
         """The file; None for a database in memory, which every connection has for itself."""
         query = Query(self.WHEREABOUTS, {}, writes=False)
@@ -53,6 +68,12 @@ class SqliteStore(SqlStore):
         """Force SQLite to use the index."""
         at = " AND ".join(f"o.{name} = {value}" for name, value in places.items())
         return f"{table} AS o INDEXED BY {index} WHERE {at} AND o.id >= {start}", "o.id"
+
+    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
+        """Insert a first record, of which only the time comes back, or return the record that is there."""
+        if request.quota is not None:
+            return super().claim(request)
+        return Ask(self.claim_query(request), lambda answer: _inserted_or_met(answer, request))
 
     def claim_query(self, request: ClaimRequest) -> Query:
         """In a transaction: mark it first."""
@@ -77,3 +98,9 @@ class SqliteStore(SqlStore):
     def complete_many(self, held: Sequence[Ownership], result: StoredResult) -> Ask[int]:
         """Complete the records of one attempt, if the transaction is the one that claimed them."""
         return in_its_transaction(BATCH, super().complete_many(held, result))
+
+
+def _inserted_or_met(answer: Rows, request: ClaimRequest) -> Record | None:
+    if answer.rows and len(answer.rows[0]) == 1:
+        return first_claim(request, answer.rows[0][0])
+    return reading.record(answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from retrysafe.backends.sql import reading
+from retrysafe.backends.sql import reading, selection
 from retrysafe.backends.sql.statements import (
     LIMITED,
     SqlStatements,
@@ -15,12 +15,13 @@ from retrysafe.backends.sql.statements import (
     seen_params,
     want_params,
 )
-from retrysafe.backends.sql.table import COLUMNS, TABLE, allowed, any_of, columns
+from retrysafe.backends.sql.table import TABLE, allowed, columns
 from retrysafe.backends.sql.transactions import SqlTransactions
 from retrysafe.protocol.records import (
     Allowance,
     ClaimRequest,
     Clocks,
+    Count,
     Filter,
     Finding,
     Ownership,
@@ -36,9 +37,6 @@ from retrysafe.protocol.transitions import RULES, Guard, Transition, kept_finger
 
 AT_ONCE = 1000
 """How many archived records one statement removes."""
-
-_UNREAD = ("result", "media_type", "codec_version")
-"""Columns that an operator's list leaves out."""
 
 _RESOLVING: tuple[Transition, ...] = tuple(
     event for event, rule in RULES.items() if rule.guard is Guard.SEEN and event is not Transition.CLAIM
@@ -202,25 +200,12 @@ class SqlStore(SqlStatements, SqlTransactions):
         return Ask(self.query(self.remove_sql(len(seen)), params), reading.count)
 
     def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
-        """Return a page by the order of key hashes."""
-        params: dict[str, Any] = {"limit": limit}
-        conditions: list[str] = []
-        for name in ("boundary", "operation", "scope"):
-            value = getattr(wanted, name)
-            if value is not None:
-                params[name] = value
-                conditions.append(f"r.{name} = {self.p(name)}")
-        if cursor is not None:
-            params["key"] = bytes.fromhex(cursor)
-            conditions.append(f"r.key_hash > {self.p('key')}")
-        if wanted.states:
-            conditions.append(any_of(wanted.states))
-        read = ", ".join("NULL" if name in _UNREAD else f"r.{name}" for name in COLUMNS)
-        sql = (
-            f"SELECT {read}, t.now FROM {TABLE} AS r, {self.clock} WHERE {' AND '.join(conditions) or '1 = 1'} "
-            f"ORDER BY r.key_hash LIMIT {self.p('limit')}"
-        )
-        return Ask(self.query(sql, params, writes=False), lambda answer: reading.page(answer, limit))
+        """Return a page, in the order of an index; see `selection`."""
+        return selection.page(self, wanted, cursor, limit)
+
+    def count_selected(self, wanted: Filter, most: int) -> Ask[Count]:
+        """Count the selected records among the first ``most`` in that order."""
+        return selection.count(self, wanted, most)
 
     def tally(self) -> list[Ask[list[Tally]]]:
         """Count the records by boundary and standing, in one statement."""

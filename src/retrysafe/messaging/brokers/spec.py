@@ -28,6 +28,7 @@ class Option(NamedTuple):
 PARTITIONS = Option(
     "partitions", "spread each topic over so many queues or streams (default: one)", type=int, metavar="N"
 )
+PREFIX = Option("prefix", "what the names of topics or streams begin with", default="", metavar="TEXT")
 
 
 class BrokerSpec(NamedTuple):

@@ -44,11 +44,12 @@ class _Batch(NamedTuple):
 
 
 class BatchHandler(Handler[P, R]):
-    """A handler whose messages are handled in one transaction, as many as are there, up to ``portion``."""
+    """A handler whose messages are handled in one transaction, up to ``portion`` and ``portion_bytes``."""
 
-    def __init__(self, setting: Settings, letters: Letters, most: int) -> None:
+    def __init__(self, setting: Settings, letters: Letters, most: int, most_bytes: int) -> None:
         super().__init__(setting, letters)
         self.portion = most
+        self.portion_bytes = most_bytes
 
     def handle_many(self, deliveries: Sequence[Delivery], *, alone: bool = True) -> list[HandleResult]:
         """Handle deliveries in this order, in as few transactions as possible, and return what became of each.

@@ -94,6 +94,8 @@ class Handler(Generic[P, R]):
 
     portion = 1
     """How many messages it handles together."""
+    portion_bytes = 1
+    """With how many bytes of payloads and headers no more messages are handled together."""
 
     async def ahandle_many(self, deliveries: Sequence[Delivery], *, alone: bool = True) -> list[HandleResult]:
         """Handle deliveries in this order, and return what became of each."""

@@ -62,6 +62,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 MOST = 1000
 """The limit of ``max_batch``: one statement names each message of a transaction."""
+BATCH_BYTES = 4 << 20
+"""The bytes of payloads and headers with which a batch ends, as a relay's does."""
 
 
 class Inbox:
@@ -110,27 +112,30 @@ class Inbox:
         return decorate
 
     def batch_handler(
-        self, consumer: str, *, max_batch: int = 100, **options: Unpack[Options]
+        self, consumer: str, *, max_batch: int = 100, batch_bytes: int = BATCH_BYTES, **options: Unpack[Options]
     ) -> Callable[[Callable[P, R]], BatchHandler[P, R]]:
         """`handler` for messages that are handled one after the other in one transaction, up to ``max_batch`` of them.
+
+        A `Subscription` ends a batch with the message that makes it ``batch_bytes`` or more, counted in payloads and
+        headers.
 
         It needs ``effects="transactional"``: a transaction that fails is rolled back and handled again without the
         message at fault, so everything else that a handler does may be done again. On MySQL and MariaDB, and with a
         quota or encrypted results, each message has a transaction of its own.
         """
-        return self._batched(consumer, max_batch, options, together=False)
+        return self._batched(consumer, max_batch, batch_bytes, options, together=False)
 
     def set_handler(
-        self, consumer: str, *, max_batch: int = 500, **options: Unpack[Options]
+        self, consumer: str, *, max_batch: int = 500, batch_bytes: int = BATCH_BYTES, **options: Unpack[Options]
     ) -> Callable[[Callable[P, R]], BatchHandler[P, R]]:
         """`batch_handler` for a function that takes the list of all fresh messages of a transaction.
 
         One that fails is split in halves, until the message at fault is alone.
         """
-        return self._batched(consumer, max_batch, options, together=True)
+        return self._batched(consumer, max_batch, batch_bytes, options, together=True)
 
     def _batched(
-        self, consumer: str, most: int, options: Options, *, together: bool
+        self, consumer: str, most: int, most_bytes: int, options: Options, *, together: bool
     ) -> Callable[[Callable[P, R]], BatchHandler[P, R]]:
         if self.boundary.effects != "transactional":
             raise ConfigurationError(
@@ -139,12 +144,14 @@ class Inbox:
             )
         if not 1 <= most <= MOST:
             raise ConfigurationError(f"max_batch= is a number from 1 to {MOST}.")
+        if most_bytes < 1:
+            raise ConfigurationError("batch_bytes= is a number of bytes, at least 1.")
         name = self._taken(consumer)
 
         def decorate(function: Callable[P, R]) -> BatchHandler[P, R]:
             self._entry.take_operation(name, function)
             setting = self._settings(name, function, options)._replace(together=together)
-            made: BatchHandler[P, R] = BatchHandler(setting, self._letters, most)
+            made: BatchHandler[P, R] = BatchHandler(setting, self._letters, most, most_bytes)
             functools.update_wrapper(made, function)
             return made
 

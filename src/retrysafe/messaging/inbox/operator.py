@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
+from retrysafe.admin.operator import BATCH, Batch
 from retrysafe.backends.sql.inbox import ATTEMPTS, SEQUENCES
 from retrysafe.messaging.error_kinds import by_kind
 from retrysafe.messaging.inbox import procedures
@@ -13,12 +14,13 @@ from retrysafe.messaging.inbox.dead_letters import Letters
 from retrysafe.messaging.operators import PAGE, Operating
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
-from retrysafe.protocol.messages import DeadLetterFilter, InboxLetter, Place
-from retrysafe.protocol.records import Duration
+from retrysafe.protocol.messages import DeadLetterFilter, Groups, InboxLetter, Place
+from retrysafe.protocol.records import Duration, Micros
 from retrysafe.protocol.requests import ask
 from retrysafe.protocol.store import TransactionalStore
 
 ANY = DeadLetterFilter()
+_LONGEST_INSTANT, _HASH_DIGITS = 18, 64
 
 
 class Consuming(NamedTuple):
@@ -53,13 +55,20 @@ class InboxOperator(Operating):
     def dead(self, chosen: DeadLetterFilter = ANY) -> Iterator[InboxLetter]:
         """The dead letters that are chosen, the oldest first; a page in memory."""
         after: Place | None = None
-        while page := self._do(ask(self._inbox.letters(chosen, after=after, limit=PAGE))):
+        while page := self.page(chosen, after):
             yield from page
             after = page[-1].place
 
-    def count(self, chosen: DeadLetterFilter = ANY) -> dict[tuple[str, str, str], int]:
-        """How many dead letters are chosen, by topic, type and error; numbers and ids in those are ``#``."""
-        counts = self._do(ask(self._inbox.groups(chosen)))
+    def page(self, chosen: DeadLetterFilter = ANY, after: Place | None = None, limit: int = PAGE) -> list[InboxLetter]:
+        """Up to ``limit`` dead letters that are chosen, behind a place, the oldest first; fewer if they are large."""
+        return self._do(ask(self._inbox.letters(chosen, after=after, limit=limit)))
+
+    def count(self, chosen: DeadLetterFilter = ANY, most: int | None = None) -> Groups:
+        """How many dead letters are chosen, by topic, type and error; numbers and ids in those are ``#``.
+
+        With ``most``, only the oldest so many dead letters are looked at.
+        """
+        counts = self._do(ask(self._inbox.groups(chosen, most)))
         return by_kind(counts)
 
     def redrive(self, chosen: DeadLetterFilter = ANY, *, limit: int | None = None, reason: str = "") -> int:
@@ -70,7 +79,29 @@ class InboxOperator(Operating):
         handled before. One that fails stays a dead letter. One that died longer ago than its boundary's window is told
         to be late: if it was handled in any other way since, that is forgotten, and it is handled twice.
         """
-        found = sorted(one.arrival.identity for one in islice(self.dead(chosen), limit))
+        return self._mark(islice(self.dead(chosen), limit), chosen, reason)
+
+    def redrive_batch(
+        self,
+        chosen: DeadLetterFilter,
+        *,
+        until: Micros,
+        cursor: str | None = None,
+        limit: int = BATCH,
+        reason: str = "",
+    ) -> Batch:
+        """Mark up to ``limit`` dead letters that died no later than ``until``; go on at the batch's cursor.
+
+        Repeating a batch is harmless: what it has marked stays marked, or is handled by then.
+        """
+        page = self.page(chosen, None if cursor is None else place_of(cursor), limit)
+        meant = [one for one in page if one.letter.dead_at <= until]
+        marked = self._mark(meant, chosen, reason)
+        more = len(meant) == len(page) and bool(page)
+        return Batch(marked, len(page) - marked, name_of(page[-1].place) if more else None)
+
+    def _mark(self, letters: Iterable[InboxLetter], chosen: DeadLetterFilter, reason: str) -> int:
+        found = sorted(one.arrival.identity for one in letters)
         store = cast("TransactionalStore", self._backend.store)
         marked = self._do(procedures.mark(store, self._inbox, found), own=True) if found else 0
         if marked:
@@ -85,3 +116,16 @@ class InboxOperator(Operating):
         """
         before = round(seconds_of(older_than, "older_than") * 1e6)
         return self._do(procedures.forget([self._inbox.forget(table, before) for table in (ATTEMPTS, SEQUENCES)]))
+
+
+def name_of(place: Place) -> str:
+    """The place of a dead letter as text."""
+    return f"{place[0]}-{place[1].hex()}"
+
+
+def place_of(text: str) -> Place:
+    """The place that a text names; raise `ValueError` for one that names none."""
+    died, _, identity = text.partition("-")
+    if not (died.isascii() and died.isdigit() and len(died) <= _LONGEST_INSTANT and len(identity) == _HASH_DIGITS):
+        raise ValueError(text)
+    return int(died), bytes.fromhex(identity)

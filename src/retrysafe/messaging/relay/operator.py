@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, cast
 
 from retrysafe.admin.archive import FORMAT
+from retrysafe.admin.operator import BATCH, Batch
 from retrysafe.admin.sweeper import Sweeper
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.sql.outbox_operating import SqlPublished
@@ -19,8 +20,8 @@ from retrysafe.messaging.relay.presence import Reporter
 from retrysafe.messaging.relay.procedures import OutboxStatus, redrive, standing
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
-from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter, Envelope
-from retrysafe.protocol.records import Duration
+from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter, Envelope, Groups
+from retrysafe.protocol.records import Duration, Micros
 from retrysafe.protocol.requests import ask
 from retrysafe.protocol.store import TransactionalStore
 
@@ -96,13 +97,20 @@ class OutboxOperator(Operating):
     def dead(self, chosen: DeadLetterFilter = ANY) -> Iterator[DeadLetter]:
         """The dead letters that are chosen, and the heads of parked lanes, oldest number first; a page in memory."""
         after = 0
-        while page := self._do(ask(self._outbox.letters(chosen, after, PAGE))):
+        while page := self.page(chosen, after):
             yield from page
             after = page[-1].number
 
-    def count(self, chosen: DeadLetterFilter = ANY) -> dict[tuple[str, str, str], int]:
-        """How many dead letters are chosen, by topic, type and error; numbers and ids in those are ``#``."""
-        counts = self._do(ask(self._outbox.count(chosen)))
+    def page(self, chosen: DeadLetterFilter = ANY, after: int = 0, limit: int = PAGE) -> list[DeadLetter]:
+        """Up to ``limit`` dead letters that are chosen, with numbers above ``after``; fewer if they are large."""
+        return self._do(ask(self._outbox.letters(chosen, after, limit)))
+
+    def count(self, chosen: DeadLetterFilter = ANY, most: int | None = None) -> Groups:
+        """How many dead letters are chosen, by topic, type and error; numbers and ids in those are ``#``.
+
+        With ``most``, only the first so many dead letters are looked at.
+        """
+        counts = self._do(ask(self._outbox.count(chosen, most)))
         return by_kind(counts)
 
     # ------------------------------------------------------------ changing
@@ -129,12 +137,34 @@ class OutboxOperator(Operating):
         letters = map(_without_payload, self.dead(chosen))
         while page := list(islice(letters, PAGE if limit is None else min(PAGE, limit - done))):
             began = page[0].now if began is None else began
-            done += self._do(
-                redrive(self._store, self._outbox, [one for one in page if one.dead_at <= began]), own=True
-            )
+            done += self._redrive([one for one in page if one.dead_at <= began])
+        self._tell_redriven(done, reason)
+        return done
+
+    def redrive_batch(
+        self,
+        chosen: DeadLetterFilter,
+        *,
+        until: Micros,
+        cursor: str | None = None,
+        limit: int = BATCH,
+        reason: str = "",
+    ) -> Batch:
+        """Redrive up to ``limit`` dead letters that died no later than ``until``; go on at the batch's cursor.
+
+        Repeating a batch is harmless: what it has redriven is no dead letter any more.
+        """
+        page = self.page(chosen, int(cursor or 0), limit)
+        done = self._redrive([one for one in page if one.dead_at <= until])
+        self._tell_redriven(done, reason)
+        return Batch(done, len(page) - done, str(page[-1].number) if page else None)
+
+    def _redrive(self, letters: Sequence[DeadLetter]) -> int:
+        return self._do(redrive(self._store, self._outbox, letters), own=True) if letters else 0
+
+    def _tell_redriven(self, done: int, reason: str) -> None:
         if done:
             self._reporter.operated("redriven", side="outbox", messages=done, actor=self.actor, reason=reason)
-        return done
 
 
 def _without_payload(letter: DeadLetter) -> DeadLetter:

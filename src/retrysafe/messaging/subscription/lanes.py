@@ -53,22 +53,28 @@ class Lanes:
         self._lanes[of] = deque((delivery,))
         return of
 
-    def take(self, first: int, more: Iterable[int], most: int) -> Portion:
-        """Up to so many deliveries from the heads of ready lanes, each lane in its order."""
+    def take(self, first: int, more: Iterable[int], most: int, most_bytes: int) -> Portion:
+        """Deliveries from the heads of ready lanes, each lane in its order.
+
+        There are up to ``most`` of them, and the one that makes them ``most_bytes`` or more is the last. Of ``more``,
+        no lane is asked for of which nothing could be taken.
+        """
         portion = Portion([], [])
-        self._take(first, portion, most)
-        if len(portion.deliveries) < most:
-            for lane in more:
-                self._take(lane, portion, most)
-                if len(portion.deliveries) >= most:
-                    break
+        room = self._take(first, portion, most, most_bytes)
+        lanes = iter(more)
+        while room > 0 and len(portion.deliveries) < most and (lane := next(lanes, None)) is not None:
+            room = self._take(lane, portion, most, room)
         return portion
 
-    def _take(self, lane: int, portion: Portion, most: int) -> None:
-        queue = self._lanes[lane]
-        for position in range(min(len(queue), most - len(portion.deliveries))):
-            portion.deliveries.append(queue[position])
+    def _take(self, lane: int, portion: Portion, most: int, room: int) -> int:
+        """Take from one lane; how many bytes are left."""
+        for delivery in self._lanes[lane]:
+            if room <= 0 or len(portion.deliveries) >= most:
+                break
+            portion.deliveries.append(delivery)
             portion.lanes.append(lane)
+            room -= delivery.envelope.size
+        return room
 
     def conclude(self, portion: Portion, handled: Sequence[HandleResult]) -> Iterator[tuple[int, Concluded]]:
         """Take out what is settled; what became of each lane. A lane stops at the first that has to come again."""

@@ -95,7 +95,7 @@ class Run:
         while (lane := await self._ready.get()) is not None:
             if self._finishing or self._bell.rung:
                 continue
-            portion = self._lanes.take(lane, self._more(), self._handler.portion)
+            portion = self._lanes.take(lane, self._more(), self._handler.portion, self._handler.portion_bytes)
             handled = await self._handled(portion)
             await self._conclude(portion, handled)
 

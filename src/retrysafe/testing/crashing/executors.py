@@ -46,7 +46,7 @@ class _Traced:
         return getattr(self._inner, name)
 
     def _must_age(self) -> bool:
-        return self._tracer.lapsed and self._tracer.counts() and id(self._backend) not in self._tracer.aged
+        return self._tracer.lapsed and self._tracer.counts() and self._backend not in self._tracer.aged
 
     def _told(self, request: Any) -> Any:
         return self._tracer.call(lambda: Call(f"store: {describe(request)}"))
@@ -55,7 +55,7 @@ class _Traced:
 class _Client(_Traced):
     def __call__(self, request: Any, /) -> Any:
         if self._must_age():
-            self._tracer.aged.add(id(self._backend))
+            self._tracer.aged.add(self._backend)
             with self._tracer.unwatched():
                 run(lapse(self._backend.store, self._backend.boundaries), self._inner)
         with self._told(request):
@@ -70,7 +70,7 @@ class _Client(_Traced):
 class _AsyncClient(_Traced):
     async def __call__(self, request: Any, /) -> Any:
         if self._must_age():
-            self._tracer.aged.add(id(self._backend))
+            self._tracer.aged.add(self._backend)
             with self._tracer.unwatched():
                 await arun(lapse(self._backend.store, self._backend.boundaries), self._inner)
         with self._told(request):

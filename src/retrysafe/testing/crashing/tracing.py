@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
+from weakref import WeakSet
 
 from retrysafe.testing.crashing.places import is_within, user_place
 from retrysafe.testing.crashing.points import STOPS, Action, Call, Database, Point
@@ -27,7 +28,7 @@ class Tracer:
         self.watching = False
         self.lapsed = False
         """Whether the leases that this process finds have lapsed."""
-        self.aged: set[int] = set()
+        self.aged: WeakSet[Any] = WeakSet()
         """The stores where they have been made to."""
         self.databases: dict[Database, None] = {}
         """What the process has worked on."""

@@ -117,9 +117,12 @@ class Connecting:
         except _Failures as error:
             raise not_connected(error) from error
 
-    def is_usable(self, connection: Any) -> bool:
+    def is_idle(self, connection: Any) -> bool:
         idle = connection.connected and connection.get_autocommit() and not connection.get_transaction_status()
-        return bool(idle) and not connection._stream_broken and is_quiet(_socket(connection))
+        return bool(idle) and not connection._stream_broken
+
+    def is_usable(self, connection: Any) -> bool:
+        return self.is_idle(connection) and is_quiet(_socket(connection))
 
     async def close(self, connection: Any) -> None:
         """Hang up; a goodbye to a server that is gone would have to be waited for."""

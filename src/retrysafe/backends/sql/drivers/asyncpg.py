@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -24,6 +25,8 @@ from retrysafe.backends.sql.drivers.base import (
     unheard,
     unreplicated,
 )
+from retrysafe.backends.sql.drivers.lane import Lanes
+from retrysafe.backends.sql.drivers.own import AsyncOwn
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.requests import Copy, Query, Rows
 
@@ -39,7 +42,6 @@ _Failures = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutErro
 async def perform(connection: Any, query: Query) -> Rows:
     """Perform one statement."""
     sql, args = arguments(query, "$")
-    await _refuse_names_behind_pooler(connection)
     if query.control is None and ("RETURNING" in sql or sql.startswith("SELECT") or not query.writes):
         rows = [tuple(row) for row in await connection.fetch(sql, *args, timeout=DEADLINE)]
         return Rows(rows, len(rows))
@@ -48,15 +50,31 @@ async def perform(connection: Any, query: Query) -> Rows:
     return Rows([], int(count) if count.isdigit() else 0)
 
 
+async def perform_on_ours(connection: Any, query: Query) -> Rows:
+    """`perform`; a connection whose statement was cut off is closed, for asyncpg is still cancelling it."""
+    try:
+        return await perform(connection, query)
+    except asyncio.CancelledError:
+        await close(connection)
+        raise
+
+
+async def close(connection: Any) -> None:
+    """Close, or hang up on a server that is gone."""
+    with suppress(*_Failures):
+        await connection.close(timeout=DEADLINE)
+
+
 _judged: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-async def _refuse_names_behind_pooler(connection: Any) -> None:
-    """Refuse a connection of the user's that goes on preparing by name where a pooler does not follow. Asked once."""
+async def perform_directly(connection: Any, query: Query) -> Rows:
+    """`perform` on a connection of the user's; refuse one that prepares by name where a pooler does not follow."""
     real = getattr(connection, "_con", connection)  # a pool lends each in a new wrapper
     if real not in _judged:
         is_direct(await connection.fetchrow(question(connection.get_server_pid()), timeout=DEADLINE))
         _judged.add(real)
+    return await perform(connection, query)
 
 
 async def transfer(connection: Any, copy: Copy) -> Rows:
@@ -80,6 +98,8 @@ _ONE_AT_A_TIME = (
 class InTransaction:
     """An executor on one connection, inside a transaction."""
 
+    _perform = staticmethod(perform_directly)
+
     def __init__(self, connection: Any) -> None:
         self.handle = connection
         self.execute = self
@@ -88,7 +108,7 @@ class InTransaction:
         try:
             if isinstance(request, Copy):
                 return await transfer(self.handle, request)
-            return await ain_turn(request, lambda query: perform(self.handle, query))
+            return await ain_turn(request, partial(self._perform, self.handle))
         except _Failures as error:
             if isinstance(error, asyncpg.InterfaceError) and "another operation" in str(error):
                 raise ConfigurationError(_ONE_AT_A_TIME) from error
@@ -96,7 +116,7 @@ class InTransaction:
 
 
 class InOwnTransaction(InTransaction):
-    """A transaction on a connection of ours, controlled by asyncpg's objects, so that users can nest theirs."""
+    """A transaction that we control, by asyncpg's objects, so that users can nest theirs."""
 
     _outer: Any = None
     _savepoint: Any = None
@@ -144,25 +164,38 @@ def ajoin(connection: Any) -> InTransaction:
     return InTransaction(connection)
 
 
-class AsyncpgClient:
-    """A pool of connections; a pool of our own is opened at first use, on the loop that uses it."""
+Hear = Callable[[Any, Any], None]
+"""Is called with a connection and what the server says by itself on it."""
+Perform = Callable[[Any, Query], Awaitable[Rows]]
 
-    def __init__(self, pool: Any, url: str | None = None) -> None:
-        self._pool = pool
-        self._url = url
-        self._cache: dict[str, int] = {}
+
+class AsyncpgClient:
+    """Connections of our own or of the user's pool."""
+
+    def __init__(self, source: Callable[[Hear], AsyncOwn[Any] | Pooled], perform: Perform) -> None:
         self.heard = unheard
-        self._opening = asyncio.Lock()
+        self._source = source(self._hear)
+        self._perform = perform
+        self._lanes = Lanes(self._single)
 
     @classmethod
     def connect(cls, url: str) -> AsyncpgClient:
-        """A client with a pool of its own."""
-        return cls(None, url)
+        """A client with connections of its own, opened when they are needed."""
+        return cls(lambda hear: AsyncOwn(Connecting(url, hear)), perform_on_ours)
+
+    @classmethod
+    def on(cls, pool: Any) -> AsyncpgClient:
+        """A client on the user's pool."""
+        return cls(lambda hear: Pooled(pool, hear), perform_directly)
 
     async def __call__(self, request: Query, /) -> Rows:
-        async with self._lent() as connection:
+        return await self._lanes(request)
+
+    async def _single(self, request: Query) -> Rows:
+        """Perform one statement, on a connection that is lent for it."""
+        async with self._source.lent() as connection:
             try:
-                return await ain_turn(request, lambda query: perform(connection, query))
+                return await ain_turn(request, partial(self._perform, connection))
             except _Failures as error:
                 _hang_up_on_silence(connection, error)
                 fail(error, alone=True)
@@ -170,18 +203,91 @@ class AsyncpgClient:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[InOwnTransaction]:
         """Lend a connection for one transaction."""
-        async with self._lent() as connection:
+        async with self._source.lent() as connection:
             opened = InOwnTransaction(connection)
             try:
                 yield opened
             finally:
                 await opened.end()
 
-    @asynccontextmanager
-    async def _lent(self) -> AsyncIterator[Any]:
+    def _hear(self, connection: Any, notice: Any) -> None:
+        finding = unreplicated(notice.server_source_function, notice.message)
+        if finding is not None:
+            self.heard(finding)
+
+    async def aclose(self) -> None:
+        """Close the connections that are ours."""
+        await self._lanes.aclose()
+        await self._source.aclose()
+
+    def abandon(self) -> None:
+        """Hang up without the loop, which is closed."""
+        self._source.abandon()
+
+
+class Connecting:
+    """How the keeper of our own connections opens and closes them."""
+
+    def __init__(self, url: str, hear: Hear) -> None:
+        self._url = url
+        self._hear = hear
+        self._cache: dict[str, Any] = {}
+
+    async def connect(self) -> Any:
+        """A connection that caches statements, by name, unless there is a pooler: asyncpg has to know beforehand."""
+        while True:
+            try:
+                options = {"timeout": CHECKOUT, **self._cache}
+                connection = await asyncpg.connect(self._url, **options)
+            except _Failures as error:
+                raise not_connected(error) from error
+            connection.add_log_listener(self._hear)
+            _judged.add(connection)
+            if self._cache or await self._is_direct(connection):
+                return connection
+            self._cache = {"statement_cache_size": 0}
+
+    async def _is_direct(self, connection: Any) -> bool:
+        """Whether there is no pooler; else the connection is closed."""
         try:
-            pool = await self._opened()
-            connection = await pool.acquire(timeout=CHECKOUT)
+            status = await connection.execute(status_question(connection.get_server_pid()), timeout=DEADLINE)
+            if status == DIRECT_STATUS:
+                return True
+            await connection.close(timeout=DEADLINE)
+        except _Failures as error:
+            connection.terminate()
+            raise not_connected(error) from error
+        except BaseException:
+            connection.terminate()
+            raise
+        return False
+
+    def is_idle(self, connection: Any) -> bool:
+        return not connection.is_closed() and not connection.is_in_transaction()
+
+    def is_usable(self, connection: Any) -> bool:
+        return not connection.is_closed()
+
+    async def close(self, connection: Any) -> None:
+        await close(connection)
+
+    def drop(self, connection: Any) -> None:
+        with suppress(RuntimeError, *_Failures):
+            connection.terminate()
+
+
+class Pooled:
+    """The connections of a pool that the user gave us."""
+
+    def __init__(self, pool: Any, hear: Hear) -> None:
+        self._pool = pool
+        self._hear = hear
+
+    @asynccontextmanager
+    async def lent(self) -> AsyncIterator[Any]:
+        """Lend a connection."""
+        try:
+            connection = await self._pool.acquire(timeout=CHECKOUT)
         except _Failures as error:
             raise not_connected(error) from error
         try:
@@ -193,63 +299,16 @@ class AsyncpgClient:
                 connection.remove_log_listener(self._hear)
             # A connection that broke has been taken back by its pool already, which then refuses to take it again.
             with suppress(asyncpg.InternalClientError, *_Failures):
-                await pool.release(connection)
-
-    def _hear(self, connection: Any, notice: Any) -> None:
-        finding = unreplicated(notice.server_source_function, notice.message)
-        if finding is not None:
-            self.heard(finding)
-
-    async def _opened(self) -> Any:
-        if self._pool is None:
-            async with self._opening:
-                if self._pool is None:
-                    self._pool = await asyncpg.create_pool(
-                        self._url,
-                        min_size=0,
-                        max_size=10,
-                        timeout=CHECKOUT,
-                        reset=_no_reset,
-                        connect=self._connected,
-                    )
-        return self._pool
-
-    async def _connected(self, *args: Any, **settings: Any) -> Any:
-        """A connection that caches statements, by name, unless there is a pooler: asyncpg has to know beforehand."""
-        while True:
-            connection = await asyncpg.connect(*args, **settings | self._cache)
-            _judged.add(connection)
-            if self._cache:
-                return connection
-            try:
-                status = await connection.execute(status_question(connection.get_server_pid()), timeout=DEADLINE)
-                if status == DIRECT_STATUS:
-                    return connection
-                await connection.close(timeout=DEADLINE)
-            except BaseException:
-                connection.terminate()
-                raise
-            self._cache = {"statement_cache_size": 0}
+                await self._pool.release(connection)
 
     async def aclose(self) -> None:
-        """Close the pool if it is ours."""
-        if self._url is not None and self._pool is not None:
-            await self._pool.close()
-            self._pool = None
+        """The pool is the user's to close."""
 
     def abandon(self) -> None:
-        """Hang up without the loop, which is closed."""
-        if self._url is not None and self._pool is not None:
-            with suppress(RuntimeError, *_Failures):
-                self._pool.terminate()
-            self._pool = None
+        """So it is without a loop."""
 
 
 def _hang_up_on_silence(connection: Any, error: BaseException) -> None:
     """The pool would wait for a silent server to confirm that the statement was cancelled."""
     if isinstance(error, TimeoutError):
         connection.terminate()
-
-
-async def _no_reset(connection: Any) -> None:
-    """Nothing of a session is ever changed by us, so nothing needs the extra round trip of a reset."""

@@ -11,9 +11,11 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 from retrysafe.locks import ProcessLock
+
+R = TypeVar("R")
 
 
 def timely(connection: Any, seconds: float) -> AbstractContextManager[None]:
@@ -21,8 +23,6 @@ def timely(connection: Any, seconds: float) -> AbstractContextManager[None]:
 
     Beyond it the library's own error for a lost connection is raised.
     """
-    if isinstance(connection, BoundedWait):
-        return _Bounded(connection, seconds)
     if hasattr(connection, "pgconn"):
         return _psycopg(connection, seconds)
     if hasattr(connection, "_read_timeout") and hasattr(connection, "_write_timeout"):
@@ -30,46 +30,8 @@ def timely(connection: Any, seconds: float) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-class BoundedWait:
-    """Makes a class of psycopg's connections one that waits as long as `timely` says: for connections of our own."""
-
-    def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-        """Wait for what a generator of psycopg's waits for."""
-        patience = _patiences(self).get(threading.get_ident())
-        waiting: Any = super()
-        return waiting.wait(gen if patience is None else _until(gen, self, patience), *args, **kwargs)
-
-
-class _Bounded:
-    """For ``with``: how long this thread waits on a connection."""
-
-    def __init__(self, connection: BoundedWait, seconds: float) -> None:
-        self._patiences = _patiences(connection)
-        self._seconds = seconds
-
-    def __enter__(self) -> None:
-        self._outer = self._patiences.get(threading.get_ident())
-        self._patiences[threading.get_ident()] = self._seconds
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._outer is None:
-            self._patiences.pop(threading.get_ident(), None)
-        else:
-            self._patiences[threading.get_ident()] = self._outer
-
-
-def _psycopg(connection: Any, seconds: float) -> AbstractContextManager[None]:
-    """`wait` is where psycopg blocks, and it looks up at least every tenth of a second."""
-    before = type(connection).wait
-
-    def wait(gen: Any, *args: Any, **kwargs: Any) -> Any:
-        patience = _patiences(connection).get(threading.get_ident())
-        return before(connection, gen if patience is None else _until(gen, connection, patience), *args, **kwargs)
-
-    return _waiting_by(connection, wait, threading.get_ident(), seconds)
-
-
-def _until(gen: Generator[Any, Any, Any], connection: Any, seconds: float) -> Any:
+def until(gen: Generator[Any, Any, R], connection: Any, seconds: float) -> Generator[Any, Any, R]:
+    """Bound a generator of psycopg's, which a connection waits for, whoever opened that."""
     give_up_at = time.monotonic() + seconds
     try:
         state = next(gen)
@@ -82,7 +44,19 @@ def _until(gen: Generator[Any, Any, Any], connection: Any, seconds: float) -> An
                 raise psycopg.OperationalError(_silent(seconds))
             state = gen.send(ready)
     except StopIteration as stop:
-        return stop.value
+        outcome: R = stop.value
+        return outcome
+
+
+def _psycopg(connection: Any, seconds: float) -> AbstractContextManager[None]:
+    """`wait` is where psycopg blocks, and it looks up at least every tenth of a second."""
+    before = type(connection).wait
+
+    def wait(gen: Any, *args: Any, **kwargs: Any) -> Any:
+        patience = _patiences(connection).get(threading.get_ident())
+        return before(connection, gen if patience is None else until(gen, connection, patience), *args, **kwargs)
+
+    return _waiting_by(connection, wait, threading.get_ident(), seconds)
 
 
 @contextmanager

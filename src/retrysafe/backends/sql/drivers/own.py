@@ -6,15 +6,14 @@ No thread or task tends them: a connection that its server has hung up on is not
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
-from retrysafe.backends.sql.drivers.base import this_process
 from retrysafe.errors import RetrysafeError, StoreUnavailable
-from retrysafe.locks import Places
+from retrysafe.locks import Place, Places
 
 C = TypeVar("C")
 
@@ -28,8 +27,12 @@ class Driver(Protocol[C]):
 
     def connect(self) -> C: ...
 
+    def is_idle(self, connection: C, /) -> bool:
+        """Whether it may be kept: open, in autocommit mode and in no transaction."""
+        ...
+
     def is_usable(self, connection: C, /) -> bool:
-        """Whether it may be lent again: open, in no transaction, and not hung up on by the server."""
+        """Whether a kept one may be lent again: the server has not hung up on it."""
         ...
 
     def close(self, connection: C, /) -> None: ...
@@ -39,6 +42,8 @@ class AsyncDriver(Protocol[C]):
     """`Driver` for async code; ``drop`` works without the loop of the connection."""
 
     async def connect(self) -> C: ...
+
+    def is_idle(self, connection: C, /) -> bool: ...
 
     def is_usable(self, connection: C, /) -> bool: ...
 
@@ -56,43 +61,60 @@ class Own(Generic[C]):
         self._places = Places(MOST_CONNECTIONS)
         self._closed = False
 
-    @contextmanager
-    def lent(self, *, transaction: bool = False) -> Iterator[C]:
+    def lent(self, *, transaction: bool = False) -> Lent[C]:
         """Lend a connection."""
-        here = this_process()
-        with self._places.taken(CHECKOUT, all_lent):
-            connection = self._idle_connection() or self._driver.connect()
-            whole = False
-            try:
-                yield connection
-                whole = True
-            except RetrysafeError:
-                whole = True
-                raise
-            finally:
-                if here():
-                    self._take_back(connection, whole=whole)
+        return Lent(self, self._places.taken(CHECKOUT, all_lent))
 
-    def _take_back(self, connection: C, *, whole: bool) -> None:
-        """``whole``: no exception of others', which may have come between a request and its answer, has passed."""
-        if self._closed or not whole or not self._driver.is_usable(connection):
-            self._driver.close(connection)
-        else:
-            self._idle.append(connection)
-
-    def _idle_connection(self) -> C | None:
+    def take(self) -> C:
+        """The connection that was used last, or a new one."""
         while self._idle:
             connection = self._idle.pop()
             if self._driver.is_usable(connection):
                 return connection
             self._driver.close(connection)
-        return None
+        return self._driver.connect()
+
+    def take_back(self, connection: C, *, whole: bool) -> None:
+        """``whole``: no exception of others', which may have come between a request and its answer, has passed."""
+        if self._closed or not whole or not self._driver.is_idle(connection):
+            self._driver.close(connection)
+        else:
+            self._idle.append(connection)
 
     def close(self) -> None:
         """Close those that are not lent; the others are closed when they come back."""
         self._closed = True
         while self._idle:
             self._driver.close(self._idle.pop())
+
+
+class Lent(Generic[C]):
+    """A connection that is lent, for ``with``; a child of the process that took it does not end it."""
+
+    __slots__ = ("_connection", "_own", "_pid", "_place")
+
+    def __init__(self, own: Own[C], place: Place) -> None:
+        self._own = own
+        self._place = place
+        self._pid = os.getpid()
+
+    def __enter__(self) -> C:
+        self._place.__enter__()
+        try:
+            self._connection = self._own.take()
+        except BaseException:
+            self._place.__exit__(None, None, None)
+            raise
+        return self._connection
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if os.getpid() == self._pid:
+                self._own.take_back(self._connection, whole=error is None or isinstance(error, RetrysafeError))
+        finally:
+            self._place.__exit__(None, None, None)
 
 
 class AsyncOwn(Generic[C]):
@@ -104,33 +126,40 @@ class AsyncOwn(Generic[C]):
         self._free = asyncio.BoundedSemaphore(MOST_CONNECTIONS)
         self._closed = False
 
-    @asynccontextmanager
-    async def lent(self, *, transaction: bool = False) -> AsyncIterator[C]:
+    def lent(self, *, transaction: bool = False) -> AsyncLent[C]:
         """Lend a connection."""
-        try:
-            async with asyncio.timeout(CHECKOUT):
-                await self._free.acquire()
-        except TimeoutError as error:
-            raise all_lent() from error
-        try:
-            connection = await self._idle_connection() or await self._driver.connect()
+        return AsyncLent(self)
+
+    async def take(self) -> C:
+        """The connection that was used last, or a new one, once less than ten are lent."""
+        if self._free.locked():
             try:
-                yield connection
-            finally:
-                if self._closed or not self._driver.is_usable(connection):
-                    await self._driver.close(connection)
-                else:
-                    self._idle.append(connection)
+                async with asyncio.timeout(CHECKOUT):
+                    await self._free.acquire()
+            except TimeoutError as error:
+                raise all_lent() from error
+        else:
+            await self._free.acquire()
+        try:
+            while self._idle:
+                connection = self._idle.pop()
+                if self._driver.is_usable(connection):
+                    return connection
+                await self._driver.close(connection)
+            return await self._driver.connect()
+        except BaseException:
+            self._free.release()
+            raise
+
+    async def take_back(self, connection: C) -> None:
+        """Keep the connection, or close it if it cannot be lent again."""
+        try:
+            if self._closed or not self._driver.is_idle(connection):
+                await self._driver.close(connection)
+            else:
+                self._idle.append(connection)
         finally:
             self._free.release()
-
-    async def _idle_connection(self) -> C | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if self._driver.is_usable(connection):
-                return connection
-            await self._driver.close(connection)
-        return None
 
     async def aclose(self) -> None:
         """Close those that are not lent; the others are closed when they come back."""
@@ -142,6 +171,24 @@ class AsyncOwn(Generic[C]):
         """Hang up without the loop, which is closed."""
         while self._idle:
             self._driver.drop(self._idle.pop())
+
+
+class AsyncLent(Generic[C]):
+    """A connection that is lent, for ``async with``."""
+
+    __slots__ = ("_connection", "_own")
+
+    def __init__(self, own: AsyncOwn[C]) -> None:
+        self._own = own
+
+    async def __aenter__(self) -> C:
+        self._connection = await self._own.take()
+        return self._connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._own.take_back(self._connection)
 
 
 def all_lent() -> StoreUnavailable:

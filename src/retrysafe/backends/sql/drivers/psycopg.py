@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import weakref
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -19,21 +18,20 @@ from psycopg.rows import tuple_row
 from retrysafe.backends.sql.drivers.base import (
     AUTOCOMMIT,
     ain_turn,
-    arguments,
     fail,
     in_turn,
     is_direct,
     not_connected,
+    positional,
     question,
     refuse_encoding,
     this_process,
     unheard,
     unreplicated,
 )
-from retrysafe.backends.sql.drivers.deadline import BoundedWait, timely
+from retrysafe.backends.sql.drivers.deadline import until
 from retrysafe.backends.sql.drivers.own import AsyncOwn, Own, is_quiet
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.protocol.records import Finding
 from retrysafe.protocol.requests import Copy, Query, Rows
 
 if TYPE_CHECKING:
@@ -77,38 +75,56 @@ class Patience:
             line.shutdown(socket.SHUT_RDWR)
 
 
+class _Cursor(psycopg.Cursor[Any]):
+    """A cursor for statements of ours on whoever's connection: a server that does not answer is given up."""
+
+    def perform(self, sql: bytes, args: Sequence[Any], *, prepare: bool | None = None) -> None:
+        connection = self.connection
+        with connection.lock:
+            connection.wait(until(self._execute_gen(sql, args, prepare=prepare), connection, DEADLINE))
+
+
 def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
     """Perform one statement; a server that does not answer is given up at the deadline."""
-    sql, args = arguments(query, "%s")
-    cursor = psycopg.Cursor(connection, row_factory=tuple_row)  # whatever factories the user's connection has
-    with timely(connection, DEADLINE):
-        prepare_if_direct(connection)
-        cursor.execute(sql.encode(), args)
+    sql, names = encoded(query.sql)
+    params = query.params
+    cursor = _Cursor(connection, row_factory=tuple_row)  # whatever factories the user's connection has
+    prepare_if_direct(connection)
+    cursor.perform(sql, [params[name] for name in names])
     return Rows(cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
+
+
+@lru_cache(maxsize=512)
+def encoded(sql: str) -> tuple[bytes, tuple[str, ...]]:
+    """The statement as psycopg is given it, and the names of its parameters in order."""
+    text, names = positional(sql, "%s")
+    return text.encode(), names
 
 
 async def aperform(connection: psycopg.AsyncConnection[Any], query: Query) -> Rows:
     """Perform one statement."""
-    sql, args = arguments(query, "%s")
+    sql, names = encoded(query.sql)
     await aprepare_if_direct(connection)
     cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
-    await cursor.execute(sql.encode(), args)
+    await cursor.execute(sql, [query.params[name] for name in names])
     return Rows(await cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
 
-_direct: weakref.WeakSet[psycopg.BaseConnection[Any]] = weakref.WeakSet()
+_DIRECT = "_retrysafe_direct"
+"""The attribute of a connection that leads to PostgreSQL itself."""
 
 
 def prepare_if_direct(connection: psycopg.Connection[Any]) -> None:
     """Ask once whether a connection leads to PostgreSQL itself; else let it prepare nothing by name any more."""
-    if connection.prepare_threshold is not None and connection not in _direct:
-        cursor = psycopg.Cursor(connection, row_factory=tuple_row)
-        _judge(connection, cursor.execute(_question(connection), prepare=False).fetchone())
+    if not hasattr(connection, _DIRECT) and connection.prepare_threshold is not None:
+        cursor = _Cursor(connection, row_factory=tuple_row)
+        cursor.perform(_question(connection), (), prepare=False)
+        _judge(connection, cursor.fetchone())
 
 
 async def aprepare_if_direct(connection: psycopg.AsyncConnection[Any]) -> None:
     """`prepare_if_direct` for async code."""
-    if connection.prepare_threshold is not None and connection not in _direct:
+    if not hasattr(connection, _DIRECT) and connection.prepare_threshold is not None:
         cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
         await cursor.execute(_question(connection), prepare=False)
         _judge(connection, await cursor.fetchone())
@@ -120,7 +136,7 @@ def _question(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 def _judge(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], answer: Any) -> None:
     if is_direct(answer):
-        _direct.add(connection)
+        setattr(connection, _DIRECT, True)
     else:
         connection.prepare_threshold = None
 
@@ -227,53 +243,41 @@ def _refuse(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
     refuse_encoding(connection)
 
 
-@contextmanager
-def _heard_by(
-    client: PsycopgClient | AsyncPsycopgClient, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
-) -> Iterator[None]:
-    """Let the client hear what the server says on a connection."""
+Hear = Callable[[psycopg.errors.Diagnostic], None]
+"""Is called with what the server says by itself on a connection."""
 
-    def hear(notice: psycopg.errors.Diagnostic) -> None:
+
+class _Hearing:
+    """A client that passes on what its server says."""
+
+    def __init__(self) -> None:
+        self.heard = unheard
+
+    def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
         finding = unreplicated(notice.source_function, notice.message_primary)
         if finding is not None:
-            client.heard(finding)
-
-    connection.add_notice_handler(hear)
-    try:
-        yield
-    finally:
-        connection.remove_notice_handler(hear)
+            self.heard(finding)
 
 
-class OwnConnection(BoundedWait, psycopg.Connection[Any]):
-    """A connection of our own."""
-
-
-class PsycopgClient:
+class PsycopgClient(_Hearing):
     """Connections of our own or of the user's pool, in autocommit mode while we use them."""
 
-    def __init__(self, source: Own[psycopg.Connection[Any]] | Pooled) -> None:
-        self._source = source
-        self.heard = unheard
+    def __init__(self, source: Callable[[Hear], Own[psycopg.Connection[Any]] | Pooled]) -> None:
+        super().__init__()
+        self._source = source(self._hear)
 
     @classmethod
     def connect(cls, url: str) -> PsycopgClient:
         """A client with connections of its own, opened when they are needed."""
-        connecting = Connecting(url)
-        client = cls(Own(connecting))
-        connecting.hear = client._hear
-        return client
-
-    def _hear(self, finding: Finding) -> None:
-        self.heard(finding)
+        return cls(lambda hear: Own(Connecting(url, hear)))
 
     @classmethod
     def on(cls, pool: ConnectionPool[Any]) -> PsycopgClient:
         """A client on the user's pool."""
-        return cls(Pooled(pool))
+        return cls(lambda hear: Pooled(pool, hear))
 
     def __call__(self, request: Query, /) -> Rows:
-        with self._lent() as connection:
+        with self._source.lent() as connection:
             try:
                 return in_turn(request, partial(perform, connection))
             except psycopg.Error as error:
@@ -283,22 +287,12 @@ class PsycopgClient:
     def transaction(self) -> Iterator[InTransaction]:
         """Lend a connection for one transaction."""
         here = this_process()
-        with self._lent(transaction=True) as connection:
+        with self._source.lent(transaction=True) as connection:
             try:
                 yield InTransaction(connection)
             finally:
                 if here():
                     _end(connection)
-
-    def _lent(self, *, transaction: bool = False) -> AbstractContextManager[psycopg.Connection[Any]]:
-        if isinstance(self._source, Pooled):
-            return self._lent_by_pool(self._source, transaction=transaction)
-        return self._source.lent(transaction=transaction)
-
-    @contextmanager
-    def _lent_by_pool(self, pool: Pooled, *, transaction: bool) -> Iterator[psycopg.Connection[Any]]:
-        with pool.lent(transaction=transaction) as connection, _heard_by(self, connection):
-            yield connection
 
     def close(self) -> None:
         """Close the connections that are ours."""
@@ -308,26 +302,23 @@ class PsycopgClient:
 class Connecting:
     """How the keeper of our own connections opens and closes them."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, hear: Hear) -> None:
         self._url = url
-        self.hear = unheard
-        """Called with what a server says by itself on a connection."""
+        self._hear = hear
 
     def connect(self) -> psycopg.Connection[Any]:
         try:
-            connection = OwnConnection.connect(self._url, **_settings(self._url))
+            connection = psycopg.Connection.connect(self._url, **_settings(self._url))
         except psycopg.Error as error:
             raise _not_connected(error) from error
-        connection.add_notice_handler(self._notice)
+        connection.add_notice_handler(self._hear)
         return connection
 
-    def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
-        finding = unreplicated(notice.source_function, notice.message_primary)
-        if finding is not None:
-            self.hear(finding)
+    def is_idle(self, connection: psycopg.Connection[Any]) -> bool:
+        return _is_idle(connection)
 
     def is_usable(self, connection: psycopg.Connection[Any]) -> bool:
-        return _is_usable(connection)
+        return is_quiet(connection.fileno())
 
     def close(self, connection: psycopg.Connection[Any]) -> None:
         connection.close()
@@ -336,8 +327,9 @@ class Connecting:
 class Pooled:
     """The connections of a pool that the user gave us."""
 
-    def __init__(self, pool: ConnectionPool[Any]) -> None:
+    def __init__(self, pool: ConnectionPool[Any], hear: Hear) -> None:
         self._pool = pool
+        self._hear = hear
 
     @contextmanager
     def lent(self, *, transaction: bool = False) -> Iterator[psycopg.Connection[Any]]:
@@ -346,11 +338,13 @@ class Pooled:
         except psycopg.OperationalError as error:
             raise _not_lent(self._pool, error) from error
         here, before = this_process(), connection.autocommit or transaction
+        connection.add_notice_handler(self._hear)
         try:
             if not before:
                 connection.autocommit = True
             yield connection
         finally:
+            connection.remove_notice_handler(self._hear)
             if here():
                 if not before and not connection.closed:
                     connection.autocommit = False
@@ -360,25 +354,25 @@ class Pooled:
         """The pool is the user's to close."""
 
 
-class AsyncPsycopgClient:
+class AsyncPsycopgClient(_Hearing):
     """`PsycopgClient` for async code; it belongs to one event loop."""
 
-    def __init__(self, source: AsyncOwn[psycopg.AsyncConnection[Any]] | AsyncPooled) -> None:
-        self._source = source
-        self.heard = unheard
+    def __init__(self, source: Callable[[Hear], AsyncOwn[psycopg.AsyncConnection[Any]] | AsyncPooled]) -> None:
+        super().__init__()
+        self._source = source(self._hear)
 
     @classmethod
     def connect(cls, url: str) -> AsyncPsycopgClient:
         """A client with connections of its own, opened when they are needed."""
-        return cls(AsyncOwn(AsyncConnecting(url)))
+        return cls(lambda hear: AsyncOwn(AsyncConnecting(url, hear)))
 
     @classmethod
     def on(cls, pool: AsyncConnectionPool[Any]) -> AsyncPsycopgClient:
         """A client on the user's pool."""
-        return cls(AsyncPooled(pool))
+        return cls(lambda hear: AsyncPooled(pool, hear))
 
     async def __call__(self, request: Query, /) -> Rows:
-        async with self._lent() as connection:
+        async with self._source.lent() as connection:
             try:
                 with Patience(connection):
                     return await ain_turn(request, lambda query: aperform(connection, query))
@@ -388,17 +382,11 @@ class AsyncPsycopgClient:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
         """Lend a connection for one transaction."""
-        async with self._lent(transaction=True) as connection:
+        async with self._source.lent(transaction=True) as connection:
             try:
                 yield AsyncInTransaction(connection)
             finally:
                 await _aend(connection)
-
-    @asynccontextmanager
-    async def _lent(self, *, transaction: bool = False) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        async with self._source.lent(transaction=transaction) as connection:
-            with _heard_by(self, connection):
-                yield connection
 
     async def aclose(self) -> None:
         """Close the connections that are ours."""
@@ -412,17 +400,23 @@ class AsyncPsycopgClient:
 class AsyncConnecting:
     """`Connecting` for async code."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, hear: Hear) -> None:
         self._url = url
+        self._hear = hear
 
     async def connect(self) -> psycopg.AsyncConnection[Any]:
         try:
-            return await psycopg.AsyncConnection.connect(self._url, **_settings(self._url))
+            connection = await psycopg.AsyncConnection.connect(self._url, **_settings(self._url))
         except psycopg.Error as error:
             raise _not_connected(error) from error
+        connection.add_notice_handler(self._hear)
+        return connection
+
+    def is_idle(self, connection: psycopg.AsyncConnection[Any]) -> bool:
+        return _is_idle(connection)
 
     def is_usable(self, connection: psycopg.AsyncConnection[Any]) -> bool:
-        return _is_usable(connection)
+        return is_quiet(connection.fileno())
 
     async def close(self, connection: psycopg.AsyncConnection[Any]) -> None:
         await connection.close()
@@ -434,8 +428,9 @@ class AsyncConnecting:
 class AsyncPooled:
     """The connections of a pool that the user gave us."""
 
-    def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
+    def __init__(self, pool: AsyncConnectionPool[Any], hear: Hear) -> None:
         self._pool = pool
+        self._hear = hear
 
     @asynccontextmanager
     async def lent(self, *, transaction: bool = False) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
@@ -444,11 +439,13 @@ class AsyncPooled:
         except psycopg.OperationalError as error:
             raise _not_lent(self._pool, error) from error
         before = connection.autocommit or transaction
+        connection.add_notice_handler(self._hear)
         try:
             if not before:
                 await connection.set_autocommit(True)
             yield connection
         finally:
+            connection.remove_notice_handler(self._hear)
             if not before and not connection.closed:
                 await connection.set_autocommit(False)
             await self._pool.putconn(connection)
@@ -474,11 +471,9 @@ def _not_lent(
     return StoreUnavailable(f"{error}{why}", unsent=True)
 
 
-def _is_usable(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Whether a connection may be lent again: open, in no transaction, and not hung up on by the server."""
-    if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
-        return False
-    return is_quiet(connection.fileno())
+def _is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Whether a connection may be kept: in no transaction, and not closed, which would be another status."""
+    return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
 def _settings(url: str) -> dict[str, Any]:
@@ -490,8 +485,8 @@ def _settings(url: str) -> dict[str, Any]:
 def _end(connection: psycopg.Connection[Any]) -> None:
     if connection.info.transaction_status != TransactionStatus.IDLE:
         try:
-            with timely(connection, DEADLINE):
-                connection.rollback()
+            with connection.lock:
+                connection.wait(until(connection._rollback_gen(), connection, DEADLINE))
         except psycopg.Error:
             connection.close()
 

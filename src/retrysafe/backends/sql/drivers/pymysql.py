@@ -128,9 +128,11 @@ class Connecting:
             raise not_connected(error) from error
         return connection
 
+    def is_idle(self, connection: OwnConnection) -> bool:
+        return bool(connection.open and connection.get_autocommit() and not is_in_transaction(connection))
+
     def is_usable(self, connection: OwnConnection) -> bool:
-        idle = connection.open and connection.get_autocommit() and not is_in_transaction(connection)
-        return bool(idle) and is_quiet(connection.fileno())
+        return is_quiet(connection.fileno())
 
     def close(self, connection: OwnConnection) -> None:
         """Hang up."""

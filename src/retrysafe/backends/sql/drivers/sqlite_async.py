@@ -1,4 +1,4 @@
-"""sqlite3 for async code: reads on the loop, one writer thread that commits what is queued together."""
+"""sqlite3 for async code: reads on the loop, one writer thread that commits what is written at once together."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from retrysafe.backends.sql.drivers.base import in_turn, translated
@@ -25,85 +26,95 @@ class _Write(NamedTuple):
 
 
 class _Writer:
-    """A thread that owns one connection and performs queued writes, all that are waiting in one transaction."""
+    """A thread that owns one connection and commits writes in groups.
+
+    While it commits one group, the next one gathers on the loop. When the thread has nothing to do, a group waits for
+    no more than what the loop was about to run anyway. So a group changes threads once, and there is no timer.
+    """
 
     def __init__(self, file: SqliteFile, loop: asyncio.AbstractEventLoop) -> None:
         self._file = file
         self._loop = loop
-        self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._gathering: list[_Write] = []
+        self._is_busy = False
+        """Whether a group is with the thread, or about to be handed over."""
+        self._groups: queue.SimpleQueue[list[_Write] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="retrysafe-sqlite-writer", daemon=True)
         self._thread.start()
 
     def submit(self, query: Query) -> asyncio.Future[Rows]:
-        """Queue a write; the future is done after its commit."""
+        """Let a write join the next group; the future is done after the commit."""
         answer: asyncio.Future[Rows] = self._loop.create_future()
-        self._queue.put(_Write(query, answer))
+        self._gathering.append(_Write(query, answer))
+        if not self._is_busy:
+            self._is_busy = True
+            self._loop.call_soon(self._hand_over)
         return answer
 
-    def stop(self) -> None:
-        """End after what is queued."""
-        self._queue.put(None)
+    def end(self) -> None:
+        """Hand over what is left; the thread ends behind it."""
+        while self._gathering:
+            self._hand_over()
+        self._groups.put(None)
+
+    def join(self) -> None:
+        """Wait for the end of the thread."""
         self._thread.join()
+
+    def _hand_over(self) -> None:
+        group, self._gathering = self._gathering[:MOST_AT_ONCE], self._gathering[MOST_AT_ONCE:]
+        self._is_busy = bool(group)
+        if group:
+            self._groups.put(group)
 
     def _run(self) -> None:
         connection: sqlite3.Connection | None = None
-        while (first := self._queue.get()) is not None:
-            batch, more = self._waiting(first)
+        while (group := self._groups.get()) is not None:
             results: list[Rows | Exception]
             try:
                 connection = connection or self._file.connect()
-                results = _perform_together(connection, batch)
+                results = _perform_together(connection, [write.query for write in group])
             except Exception as error:  # noqa: BLE001 - it belongs to those who wait, and the thread must live on
-                results = [error for _ in batch]
-            self._deliver(batch, results)
-            if not more:
-                break
+                results = [error for _ in group]
+            try:
+                self._loop.call_soon_threadsafe(self._deliver, group, results)
+            except RuntimeError:  # the loop was closed: nobody is waiting any more
+                continue
         if connection is not None:
             connection.close()
 
-    def _waiting(self, first: _Write) -> tuple[list[_Write], bool]:
-        batch = [first]
-        while len(batch) < MOST_AT_ONCE:
-            try:
-                item = self._queue.get_nowait()
-            except queue.Empty:
-                break
-            if item is None:
-                return batch, False
-            batch.append(item)
-        return batch, True
-
-    def _deliver(self, batch: list[_Write], results: list[Rows | Exception]) -> None:
-        def done() -> None:
-            for write, result in zip(batch, results, strict=True):
-                if write.answer.done():
-                    continue
-                if isinstance(result, sqlite3.Error):
-                    failure = translated(result, alone=True)
-                    failure.__cause__ = result
-                    write.answer.set_exception(failure)
-                elif isinstance(result, Exception):
-                    write.answer.set_exception(result)
-                else:
-                    write.answer.set_result(result)
-
-        try:
-            self._loop.call_soon_threadsafe(done)
-        except RuntimeError:  # the loop was closed: nobody is waiting any more
-            return
+    def _deliver(self, group: list[_Write], results: list[Rows | Exception]) -> None:
+        for write, result in zip(group, results, strict=True):
+            if write.answer.done():
+                continue
+            if isinstance(result, sqlite3.Error):
+                failure = translated(result, alone=True)
+                failure.__cause__ = result
+                write.answer.set_exception(failure)
+            elif isinstance(result, Exception):
+                write.answer.set_exception(result)
+            else:
+                write.answer.set_result(result)
+        self._loop.call_soon(self._hand_over)  # behind those who have just been answered, and may write again
 
 
-def _perform_together(connection: sqlite3.Connection, batch: list[_Write]) -> list[Rows | Exception]:
-    """Perform a batch in one transaction; a statement that fails takes nothing else with it."""
-    if len(batch) == 1:
-        return [in_turn(batch[0].query, lambda query: perform(connection, query))]
+def _perform_together(connection: sqlite3.Connection, group: list[Query]) -> list[Rows | Exception]:
+    """Perform a group in one transaction; a statement that fails takes nothing else with it.
+
+    Raises what the commit does, and what ends the transaction before it: then nothing of the group has been done.
+    """
+    alone = partial(perform, connection)
+    if len(group) == 1:
+        return [in_turn(group[0], alone)]
     results: list[Rows | Exception] = []
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for write in batch:
+        for query in group:
             try:
-                results.append(in_turn(write.query, lambda query: perform(connection, query)))
-            except Exception as error:  # noqa: BLE001 - it belongs to the one who waits for this write
+                results.append(in_turn(query, alone))
+            except Exception as error:
+                if not connection.in_transaction:  # what follows would be committed by itself
+                    raise
                 results.append(error)
         connection.execute("COMMIT")
     except BaseException:
@@ -186,7 +197,8 @@ class AsyncSqliteClient:
         self._closed = True
         writer, self._writer = self._writer, None
         if writer is not None:
-            writer.stop()
+            writer.end()
+            writer.join()
         self._close_connections()
 
     async def aclose(self) -> None:
@@ -194,7 +206,8 @@ class AsyncSqliteClient:
         self._closed = True
         writer, self._writer = self._writer, None
         if writer is not None:
-            await asyncio.to_thread(writer.stop)
+            writer.end()
+            await asyncio.to_thread(writer.join)
         self._close_connections()
 
     def _close_connections(self) -> None:

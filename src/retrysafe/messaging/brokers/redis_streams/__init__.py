@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import PARTITIONS, BrokerSpec, Option, lazily
+from retrysafe.messaging.brokers.spec import PARTITIONS, PREFIX, BrokerSpec, Option, lazily
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.redis_streams.consumer import RedisStreamsConsumer
@@ -21,7 +21,7 @@ BROKER = BrokerSpec(
     options=(
         Option("remember", "how long a message is known (1h)", default="1h", metavar="TIME"),
         Option("length", "about how many entries a stream keeps at most (default: all)", type=int, metavar="N"),
-        Option("prefix", "what the names of streams begin with", default="", metavar="TEXT"),
+        PREFIX,
         PARTITIONS,
     ),
     extra="redis",

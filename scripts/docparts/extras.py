@@ -1,0 +1,59 @@
+"""The extras that pyproject.toml declares, and what each is for."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+from docparts import ROOT
+from docparts.markdown import codes, table
+
+PURPOSES = {
+    "psycopg": ("PostgreSQL, sync and async", "how-to/migrate-the-schema"),
+    "asyncpg": ("PostgreSQL, async", "how-to/guard-a-block-in-my-transaction"),
+    "mysql": ("MySQL and MariaDB, sync and async", "how-to/run-on-mysql-or-mariadb"),
+    "sqlalchemy": (
+        "engines, sessions and connections of SQLAlchemy as store and transaction",
+        "how-to/guard-a-block-in-my-transaction",
+    ),
+    "redis": ("Redis and Valkey as a store; Redis Streams", "how-to/run-on-redis-or-valkey"),
+    "dynamodb": ("DynamoDB, sync and async", "how-to/run-on-dynamodb"),
+    "django": ("aliases of `DATABASES`, views, migrations", "how-to/use-in-django"),
+    "drf": ("views of Django REST framework", "how-to/http-drf"),
+    "alembic": ("the schema as Alembic revisions", "how-to/own-the-schema"),
+    "fastapi": ("FastAPI routers", "how-to/http-fastapi"),
+    "starlette": ("Starlette applications", "how-to/http-starlette"),
+    "litestar": ("Litestar applications", "how-to/http-litestar"),
+    "flask": ("Flask applications", "how-to/http-flask"),
+    "aiohttp": ("aiohttp applications", "how-to/http-aiohttp"),
+    "grpc": ("gRPC servers and clients", "how-to/http-grpc"),
+    "gateway": ("the reverse proxy `retrysafe gateway`", "how-to/gateway"),
+    "httpx": ("the retrying client for httpx", "how-to/http-client"),
+    "requests": ("the retrying client for requests", "how-to/http-client"),
+    "webhooks": ("sending webhooks; receiving them needs no extra", "how-to/send-webhooks"),
+    "kafka": ("publishing to and consuming from Kafka", "how-to/kafka"),
+    "rabbitmq": ("publishing to and consuming from RabbitMQ", "how-to/rabbitmq"),
+    "faststream": ("consumers of FastStream", "how-to/faststream"),
+    "pydantic": ("models as results and arguments", "how-to/results-that-can-be-stored"),
+    "console": ("the operators' console in a browser", "how-to/console"),
+    "crypto": ("encrypted results, `Keyring`", "how-to/encrypt-stored-results"),
+    "otel": ("metrics and spans of OpenTelemetry", "how-to/observe-and-log"),
+    "testing": ("`StoreSuite` and random histories, with pytest and Hypothesis", "how-to/test-your-code"),
+    "demo": ("`retrysafe demo` with its API and live view", "how-to/run-the-demo"),
+}
+"""What each extra is for, and the page that uses it."""
+DEVELOPMENT = {"bench", "browser", "dev", "docs", "mutate", "rivals"}
+"""Extras for work on retrysafe itself."""
+
+
+def extras() -> str:
+    """One row per extra that a user installs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {name: needs for name, needs in project["optional-dependencies"].items() if name not in DEVELOPMENT}
+    if unlike := declared.keys() ^ PURPOSES.keys():
+        raise SystemExit(f"docparts/extras.py and pyproject.toml differ in {', '.join(sorted(unlike))}")
+    rows = (
+        (f"[`{name}`](../{page}.md)", purpose, codes(re.split(r"[;]", need)[0].strip() for need in declared[name]))
+        for name, (purpose, page) in PURPOSES.items()
+    )
+    return table(("extra", "for", "installs"), rows)

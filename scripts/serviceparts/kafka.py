@@ -1,0 +1,96 @@
+"""Kafka."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from serviceparts.java import JavaService
+from serviceparts.places import CHECKOUT, LOOPBACK
+
+
+class Kafka(JavaService):
+    """Kafka, one node that is broker and controller at once; the controller has the next port.
+
+    Brokers remember a dead consumer, and a transaction of a dead producer, for as long as they are told: for tests it
+    may be as short as a second.
+    """
+
+    name = "kafka"
+    default_port = 17092
+    POM = CHECKOUT / "scripts" / "kafka.pom.xml"
+    CLUSTER = "MkU3OEVBNTcwNTJENDM2Qk"
+    HEAP = "128m"
+    API_VERSIONS = struct.pack(">hhih4s", 18, 0, 1, 4, b"test")
+    """A request that a broker answers as soon as it serves clients: key, version, number, name of the client."""
+
+    def settings(self) -> dict[str, str]:
+        """What is written to server.properties."""
+        one = dict.fromkeys(
+            (
+                "default.replication.factor",
+                "min.insync.replicas",
+                "offsets.topic.replication.factor",
+                "transaction.state.log.replication.factor",
+                "transaction.state.log.min.isr",
+                "share.coordinator.state.topic.replication.factor",
+                "share.coordinator.state.topic.min.isr",
+            ),
+            "1",
+        )
+        few = dict.fromkeys(
+            (
+                "offsets.topic.num.partitions",
+                "transaction.state.log.num.partitions",
+                "share.coordinator.state.topic.num.partitions",
+            ),
+            "4",
+        )
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{LOOPBACK}:{self.port + 1}",
+            "listeners": f"PLAINTEXT://{LOOPBACK}:{self.port},CONTROLLER://{LOOPBACK}:{self.port + 1}",
+            "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{self.port}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self.home / "data"),
+            **one,
+            **few,
+            "auto.create.topics.enable": "false",
+            "group.initial.rebalance.delay.ms": "0",
+            "group.min.session.timeout.ms": "500",
+            "broker.session.timeout.ms": "2000",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+            "log.cleaner.dedupe.buffer.size": "4194304",  # the default does not fit into the heap
+            "log.index.size.max.bytes": "1048576",  # of every partition, and mapped into memory
+            "num.network.threads": "2",
+            "num.io.threads": "2",
+            "group.coordinator.threads": "1",
+        }
+
+    def prepare(self) -> None:
+        properties = self.home / "server.properties"
+        properties.write_text("".join(f"{name}={value}\n" for name, value in self.settings().items()))
+        if not (self.home / "data" / "meta.properties").exists():
+            format_storage = ["kafka.tools.StorageTool", "format", "--cluster-id", self.CLUSTER]
+            self.run_step([*self.java(), *format_storage, "--config", str(properties)], "")
+
+    def java(self) -> list[str]:
+        """A small Java, which starts soon."""
+        memory = [f"-Xms{self.HEAP}", f"-Xmx{self.HEAP}", "-XX:ReservedCodeCacheSize=32m", "-XX:+UseSerialGC"]
+        return ["java", *memory, "-XX:TieredStopAtLevel=1", "-cp", f"{self.jars}/*"]
+
+    def command(self) -> list[str]:
+        return [*self.java(), "kafka.Kafka", str(self.home / "server.properties")]
+
+    def ready(self) -> bool:
+        """Whether it answers clients: its port is open before it does."""
+        try:
+            with socket.create_connection((LOOPBACK, self.port), timeout=2) as connection:
+                connection.sendall(struct.pack(">i", len(self.API_VERSIONS)) + self.API_VERSIONS)
+                return len(connection.recv(8)) > 4
+        except OSError:
+            return False
+
+    def url(self, port: int) -> str:
+        return f"kafka://{LOOPBACK}:{port}"

@@ -1,0 +1,35 @@
+"""What one record takes in a store, for planning capacity; each backend's folder computes its own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Sizes(NamedTuple):
+    """The sizes that decide what a record takes, in bytes.
+
+    names: the names of the boundary and the operation, and the scope, together.
+    result: the encoded result; a stored HTTP response counts with its headers.
+    """
+
+    names: int
+    result: int
+
+
+class Footprint(NamedTuple):
+    """What one record takes.
+
+    record: bytes in the table, or of the key with its value.
+    indexes: bytes in its indexes.
+    log: bytes that a new claim and its result write to the log that is replicated or synced; 0 where there is none.
+    write_units, read_units: request units of a service that bills them, for a new claim with its result and for a
+        replay.
+    notes: what else to plan for, as sentences.
+    """
+
+    record: float
+    indexes: float
+    log: float = 0.0
+    write_units: int = 0
+    read_units: int = 0
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+ALTER TABLE retrysafe_inbox_dead DROP INDEX retrysafe_inbox_dead_at;

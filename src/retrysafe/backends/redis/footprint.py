@@ -1,0 +1,26 @@
+"""What a record takes in the memory of Redis and Valkey."""
+
+from __future__ import annotations
+
+from retrysafe.backends.footprint import Footprint, Sizes
+
+_VALUE = 208
+"""A record as one string, without its names and result, with the head of a string."""
+_KEY = 176
+"""The key, the value's object, and the entries among the keys and the expiries."""
+
+
+def redis(sizes: Sizes) -> Footprint:
+    """A key with its value; with append-only persistence, each claim and its result is written to the log."""
+    value = _VALUE + sizes.names + sizes.result
+    notes = (
+        "Set maxmemory above this with maxmemory-policy noeviction: an evicted record runs its operation again.",
+        "A fork for a snapshot may need as much memory again while much is written.",
+    )
+    return Footprint(_allocated(value) + _KEY, 0, 900 + sizes.names + sizes.result, notes=notes)
+
+
+def _allocated(size: int) -> int:
+    """What jemalloc gives for a size: from each power of two to the next there are four classes."""
+    step = max(16, 1 << max(0, (size - 1).bit_length() - 3))
+    return -(-size // step) * step

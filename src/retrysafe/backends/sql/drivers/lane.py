@@ -1,0 +1,171 @@
+"""Queries of one event loop that are performed together: while one statement is under way, others of its kind queue up,
+and what has queued becomes one statement. A query that meets none under way is performed at once, so nothing waits for
+a timer.
+
+What a query is told does not differ from what it would be told alone:
+
+- Its answer is the row of its key, which the store parses and judges like that of a statement of its own. A statement
+  never has a key twice: the later query waits for the next one.
+- When the server has refused the statement, it has undone all of it. Each query is then performed alone, outside of the
+  lane, so that an error, or a lock that somebody holds, is the matter of the one that met it. A merged statement waits
+  for no lock for long.
+- When there was no answer, nobody knows what was done. Each query gets the `StoreUnavailable` that it would get alone,
+  and its procedure asks again and recognises what it has written.
+- Who is cancelled leaves the queue. If the statement is under way, it goes on for the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from retrysafe.backends.sql.drivers.base import NO_ROWS, is_unreachable, sqlstate
+from retrysafe.backends.sql.drivers.own import CHECKOUT, all_lent
+from retrysafe.errors import StoreUnavailable
+from retrysafe.protocol.requests import Query, Rows
+
+Perform = Callable[[Query], Awaitable[Rows]]
+
+MOST_AT_ONCE = 64
+MOST_BYTES = 1 << 20
+"""How many bytes of results one statement writes, unless a single result is larger."""
+
+
+class _Item(NamedTuple):
+    """A query in the queue, and its answer: rows, or the query to be performed alone instead."""
+
+    query: Query
+    answer: asyncio.Future[Rows | Query]
+    since: float
+
+
+class Lane:
+    """The queue of one kind of query."""
+
+    def __init__(self, perform: Perform) -> None:
+        self._perform = perform
+        self._loop = asyncio.get_running_loop()
+        self._queue: list[_Item] = []
+        self._is_under_way = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def ask(self, query: Query) -> Rows:
+        """Perform a query, with those that are queued if it has to queue up."""
+        if self._is_under_way:
+            item = _Item(query, self._loop.create_future(), self._loop.time())
+            self._queue.append(item)
+            answer = await item.answer
+        else:
+            self._is_under_way = True
+            try:
+                answer = (await self._answers([query]))[0]
+            finally:
+                self._next()
+        return answer if isinstance(answer, Rows) else await self._perform(answer)
+
+    def _next(self) -> None:
+        """The statement has ended: begin the next one, if anybody is waiting for it."""
+        batch = self._taken()
+        self._is_under_way = bool(batch)
+        if batch:
+            task = self._loop.create_task(self._together(batch))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _taken(self) -> list[_Item]:
+        """What one statement is to perform, in the order of the keys, so that no two wait for each other."""
+        chosen: dict[bytes, _Item] = {}
+        rest: list[_Item] = []
+        room, oldest = MOST_BYTES, self._loop.time() - CHECKOUT
+        for item in self._queue:
+            key, size = item.query.params["key"], len(item.query.params.get("result") or b"")
+            if item.answer.done():  # its caller was cancelled
+                continue
+            if item.since < oldest:
+                item.answer.set_exception(all_lent())
+            elif key in chosen or len(chosen) >= MOST_AT_ONCE or (chosen and size > room):
+                rest.append(item)
+            else:
+                chosen[key] = item
+                room -= size
+        self._queue = rest
+        return [chosen[key] for key in sorted(chosen)]
+
+    async def _together(self, batch: list[_Item]) -> None:
+        try:
+            answers = await self._answers([item.query for item in batch])
+        except StoreUnavailable as error:
+            _fail(batch, error)
+        except BaseException as error:  # the loop is ending
+            self._is_under_way = False
+            _fail([*batch, *self._queue], StoreUnavailable(f"The statement was cut off: {error!r}"))
+            raise
+        else:
+            for item, answer in zip(batch, answers, strict=True):
+                if not item.answer.done():
+                    item.answer.set_result(answer)
+        self._next()
+
+    async def _answers(self, queries: list[Query]) -> list[Rows | Query]:
+        merged = queries[0].merged
+        assert merged is not None
+        params = {name: [query.params[name] for query in queries] for name in queries[0].params}
+        try:
+            rows = await self._perform(Query(merged, params))
+        except StoreUnavailable as error:
+            if not _has_undone(error):
+                raise
+            return [*queries]
+        except Exception:  # noqa: BLE001 - it refused the statement, and each query will meet its own error
+            return [*queries]
+        found = {bytes(row[0]): row for row in rows.rows}
+        return [_answer(query, found.get(query.params["key"])) for query in queries]
+
+    async def aclose(self) -> None:
+        """Wait for what is under way."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+def _answer(query: Query, row: tuple[Any, ...] | None) -> Rows | Query:
+    """The answer by the row of the query's key, as `ain_turn` gives it."""
+    if row is not None:
+        return Rows([row], 1)
+    return NO_ROWS if query.otherwise is None else query.otherwise
+
+
+def _has_undone(error: StoreUnavailable) -> bool:
+    """Whether the server has refused the statement, so that nothing of it was done."""
+    cause = error.__cause__
+    return cause is not None and sqlstate(cause) is not None and not is_unreachable(cause)
+
+
+def _fail(batch: list[_Item], error: StoreUnavailable) -> None:
+    for item in batch:
+        if not item.answer.done():
+            told = StoreUnavailable(error.detail, unsent=error.unsent, transient=error.transient)
+            told.__cause__ = error.__cause__
+            item.answer.set_exception(told)
+
+
+class Lanes:
+    """The lanes of one client, by the statements that perform many queries."""
+
+    def __init__(self, perform: Perform) -> None:
+        self._perform = perform
+        self._lanes: dict[str, Lane] = {}
+
+    def __call__(self, query: Query) -> Awaitable[Rows]:
+        """Perform a query: with others if it can be, else alone."""
+        if query.merged is None:
+            return self._perform(query)
+        lane = self._lanes.get(query.merged)
+        if lane is None:
+            lane = self._lanes[query.merged] = Lane(self._perform)
+        return lane.ask(query)
+
+    async def aclose(self) -> None:
+        """Wait for what is under way."""
+        for lane in self._lanes.values():
+            await lane.aclose()

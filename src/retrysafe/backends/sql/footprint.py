@@ -1,0 +1,86 @@
+"""What a record takes in SQLite, PostgreSQL and MySQL, from the rules by which they fill pages.
+
+The constants were measured on tables of a hundred thousand records (`tests/operating/test_plan.py` measures again).
+"""
+
+from __future__ import annotations
+
+import math
+
+from retrysafe.backends.footprint import Footprint, Sizes
+
+_SQLITE_PAGE = 4096
+_SQLITE_ROW = 238
+"""A record without its names and result, with the cell's header."""
+
+_POSTGRESQL_PAGE = 8168
+_POSTGRESQL_ROW = 272
+_POSTGRESQL_INLINE = 2000
+"""A longer row keeps its result in the TOAST table (PostgreSQL's documentation, "TOAST")."""
+
+_CHUNK, _CHUNK_HEAD = 1996, 40
+"""A chunk of a result in the TOAST table, and the head of its row."""
+_ROWS = 64
+"""So many results are laid into pages to find how many fit."""
+
+_MYSQL_ROW = 300
+_MYSQL_PAGE = 16384
+_MYSQL_INLINE = 8126
+_MYSQL_FILL = 0.58
+"""Keys are random: pages split in the middle."""
+
+
+def sqlite(sizes: Sizes) -> Footprint:
+    """A row in a table B-tree (https://www.sqlite.org/fileformat.html, section 1.6), and two indexes."""
+    row = _SQLITE_ROW + sizes.names + sizes.result
+    largest = _SQLITE_PAGE - 35
+    if row <= largest:
+        stored = _SQLITE_PAGE / ((_SQLITE_PAGE - 8) // row)
+    else:
+        least = (_SQLITE_PAGE - 12) * 32 // 255 - 23
+        local = least + (row - least) % (_SQLITE_PAGE - 4)
+        local = local if local <= largest else least
+        pages = math.ceil((row - local) / (_SQLITE_PAGE - 4))
+        stored = _SQLITE_PAGE / ((_SQLITE_PAGE - 8) // local) + pages * _SQLITE_PAGE
+    changed = 2 * (math.ceil(stored / _SQLITE_PAGE) + 2) * _SQLITE_PAGE
+    return Footprint(stored, 65, changed, notes=("One process writes at a time; the file never shrinks by itself.",))
+
+
+def postgresql(sizes: Sizes) -> Footprint:
+    """A heap row, its result in TOAST when the row is long, the key's index and that of what can be swept."""
+    row = _POSTGRESQL_ROW + sizes.names + sizes.result
+    if row <= _POSTGRESQL_INLINE:
+        stored = _POSTGRESQL_PAGE / (_POSTGRESQL_PAGE // row)
+    else:
+        stored = _POSTGRESQL_ROW + 12 + sizes.names + _toasted(sizes.result)
+    log = 1600 + 1.4 * (sizes.names + sizes.result)
+    notes = (
+        "Leave half as much again for rows that wait for vacuum: a claim is inserted, updated and removed.",
+        "Full-page images after each checkpoint come on top of the log: raise max_wal_size for a high rate.",
+    )
+    return Footprint(stored, 90, log, notes=notes)
+
+
+def _toasted(result: int) -> float:
+    """Bytes of the TOAST pages for a result: its chunks, laid into pages one after another as rows are written."""
+    tuples = [_CHUNK + _CHUNK_HEAD] * (result // _CHUNK) + [result % _CHUNK + _CHUNK_HEAD]
+    pages, left = 0, 0
+    for size in tuples * _ROWS:
+        if size > left:
+            pages, left = pages + 1, _POSTGRESQL_PAGE
+        left -= size
+    return pages * 8192 / _ROWS
+
+
+def mysql(sizes: Sizes) -> Footprint:
+    """A row of the clustered index, which random keys fill by little more than half, and two further indexes."""
+    row = _MYSQL_ROW + sizes.names + sizes.result
+    if row <= _MYSQL_INLINE:
+        stored = max(row / _MYSQL_FILL, _MYSQL_PAGE / max(1, _MYSQL_FILL * _MYSQL_PAGE // row))
+    else:
+        stored = (_MYSQL_ROW + sizes.names) / _MYSQL_FILL + math.ceil(sizes.result / _MYSQL_PAGE) * _MYSQL_PAGE
+    notes = (
+        "The bytes are right within a half: random keys fill InnoDB's pages by 50 to 75 per cent.",
+        "The binary log keeps every changed row twice, before and after.",
+    )
+    return Footprint(stored, 140, 2 * (row + 200), notes=notes)

@@ -1,0 +1,188 @@
+"""Read and count the records that an operator selects, in a time that does not grow with the table.
+
+A statement walks along an index from where the last one stopped, and looks at `SPAN` records at most; the filter is
+applied to those alone. So a filter that nothing matches costs as much as any other, and no statistics can make the
+database read and sort the whole table. Only unknown records have an index of their own, and are read oldest first; all
+others are read in the order of their hashes, in which any stretch is a random sample of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from retrysafe.backends.sql import reading
+from retrysafe.backends.sql.table import COLUMNS, STANDING, TABLE, any_of
+from retrysafe.errors import ConfigurationError
+from retrysafe.protocol.records import Count, EffectiveState, Filter, Page
+from retrysafe.protocol.requests import Ask, Rows
+
+if TYPE_CHECKING:
+    from retrysafe.backends.sql.store import SqlStore
+
+SPAN = 2_000
+"""Records that one statement looks at, at most."""
+_LONGEST_INSTANT = 18
+"""Digits of an instant in a cursor."""
+_UNREAD = ("result", "media_type", "codec_version")
+"""Columns that an operator's list leaves out."""
+
+
+_COUNTED = ("updated", "key_hash", "boundary", "operation", "scope")
+"""The columns of the index of unknown records, which are counted without a look at the table."""
+_JUDGED = (*_COUNTED, "state", "lease_until", "expires", "tombstone_until")
+"""The columns by which a record is selected."""
+
+
+class Walk(NamedTuple):
+    """The records along one index: conditions that the index serves, its order, and the parameters of both."""
+
+    within: str
+    order: tuple[str, ...]
+    params: dict[str, Any]
+    by_age: bool
+
+    def ordered(self, descending: str = "") -> str:
+        """The terms of ORDER BY."""
+        return ", ".join(f"r.{name}{descending}" for name in self.order)
+
+
+def page(store: SqlStore, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
+    """A page, and the cursor of the next one."""
+    walk = _walk(store, wanted, cursor)
+    conditions, params = _conditions(store, wanted, walk)
+    read = ", ".join(f"NULL AS {name}" if name in _UNREAD else f"r.{name}" for name in COLUMNS)
+    if not conditions:
+        sql = (
+            f"SELECT {read}, t.now FROM {TABLE} AS r, {store.clock} WHERE {walk.within} "
+            f"ORDER BY {walk.ordered()} LIMIT {store.p('limit')}"
+        )
+        query = store.query(sql, {**walk.params, "limit": limit}, writes=False)
+        return Ask(query, lambda answer: _page(answer, walk, limit))
+    rows = (
+        f"SELECT {read}, t.now AS read_at FROM looked AS r, {store.clock} WHERE {conditions} "
+        f"ORDER BY {walk.ordered()} LIMIT {store.p('limit')}"
+    )
+    end = ", ".join(f"y.{name}" if name in ("key_hash", "updated") else "NULL" for name in COLUMNS)
+    last = f"SELECT r.key_hash, r.updated FROM looked AS r ORDER BY {walk.ordered(' DESC')} LIMIT 1"
+    sql = (
+        f"WITH looked AS ({_looked(store, walk, COLUMNS)}) SELECT x.* FROM ({rows}) AS x "
+        f"UNION ALL SELECT {end}, (SELECT count(*) FROM looked) FROM ({last}) AS y"
+    )
+    query = store.query(sql, {**walk.params, **params, "limit": limit, "span": SPAN}, writes=False)
+    return Ask(query, lambda answer: _bounded_page(answer, walk, limit))
+
+
+def count(store: SqlStore, wanted: Filter, most: int) -> Ask[Count]:
+    """The number of selected records among the first ``most``."""
+    walk = _walk(store, wanted, None)
+    conditions, params = _conditions(store, wanted, walk)
+    read = _COUNTED if walk.by_age else _JUDGED if conditions else walk.order
+    sql = (
+        f"WITH looked AS ({_looked(store, walk, read)}) "
+        f"SELECT (SELECT count(*) FROM looked AS r, {store.clock} WHERE {conditions or '1 = 1'}), "
+        "(SELECT count(*) FROM looked)"
+    )
+    query = store.query(sql, {**walk.params, **params, "span": most + 1}, writes=False)
+
+    def parse(answer: Rows) -> Count:
+        found, looked = map(int, answer.rows[0])
+        return Count(min(found, most), capped=looked > most)
+
+    return Ask(query, parse)
+
+
+def _looked(store: SqlStore, walk: Walk, read: Iterable[str]) -> str:
+    """The records that are looked at."""
+    names = ", ".join(f"NULL AS {name}" if name in _UNREAD else f"r.{name}" for name in read)
+    return (
+        f"SELECT {names} FROM {TABLE} AS r WHERE {walk.within} ORDER BY {walk.ordered()} "
+        f"LIMIT {store.p('limit', 'span')}"
+    )
+
+
+def _walk(store: SqlStore, wanted: Filter, cursor: str | None) -> Walk:
+    try:
+        return _by_age(store, wanted, cursor) if _only_unknown(wanted) else _by_hash(store, wanted, cursor)
+    except ValueError:
+        raise ConfigurationError(f"{cursor!r} is not a cursor of this selection.") from None
+
+
+def _only_unknown(wanted: Filter) -> bool:
+    return wanted.states == {EffectiveState.UNKNOWN}
+
+
+def _by_age(store: SqlStore, wanted: Filter, cursor: str | None) -> Walk:
+    within, params = [STANDING[EffectiveState.UNKNOWN]], dict[str, Any]()
+    updated = store.p("version", "after")
+    if cursor is not None:
+        at, _, digits = cursor.partition("-")
+        params |= {"after": _instant(at), "key": bytes.fromhex(digits)}
+        within.append(f"r.updated >= {updated}")
+        within.append(f"(r.updated > {updated} OR r.key_hash > {store.p('key')})")
+    elif wanted.since is not None:
+        params["after"] = wanted.since
+        within.append(f"r.updated >= {updated}")
+    return Walk(" AND ".join(within), ("updated", "key_hash"), params, by_age=True)
+
+
+def _instant(text: str) -> int:
+    if not (text.isdigit() and len(text) <= _LONGEST_INSTANT):
+        raise ValueError(text)
+    return int(text)
+
+
+def _by_hash(store: SqlStore, wanted: Filter, cursor: str | None) -> Walk:
+    within, params = list[str](), dict[str, Any]()
+    if cursor is not None:
+        params["key"] = bytes.fromhex(cursor)
+        within.append(f"r.key_hash > {store.p('key')}")
+    if wanted.digits:
+        params["lowest"] = bytes.fromhex(wanted.digits.ljust(64, "0"))
+        params["highest"] = bytes.fromhex(wanted.digits.ljust(64, "f"))
+        within.append(f"r.key_hash BETWEEN {store.p('key', 'lowest')} AND {store.p('key', 'highest')}")
+    return Walk(" AND ".join(within) or "1 = 1", ("key_hash",), params, by_age=False)
+
+
+def _conditions(store: SqlStore, wanted: Filter, walk: Walk) -> tuple[str, dict[str, Any]]:
+    """What the index does not serve; and the parameters."""
+    params: dict[str, Any] = {
+        name: value for name in ("boundary", "operation", "scope") if (value := getattr(wanted, name)) is not None
+    }
+    found = [f"r.{name} = {store.p(name)}" for name in params]
+    instants = {"since": ">=", "until": "<="}
+    for name, than in instants.items():
+        if (value := getattr(wanted, name)) is not None:
+            params[name] = value
+            found.append(f"r.updated {than} {store.p('version', name)}")
+    if wanted.older_than is not None:
+        params["age"] = wanted.older_than
+        found.append(f"t.now - r.updated >= {store.p('version', 'age')}")
+    if walk.by_age and wanted.digits:
+        params["lowest"] = bytes.fromhex(wanted.digits.ljust(64, "0"))
+        params["highest"] = bytes.fromhex(wanted.digits.ljust(64, "f"))
+        found.append(f"r.key_hash BETWEEN {store.p('key', 'lowest')} AND {store.p('key', 'highest')}")
+    if wanted.states and not walk.by_age:
+        found.append(any_of(wanted.states))
+    return " AND ".join(found), params
+
+
+def _page(answer: Rows, walk: Walk, limit: int) -> Page:
+    found = reading.records(answer)
+    return Page(found, _cursor(walk, found[-1].key, found[-1].updated) if len(found) == limit else None)
+
+
+def _bounded_page(answer: Rows, walk: Walk, limit: int) -> Page:
+    """The page of a filter; the last row is the last record that was looked at, and how many they were."""
+    state = COLUMNS.index("state")
+    found = _page(Rows([row for row in answer.rows if row[state] is not None], answer.affected), walk, limit)
+    if found.cursor is not None:
+        return found
+    for row in answer.rows:
+        if row[state] is None and int(row[-1]) == SPAN:
+            return found._replace(cursor=_cursor(walk, bytes(row[0]), int(row[COLUMNS.index("updated")])))
+    return found
+
+
+def _cursor(walk: Walk, key: bytes, updated: int) -> str:
+    return f"{updated}-{key.hex()}" if walk.by_age else key.hex()

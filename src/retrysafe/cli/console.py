@@ -1,0 +1,80 @@
+"""`retrysafe console`: see and operate a store in a browser.
+
+Serves pages to this machine alone, as its user, and reads only unless --allow gives a right. To reach it from
+elsewhere, mount `retrysafe.console.Console` behind the authentication of your application, or give --access.
+Exit code: 0, or 2 if it could not be started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import logging
+import os
+import sys
+from typing import Any
+
+from retrysafe.admin.audit import AuditFile
+from retrysafe.claims.encryption import Keyring
+from retrysafe.cli.opening import AUDIT, SECRET, STORE, loaded, secret_of, store_of
+from retrysafe.errors import ConfigurationError
+
+_NEEDED = ("jinja2", "starlette", "uvicorn")
+_RIGHTS = "resolve, expire, redrive, pause, reveal"
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    parser = verbs.add_parser(
+        "console",
+        help="see and operate a store in a browser",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--store", metavar="URL", help=f"the store, as in Boundary(store=…) (default: ${STORE})")
+    parser.add_argument("--host", metavar="HOST", default="127.0.0.1", help="where to serve (default: 127.0.0.1)")
+    parser.add_argument("--port", metavar="N", type=int, default=8765, help="the port (default: 8765; 0: any)")
+    parser.add_argument(
+        "--allow", metavar="RIGHT", action="append", default=[], help=f"a right beside reading: {_RIGHTS}; repeatable"
+    )
+    parser.add_argument(
+        "--access", metavar="MODULE:NAME", help="your function from a request to a Principal, or None to refuse it"
+    )
+    parser.add_argument(
+        "--name", metavar="HOST", action="append", default=[], help="a name that browsers may use for it; repeatable"
+    )
+    parser.add_argument("--boundary", metavar="MODULE:NAME", action="append", default=[], help="a boundary to describe")
+    parser.add_argument("--audit", metavar="FILE", help=f"append the audit to FILE (default: ${AUDIT}, else the log)")
+    parser.add_argument(
+        "--secret-env", metavar="NAME", help=f"the environment variable with the boundaries' secret (default: {SECRET})"
+    )
+    parser.add_argument(
+        "--encryption-keys-env", metavar="NAME", help="the environment variable with the boundaries' encryption keys"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until it is stopped."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigurationError(f"The console needs {', '.join(missing)}: pip install 'retrysafe[console]'.")
+    from retrysafe.console.serving import serve
+
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("retrysafe.store").setLevel(logging.WARNING)
+    audit, keys = options.audit or os.environ.get(AUDIT), options.encryption_keys_env
+    serve(
+        store_of(options),
+        host=options.host,
+        port=options.port,
+        rights=options.allow,
+        access=None if options.access is None else loaded("--access", options.access),
+        names=options.name,
+        told=lambda url: print(f"console  {url}", flush=True),
+        boundaries=[loaded("--boundary", one) for one in options.boundary],
+        audit=AuditFile(audit) if audit else None,
+        key_secret=secret_of(options),
+        encryption=None if keys is None else Keyring.from_env(keys),
+    )
+    return 0

@@ -1,0 +1,103 @@
+"""`retrysafe plan`: the records, bytes, requests and sweeping that a load makes in a store.
+
+Nothing is asked of any store: the plan is arithmetic from measured constants, true within a fifth for bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from typing import Any
+
+from retrysafe.admin import capacity
+from retrysafe.admin.capacity import Load, Plan
+from retrysafe.backends.footprint import Sizes
+from retrysafe.errors import ConfigurationError
+from retrysafe.protocol import durations
+
+_UNITS = {"": 1, "B": 1, "kB": 1000, "MB": 10**6, "KiB": 1 << 10, "MiB": 1 << 20}
+_PERIODS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    parser = verbs.add_parser(
+        "plan",
+        help="say what a load needs of a store",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--kind", required=True, choices=capacity.kinds(), help="the kind of store")
+    parser.add_argument("--rate", required=True, metavar="N/UNIT", help="new keys at the peak, as in 50/s or 2000000/d")
+    parser.add_argument("--window", required=True, metavar="TIME", help="window= of the boundary, as in 24h")
+    parser.add_argument("--memory", metavar="TIME", help="memory= of the boundary (default: the window)")
+    parser.add_argument("--result", metavar="SIZE", default="500B", help="a stored result, as in 2kB (default: 500B)")
+    parser.add_argument("--names", metavar="SIZE", default="40B", help="boundary, scope and operation (default: 40B)")
+    parser.add_argument("--duplicates", metavar="SHARE", type=float, default=0.05, help="of all calls (default: 0.05)")
+    parser.add_argument("--sweep-every", metavar="TIME", default="1h", help="pause between sweeps (default: 1h)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the plan."""
+    window = durations.seconds(options.window, "--window")
+    memory = window if options.memory is None else durations.seconds(options.memory, "--memory")
+    if memory < window:
+        raise ConfigurationError("--memory is shorter than --window: a key is remembered for its window at the least.")
+    sizes = Sizes(size_of(options.names, "--names"), size_of(options.result, "--result"))
+    every = durations.seconds(options.sweep_every, "--sweep-every")
+    found = capacity.plan(options.kind, Load(rate_of(options.rate), memory, sizes, options.duplicates, every))
+    print(json.dumps(_as_data(found)) if options.json else "\n".join(_lines(options.kind, found)))
+    return 0
+
+
+def rate_of(text: str) -> float:
+    """New keys a second. Raises `ConfigurationError` for text that is no rate."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/([smhd]))?", text)
+    if match is None:
+        raise ConfigurationError(f"--rate={text!r} is not a rate: write 50/s, 3000/m or 2000000/d.")
+    return float(match[1]) / _PERIODS[match[2] or "s"]
+
+
+def size_of(text: str, option: str) -> int:
+    """Bytes. Raises `ConfigurationError` for text that is no size."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text)
+    if match is None or match[2] not in _UNITS:
+        raise ConfigurationError(f"{option}={text!r} is not a size: write 500, 500B, 2kB, 2KiB or 1MB.")
+    return round(float(match[1]) * _UNITS[match[2]])
+
+
+def _as_data(found: Plan) -> dict[str, Any]:
+    return {**found._asdict(), "footprint": found.footprint._asdict()}
+
+
+def _lines(kind: str, found: Plan) -> list[str]:
+    each = found.footprint
+    total = _shown(found.store_bytes + found.index_bytes)
+    lines = [
+        f"records        {found.records:,}",
+        f"bytes          {total} ({_shown(each.record)} a record, {_shown(each.indexes)} in indexes)",
+        f"requests       {found.requests:,.0f} a second: two for a new key, one for a replay",
+    ]
+    if each.log:
+        lines.append(f"log            {_shown(found.log_rate)} a second")
+    if each.write_units:
+        lines.append(f"write units    {found.write_units:,.0f} a second ({each.write_units} for a new key)")
+        lines.append(f"read units     {found.read_units:,.1f} a second ({each.read_units} for a replay)")
+    if found.sweepers:
+        lines.append(f"sweep          {found.sweep:,.0f} records a second; sweepers needed: {found.sweepers}")
+    else:
+        lines.append(f"sweep          not needed: {kind} removes records by itself")
+    if found.partitions > 1:
+        lines.append(f"partitions     {found.partitions}: retrysafe migrate --partitions {found.partitions}")
+    return [*lines, *(f"note           {note}" for note in each.notes)]
+
+
+def _shown(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -1,0 +1,77 @@
+"""Who uses the console, and what they may do there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from enum import StrEnum
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+
+from retrysafe.admin.operator import user
+from retrysafe.errors import ConfigurationError
+
+
+class Right(StrEnum):
+    """What a principal may do beside reading. No right contains another."""
+
+    RESOLVE = "resolve"
+    """Settle keys whose outcome is unknown: as completed, as failed, or released to be run again."""
+    EXPIRE = "expire"
+    """End the window of a settled key, so that its next use runs the work again."""
+    REDRIVE = "redrive"
+    """Have dead letters published or handled again."""
+    PAUSE = "pause"
+    """Pause and resume topics of the outbox."""
+    REVEAL = "reveal"
+    """See stored results and the payloads of messages. Each look is audited."""
+
+
+EVERY_RIGHT = frozenset(Right)
+
+
+class Principal(NamedTuple):
+    """Who makes a request: a name for the audit, and what they may do; without rights they read only."""
+
+    name: str
+    rights: frozenset[Right] = frozenset()
+
+    def may(self, right: Right) -> bool:
+        """Whether they have a right."""
+        return right in self.rights
+
+
+Access = Callable[[Any], Principal | Awaitable[Principal | None] | None]
+"""From the request of the application that the console is mounted in to who makes it; None refuses it."""
+
+
+class Local:
+    """Access from this machine alone, for a console that its user has started: everybody there is that user.
+
+    Arguments:
+        rights: what they may do beside reading, such as "resolve".
+    """
+
+    def __init__(self, *rights: Right | str) -> None:
+        self._principal = Principal(user(), rights_named(rights))
+
+    def __call__(self, request: Request) -> Principal | None:
+        """The user, unless the request comes from another machine."""
+        client = request.client
+        return self._principal if client is not None and _is_loopback(client.host) else None
+
+
+def rights_named(names: Iterable[Right | str]) -> frozenset[Right]:
+    """Rights by their names; raise `ConfigurationError` for a name that is none."""
+    try:
+        return frozenset(map(Right, names))
+    except ValueError as error:
+        raise ConfigurationError(f"{error}: the rights are {', '.join(Right)}.") from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,195 @@
+"""The pages of operations: a preview of what a filter selects, the confirmation, and how far an operation has come."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+
+from retrysafe.admin import selection
+from retrysafe.admin.operator import MOST_COUNTED, UNKNOWN, Batch
+from retrysafe.console.access import Right
+from retrysafe.console.keys import answer_of, outcome_of, stored_json
+from retrysafe.console.messages import INBOX, OUTBOX, Side, chosen_by, fields_of
+from retrysafe.console.operations import Operation, Plan, State
+from retrysafe.console.security import Refused
+from retrysafe.console.visit import Area, Page, Visit
+from retrysafe.messaging.inbox.operator import InboxOperator
+from retrysafe.messaging.relay.operator import OutboxOperator
+from retrysafe.protocol.messages import DeadLetter, Groups
+
+if TYPE_CHECKING:
+    from retrysafe.console.app import Console
+
+AREA = Area("Operations", "/operations")
+SAMPLE = 10
+"""How many of what is selected a preview shows."""
+RIGHTS = {"keys resolve": Right.RESOLVE, "outbox redrive": Right.REDRIVE, "inbox redrive": Right.REDRIVE}
+"""The right that each verb takes."""
+
+
+# ---------------------------------------------------------------- previews
+
+
+def preview_keys(visit: Visit) -> Response:
+    """What settling would change: a count, and the first of them."""
+    wanted = selection.parse(visit.query)._replace(states=UNKNOWN)
+    with visit.operator() as operator:
+        counted, page = operator.count(wanted), operator.page(wanted, None, SAMPLE)
+    until = max((record.now for record in page.records), default=0)
+    wanted = wanted._replace(until=until if wanted.until is None else min(until, wanted.until))
+    fields = list(selection.fields_of(wanted))
+    plan = {"verb": "keys resolve", "fields": fields, "count": counted.records, "capped": counted.capped}
+    chosen = [one for one in fields if one[0] != "state"]
+    command = selection.command("keys resolve", [("all", ""), *chosen, ("as", "OUTCOME")])
+    return _preview(visit, plan, command, records=page.records, groups=None, letters=None)
+
+
+def preview_outbox(visit: Visit) -> Response:
+    """What redriving dead letters of the outbox would change."""
+    chosen = chosen_by(visit.query, OUTBOX)
+    with visit.outbox() as outbox:
+        groups, page = outbox.count(chosen, MOST_COUNTED), outbox.page(chosen, limit=SAMPLE)
+    return _preview_letters(visit, OUTBOX, "outbox redrive", groups, page)
+
+
+def preview_inbox(visit: Visit) -> Response:
+    """What redriving dead letters of inboxes would change."""
+    chosen = chosen_by(visit.query, INBOX)
+    with visit.inbox() as inbox:
+        groups, page = inbox.count(chosen, MOST_COUNTED), inbox.page(chosen, limit=SAMPLE)
+    return _preview_letters(visit, INBOX, "inbox redrive", groups, [one.letter for one in page])
+
+
+def _preview_letters(visit: Visit, side: Side, verb: str, groups: Groups, page: list[DeadLetter]) -> Response:
+    fields, total = list(fields_of(chosen_by(visit.query, side))), sum(groups.values())
+    plan = {"verb": verb, "fields": fields, "count": total, "capped": total >= MOST_COUNTED}
+    plan["until"] = max((letter.now for letter in page), default=0)
+    command = selection.command(f"{side.verb} redrive", fields or [("all", "")])
+    return _preview(visit, plan, command, records=None, groups=list(groups.items())[:SAMPLE], letters=page)
+
+
+def _preview(visit: Visit, plan: Plan, command: str, **shown: Any) -> Response:
+    plan["id"] = uuid.uuid4().hex
+    signed = visit.console.forms.sign(plan, visit.principal.name)
+    title = "Settle unknown keys" if plan["verb"] == "keys resolve" else "Redrive dead letters"
+    return visit.page(
+        "preview.html", AREA.title, title, plan=plan, signed=signed, command=command, sample_size=SAMPLE, **shown
+    )
+
+
+# ---------------------------------------------------------------- operations
+
+
+def start(visit: Visit) -> Response:
+    """Carry out the plan that was confirmed."""
+    plan = visit.console.forms.signed(visit.field("plan"), visit.principal.name)
+    visit.require(RIGHTS[plan["verb"]])
+    if not plan["count"]:
+        raise Refused(400, "Nothing is selected", "Nothing was changed: the filter selects nothing.")
+    if visit.field("confirmed") != "yes":
+        raise Refused(400, "Not confirmed", "Nothing was changed: confirm the number that is shown.")
+    if plan["verb"] == "keys resolve":
+        plan["outcome"] = outcome_of(visit)
+        answer_of(visit, plan["outcome"])
+        plan["result"] = visit.field("result")
+    plan |= {"by": visit.principal.name, "reason": visit.field("reason")}
+    with visit.operator() as operator:
+        operator.note("operation_started", {name: plan[name] for name in ("verb", "fields", "count", "reason")})
+    visit.console.operations.start(plan)
+    return visit.go(f"/operations/{plan['id']}")
+
+
+def show_list(visit: Visit) -> Response:
+    """The operations of the last days."""
+    with visit.operator() as operator:
+        found = list(visit.console.operations.recent(operator))
+    return visit.page("operations.html", AREA.title, AREA.title, operations=found, describe=described)
+
+
+def show_one(visit: Visit) -> Response:
+    """How far an operation has come."""
+    found = _found(visit)
+    return visit.page(
+        "operation.html",
+        AREA.title,
+        "Operation",
+        operation=found,
+        described=described(found),
+        running=found.state in (State.WAITING, State.RUNNING),
+        resumable=found.state in (State.INTERRUPTED, State.WAITING),
+        allowed=visit.principal.may(RIGHTS[found.plan["verb"]]),
+    )
+
+
+def cancel(visit: Visit) -> Response:
+    """Let an operation end before its next batch."""
+    found = _found(visit)
+    visit.require(RIGHTS[found.plan["verb"]])
+    visit.console.operations.cancel(found.plan, visit.principal.name)
+    return visit.go(f"/operations/{visit.path('number')}")
+
+
+def resume(visit: Visit) -> Response:
+    """Go on with an operation that was interrupted."""
+    found = _found(visit)
+    visit.require(RIGHTS[found.plan["verb"]])
+    visit.console.operations.resume(found.plan)
+    return visit.go(f"/operations/{visit.path('number')}")
+
+
+def _found(visit: Visit) -> Operation:
+    with visit.operator() as operator:
+        found = visit.console.operations.find(operator, visit.path("number"))
+    if found is None:
+        raise Refused(404, "No such operation", "Operations are kept for a week.")
+    return found
+
+
+def described(operation: Operation) -> str:
+    """What an operation does, in words."""
+    plan = operation.plan
+    chosen = ", ".join(f"{name} {value}" for name, value in plan["fields"]) or "all"
+    if plan["verb"] == "keys resolve":
+        return f"Settle unknown keys as {plan['outcome']}: {chosen}"
+    return f"Redrive dead letters of the {plan['verb'].split()[0]}: {chosen}"
+
+
+# ---------------------------------------------------------------- one batch
+
+
+def step(console: Console, plan: Plan, cursor: str | None) -> Batch:
+    """Carry out one batch of a plan, in the name of who gave it."""
+    reason = f"{plan['reason']} (operation {plan['id']})".strip()
+    fields: dict[str, list[str]] = {}
+    for name, value in plan["fields"]:
+        fields.setdefault(name, []).append(value)
+    with console.operator(plan["by"]) as operator:
+        if plan["verb"] == "keys resolve":
+            wanted, result = selection.parse(fields), _result(plan)
+            return operator.resolve_batch(wanted, plan["outcome"], cursor=cursor, result=result, reason=reason)
+        side = OUTBOX if plan["verb"] == "outbox redrive" else INBOX
+        operator.note("redriven", {"side": side.verb.split()[0], "chosen": fields, "after": cursor, "reason": reason})
+    kind = OutboxOperator if side is OUTBOX else InboxOperator
+    with kind(console.store, actor=plan["by"], observers=console.observers) as letters:
+        return letters.redrive_batch(chosen_by(fields, side), until=plan["until"], cursor=cursor, reason=reason)
+
+
+def _result(plan: Plan) -> Any:
+    return stored_json(plan["result"]) if plan["outcome"] == "completed" else plan["result"] or None
+
+
+MESSAGE_PAGES: tuple[Page, ...] = (
+    Page("/messages/dead/redrive", preview_outbox, right=Right.REDRIVE),
+    Page("/messages/inbox/redrive", preview_inbox, right=Right.REDRIVE),
+)
+KEY_PAGES: tuple[Page, ...] = (Page("/keys/resolve", preview_keys, right=Right.RESOLVE),)
+PAGES: Iterable[Page] = (
+    Page("/operations", show_list),
+    Page("/operations", start, "POST"),
+    Page("/operations/{number}", show_one),
+    Page("/operations/{number}/cancel", cancel, "POST"),
+    Page("/operations/{number}/resume", resume, "POST"),
+)

@@ -1,0 +1,252 @@
+"""The pages of keys: the list by a filter, one key with why it is so, and what a person may do about it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from typing import Any, get_args
+
+from starlette.responses import Response
+
+from retrysafe.admin import selection
+from retrysafe.admin.describe import describe
+from retrysafe.admin.operator import SHORTEST_PREFIX
+from retrysafe.admin.rendering import next_steps, result
+from retrysafe.claims.codec import MEDIA_TYPE, VERSION
+from retrysafe.console.access import Right
+from retrysafe.console.security import Refused
+from retrysafe.console.visit import Area, Page, Visit
+from retrysafe.console.why import why
+from retrysafe.protocol import fingerprint
+from retrysafe.protocol.procedures import Change
+from retrysafe.protocol.records import Count, EffectiveState, Filter, Outcome, Record, StoredResult
+from retrysafe.protocol.retry_table import possible
+from retrysafe.protocol.transitions import Transition, resolution
+
+AREA, UNKNOWN = Area("Keys", "/keys"), Area("Unknown", "/unknown")
+ROWS = 50
+"""Keys on a page."""
+LOOKING = 0.03
+"""Seconds for which a page goes on to look, while it has found nothing."""
+_NAMED = ("boundary", "operation", "scope")
+_DONE = {
+    "resolved": "The key is settled.",
+    "released": "The key is released: the next attempt runs the work.",
+    "expired": "The window of the key has ended: its next use runs the work again.",
+}
+_OUTCOMES = {
+    Transition.RESOLVE_COMPLETED: "completed",
+    Transition.RESOLVE_FAILED: "failed",
+    Transition.RESOLVE_RELEASED: "released",
+}
+
+
+# ---------------------------------------------------------------- lists
+
+
+def show_list(visit: Visit) -> Response:
+    """The keys that a filter selects."""
+    return _list(visit, AREA, selection.parse(visit.query))
+
+
+def show_unknown(visit: Visit) -> Response:
+    """The keys whose outcome is unknown, the oldest first where the store has an index of them."""
+    wanted = selection.parse(visit.query)._replace(states=frozenset({EffectiveState.UNKNOWN}))
+    return _list(visit, UNKNOWN, wanted)
+
+
+def _list(visit: Visit, area: Area, wanted: Filter) -> Response:
+    cursor = visit.asked("after") or None
+    with visit.operator() as operator:
+        try:
+            page = operator.page(wanted, cursor, ROWS)
+            enough = time.monotonic() + LOOKING
+            while not page.records and page.cursor is not None and time.monotonic() < enough:
+                page = operator.page(wanted, page.cursor, ROWS)
+        except ValueError:
+            raise Refused(400, "No such page", "The place in the list cannot be read.") from None
+        counted = operator.count(wanted)
+    fields = [(name, value) for name, value in selection.fields_of(wanted) if (name, area) != ("state", UNKNOWN)]
+    shown = [(name, value) for name, value in fields if area is AREA or name != "state"]
+    return visit.page(
+        "keys.html",
+        area.title,
+        area.title,
+        path=area.path,
+        records=page.records,
+        count=counted,
+        fields=dict(shown),
+        chosen={state.value for state in wanted.states},
+        states=selection.STATES,
+        more=visit.url(area.path, [*shown, ("after", page.cursor)]) if page.cursor else None,
+        first=visit.url(area.path, shown) if cursor else None,
+        command=selection.command("keys list", selection.fields_of(wanted)),
+        bulk=visit.url("/keys/resolve", shown) if area is UNKNOWN else None,
+    )
+
+
+def find(visit: Visit) -> Response:
+    """Lead to the key that was typed: the key itself, or the first digits of its hash.
+
+    A form, not a link: a key may be confidential, and addresses are logged.
+    """
+    text = visit.field("key")
+    boundary, operation, scope = (visit.field(name) or None for name in _NAMED)
+    found: list[Record] = []
+    with visit.operator() as operator:
+        if text:
+            found = operator.locate(text, boundary=boundary, operation=operation, scope=scope)
+        if not found and SHORTEST_PREFIX <= len(text) <= 64 and set(text.lower()) <= set("0123456789abcdef"):
+            found = operator.matching(text, Filter(boundary, operation, scope), limit=ROWS)
+    if len(found) == 1:
+        return visit.go(f"/keys/{found[0].key.hex()}")
+    named = {name: visit.field(name) for name in _NAMED}
+    return visit.page("found.html", AREA.title, "Find a key", records=found, named=named, asked=bool(text))
+
+
+# ---------------------------------------------------------------- one key
+
+
+def show_key(visit: Visit) -> Response:
+    """One key, and why it is as it is."""
+    return _key(visit, done=_DONE.get(visit.asked("done"), ""))
+
+
+def reveal(visit: Visit) -> Response:
+    """The same with its stored result."""
+    with visit.operator() as operator:
+        stored = operator.reveal(_seen(visit, operator), reason=visit.field("reason"))
+    return _key(visit, revealed=None if stored is None else result(stored))
+
+
+def _key(visit: Visit, *, done: str = "", revealed: dict[str, Any] | None = None) -> Response:
+    with visit.operator() as operator:
+        record = operator.show(_hash(visit))
+    if record is None:
+        raise Refused(404, "No such key", "The store has no record under this hash. It may have been swept.")
+    named = next((one for one in visit.console.boundaries if one.name == record.boundary), None)
+    return visit.page(
+        "key.html",
+        UNKNOWN.title if record.effective_state is EffectiveState.UNKNOWN else AREA.title,
+        f"Key {record.key.hex()[:8]}",
+        record=record,
+        state=record.effective_state,
+        why=why(record),
+        boundary=None if named is None else describe(named),
+        parts=list(fingerprint.names(record.fingerprint)),
+        steps=next_steps(record),
+        outcomes=[_OUTCOMES[event] for event in possible(record) if event in _OUTCOMES],
+        expirable=Transition.EXPIRE in possible(record),
+        revealed=revealed,
+        done=done,
+    )
+
+
+# ---------------------------------------------------------------- changes of one key
+
+
+def resolve(visit: Visit) -> Response:
+    """Settle a key whose outcome is unknown."""
+    outcome = outcome_of(visit)
+    answer = answer_of(visit, outcome)
+    with visit.operator() as operator:
+        seen = _seen(visit, operator)
+        if resolution(outcome) not in possible(seen):
+            raise _changed(seen)
+        change = operator.resolve(seen, outcome, result=answer, reason=visit.field("reason"))
+    return _concluded(visit, change, "released" if outcome == "released" else "resolved")
+
+
+def expire(visit: Visit) -> Response:
+    """End the window of a settled key."""
+    if visit.field("confirmed") != "yes":
+        raise Refused(400, "Not confirmed", "Nothing was changed: confirm that the work may run again.")
+    with visit.operator() as operator:
+        seen = _seen(visit, operator)
+        if Transition.EXPIRE not in possible(seen):
+            raise _changed(seen)
+        change = operator.expire(seen, forget=visit.field("forget") == "yes", reason=visit.field("reason"))
+    return _concluded(visit, change, "expired")
+
+
+def outcome_of(visit: Visit) -> Outcome:
+    """The outcome that the form gives."""
+    given = visit.field("outcome")
+    for outcome in get_args(Outcome):
+        if outcome == given:
+            return outcome  # type: ignore[no-any-return]
+    raise Refused(400, "No outcome", "Nothing was changed: choose completed, failed or released.")
+
+
+def answer_of(visit: Visit, outcome: Outcome) -> Any:
+    """What retries get: JSON for a completed key, a message for a failed one."""
+    text = visit.field("result")
+    if outcome == "released":
+        return None
+    if outcome == "failed":
+        return text or None
+    try:
+        return stored_json(text)
+    except ValueError:
+        told = "Nothing was changed: a completed key needs the result that retries get, as JSON; null for nothing."
+        raise Refused(400, "No result", told) from None
+
+
+def stored_json(text: str) -> StoredResult:
+    """JSON as the result of a key; raise `ValueError` for any other text."""
+    value = json.loads(text, parse_constant=_no_number)
+    return StoredResult(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(), MEDIA_TYPE, VERSION)
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(name)
+
+
+def _hash(visit: Visit) -> bytes:
+    try:
+        found = bytes.fromhex(visit.path("digits"))
+    except ValueError:
+        found = b""
+    if len(found) != 32:
+        raise Refused(404, "No such key", "A key's hash is 64 hex digits.")
+    return found
+
+
+def _seen(visit: Visit, operator: Any) -> Record:
+    """The record, if it is still as the form's page showed it."""
+    record: Record | None = operator.show(_hash(visit))
+    if record is None:
+        raise Refused(404, "No such key", "Nothing was changed: the key no longer exists.")
+    if f"{record.attempt}:{record.version}" != visit.field("seen"):
+        raise _changed(record)
+    return record
+
+
+def _changed(record: Record) -> Refused:
+    told = f"Nothing was changed: the key is {record.effective_state.value} by now. Load its page again."
+    return Refused(409, "The key has changed", told)
+
+
+def _concluded(visit: Visit, change: Change, done: str) -> Response:
+    if not change.done:
+        if change.record is None:
+            raise Refused(409, "The key has changed", "Nothing was changed: the key no longer exists.")
+        raise _changed(change.record)
+    return visit.go(f"/keys/{visit.path('digits')}", [("done", done)])
+
+
+def counted(count: Count) -> str:
+    """A count as it is shown."""
+    return f"{count.records:,}{'+' * count.capped}"
+
+
+PAGES: Iterable[Page] = (
+    Page("/keys", show_list),
+    Page("/unknown", show_unknown),
+    Page("/keys/find", find, "POST"),
+    Page("/keys/{digits}", show_key),
+    Page("/keys/{digits}/reveal", reveal, "POST", Right.REVEAL),
+    Page("/keys/{digits}/resolve", resolve, "POST", Right.RESOLVE),
+    Page("/keys/{digits}/expire", expire, "POST", Right.EXPIRE),
+)

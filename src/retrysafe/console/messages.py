@@ -1,0 +1,265 @@
+"""The pages of messages: the outbox by topic, dead letters of outbox and inboxes, and relays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from starlette.responses import Response
+
+from retrysafe.admin import selection
+from retrysafe.admin.operator import MOST_COUNTED
+from retrysafe.console.access import Right
+from retrysafe.console.security import Refused
+from retrysafe.console.visit import Area, Page, Visit
+from retrysafe.messaging.inbox.operator import name_of, place_of
+from retrysafe.messaging.relay.procedures import GONE
+from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter, Groups, Place
+
+AREA = Area("Messages", "/messages")
+ROWS = 50
+MOST_SHOWN = 65_536
+"""Bytes of a payload that are shown."""
+_LONGEST_NUMBER = 18
+_FIELDS = ("topic", "type", "except-type", "key", "error", "consumer")
+
+
+class Side(NamedTuple):
+    """The outbox or the inboxes: where their dead letters are, and how they are named."""
+
+    tab: str
+    path: str
+    verb: str
+
+
+class Letter(NamedTuple):
+    """A dead letter with the part of the address that leads to it."""
+
+    at: str
+    letter: DeadLetter
+    marked: bool
+
+
+OUTBOX = Side("Dead letters", "/messages/dead", "outbox dead")
+INBOX = Side("Inbox", "/messages/inbox", "inbox dead")
+
+
+# ---------------------------------------------------------------- outbox, topics and relays
+
+
+def show_outbox(visit: Visit) -> Response:
+    """What waits, by topic."""
+    with visit.outbox() as outbox:
+        status = outbox.status()
+    command = selection.command("outbox status", ())
+    return visit.page("outbox.html", AREA.title, "Outbox", tab="Outbox", status=status, command=command)
+
+
+def show_relays(visit: Visit) -> Response:
+    """The relays, and which of them are taken for dead."""
+    with visit.outbox() as outbox:
+        status = outbox.status()
+    command = selection.command("outbox status", ())
+    return visit.page("relays.html", AREA.title, "Relays", tab="Relays", status=status, gone=GONE, command=command)
+
+
+def pause(visit: Visit) -> Response:
+    """Pause a topic."""
+    topic = _topic(visit)
+    with visit.operator() as operator, visit.outbox() as outbox:
+        operator.note("topic_paused", {"topic": topic})
+        outbox.pause(topic)
+    return visit.go(AREA.path)
+
+
+def resume(visit: Visit) -> Response:
+    """Resume a topic."""
+    topic = _topic(visit)
+    with visit.operator() as operator, visit.outbox() as outbox:
+        operator.note("topic_resumed", {"topic": topic})
+        outbox.resume(topic)
+    return visit.go(AREA.path)
+
+
+def _topic(visit: Visit) -> str:
+    topic = visit.field("topic")
+    if not topic:
+        raise Refused(400, "No topic", "Nothing was changed: name the topic.")
+    return topic
+
+
+# ---------------------------------------------------------------- dead letters
+
+
+def show_dead(visit: Visit) -> Response:
+    """Dead letters of the outbox."""
+    chosen, after = chosen_by(visit.query, OUTBOX), visit.asked("after")
+    with visit.outbox() as outbox:
+        found = outbox.page(chosen, _number(after or "0"), ROWS)
+        groups = outbox.count(chosen, MOST_COUNTED)
+    letters = [Letter(str(one.number), one, marked=False) for one in found]
+    return _list(visit, OUTBOX, chosen, letters, groups)
+
+
+def show_inbox(visit: Visit) -> Response:
+    """Dead letters of inboxes."""
+    chosen, after = chosen_by(visit.query, INBOX), visit.asked("after")
+    with visit.inbox() as inbox:
+        found = inbox.page(chosen, _place(after) if after else None, ROWS)
+        groups = inbox.count(chosen, MOST_COUNTED)
+        consumers = inbox.status()
+    letters = [Letter(name_of(one.place), one.letter, one.marked) for one in found]
+    return _list(visit, INBOX, chosen, letters, groups, consumers=consumers)
+
+
+def _list(
+    visit: Visit, side: Side, chosen: DeadLetterFilter, letters: list[Letter], groups: Groups, **values: Any
+) -> Response:
+    fields = list(fields_of(chosen))
+    more = visit.url(side.path, [*fields, ("after", letters[-1].at)]) if len(letters) == ROWS else None
+    total = sum(groups.values())
+    return visit.page(
+        "dead.html",
+        AREA.title,
+        side.tab if side is OUTBOX else "Dead letters of consumers",
+        tab=side.tab,
+        side=side,
+        letters=letters,
+        groups=list(groups.items())[:ROWS],
+        total=total,
+        capped=total >= MOST_COUNTED,
+        fields=dict(fields),
+        query=fields,
+        more=more,
+        first=visit.url(side.path, fields) if visit.asked("after") else None,
+        bulk=visit.url(f"{side.path}/redrive", fields),
+        command=selection.command(f"{side.verb} list", fields),
+        **values,
+    )
+
+
+def show_dead_letter(visit: Visit) -> Response:
+    """One dead letter of the outbox."""
+    return _show(visit, OUTBOX, _dead_letter(visit))
+
+
+def show_inbox_letter(visit: Visit) -> Response:
+    """One dead letter of an inbox."""
+    return _show(visit, INBOX, _inbox_letter(visit))
+
+
+def reveal_dead_letter(visit: Visit) -> Response:
+    """The same with its payload and headers."""
+    return _reveal(visit, OUTBOX, _dead_letter(visit))
+
+
+def reveal_inbox_letter(visit: Visit) -> Response:
+    """The same with its payload and headers."""
+    return _reveal(visit, INBOX, _inbox_letter(visit))
+
+
+def _dead_letter(visit: Visit) -> Letter:
+    number = _number(visit.path("at"))
+    with visit.outbox() as outbox:
+        found = outbox.page(after=number - 1, limit=1)
+    if not found or found[0].number != number:
+        raise _gone()
+    return Letter(str(number), found[0], marked=False)
+
+
+def _inbox_letter(visit: Visit) -> Letter:
+    place = _place(visit.path("at"))
+    before = place[0] - 1, b"\xff" * 32
+    with visit.inbox() as inbox:
+        for one in inbox.page(after=before, limit=ROWS):
+            if one.place == place:
+                return Letter(visit.path("at"), one.letter, one.marked)
+    raise _gone()
+
+
+def _reveal(visit: Visit, side: Side, one: Letter) -> Response:
+    envelope = one.letter.envelope
+    with visit.operator() as operator:
+        operator.note("revealed", {"message_id": envelope.id, "topic": envelope.topic, "side": side.verb.split()[0]})
+    return _show(visit, side, one, payload=_text(envelope.payload), headers=dict(envelope.headers))
+
+
+def _show(visit: Visit, side: Side, one: Letter, **revealed: Any) -> Response:
+    options = [("consumer", one.letter.consumer)] if one.letter.consumer else []
+    shown = selection.command(f"{side.verb} show", options, one.letter.envelope.id)
+    named = [("id", one.letter.envelope.id), *options]
+    return visit.page(
+        "letter.html",
+        AREA.title,
+        "Dead letter",
+        tab=side.tab,
+        side=side,
+        at=one.at,
+        letter=one.letter,
+        marked=one.marked,
+        envelope=one.letter.envelope,
+        payload=revealed.get("payload"),
+        headers=revealed.get("headers"),
+        command=shown,
+        query=named,
+    )
+
+
+def _text(payload: bytes) -> str:
+    more = f"\n… {len(payload) - MOST_SHOWN} bytes more" if len(payload) > MOST_SHOWN else ""
+    return payload[:MOST_SHOWN].decode(errors="backslashreplace") + more
+
+
+# ---------------------------------------------------------------- which are meant
+
+
+def chosen_by(fields: Any, side: Side) -> DeadLetterFilter:
+    """The dead letters that the fields of an address choose; those of the outbox have no consumer."""
+    names = (name for name in _FIELDS if side is INBOX or name != "consumer")
+    given = {name.replace("-", "_"): (fields.get(name) or [""])[-1] or None for name in names}
+    return DeadLetterFilter(tuple(filter(None, fields.get("id", ()))), **given)
+
+
+def fields_of(chosen: DeadLetterFilter) -> Iterator[tuple[str, str]]:
+    """The fields that choose them, which are also the options of the command line."""
+    for one in chosen.ids:
+        yield "id", one
+    for name in _FIELDS:
+        if (value := getattr(chosen, name.replace("-", "_"))) is not None:
+            yield name, value
+
+
+def _place(text: str) -> Place:
+    try:
+        return place_of(text)
+    except ValueError:
+        raise _nowhere() from None
+
+
+def _number(text: str) -> int:
+    """A number that a database takes."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER):
+        raise _nowhere()
+    return int(text)
+
+
+def _nowhere() -> Refused:
+    return Refused(400, "No such page", "The place in the list cannot be read.")
+
+
+def _gone() -> Refused:
+    return Refused(404, "No such dead letter", "It may have been redriven.")
+
+
+PAGES: Iterable[Page] = (
+    Page("/messages", show_outbox),
+    Page("/messages/relays", show_relays),
+    Page("/messages/pause", pause, "POST", Right.PAUSE),
+    Page("/messages/resume", resume, "POST", Right.PAUSE),
+    Page("/messages/dead", show_dead),
+    Page("/messages/dead/{at}", show_dead_letter),
+    Page("/messages/dead/{at}/reveal", reveal_dead_letter, "POST", Right.REVEAL),
+    Page("/messages/inbox", show_inbox),
+    Page("/messages/inbox/{at}", show_inbox_letter),
+    Page("/messages/inbox/{at}/reveal", reveal_inbox_letter, "POST", Right.REVEAL),
+)

@@ -1,0 +1,118 @@
+"""One request to the console: who makes it, what the store's operators are, and the page that answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from retrysafe.admin.operator import Operator
+from retrysafe.console import templates
+from retrysafe.console.access import Principal, Right
+from retrysafe.console.security import Refused
+from retrysafe.messaging.inbox.operator import InboxOperator
+from retrysafe.messaging.relay.operator import OutboxOperator
+
+if TYPE_CHECKING:
+    from retrysafe.console.app import Console
+
+Fields = Mapping[str, list[str]]
+
+
+class Area(NamedTuple):
+    """A part of the console that has a place in its navigation."""
+
+    title: str
+    path: str
+
+
+class Page(NamedTuple):
+    """A path of the console: what answers it, by which method, and the right that it takes."""
+
+    path: str
+    show: Callable[[Visit], Response]
+    method: str = "GET"
+    right: Right | None = None
+
+
+class Visit:
+    """One request by a principal, with the fields of its query and of its form."""
+
+    def __init__(self, console: Console, request: Request, principal: Principal, form: Fields, nonce: str) -> None:
+        self.console = console
+        self.request = request
+        self.principal = principal
+        self.form = form
+        self._nonce = nonce
+
+    # ------------------------------------------------------------ what was asked
+
+    @property
+    def query(self) -> Fields:
+        """The fields of the URL."""
+        params = self.request.query_params
+        return {name: [value.strip() for value in params.getlist(name)] for name in params}
+
+    def asked(self, name: str) -> str:
+        """One field of the URL, or nothing."""
+        return (self.query.get(name) or [""])[-1]
+
+    def field(self, name: str) -> str:
+        """One field of the form, or nothing."""
+        return (self.form.get(name) or [""])[-1].strip()
+
+    def path(self, name: str) -> str:
+        """One part of the path."""
+        return str(self.request.path_params[name])
+
+    def require(self, right: Right) -> None:
+        """Refuse the request unless its principal has the right."""
+        if not self.principal.may(right):
+            raise Refused(
+                403, "Not allowed", f"{self.principal.name} does not have the right “{right}”. Nothing was changed."
+            )
+
+    # ------------------------------------------------------------ operators
+
+    def operator(self) -> Operator:
+        """The operator of keys, acting for the principal."""
+        return self.console.operator(self.principal.name)
+
+    def outbox(self) -> OutboxOperator:
+        """The operator of the outbox, acting for the principal."""
+        return OutboxOperator(self.console.store, actor=self.principal.name, observers=self.console.observers)
+
+    def inbox(self) -> InboxOperator:
+        """The operator of inboxes, acting for the principal."""
+        return InboxOperator(self.console.store, actor=self.principal.name, observers=self.console.observers)
+
+    # ------------------------------------------------------------ answers
+
+    def url(self, path: str, query: Iterable[tuple[str, str]] = ()) -> str:
+        """The address of a page, wherever the console is mounted."""
+        fields = urlencode(list(query))
+        return f"{self.request.scope.get('root_path', '')}{path}{'?' * bool(fields)}{fields}"
+
+    def page(self, template: str, area: str, title: str, **values: Any) -> Response:
+        """A page of an area of the navigation."""
+        console = self.console
+        given = {
+            "area": area,
+            "title": title,
+            "areas": console.areas,
+            "address": console.address,
+            "principal": self.principal,
+            "may": self.principal.may,
+            "Right": Right,
+            "url": self.url,
+            "token": console.forms.token(self._nonce, self.principal.name),
+            "version": templates.version(),
+        }
+        return HTMLResponse(templates.render(template, {**given, **values}))
+
+    def go(self, path: str, query: Iterable[tuple[str, str]] = ()) -> Response:
+        """Lead on to another page, so that loading it again repeats nothing."""
+        return RedirectResponse(self.url(path, query), 303)

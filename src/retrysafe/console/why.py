@@ -1,0 +1,82 @@
+"""Why a key is as it is: its state in words, its history as far as the record tells, and what a retry gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from retrysafe.admin.rendering import answer, duration
+from retrysafe.protocol.records import EffectiveState, Micros, Record
+from retrysafe.protocol.retry_table import in_doubt
+
+
+class Moment(NamedTuple):
+    """One instant of a key's history, or of its future."""
+
+    at: Micros
+    text: str
+    ahead: bool
+
+
+class Why(NamedTuple):
+    """The panel of one key."""
+
+    state: str
+    retry: str
+    timeline: list[Moment]
+
+
+_STATES = {
+    EffectiveState.RUNNING: "An attempt is at work and renews its lease. If it dies, the lease lapses.",
+    EffectiveState.COMPLETED: "An attempt has completed, and its result is stored.",
+    EffectiveState.FAILED: "An attempt has failed for good, and its failure is stored.",
+    EffectiveState.RELEASED: "An attempt ended without an effect, and has released the key.",
+    EffectiveState.EXPIRED: "The window is over. The key itself is still remembered.",
+    EffectiveState.FORGOTTEN: "The window and the memory of the key are over; a sweep removes the record.",
+    EffectiveState.UNKNOWN: "Its attempt has ended, and it is not known whether its effect happened. Find out where "
+    "the effect would be visible, and settle the key.",
+}
+_LAPSED = {
+    True: "The attempt has stopped renewing its lease: its process has died or is stalled. Its effect may have "
+    "happened, and a retry could not tell.",
+    False: "The attempt has stopped renewing its lease: its process has died or is stalled. The next attempt takes "
+    "over, with the same derived keys.",
+}
+_SETTLED = {
+    EffectiveState.COMPLETED: "completed: the result was stored",
+    EffectiveState.FAILED: "failed for good: the failure was stored",
+    EffectiveState.RELEASED: "released: the next attempt runs",
+    EffectiveState.UNKNOWN: "the attempt ended in doubt",
+}
+
+
+def why(record: Record) -> Why:
+    """The panel of a record."""
+    state = record.effective_state
+    told = _LAPSED[in_doubt(record)] if state is EffectiveState.LAPSED else _STATES[state]
+    return Why(told, f"A retry {answer(record)}.", sorted(_moments(record)))
+
+
+def _moments(record: Record) -> Iterator[Moment]:
+    now, state = record.now, record.effective_state
+
+    def moment(at: Micros, text: str) -> Moment:
+        return Moment(at, text, at > now)
+
+    yield moment(record.created, "the key was claimed for the first time")
+    if record.attempts > 1 and record.token > record.created:
+        yield moment(record.token, f"attempt {record.attempts} claimed it")
+    if state in (EffectiveState.RUNNING, EffectiveState.LAPSED):
+        if record.updated > record.token:
+            yield moment(record.updated, "the attempt renewed its lease")
+        until = "the lease lapses, unless it is renewed" if record.lease_until > now else "the lease lapsed"
+        yield moment(record.lease_until, until)
+        return
+    yield moment(record.updated, _SETTLED.get(state, f"written as {record.state.value}"))
+    if state is EffectiveState.UNKNOWN:
+        return
+    kept = duration((record.expires - record.updated) / 1e6)
+    over = "is over" if record.expires > now else "was over"
+    yield moment(record.expires, f"the window {over}: results are kept for {kept}")
+    if record.tombstone_until > record.expires:
+        yield moment(record.tombstone_until, "the memory of the key is over")

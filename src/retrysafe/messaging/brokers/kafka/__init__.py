@@ -1,0 +1,52 @@
+"""Kafka: publishers, consumer, and the topics that they meet in. Needs the extra ``kafka``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retrysafe.messaging.brokers.spec import PREFIX, BrokerSpec, Option, lazily
+
+if TYPE_CHECKING:
+    from retrysafe.messaging.brokers.kafka.consumer import KafkaConsumer
+    from retrysafe.messaging.brokers.kafka.offsets import KafkaState
+    from retrysafe.messaging.brokers.kafka.publisher import AsyncKafkaPublisher, KafkaPublisher
+    from retrysafe.messaging.brokers.kafka.topics import declare
+    from retrysafe.messaging.brokers.kafka.transactions import Aborted, Committed, KafkaTransactions, Recreated
+
+__all__ = [
+    "BROKER",
+    "Aborted",
+    "AsyncKafkaPublisher",
+    "Committed",
+    "KafkaConsumer",
+    "KafkaPublisher",
+    "KafkaState",
+    "KafkaTransactions",
+    "Recreated",
+    "declare",
+]
+
+BROKER = BrokerSpec(
+    package=__name__,
+    title="Kafka",
+    schemes=("kafka",),
+    broker="opening:Kafka",
+    publisher="opening:publisher",
+    options=(
+        PREFIX,
+        Option("mode", "the mode of CloudEvents (binary)", default="binary", choices=("binary", "structured")),
+        Option("delivery_timeout", "how long a delivery may take (20s)", default="20s", metavar="TIME"),
+    ),
+    extra="kafka",
+)
+
+__getattr__ = lazily(
+    __name__,
+    {
+        **dict.fromkeys(("AsyncKafkaPublisher", "KafkaPublisher"), "publisher"),
+        **dict.fromkeys(("Aborted", "Committed", "KafkaTransactions", "Recreated"), "transactions"),
+        "KafkaConsumer": "consumer",
+        "KafkaState": "offsets",
+        "declare": "topics",
+    },
+)

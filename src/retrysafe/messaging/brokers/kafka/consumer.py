@@ -1,0 +1,473 @@
+"""Kafka: one consumer of a group has a partition at a time, and commits the offset of its first unsettled message.
+
+A thread polls the client, whatever the handlers do: a consumer that does not poll for five minutes loses its
+partitions. Partitions that have enough in memory are paused meanwhile. Only that thread calls the client, which lets no
+other one in while it polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import NamedTuple, cast
+
+import confluent_kafka
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+
+from retrysafe.claims.observers import LoggingObserver, Observers
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.kafka.envelope import envelope_from
+from retrysafe.messaging.brokers.kafka.progress import Commit, Progress
+from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of
+from retrysafe.messaging.brokers.kafka.topics import kept_for
+from retrysafe.messaging.brokers.lane_queue import LaneQueue
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.events import Observer
+from retrysafe.protocol.messages import Delivery
+from retrysafe.protocol.records import Duration
+
+_OURS: Properties = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",  # so that lost messages are told
+    "partition.assignment.strategy": "cooperative-sticky",
+    "isolation.level": "read_committed",
+}
+_DEFAULTS: Properties = {
+    "queued.min.messages": 1000,
+    "queued.max.messages.kbytes": 16 << 10,
+    "fetch.wait.max.ms": 100,
+    "socket.timeout.ms": 10_000,
+}
+_LOOK, _BRIEF = 0.1, 0.01
+"""Seconds for which a poll waits for a message: briefly while there is something to settle or to commit."""
+_AGAIN = 0.2
+"""Seconds after which a commit that failed is tried again."""
+_AHEAD = 10_000
+"""Messages of a partition from the first unsettled one on: who takes it over is handed them again, if told nothing."""
+_WITHIN = 5.0
+"""Seconds for which the brokers' answer is waited for."""
+_NAME = "retrysafe.consumer"
+
+_Place = tuple[str, int]
+"""A topic and the number of a partition."""
+
+
+class Tag(NamedTuple):
+    """A message of one assignment of a partition: after another one, it cannot be settled here any more."""
+
+    assignment: int
+    topic: str
+    partition: int
+    offset: int
+
+
+class _Held:
+    """A partition that this consumer has."""
+
+    def __init__(self, assignment: int, progress: Progress) -> None:
+        self.assignment, self.progress = assignment, progress
+        self.withheld: list[Delivery] = []
+        """What was received, and may not be handed out before a commit."""
+        self.is_paused = False
+
+
+class _Committing(NamedTuple):
+    """A commit under way, and who waits for its end."""
+
+    owed: Mapping[_Place, _Held]
+    commits: Mapping[_Place, Commit]
+    asked: Sequence[Future[None]]
+
+
+class KafkaConsumer:
+    """Takes messages from topics, for a group. Consumers of a group share the partitions.
+
+    A message that is given back stays with this consumer: it and what follows it with its key are handed out when the
+    time has come, other keys go on. What is committed is the offset of the first unsettled message; the commit's
+    metadata names the settled ones behind it, so that they are not handed out again. A partition that goes to another
+    consumer is left when what was handed out of it is settled, or after ``leave_within``; what is settled later is not
+    committed. A group that is new begins with the oldest message.
+
+    Arguments:
+        url: of the brokers, as `KafkaPublisher` takes it.
+        topics: one or more, without the prefix.
+        group: the consumers that together take each message once, such as "inventory".
+        prefix: of the topics' names, as its publishers were told.
+        prefetch: how many messages of a partition are received and not settled. As many can wait for lanes that rest
+            before the partition comes to rest.
+        prefetch_bytes: how many bytes of them.
+        session: for how long a dead consumer keeps its partitions (``session.timeout.ms``); brokers take 6 s or more,
+            unless they are set otherwise.
+        leave_within: how long a partition that another consumer is to have is kept for what was handed out of it.
+        redelivery_window: for how long after it was published a message may be handed out again; by default as long as
+            the topics keep it, which the brokers are asked: it is 14 days with the default settings of Kafka.
+        properties: further ones of librdkafka.
+        observers: told when messages were removed from a topic before this group had settled them; by default a
+            `LoggingObserver`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        topics: str | Iterable[str],
+        *,
+        group: str,
+        prefix: str = "",
+        prefetch: int = 1000,
+        prefetch_bytes: int = 16 << 20,
+        session: Duration = "15s",
+        leave_within: Duration = "5s",
+        redelivery_window: Duration | None = None,
+        properties: Properties | None = None,
+        observers: Iterable[Observer] | None = None,
+    ) -> None:
+        names = [topics] if isinstance(topics, str) else list(topics)
+        if not names or not group or min(prefetch, prefetch_bytes) < 1:
+            raise ConfigurationError(
+                "topics= and group= must not be empty, and prefetch= and prefetch_bytes= are numbers from 1."
+            )
+        timeout = round(seconds_of(session, "session") * 1000)
+        ours = {**_OURS, "group.id": group, "session.timeout.ms": timeout, "heartbeat.interval.ms": timeout // 4 or 1}
+        self._properties = properties_of(url, ours, {**_DEFAULTS, **(properties or {})})
+        self._asking = properties_of(url, {}, properties)
+        self._topics = {f"{prefix}{name}": name for name in names}
+        self._group, self._prefetch, self._bytes = group, prefetch, prefetch_bytes
+        self._leave_within = seconds_of(leave_within, "leave_within")
+        self._window = None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
+        self._observers = Observers((LoggingObserver(),) if observers is None else observers)
+        self._turn = threading.Condition()
+        self._shelf = LaneQueue()
+        self._held: dict[_Place, _Held] = {}
+        self._leaving: set[str] = set()
+        self._assignments = 0
+        self._failure: BaseException | None = None
+        self._is_closing = False
+        self._asked: list[Future[None]] = []
+        """Who waits until everything is committed that was settled by then."""
+        self._committing: _Committing | None = None
+        self._not_before = 0.0
+        self._thread: threading.Thread | None = None
+
+    @property
+    def redelivery_window(self) -> float | None:
+        """For how many seconds after it was published a message may be handed out again; None: unknown.
+
+        Asks the brokers, unless it was declared, and waits for them for at most 10 s.
+        """
+        if self._window is None:
+            with suppress(KafkaException):
+                self._window = kept_for(self._asking, self._topics)
+        return self._window
+
+    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
+        """Up to so many messages, in the order of their partitions; waits so many seconds for the first one.
+
+        Raises `confluent_kafka.KafkaException` when no broker can be reached, and when a topic does not exist; the
+        client goes on trying.
+        """
+        loop = self._loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        while True:
+            await self._opened()
+            self._arrived.clear()
+            with self._turn:
+                now = loop.time()
+                taken = self._shelf.take(limit, now, self._leaving)
+                wakes = self._shelf.wakes()
+                failure, self._failure = (self._failure, None) if not taken else (None, self._failure)
+            if taken:
+                return taken
+            if failure is not None:
+                raise failure
+            if now >= deadline:
+                return []
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline if wakes is None else min(deadline, wakes)):
+                    await self._arrived.wait()
+
+    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
+        """Commit that these are settled; what cannot be committed is delivered again, which is harmless."""
+        with self._turn:
+            for delivery in deliveries:
+                tag: Tag = delivery.tag
+                if self._shelf.settle(delivery):
+                    self._held[tag.topic, tag.partition].progress.settle(tag.offset)
+            self._turn.notify_all()
+            if self._thread is None:
+                return
+            committed: Future[None] = Future()
+            committed.set_running_or_notify_cancel()
+            self._asked.append(committed)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WITHIN):
+                await asyncio.wrap_future(committed)
+
+    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
+        """Hand it out again after so many seconds, and before what follows it in its lane."""
+        with self._turn:
+            self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
+        if self._thread is not None:
+            self._arrived.set()
+
+    async def aclose(self) -> None:
+        """Hang up; what is not settled is handed to whoever gets the partitions."""
+        with self._turn:
+            self._is_closing = True
+            self._turn.notify_all()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            await asyncio.to_thread(thread.join)
+        with self._turn:
+            self._is_closing = False
+            self._shelf.clear()
+            self._failure = None
+
+    # ------------------------------------------------------------ the thread that polls
+
+    async def _opened(self) -> None:
+        """Open a client; another one when that has ended, and what ended it has been told."""
+        if self._thread is not None and not self._thread.is_alive() and self._failure is None:
+            await self.aclose()
+        if self._thread is None:
+            self._open()
+
+    def _open(self) -> None:
+        self._arrived = asyncio.Event()
+        told = {"error_cb": self._failed, "on_commit": self._committed}
+        client = confluent_kafka.Consumer({**self._properties, **told}, logger=LOG)
+        client.subscribe([*self._topics], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        self._thread = threading.Thread(target=self._run, args=(client,), name="retrysafe-kafka-consumer", daemon=True)
+        self._thread.start()
+
+    def _run(self, client: confluent_kafka.Consumer) -> None:
+        failure: BaseException | None = None
+        try:
+            self._poll(client)
+        except BaseException as error:  # noqa: BLE001 - told by `receive`
+            failure = error
+        with suppress(KafkaException):
+            client.close()
+        with self._turn:
+            self._failure = failure
+            self._held.clear()
+            self._end_commit()
+        self._wake()
+
+    def _poll(self, client: confluent_kafka.Consumer) -> None:
+        while not self._is_closing:
+            message = client.poll(_BRIEF if self._is_busy() else _LOOK)
+            if message is not None:
+                while message is not None:
+                    self._took(client, message)
+                    message = client.poll(0)
+                self._wake()
+            self._pause(client)
+            self._commit(client)
+        self._commit_last(client)
+
+    def _is_busy(self) -> bool:
+        with self._turn:
+            return any(held.progress.ahead for held in self._held.values()) or bool(self._asked)
+
+    def _took(self, client: confluent_kafka.Consumer, message: confluent_kafka.Message) -> None:
+        """Keep a message, or an error that came in the place of one."""
+        error = message.error()
+        topic, number, offset = message.topic(), message.partition(), message.offset()
+        if error is not None:
+            if error.code() == KafkaError._AUTO_OFFSET_RESET and topic is not None and number is not None:
+                self._begin_anew(client, topic, number)
+            else:
+                self._failed(error)
+            return
+        assert topic is not None
+        assert number is not None
+        assert offset is not None
+        with self._turn:
+            held = self._held.get((topic, number))
+            if held is None or not held.progress.receive(offset):
+                return
+            headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+            envelope = envelope_from(headers, message.key(), message.value(), self._topics[topic])
+            tag = Tag(held.assignment, topic, number, offset)
+            delivery = Delivery(envelope, tag, f"{topic}-{number}", held.progress.is_again(offset))
+            if offset < held.progress.granted:
+                self._shelf.put(delivery)
+            else:
+                held.withheld.append(delivery)
+            has_room = self._has_room((topic, number), 1.0)
+        if not has_room:
+            self._pause(client)
+
+    def _begin_anew(self, client: confluent_kafka.Consumer, topic: str, number: int) -> None:
+        """The committed offset is not in the partition: the messages from there on were removed unsettled."""
+        place = TopicPartition(topic, number)
+        oldest, _ = client.get_watermark_offsets(place, timeout=_WITHIN)
+        with self._turn:
+            held = self._held.get((topic, number))
+            missed = max(0, oldest - held.progress.low) if held is not None else 0
+        if missed:
+            fields = {"stream": f"{topic}-{number}", "group": self._group, "messages": missed}
+            self._observers.emit("messages_trimmed", _NAME, "", b"", "", fields)
+        client.incremental_unassign([place])  # a partition that has failed cannot be sought
+        client.incremental_assign([TopicPartition(topic, number, oldest)])
+
+    def _pause(self, client: confluent_kafka.Consumer) -> None:
+        """Pause partitions that have enough in memory, and resume those that have room for half of it again."""
+        moved: dict[bool, list[TopicPartition]] = {True: [], False: []}
+        with self._turn:
+            for place, held in self._held.items():
+                if held.is_paused == self._has_room(place, 0.5 if held.is_paused else 1.0):
+                    held.is_paused = not held.is_paused
+                    moved[held.is_paused].append(TopicPartition(*place))
+        if moved[True]:
+            client.pause(moved[True])
+        if moved[False]:
+            client.resume(moved[False])
+
+    def _has_room(self, place: _Place, share: float) -> bool:
+        held, partition = self._held[place], f"{place[0]}-{place[1]}"
+        return (
+            self._shelf.held(partition) + len(held.withheld) < self._prefetch * share
+            and self._shelf.held_bytes(partition) < self._bytes * share
+            and held.progress.ahead < _AHEAD
+        )
+
+    def _failed(self, error: KafkaError) -> None:
+        """Tell the next `receive`; an error of one connection is mended by the client."""
+        if error.fatal():
+            raise KafkaException(error)  # out of the poll: nothing comes from this client any more
+        if error.code() not in (KafkaError._TRANSPORT, KafkaError._MAX_POLL_EXCEEDED):
+            with self._turn:
+                self._failure = KafkaException(error)
+            self._wake()
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # the loop may be closed by now
+            self._loop.call_soon_threadsafe(self._arrived.set)
+
+    # ------------------------------------------------------------ partitions that come and go
+
+    def _assigned(self, client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> None:
+        begun = client.committed(partitions, timeout=_WITHIN) if partitions else []
+        for one in begun:
+            if one.error is not None:
+                raise KafkaException(one.error)
+        with self._turn:
+            self._assignments += 1
+            for one in begun:
+                progress = Progress(max(-1, one.offset), one.metadata, self._prefetch)
+                self._held[one.topic, one.partition] = _Held(self._assignments, progress)
+        client.incremental_assign(
+            [
+                TopicPartition(one.topic, one.partition, one.offset if one.offset >= 0 else OFFSET_BEGINNING)
+                for one in begun
+            ]
+        )
+
+    def _revoked(self, client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> None:
+        self._leave(client, [place for one in partitions if (place := (one.topic, one.partition)) in self._held])
+        self._lost(client, partitions)
+
+    def _lost(self, client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> None:
+        """Others may have them already: nothing of them is committed any more."""
+        with self._turn:
+            for one in partitions:
+                self._held.pop((one.topic, one.partition), None)
+                self._shelf.forget(f"{one.topic}-{one.partition}")
+        client.incremental_unassign(partitions)
+
+    def _is_owed(self, place: _Place, held: _Held) -> bool:
+        """Whether something was settled or waits to be handed out, or nothing more is handed out."""
+        progress = held.progress
+        return progress.is_owed or bool(held.withheld) or (self._is_leaving(place) and progress.low >= 0)
+
+    def _is_leaving(self, place: _Place) -> bool:
+        return f"{place[0]}-{place[1]}" in self._leaving
+
+    def _leave(self, client: confluent_kafka.Consumer, places: Sequence[_Place]) -> None:
+        """Wait until what was handed out of partitions is settled, if that does not take too long, and commit."""
+        if self._is_closing:
+            return
+        with self._turn:
+            self._leaving = {f"{topic}-{number}" for topic, number in places}
+            self._turn.wait_for(self._is_left, self._leave_within)
+            held = [(place, self._held[place].progress) for place in places]
+            commits = {place: one.commit(leaving=True) for place, one in held if one.low >= 0}
+            self._leaving = set()
+        if commits:
+            with suppress(KafkaException):  # what cannot be committed is handed out again
+                client.commit(offsets=_offsets(commits), asynchronous=False)
+
+    def _is_left(self) -> bool:
+        return self._is_closing or not any(self._shelf.out(partition) for partition in self._leaving)
+
+    # ------------------------------------------------------------ commits
+
+    def _commit(self, client: confluent_kafka.Consumer) -> None:
+        """Begin a commit of what is settled, and of how far messages may be handed out; one at a time."""
+        with self._turn:
+            if self._committing is not None or time.monotonic() < self._not_before:
+                return
+            owed = {place: held for place, held in self._held.items() if self._is_owed(place, held)}
+            commits = {place: one.progress.commit(leaving=self._is_leaving(place)) for place, one in owed.items()}
+            asked, self._asked = self._asked, []
+            self._committing = _Committing(owed, commits, asked)
+            if not owed:
+                self._end_commit()
+                return
+        client.commit(offsets=_offsets(self._committing.commits), asynchronous=True)
+
+    def _commit_last(self, client: confluent_kafka.Consumer) -> None:
+        """Commit before the end, if a broker answers in time."""
+        deadline = time.monotonic() + _WITHIN
+        with self._turn:
+            self._leaving = {f"{topic}-{number}" for topic, number in self._held}
+        while self._committing is not None and time.monotonic() < deadline:
+            client.poll(_BRIEF)
+        self._commit(client)
+        while self._committing is not None and time.monotonic() < deadline:
+            client.poll(_BRIEF)
+        self._leaving = set()
+
+    def _committed(self, error: KafkaError | None, places: Sequence[TopicPartition]) -> None:
+        """The commit has ended: hand out what waited for it."""
+        with self._turn:
+            if self._committing is None:
+                return
+            failed = {(one.topic, one.partition) for one in places if one.error is not None}
+            for place, commit in self._committing.commits.items():
+                held = self._committing.owed[place]
+                if error is not None or place in failed:
+                    held.progress.is_owed = True
+                    self._not_before = time.monotonic() + _AGAIN
+                elif self._held.get(place) is held:
+                    held.progress.committed(commit)
+                    self._hand_out(held)
+            self._end_commit()
+        self._wake()
+
+    def _end_commit(self) -> None:
+        """Tell who waits for it; what could not be committed is delivered again."""
+        committing, self._committing = self._committing, None
+        for one in committing.asked if committing is not None else ():
+            one.set_result(None)
+        if not self._held:
+            for one in self._asked:
+                one.set_result(None)
+            self._asked = []
+
+    def _hand_out(self, held: _Held) -> None:
+        """Put what waited for a commit on the shelf, up to where it may be handed out."""
+        for delivery in held.withheld:
+            if delivery.tag.offset < held.progress.granted:
+                self._shelf.put(delivery)
+        held.withheld = [one for one in held.withheld if one.tag.offset >= held.progress.granted]
+
+
+def _offsets(commits: Mapping[_Place, Commit]) -> list[TopicPartition]:
+    return [TopicPartition(*place, commit.offset, commit.text) for place, commit in commits.items()]

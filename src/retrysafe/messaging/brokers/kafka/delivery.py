@@ -1,0 +1,131 @@
+"""A producer of librdkafka, and the thread that hands out what it reports of each record.
+
+`Producer.produce` puts a record into a queue of the client; what became of it is told later, to whoever polls. Records
+that do not fit into that queue wait here, in their order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from retrysafe.messaging.brokers.kafka.envelope import Record
+from retrysafe.messaging.brokers.kafka.properties import LOG
+
+Reports = list[KafkaError | None]
+"""What a producer reports of each record; None: it was acknowledged."""
+_LOOK = 0.1
+"""Seconds after which the thread looks whether records in waiting have waited too long."""
+
+
+class _Waiting(NamedTuple):
+    """A record that is to be produced by then, and where its report goes."""
+
+    record: Record
+    wave: Wave
+    at: int
+    until: float
+
+
+class Wave:
+    """Records that are sent together, and their reports."""
+
+    def __init__(self, records: int) -> None:
+        self.reports: Future[Reports] = Future()
+        self.reports.set_running_or_notify_cancel()  # who waits for it may be cancelled, and the records go on
+        self._found: Reports = [None] * records
+        self._missing = records
+
+    def reported(self, at: int, error: KafkaError | None, _: object = None) -> None:
+        """One record's report has come. Called by one thread at a time."""
+        self._found[at] = error
+        self._missing -= 1
+        if not self._missing:
+            self.reports.set_result(self._found)
+
+
+class Sender:
+    """Sends records. Threads may share it; it does not outlive a fork.
+
+    Arguments:
+        properties: of the producer.
+        patience: seconds that a record may wait for room in the producer's queue.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], patience: float) -> None:
+        self.is_fatal = False
+        """Whether this producer is of no use any more."""
+        self.is_away = False
+        """Whether no broker could be reached since a record was last acknowledged."""
+        self._producer = Producer({**properties, "error_cb": self._failed}, logger=LOG)
+        self._patience = patience
+        self._waiting: deque[_Waiting] = deque()
+        self._turn = threading.RLock()
+        self._closing = False
+        self._thread = threading.Thread(target=self._serve, name="retrysafe-kafka-publisher", daemon=True)
+        self._thread.start()
+
+    def send(self, records: Sequence[Record]) -> Future[Reports]:
+        """Send them in this order, behind all that were sent before; never blocks."""
+        wave = Wave(len(records))
+        until = time.monotonic() + self._patience
+        with self._turn:
+            self._waiting += [_Waiting(record, wave, at, until) for at, record in enumerate(records)]
+            self._produce()
+        return wave.reports
+
+    def close(self) -> None:
+        """Give up what is under way, and hang up."""
+        with self._turn:
+            self._closing = True
+            self._producer.purge(in_queue=True, in_flight=True)
+        self._thread.join()
+        del self._producer  # without `close`, which fails after a fatal error
+
+    def _serve(self) -> None:
+        while not self._closing:
+            self._producer.poll(_LOOK)
+            with self._turn:
+                self._produce()
+        self._producer.flush(1.0)
+        while self._waiting:
+            one = self._waiting.popleft()
+            one.wave.reported(one.at, KafkaError(KafkaError._PURGE_QUEUE))
+
+    def _produce(self) -> None:
+        """Move what is waiting into the producer's queue, as far as there is room."""
+        while self._waiting and not self._closing:
+            one = self._waiting[0]
+            if time.monotonic() > one.until:
+                self._reported(one, KafkaError(KafkaError._QUEUE_FULL))
+            else:
+                topic, key, value, headers = one.record
+                try:
+                    self._producer.produce(topic, value, key, headers=headers, on_delivery=partial(self._reported, one))
+                except BufferError:
+                    if len(self._producer):
+                        return
+                    self._reported(one, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "larger than the client's queue"))
+                except KafkaException as error:
+                    self._reported(one, error.args[0])
+            self._waiting.popleft()
+
+    def _reported(self, one: _Waiting, error: KafkaError | None, _: object = None) -> None:
+        if error is None:
+            self.is_away = False
+        elif error.fatal():
+            self.is_fatal = True
+        with self._turn:
+            one.wave.reported(one.at, error)
+
+    def _failed(self, error: KafkaError) -> None:
+        """The client tells of a failure that is no record's."""
+        self.is_away = self.is_away or error.code() == KafkaError._ALL_BROKERS_DOWN
+        self.is_fatal = self.is_fatal or error.fatal() or error.code() == KafkaError._FATAL

@@ -1,0 +1,91 @@
+"""A record of Kafka as an envelope, and the other way round: the Kafka binding of CloudEvents, in both modes.
+
+https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/kafka-protocol-binding.md
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from retrysafe.messaging.cloudevents import (
+    ESCAPED,
+    OWN,
+    STRUCTURED,
+    attributes,
+    is_attribute,
+    received,
+    structured,
+)
+from retrysafe.protocol.messages import Envelope
+
+Mode = Literal["binary", "structured"]
+"""Where the attributes of an event are: in headers, or with its data in the value."""
+MODES: tuple[Mode, ...] = ("binary", "structured")
+_PREFIX, _MEDIA_TYPE = "ce_", "content-type"
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class Record(NamedTuple):
+    """What a producer is given."""
+
+    topic: str
+    key: bytes | None
+    value: bytes
+    headers: list[tuple[str, str | bytes | None]]
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it has."""
+        return (
+            len(self.value) + len(self.key or b"") + sum(len(name) + len(value or b"") for name, value in self.headers)
+        )
+
+
+def record_of(envelope: Envelope, mode: Mode, prefix: str) -> Record:
+    """The record that carries an envelope; its key is the envelope's.
+
+    A header of the envelope whose name no attribute may have travels under its own name. Raises `ValueError` for what
+    has no place in a record: librdkafka ends the process for a header's name that is not UTF-8.
+    """
+    topic = f"{prefix}{envelope.topic}"
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise ValueError(f"{topic!r} cannot be the name of a topic of Kafka")
+    told = attributes(envelope)
+    beside = {name: value for name, value in told.items() if not is_attribute(name)}
+    if forged := next((name for name in beside if name.lower().startswith((_PREFIX, _MEDIA_TYPE))), None):
+        raise ValueError(f"a header {forged!r} would be read as an attribute")
+    if any("\0" in name for name in beside):
+        raise ValueError("the name of a header has a NUL in it, where Kafka's client would end it")
+    if mode == "structured":
+        headers, value = {_MEDIA_TYPE: f"{STRUCTURED}; charset=UTF-8"}, structured(envelope)
+    else:
+        headers = {f"{_PREFIX}{name}": text for name, text in told.items() if is_attribute(name)}
+        headers[_MEDIA_TYPE] = headers.pop(f"{_PREFIX}datacontenttype")
+        value = envelope.payload
+    key = None if envelope.key is None else envelope.key.encode()
+    encoded = [(name, text.encode()) for name, text in (headers | beside).items()]
+    for name in beside:
+        name.encode()
+    return Record(topic, key, value, [*encoded])
+
+
+def envelope_from(
+    headers: Iterable[tuple[str, bytes | None]], key: bytes | None, value: bytes | None, topic: str
+) -> Envelope:
+    """The envelope of a record, whoever published it; an event without a subject is ordered by the record's key."""
+    given: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for name, octets in headers:
+        text = (octets or b"").decode(errors=ESCAPED)
+        if name.lower().startswith(_PREFIX):
+            given[name[len(_PREFIX) :].lower()] = text
+        elif name.lower() == _MEDIA_TYPE:
+            given["datacontenttype"] = text
+        elif name not in OWN:
+            others[name] = text
+    envelope = received(given, value or b"", topic)
+    if envelope.key is None and key is not None:
+        envelope = envelope._replace(key=key.decode(errors=ESCAPED))
+    return envelope._replace(headers={**others, **envelope.headers})

@@ -1,0 +1,35 @@
+"""The properties of a Kafka client, from a URL."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from retrysafe.errors import ConfigurationError
+
+Properties = Mapping[str, str | int | float | bool]
+"""Of librdkafka: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md"""
+LOG = logging.getLogger("retrysafe.kafka")
+"""Where librdkafka's own log goes; otherwise it writes to stderr."""
+
+
+def properties_of(url: str, ours: Properties, theirs: Properties | None = None) -> dict[str, Any]:
+    """The properties of a client: those of the URL, of whoever opens it, and ours, which are not to be changed.
+
+    The URL is "kafka://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][?PROPERTY=VALUE&...]". Raises `ConfigurationError`
+    for a URL without a host, and for a property that a promise of ours depends on.
+    """
+    parts = urlsplit(url)
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    if parts.scheme != "kafka" or not hosts or parts.path not in ("", "/"):
+        raise ConfigurationError(f"{parts.scheme}://{hosts}{parts.path}: write kafka://host:9092,other:9092.")
+    given: dict[str, Any] = {"bootstrap.servers": hosts}
+    if credentials:
+        user, _, password = credentials.partition(":")
+        given |= {"sasl.username": unquote(user), "sasl.password": unquote(password)}
+    given |= {**dict(parse_qsl(parts.query, keep_blank_values=True)), **(theirs or {})}
+    if fixed := sorted(given.keys() & ours.keys()):
+        raise ConfigurationError(f"{', '.join(fixed)} cannot be set: what is promised of messages depends on it.")
+    return {"client.id": "retrysafe", **given, **ours}

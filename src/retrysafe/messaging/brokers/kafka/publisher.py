@@ -1,0 +1,206 @@
+"""Kafka: records acknowledged by all in-sync replicas, in their order per key."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future
+
+from confluent_kafka import KafkaError
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.kafka.delivery import Reports, Sender
+from retrysafe.messaging.brokers.kafka.envelope import MODES, Mode, Record, record_of
+from retrysafe.messaging.brokers.kafka.properties import Properties, properties_of
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.records import Duration
+
+_ACKED = PublishResult(PublishStatus.ACKED)
+_NO_TOPIC = PublishResult(PublishStatus.STALLED, "the brokers have no such topic")
+_OURS: Properties = {"acks": "all", "enable.idempotence": True}
+_DEFAULTS: Properties = {
+    "partitioner": "murmur2_random",  # which Kafka's Java clients use: a key has one partition for all of them
+    "linger.ms": 1,
+    "queue.buffering.max.kbytes": 32 << 10,
+    "message.max.bytes": 1_000_000_000,  # the topic says how much it takes
+    "topic.metadata.propagation.max.ms": 1000,
+    "topic.metadata.refresh.interval.ms": 5000,  # a topic that was missing is not looked for before
+}
+_UNABLE = {
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TRANSPORT,
+    KafkaError._RESOLVE,
+    KafkaError._SSL,
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
+"""What is reported when no broker takes anything from us."""
+_REFUSED = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_MSG_SIZE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+}
+"""What a broker answers that will not take a record. It judges batches: what was in one with it is refused too."""
+_MISSING = {
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNKNOWN_TOPIC_ID,
+}
+"""What is reported of a topic that is not there, by the client or by a broker."""
+_STALLED = {
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError._QUEUE_FULL,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._DESTROY,  # the client has given up the connection to its leader
+}
+"""What is reported of a topic that takes nothing now, whatever the record."""
+
+
+class _Publishing:
+    """What both publishers do. The producer is made when it is first used."""
+
+    by_topic = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "",
+        mode: Mode = "binary",
+        delivery_timeout: Duration = "20s",
+        properties: Properties | None = None,
+    ) -> None:
+        if mode not in MODES:
+            raise ConfigurationError(f'mode= is "binary" or "structured", not {mode!r}.')
+        self._prefix = prefix
+        self._mode: Mode = mode
+        self._timeout = seconds_of(delivery_timeout, "delivery_timeout")
+        ours = {**_OURS, "message.timeout.ms": round(self._timeout * 1000)}
+        self._properties = properties_of(url, ours, {**_DEFAULTS, **(properties or {})})
+        self._sender: Sender | None = None
+        self._opening = threading.Lock()
+
+    def destination(self, envelope: Envelope, /) -> str:
+        """The topic that takes a message."""
+        return f"{self._prefix}{envelope.topic}"
+
+    def _waves(self, envelopes: Sequence[Envelope]) -> Generator[Future[Reports], Reports, list[PublishResult]]:
+        """Send waves of records, and judge their reports."""
+        said: dict[int, PublishResult] = {}
+        records: dict[int, Record] = {}
+        for at, envelope in enumerate(envelopes):
+            try:
+                records[at] = record_of(envelope, self._mode, self._prefix)
+            except ValueError as error:
+                said[at] = PublishResult(PublishStatus.REJECTED, f"{type(error).__name__}: {error}")
+        sender = self._opened()
+        reports = dict(zip(records, (yield sender.send([*records.values()])), strict=True)) if records else {}
+        for at, report in reports.items():
+            alone = report
+            if len(records) > 1 and report is not None and report.code() in _REFUSED:
+                (alone,) = yield sender.send([records[at]])
+            said[at] = _judged(alone, sender)
+        if sender.is_fatal:
+            self._close(sender)
+        return [said[at] for at in range(len(envelopes))]
+
+    def _opened(self) -> Sender:
+        with self._opening:
+            if self._sender is None:
+                self._sender = Sender(self._properties, self._timeout)
+            return self._sender
+
+    def _close(self, sender: Sender | None) -> None:
+        with self._opening:
+            if sender is None or self._sender is not sender:
+                return
+            self._sender = None
+        sender.close()
+
+
+class KafkaPublisher(_Publishing):
+    """Publishes to topics, and waits until all in-sync replicas have each message.
+
+    Make topics before, with `retrysafe.messaging.brokers.kafka.declare` or as an operator; give them the setting
+    ``min.insync.replicas`` 2 of 3 for a message to outlive a broker. A topic that is missing, has lost its replicas or
+    its leader, or does not answer in time keeps its own messages waiting, which spend no attempt. What the broker
+    refuses for the message itself, as for its size, is given up.
+
+    The client sends again what was not acknowledged, in order and without duplicates (``enable.idempotence``), for the
+    ``delivery_timeout``. What a relay publishes again after that can be in the topic twice: the inbox recognises it.
+
+    Arguments:
+        url: of the brokers, as in "kafka://host:9092,other:9092"; with "user:password@" for SASL, and with properties
+            of librdkafka as its query: "?security.protocol=SASL_SSL&sasl.mechanism=SCRAM-SHA-512".
+        prefix: of the topics' names.
+        mode: of CloudEvents: "binary" (attributes in headers) or "structured" (all in one JSON value).
+        delivery_timeout: how long the client tries to deliver a message; it may wait as long for room before.
+        properties: further ones of librdkafka. Its queue takes 32 MiB (``queue.buffering.max.kbytes``); messages that
+            come while it is full wait for room.
+    """
+
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+        """Publish them at once, and wait for the acknowledgement of each."""
+        waves = self._waves(envelopes)
+        try:
+            reports = next(waves)
+            while True:
+                reports = waves.send(reports.result())
+        except StopIteration as ended:
+            results: list[PublishResult] = ended.value
+            return results
+
+    def close(self) -> None:
+        """Hang up."""
+        self._close(self._sender)
+
+
+class AsyncKafkaPublisher(_Publishing):
+    """`KafkaPublisher` for async code; the client has threads of its own."""
+
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+        """Publish them at once, and wait for the acknowledgement of each."""
+        waves = self._waves(envelopes)
+        try:
+            reports = next(waves)
+            while True:
+                reports = waves.send(await asyncio.wrap_future(reports))
+        except StopIteration as ended:
+            results: list[PublishResult] = ended.value
+            return results
+
+    async def aclose(self) -> None:
+        """Hang up."""
+        await asyncio.to_thread(self._close, self._sender)
+
+
+def _judged(error: KafkaError | None, sender: Sender) -> PublishResult:
+    """What a report says, in words that are the same for every message: they are grouped by them."""
+    if error is None:
+        return _ACKED
+    text, code = f"{error.name()}: {error.str()}", error.code()
+    if code in _REFUSED:
+        return PublishResult(PublishStatus.REJECTED, text)
+    if code in _UNABLE or (code == KafkaError._MSG_TIMED_OUT and sender.is_away):
+        return PublishResult(PublishStatus.UNAVAILABLE, text)
+    if code in _MISSING:
+        return _NO_TOPIC
+    if code in _STALLED:
+        return PublishResult(PublishStatus.STALLED, text)
+    if code == KafkaError._PURGE_QUEUE:
+        return PublishResult(PublishStatus.POSTPONED, text)
+    return PublishResult(PublishStatus.UNKNOWN, text)

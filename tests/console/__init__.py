@@ -1,0 +1,1 @@
+"""The console, through its real application, on real stores."""

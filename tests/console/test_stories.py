@@ -1,0 +1,292 @@
+"""What operators do: each story by the pages and forms that the console shows, without a script."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import shlex
+from contextlib import redirect_stdout
+from html import unescape
+from typing import Any
+
+import pytest
+
+from retrysafe import Boundary
+from retrysafe.cli import main
+from retrysafe.console import Principal
+from retrysafe.errors import OutcomeUnknown, StoredFailure
+from retrysafe.messaging import MessageOutcome
+from retrysafe.protocol.messages import PublishResult, PublishStatus
+from tests.console.conftest import Deck
+from tests.console.visiting import Page, Visitor
+from tests.messaging.inboxes import envelope
+
+
+async def ended(visitor: Visitor, page: Page) -> Page:
+    """The page of an operation, loaded until it has ended."""
+    async with asyncio.timeout(30):
+        while 'class="chip waiting"' in page.html or 'class="chip running"' in page.html:
+            page = await visitor.get(page.path)
+    return page
+
+
+def retried(boundary: Boundary, key: str) -> Any:
+    """What a retry gets."""
+    with boundary.claim(key, operation="charge", payload={"amount": 5}) as claim:
+        if not claim.replayed:
+            claim.result = "ran again"
+        return claim.result
+
+
+async def test_find_a_customers_payment_by_its_order_number(deck: Deck, ada: Visitor) -> None:
+    deck.completed(*(f"order-{number}" for number in range(20)), result={"charge": "ch_17"})
+    deck.completed("order-7", operation="refund", scope="globex")
+    page = await ada.submit(await ada.get("/"), "/keys/find", {"key": "order-17"})
+    assert (page.status, page.path.count("/keys/")) == (200, 1)
+    assert "charge completed" in page.text
+    assert "A retry gets the stored result." in page.text
+    assert "ch_17" not in page.html, "results are masked"
+    assert "order-17" not in page.path, "a key may be confidential, and addresses are logged"
+    two = await ada.submit(await ada.get("/"), "/keys/find", {"key": "order-7"})
+    assert "2 keys match" in two.text
+    assert "globex" in two.text
+
+
+async def test_find_a_key_by_the_digits_in_the_log(deck: Deck, ada: Visitor) -> None:
+    deck.completed("a", "b", "c")
+    record = deck.place.operator().find(boundary="payments")[0]
+    page = await ada.submit(await ada.get("/keys"), "/keys/find", {"key": record.key.hex()[:10].upper()})
+    assert page.path == f"/keys/{record.key.hex()}"
+    none = await ada.submit(page := await ada.get("/keys"), "/keys/find", {"key": "no such key"})
+    assert "No record of this key." in none.text
+
+
+async def test_settle_500_unknown_keys_after_an_outage_of_the_provider(deck: Deck, ada: Visitor) -> None:
+    names = [f"order-{number}" for number in range(500)]
+    deck.unknown(*names)
+    deck.unknown("other", operation="refund")
+    deck.completed("fine")
+    now = await ada.get("/")
+    assert "501 keys are unknown" in now.text
+    listed = await ada.get("/unknown?boundary=payments&operation=charge")
+    assert "500 keys" in listed.text
+    assert listed.commands()[0].startswith("retrysafe keys list --boundary payments --operation charge --state unknown")
+    preview = await ada.follow(listed, "Settle these …")
+    assert "500 keys" in preview.text
+    deck.unknown("later")  # after the preview: left alone
+    given = {"outcome": "released", "confirmed": "yes", "reason": "outage of 1 March, none was charged"}
+    done = await ended(ada, await ada.submit(preview, "/operations", given))
+    assert "500 changed" in done.text, done.text
+    assert "cancelled" not in done.html
+    left = deck.place.operator().find(states=["unknown"])
+    assert {record.operation for record in left} == {"refund", "charge"}
+    assert len(left) == 2
+    assert retried(deck.boundary(), "order-499") == "ran again"
+    outcomes = [entry for entry in deck.audited if entry["event"] == "resolved" and entry["audit"] == "outcome"]
+    assert len(outcomes) == 500
+    assert {entry["actor"] for entry in outcomes} == {"ada"}
+    assert all(
+        entry["reason"].startswith("outage of 1 March") and done.path[12:] in entry["reason"] for entry in outcomes
+    )
+    assert "Settle unknown keys as released" in (await ada.get("/operations")).text
+
+
+async def test_settle_one_key_as_completed(deck: Deck, ada: Visitor) -> None:
+    deck.unknown("K")
+    page = await ada.follow(listed := await ada.get("/unknown"), next(iter(_keys(listed))))
+    assert "is refused until the key is settled" in page.text
+    fields = {"outcome": "completed", "result": '{"charge": "ch_1"}', "reason": "seen at the provider"}
+    page = await ada.submit(page, "/resolve", fields)
+    assert "The key is settled." in page.text
+    assert retried(deck.boundary(), "K") == {"charge": "ch_1"}
+    assert "No key is unknown." in (await ada.get("/unknown")).text
+
+
+async def test_settle_one_key_as_failed(deck: Deck, ada: Visitor) -> None:
+    deck.unknown("K")
+    page = await ada.follow(listed := await ada.get("/unknown"), next(iter(_keys(listed))))
+    refused = await ada.submit(page, "/resolve", {"outcome": "completed", "result": "not json"})
+    assert (refused.status, "as JSON" in refused.text) == (400, True)
+    await ada.submit(page, "/resolve", {"outcome": "failed", "result": "declined"})
+    with pytest.raises(StoredFailure, match="declined"):
+        retried(deck.boundary(), "K")
+
+
+async def test_a_key_that_changed_since_its_page_was_loaded_is_left_alone(deck: Deck, ada: Visitor) -> None:
+    deck.unknown("K")
+    page = await ada.follow(listed := await ada.get("/unknown"), next(iter(_keys(listed))))
+    operator = deck.place.operator()
+    operator.resolve(operator.find(states=["unknown"])[0], "completed", result="by another")
+    late = await ada.submit(page, "/resolve", {"outcome": "released"})
+    assert (late.status, "completed by now" in late.text) == (409, True)
+    assert retried(deck.boundary(), "K") == "by another"
+
+
+async def test_run_a_completed_key_again(deck: Deck, ada: Visitor) -> None:
+    deck.completed("K")
+    page = await ada.submit(await ada.get("/"), "/keys/find", {"key": "K"})
+    refused = await ada.submit(page, "/expire")
+    assert (refused.status, "confirm" in refused.text) == (400, True)
+    page = await ada.submit(page, "/expire", {"confirmed": "yes", "reason": "the result was wrong"})
+    assert "its next use runs the work again" in page.text
+    assert retried(deck.boundary(), "K") == "ran again"
+
+
+async def test_why_a_retry_is_refused(deck: Deck) -> None:
+    visitor = Visitor(deck.console(boundaries=[deck.boundary(window="48h")]))
+    deck.unknown("K", window="48h")
+    page = await visitor.submit(await visitor.get("/"), "/keys/find", {"key": "K"})
+    for told in (
+        "it is not known whether its effect happened",
+        "A retry is refused until the key is settled (OutcomeUnknown).",
+        "the key was claimed for the first time",
+        "the attempt ended in doubt",
+        "external: effects without a derived key",
+        "172800 s",
+        "amount",
+    ):
+        assert told in page.text, told
+    with pytest.raises(OutcomeUnknown):
+        retried(deck.boundary(window="48h"), "K")
+    await visitor.close()
+
+
+async def test_redrive_the_dead_letters_of_one_topic_but_one_type(deck: Deck, ada: Visitor) -> None:
+    deck.messages(
+        *[("orders", "placed.v1", {"n": 1})] * 3, *[("orders", "broken.v1", {"n": 2})] * 2, ("mail", "sent.v1", {})
+    )
+    deck.all_die()
+    page = await ada.get("/messages/dead")
+    assert "6 dead letters" in page.text
+    page = await ada.submit(page, "/messages/dead", {"topic": "orders", "except-type": "broken.v1"})
+    assert "3 dead letters" in page.text
+    preview = await ada.follow(page, "Redrive these …")
+    assert "retrysafe outbox dead redrive --topic orders --except-type broken.v1" in preview.html
+    done = await ended(ada, await ada.submit(preview, "/operations", {"confirmed": "yes", "reason": "mended"}))
+    assert "3 changed" in done.text
+    left = await ada.get("/messages/dead")
+    assert "3 dead letters" in left.text
+    broker: list[str] = []
+
+    def take(envelope: Any) -> PublishResult:
+        broker.append(envelope.type)
+        return PublishResult(PublishStatus.ACKED)
+
+    deck.relay(take)
+    assert broker == ["placed.v1"] * 3
+
+
+async def test_pause_and_resume_a_topic(deck: Deck, ada: Visitor) -> None:
+    deck.messages(("mail", "sent.v1", {}))
+    page = await ada.get("/messages")
+    page = await ada.post("/messages/pause", {**page.forms[0].fields}, Origin="http://localhost")
+    assert "paused" in page.text
+    deck.relay(lambda envelope: pytest.fail("nothing of a paused topic leaves"))
+    assert "Paused: mail." in (await ada.get("/")).text
+    page = await ada.submit(page, "/messages/resume")
+    assert "Paused" not in (await ada.get("/")).text
+    assert [entry["event"] for entry in deck.audited] == ["topic_paused", "topic_resumed"]
+
+
+async def test_a_relay_that_is_gone(deck: Deck, ada: Visitor) -> None:
+    deck.messages(("mail", "sent.v1", {}))
+    deck.sql(
+        "INSERT INTO retrysafe_outbox_relays (name, hold, started_at, last_seen_at) "
+        "SELECT 'relay-7@gone', 'transaction', created - 500000000, created - 125000000 FROM retrysafe_outbox",
+        "UPDATE retrysafe_outbox SET created = created - 120000000",
+    )
+    now = await ada.get("/")
+    assert "Relay relay-7@gone has been silent for 2.1 m" in now.text
+    assert "no relay is running" in now.text
+    relays = await ada.get("/messages/relays")
+    assert "relay-7@gone gone" in relays.text
+
+
+async def test_why_a_message_is_dead_and_what_is_in_it(deck: Deck, ada: Visitor) -> None:
+    deck.messages(("mail", "sent.v1", {"card": "4242"}))
+    deck.all_die("HTTP 422: no such template")
+    listed = await ada.get("/messages/dead")
+    page = await ada.get(next(href for href in listed.links.values() if re.match(r"/messages/dead/\d", href)))
+    assert "HTTP 422: no such template" in page.text
+    assert "4242" not in page.html
+    assert "header-secret" not in page.html
+    shown = await ada.submit(page, "/reveal")
+    assert "4242" in shown.text
+    assert "header-secret" in shown.text
+    (entry,) = deck.audited
+    assert (entry["event"], entry["actor"], entry["topic"]) == ("revealed", "ada", "mail")
+
+
+async def test_a_stored_result_is_shown_to_who_may_see_it_and_the_look_is_audited(deck: Deck, ada: Visitor) -> None:
+    deck.completed("K", result={"iban": "DE02120300000000202051"})
+    page = await ada.submit(await ada.get("/"), "/keys/find", {"key": "K"})
+    assert "DE02" not in page.html
+    shown = await ada.submit(page, "/reveal", {"reason": "ticket 7"})
+    assert "DE02120300000000202051" in shown.text
+    (entry,) = deck.audited
+    assert (entry["event"], entry["reason"], entry["actor"]) == ("revealed", "ticket 7", "ada")
+
+
+async def test_a_reader_sees_the_same_and_changes_nothing(deck: Deck) -> None:
+    deck.unknown("K")
+    deck.messages(("mail", "sent.v1", {}))
+    deck.all_die()
+    visitor = Visitor(deck.console(Principal("rita")))
+    for path in ("/", "/keys", "/unknown", "/messages", "/messages/dead", "/messages/inbox", "/operations"):
+        page = await visitor.get(path)
+        assert page.status == 200
+        assert "read only" in page.text
+        assert [form.action for form in page.forms if form.method == "post" and "find" not in form.action] == []
+    key = await visitor.submit(await visitor.get("/"), "/keys/find", {"key": "K"})
+    assert "takes the right “resolve”" in key.text
+    await visitor.close()
+
+
+async def test_the_list_is_paged_and_each_key_is_shown_once(deck: Deck, ada: Visitor) -> None:
+    deck.completed(*(f"k{number}" for number in range(120)))
+    deck.unknown(*(f"u{number}" for number in range(60)))
+    for path, number in (("/keys?boundary=payments&state=completed", 120), ("/unknown", 60)):
+        page, seen = await ada.get(path), list[str]()
+        while True:
+            seen += _keys(page)
+            if "Next page" not in page.links:
+                break
+            page = await ada.follow(page, "Next page")
+        assert len(seen) == len(set(seen)) == number
+
+
+async def test_the_command_beside_a_filter_selects_the_same(deck: Deck, ada: Visitor) -> None:
+    deck.completed("a; rm -rf /", "b", scope="it's $HOME")
+    deck.completed("c")
+    page = await ada.submit(await ada.get("/keys"), "/keys", {"scope": "it's $HOME", "older-than": "1ms"})
+    command = unescape(page.commands()[0])
+    said = io.StringIO()
+    with redirect_stdout(said):
+        assert main([*shlex.split(command)[1:], "--json", "--store", deck.url]) == 0
+    assert len(said.getvalue().splitlines()) == len(_keys(page)) == 2
+
+
+async def test_dead_letters_of_one_consumer_are_handled_again(deck: Deck, ada: Visitor) -> None:
+    handle = deck.dead_in_an_inbox(*(envelope(number, number) for number in range(3)))
+    deck.dead_in_an_inbox(envelope(9), consumer="mail")
+    assert "Consumer stock has given up on 3 messages." in (await ada.get("/")).text
+    page = await ada.get("/messages/inbox?consumer=stock")
+    assert "3 dead letters" in page.text
+    letter = await ada.get(next(href for href in page.links.values() if href.startswith("/messages/inbox/1")))
+    assert "LookupError: no such article" in letter.text
+    shown = await ada.submit(letter, "/reveal")
+    assert '{"n":1}' in shown.text
+    preview = await ada.follow(page, "Redrive these …")
+    deck.dead_in_an_inbox(envelope(4))  # after the preview: left alone
+    done = await ended(
+        ada, await ada.submit(preview, "/operations", {"confirmed": "yes", "reason": "articles are back"})
+    )
+    assert "3 changed" in done.text
+    assert [one.became for one in handle.handle_marked()] == [MessageOutcome.HANDLED] * 3
+    assert "2 dead letters" in (await ada.get("/messages/inbox")).text
+
+
+def _keys(page: Page) -> list[str]:
+    """The texts of the links to keys."""
+    return [text for text, href in page.links.items() if len(href) == len("/keys/") + 64]

@@ -1,0 +1,367 @@
+"""What is special to Kafka: batches, partitions that go to others, and records that a topic no longer has."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cloudevents.core.bindings import kafka as binding
+from cloudevents.core.v1.event import CloudEvent
+
+from retrysafe import Boundary, ConfigurationError
+from retrysafe.backends.registry import connect
+from retrysafe.messaging import Inbox, Outbox, Subscription
+from retrysafe.messaging.brokers.base import Consumer
+from retrysafe.messaging.brokers.kafka import KafkaConsumer, KafkaPublisher
+from retrysafe.messaging.brokers.kafka.envelope import Mode, envelope_from, record_of
+from retrysafe.messaging.brokers.kafka.properties import LOG, properties_of
+from retrysafe.protocol.events import Event
+from retrysafe.protocol.messages import Envelope, PublishStatus
+from retrysafe.testing.consumers import Trial, numbers
+from tests.conftest import require
+from tests.messaging.harnesses import bench
+from tests.messaging.harnesses.kafka import KafkaBench, kafka, operator
+
+ENVELOPE = Envelope(
+    "01-1", "orders", "order-7", "placed.v1", "/shop", 10, {"X-Tenant": "ä"}, b'{"a": 1}', "application/json"
+)
+EVENT = CloudEvent(
+    {"type": "placed", "source": "/other", "id": "ev-1", "partitionkey": "K", "datacontenttype": "application/json"},
+    {"a": "ä"},
+)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[KafkaBench]:
+    require("kafka")
+    async with bench("kafka") as made:
+        yield made
+
+
+# ---------------------------------------------------------------- records
+
+
+@pytest.mark.parametrize("mode", ["binary", "structured"])
+def test_other_consumers_read_our_records(mode: Mode) -> None:
+    record = record_of(ENVELOPE, mode, "")
+    event: Any = binding.from_kafka_event(binding.KafkaMessage(dict(record.headers), record.key, record.value))  # type: ignore[arg-type]
+    told = event.get_attributes()
+    assert {name: told[name] for name in ("id", "source", "type", "subject", "topic")} == {
+        "id": "01-1",
+        "source": "/shop",
+        "type": "placed.v1",
+        "subject": "order-7",
+        "topic": "orders",
+    }
+    assert event.get_data() == {"a": 1}
+    read = envelope_from(record.headers, record.key, record.value, "")  # type: ignore[arg-type]
+    assert read._replace(payload=read.payload.replace(b":1", b": 1")) == ENVELOPE
+
+
+@pytest.mark.parametrize("written", [binding.to_binary_event, binding.to_structured_event])
+def test_records_of_others_are_read(written: Any) -> None:
+    wire = written(EVENT)
+    read = envelope_from(wire.headers.items(), wire.key.encode(), wire.value, "their-topic")
+    assert (read.id, read.source, read.type, read.key, read.topic) == ("ev-1", "/other", "placed", "K", "their-topic")
+    assert read.payload in ('{"a":"ä"}'.encode(), b'{"a": "\\u00e4"}')
+
+
+@pytest.mark.parametrize(
+    "payload", [b'{"a":1.50}', b"[1e400]", b"not json", b"\xff\x00", b"", b"\xef\xbb\xbf{}", "é".encode("utf-16")]
+)
+def test_any_payload_arrives_in_structured_mode(payload: bytes) -> None:
+    for kind in ("application/json", "text/plain"):
+        record = record_of(ENVELOPE._replace(payload=payload, media_type=kind), "structured", "")
+        read = envelope_from(record.headers, record.key, record.value, "")  # type: ignore[arg-type]
+        assert (read.payload.replace(b"1.5}", b"1.50}").replace(b"Infinity", b"1e400"), read.media_type) == (
+            payload,
+            kind,
+        )
+
+
+def test_a_record_that_is_no_event_has_its_key_and_its_topic() -> None:
+    read = envelope_from([("trace", b"1"), ("broken", b"\xff"), ("none", None)], b"K", None, "raw")
+    assert read == Envelope(
+        "", "raw", "K", "", "", None, {"trace": "1", "broken": "\\xff", "none": ""}, b"", "application/octet-stream"
+    )
+
+
+@pytest.mark.parametrize(
+    "poison",
+    [
+        {"headers": {"X-\udc80": "a"}},
+        {"headers": {"X-A": "\udc80"}},
+        {"headers": {"X-\0": "a"}},
+        {"headers": {"CE_id": "a"}},
+        {"headers": {"Content-Type": "a"}},
+        {"key": "\udc80"},
+        {"topic": "with space"},
+        {"topic": ""},
+        {"topic": ".."},
+    ],
+)
+def test_what_has_no_place_in_a_record_is_given_up_alone(poison: dict[str, Any]) -> None:
+    """The client would end the process for a header's name that is not UTF-8."""
+    with pytest.raises(ValueError, match=r".+"):
+        record_of(ENVELOPE._replace(**poison), "binary", "")
+    publisher = KafkaPublisher("kafka://127.0.0.1:1")
+    (said,) = publisher.publish([ENVELOPE._replace(**poison)])
+    publisher.close()
+    assert said.status is PublishStatus.REJECTED
+
+
+# ---------------------------------------------------------------- the client's properties
+
+
+def test_a_url_has_brokers_credentials_and_properties() -> None:
+    found = properties_of("kafka://u%40x:p%3A@a:1,b:2/?security.protocol=SASL_SSL", {"acks": "all"}, {"linger.ms": 9})
+    assert found == {
+        "client.id": "retrysafe",
+        "bootstrap.servers": "a:1,b:2",
+        "sasl.username": "u@x",
+        "sasl.password": "p:",
+        "security.protocol": "SASL_SSL",
+        "linger.ms": 9,
+        "acks": "all",
+    }
+
+
+@pytest.mark.parametrize("url", ["kafka://", "kafka:///topic", "kafka://host/topic", "amqp://host"])
+def test_a_url_without_brokers_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="write kafka://host:9092"):
+        KafkaPublisher(url)
+
+
+def test_what_promises_depend_on_cannot_be_set() -> None:
+    with pytest.raises(ConfigurationError, match=r"^acks cannot be set"):
+        KafkaPublisher("kafka://host?acks=1")
+    with pytest.raises(ConfigurationError, match=r"^enable\.auto\.commit cannot be set"):
+        KafkaConsumer("kafka://host", "orders", group="g", properties={"enable.auto.commit": True})
+    with pytest.raises(ConfigurationError, match="mode="):
+        KafkaPublisher("kafka://host", mode="batch")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="prefetch="):
+        KafkaConsumer("kafka://host", "orders", group="g", prefetch=0)
+
+
+# ---------------------------------------------------------------- publishing
+
+
+@pytest.mark.fault(54)
+async def test_a_full_queue_of_the_client_is_waited_for() -> None:
+    require("kafka")
+    properties = {"queue.buffering.max.messages": 3, "topic.metadata.refresh.interval.ms": 100}
+    async with kafka(properties=properties) as made:
+        envelopes = [made.envelope(number) for number in range(100)]
+        assert {one.status for one in await made.publish(*envelopes)} == {PublishStatus.ACKED}
+        assert [one.id for one in await made.arrived()] == [one.id for one in envelopes]
+
+
+@pytest.mark.fault(54)
+async def test_a_message_that_found_no_room_blames_no_message() -> None:
+    """Nothing leaves the client's queue: those behind it were not tried."""
+    require("kafka")
+    async with kafka(properties={"queue.buffering.max.messages": 1}, delivery_timeout="200ms") as made:
+        await made.cut()
+        said = await made.publish(*[made.envelope(number) for number in range(3)])
+        assert {one.status for one in said} <= {PublishStatus.STALLED, PublishStatus.UNAVAILABLE}
+        await made.mend()
+
+
+async def test_a_publish_that_is_cancelled_leaves_the_publisher_as_it_was() -> None:
+    require("kafka")
+    async with kafka() as made:
+        for steps in range(4):
+            publishing = asyncio.create_task(made.publisher.publish([made.envelope(steps)]))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            publishing.cancel()
+            await asyncio.wait([publishing])
+        await made.publish_until_taken(made.envelope(9))
+        assert made.envelope(9).id in {one.id for one in await made.arrived()}
+
+
+async def test_the_command_line_relays_to_kafka(tmp_path: Path) -> None:
+    require("kafka")
+    store = f"sqlite:///{tmp_path}/shop.db"
+    backend = connect(store)
+    backend.migrate()
+    backend.close()
+    async with kafka() as made:
+        with closing(sqlite3.connect(tmp_path / "shop.db")) as connection, connection:
+            Outbox(store, source="/shop").add(connection, made.topic.removeprefix("suite-"), {"n": 1}, key="A")
+        command = ["relay", "--once", "--store", store, "--broker", made.url, "--prefix", "suite-"]
+        assert await asyncio.to_thread(subprocess.run, [sys.executable, "-m", "retrysafe", *command], check=True)
+        (arrived,) = await made.arrived()
+        assert (arrived.key, arrived.payload) == ("A", b'{"n":1}')
+
+
+# ---------------------------------------------------------------- consuming
+
+
+async def settle(consumer: Consumer, trial: Trial, count: int) -> None:
+    await consumer.ack(await trial.take(consumer, count))
+
+
+@pytest.mark.fault(50)
+async def test_what_was_handed_out_and_never_settled_is_told_to_be_redelivered(broker: KafkaBench) -> None:
+    """Kafka counts no deliveries: who dies of a message has said before that it may be handed out."""
+    trial = Trial(broker)
+    await trial.published(*"AAA")
+    dying = await broker.consumer()
+    await trial.take(dying, 3)
+    await broker.crash(dying)
+    async with trial.consumer() as later:
+        assert [one.redelivered for one in await trial.take(later, 3)] == [True] * 3
+
+
+@pytest.mark.fault(52)
+async def test_what_is_settled_after_a_partition_has_gone_is_not_committed(broker: KafkaBench) -> None:
+    broker.options["leave_within"] = "100ms"
+    trial = Trial(broker)
+    await trial.published(*"ABCDEFGH" * 2)
+    async with trial.consumer() as one, trial.consumer() as two:
+        before = await trial.take(one, 16)
+        again = await trial.take(two, 1)
+        while some := await two.receive(16, 1.0):
+            again += some
+        gone = {delivery.partition for delivery in again}
+        assert gone
+        late = [delivery for delivery in before if delivery.partition in gone]
+        assert sorted(numbers(late)) == sorted(numbers(again))
+        await one.ack(late)
+        await broker.crash(two)
+    async with trial.consumer() as three:
+        assert sorted(numbers(await trial.take(three, 16))) == list(range(16))
+
+
+@pytest.mark.fault(52)
+async def test_a_partition_is_left_when_what_was_handed_out_is_settled(broker: KafkaBench) -> None:
+    broker.options["leave_within"] = "30s"
+    trial = Trial(broker)
+    await trial.published(*"ABCDEFGH" * 2)
+    async with trial.consumer() as one, trial.consumer() as two:
+        held = await trial.take(one, 16)
+        waiting = asyncio.create_task(two.receive(16, 1.0))
+        assert await waiting == []
+        await one.ack(held)
+        await trial.published(*"ABCDEFGH" * 2)
+        found = [await trial.take(two, 1), await trial.take(one, 1)]
+        assert min(numbers([*found[0], *found[1]])) >= 16
+
+
+async def test_a_consumer_that_handles_for_long_keeps_its_partition() -> None:
+    """The client is polled meanwhile, or its group would take it for dead after max.poll.interval.ms."""
+    require("kafka")
+    async with kafka() as made:
+        consumers = [
+            KafkaConsumer(made.url, made.topic, group="g", session="1s", properties={"max.poll.interval.ms": 1000})
+            for _ in range(2)
+        ]
+        await made.publish(made.envelope(1))
+        try:
+            (held,) = await consumers[0].receive(1, 10)
+            assert await consumers[1].receive(1, 2.0) == []
+            await consumers[0].ack([held])
+            await made.publish(made.envelope(2))
+            (then,) = await consumers[0].receive(1, 10)
+            assert then.tag.assignment == held.tag.assignment
+        finally:
+            for consumer in consumers:
+                await consumer.aclose()
+
+
+async def test_no_more_is_in_memory_than_was_asked_for(broker: KafkaBench) -> None:
+    broker.options["prefetch"] = 2
+    trial = Trial(broker)
+    await trial.published(*"A" * 30)
+    consumer: Any = await broker.consumer()
+    try:
+        for expected in range(0, 30, 2):
+            found = await trial.take(consumer, 2)
+            assert numbers(found) == [expected, expected + 1]
+            await trial.nothing(consumer) if expected == 0 else None
+            await consumer.ack(found)
+    finally:
+        await consumer.aclose()
+
+
+@pytest.mark.fault(50)
+async def test_messages_that_a_topic_no_longer_has_are_told(broker: KafkaBench) -> None:
+    from confluent_kafka import TopicPartition
+
+    told: list[Event] = []
+    broker.options["observers"] = [told.append]
+    trial = Trial(broker)
+    await trial.published(*"A" * 5)
+    async with trial.consumer() as consumer:
+        await settle(consumer, trial, 1)
+        (found,) = await trial.take(consumer, 1)
+    place = TopicPartition(broker.topic, found.tag.partition, 4)
+    client = operator(broker.url)
+    await asyncio.to_thread(client.delete_records([place])[place].result)
+    async with trial.consumer() as later:
+        assert numbers(await trial.take(later, 1)) == [4]
+    assert [(one.name, one.fields["messages"]) for one in told] == [("messages_trimmed", 3)]
+
+
+@pytest.mark.fault(53)
+async def test_the_window_of_an_inbox_is_compared_with_what_topics_keep(broker: KafkaBench, tmp_path: Any) -> None:
+    day = 86_400
+    async with bench("kafka") as made:
+        consumer = await made.consumer()
+        assert consumer.redelivery_window == 14 * day, "retention.ms and segment.ms"
+        boundary = Boundary("b", store=f"sqlite:///{tmp_path}/b.db", effects="transactional", window="7d")
+
+        @Inbox(boundary).handler("c")
+        def handle(_: Any) -> None:
+            pass
+
+        with pytest.raises(ConfigurationError, match="336 h"):
+            Subscription(consumer, handle)
+        await consumer.aclose()
+    nobody = KafkaConsumer(os.environ["RETRYSAFE_TEST_KAFKA"], "nowhere", group="g")
+    assert nobody.redelivery_window is None
+    assert KafkaConsumer("kafka://127.0.0.1:1", "t", group="g", redelivery_window="3d").redelivery_window == 3 * day
+
+
+async def test_a_topic_that_is_missing_is_told(broker: KafkaBench) -> None:
+    from confluent_kafka import KafkaException
+
+    consumer = KafkaConsumer(broker.url, "nowhere", group="g", session="1s")
+    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+        await consumer.receive(1, 10)
+    await consumer.aclose()
+
+
+async def test_a_client_that_has_failed_for_good_is_replaced(
+    broker: KafkaBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ends the thread that polls is told once, and the next call begins anew."""
+    trial = Trial(broker)
+    consumer: Any = await broker.consumer()
+    try:
+        await settle_nothing(consumer)
+        with monkeypatch.context() as patch:
+            patch.setattr(consumer, "_pause", lambda client: 1 // 0)
+            with pytest.raises(ZeroDivisionError):
+                await consumer.receive(1, 10)
+        await trial.published("A")
+        assert numbers(await trial.take(consumer, 1)) == [0]
+    finally:
+        await consumer.aclose()
+
+
+async def settle_nothing(consumer: Consumer) -> None:
+    assert await consumer.receive(1, 0.1) == []
+
+
+def test_the_log_of_the_client_is_ours() -> None:
+    assert LOG.name == "retrysafe.kafka"

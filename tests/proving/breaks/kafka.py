@@ -1,0 +1,86 @@
+"""Breaks of Kafka: what keeps records from being lost, blamed for others, or settled by who no longer has them."""
+
+from __future__ import annotations
+
+from tests.proving.breaks import Break
+
+FOLDER = "messaging/brokers/kafka/"
+OWN = "tests/messaging/test_kafka.py::"
+PROGRESS = "tests/core/test_kafka_progress.py::"
+PUBLISHING = "tests/messaging/test_publisher_suite.py::TestOurs::test_publisher"
+CONSUMING = "tests/messaging/test_consumers.py::TestConsumers::test_consumer_conformance"
+TRANSACTIONS = "tests/messaging/test_kafka_transactions.py::"
+
+BREAKS = [
+    Break(
+        "messages are given up that were in a batch with one that is too large",
+        f"{FOLDER}publisher.py",
+        "if len(records) > 1 and report is not None and report.code() in _REFUSED:",
+        "if False:",
+        killed_by=(f"{PUBLISHING}[kafka-what_is_too_large_is_refused_alone]",),
+        rows=(54,),
+    ),
+    Break(
+        "a header's name that is not UTF-8 reaches the client, which ends the process",
+        f"{FOLDER}envelope.py",
+        "        name.encode()\n",
+        "        pass\n",
+        killed_by=(f"{OWN}test_what_has_no_place_in_a_record_is_given_up_alone[poison0]",),
+    ),
+    Break(
+        "what was settled last is committed, whatever is unsettled before it",
+        f"{FOLDER}progress.py",
+        "return next(iter(self._settled), self._next)",
+        "return self._next",
+        killed_by=(
+            f"{PROGRESS}test_what_is_committed_is_the_first_unsettled_message",
+            f"{CONSUMING}[kafka-what_is_not_settled_is_handed_out_again_in_its_order]",
+            f"{CONSUMING}[kafka-what_a_dead_consumer_left_is_handed_out_again_in_its_order]",
+        ),
+        rows=(50,),
+    ),
+    Break(
+        "messages are handed out before their group is told so",
+        f"{FOLDER}consumer.py",
+        "if offset < held.progress.granted:",
+        "if True:",
+        killed_by=(f"{OWN}test_what_was_handed_out_and_never_settled_is_told_to_be_redelivered",),
+        rows=(50,),
+    ),
+    Break(
+        "work of a partition that has gone is settled",
+        f"{FOLDER}consumer.py",
+        "                self._held.pop((one.topic, one.partition), None)\n"
+        '                self._shelf.forget(f"{one.topic}-{one.partition}")\n',
+        "                pass\n",
+        killed_by=(f"{OWN}test_what_is_settled_after_a_partition_has_gone_is_not_committed",),
+        rows=(52,),
+    ),
+    Break(
+        "records of an aborted transaction are passed by",
+        f"{FOLDER}transactions.py",
+        "        self._batches.return_to(begins)\n        return Aborted",
+        "        return Aborted",
+        killed_by=(f"{TRANSACTIONS}test_an_exception_leaves_nothing_and_the_records_come_again",),
+        rows=(7,),
+    ),
+    Break(
+        "a consumer that has lost its partition commits state",
+        f"{FOLDER}offsets.py",
+        "AND next_offset = {mark} AND epoch = {mark}",
+        "AND next_offset = {mark} AND epoch >= {mark}",
+        killed_by=(f"{TRANSACTIONS}test_who_has_lost_a_partition_changes_nothing",),
+        rows=(9,),
+    ),
+    Break(
+        "a commit whose answer was lost is taken for one that was not made",
+        f"{FOLDER}offsets.py",
+        "                self._owned[place] = found\n                self.return_to({place: found.next})",
+        "                pass",
+        killed_by=(
+            f"{TRANSACTIONS}test_the_answer_to_a_commit_is_lost[True-True]",
+            f"{TRANSACTIONS}test_the_answer_to_a_commit_is_lost[True-False]",
+        ),
+        rows=(7,),
+    ),
+]
