@@ -16,14 +16,16 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from retrysafe import Boundary
+from retrysafe import Boundary, StoreUnavailable
 from retrysafe.backends import migrations, registry
 from retrysafe.backends.migrations import on_demand
 from retrysafe.backends.registry import connect
 from retrysafe.cli import main
+from retrysafe.messaging.brokers.memory.publisher import MemoryPublisher
 from retrysafe.messaging.inbox.inbox import Inbox
 from retrysafe.messaging.outbox import Outbox
 from retrysafe.messaging.relay.operator import OutboxOperator
+from retrysafe.messaging.relay.relay import Relay
 
 RECORDS = {"retrysafe_records", "retrysafe_schema"}
 LATEST = migrations.load("sqlite")[-1].version
@@ -61,8 +63,8 @@ def migrated_by_hand(path: Path, version: int) -> None:
 
 
 STORES: dict[str, Callable[[Path], Any]] = {
-    "url": lambda path: f"sqlite:///{path}",
-    "engine": lambda path: create_engine(f"sqlite:///{path}"),
+    "url": lambda path: f"sqlite:///{path}?busy=50ms",
+    "engine": lambda path: create_engine(f"sqlite:///{path}", connect_args={"timeout": 0.05}),
     "async engine": lambda path: create_async_engine(f"sqlite+aiosqlite:///{path}"),
 }
 
@@ -160,6 +162,62 @@ def test_an_operator_of_an_outbox_that_nobody_used_finds_it_empty(tmp_path: Path
     Boundary("shop", store=f"sqlite:///{tmp_path / 'shop.db'}", observers=()).close()
     with OutboxOperator(f"sqlite:///{tmp_path / 'shop.db'}", observers=()) as operator:
         assert list(operator.dead()) == []
+
+
+def test_an_outbox_that_is_made_in_a_transaction_leaves_that_alone_and_says_what_to_do(
+    store: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "shop.db"
+    Boundary("shop", store=store, observers=())
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER)")
+        connection.execute("BEGIN")
+        connection.execute("INSERT INTO orders VALUES (1)")
+        with pytest.raises(StoreUnavailable, match=r"before a transaction begins, .* retrysafe migrate --store sqlite"):
+            Outbox(store, source="/shop")
+        assert connection.in_transaction
+        connection.execute("ROLLBACK")
+    assert tables(path) == RECORDS | {"orders"}
+    Outbox(store, source="/shop")
+    assert tables(path) >= of("outbox")
+
+
+def test_a_rollback_of_the_user_s_transaction_leaves_the_tables(store: Any, tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    boundary = Boundary("shop", store=store, observers=())
+    outbox = Outbox(store, source="/shop")
+    inbox_before = tables(path) & of("inbox")
+    with closing(sqlite3.connect(path)) as connection:
+        outbox.add(connection, "orders", 1)
+        connection.rollback()
+        outbox.add(connection, "orders", 2)
+        Relay(store, MemoryPublisher(), observers=()).stop()
+        connection.commit()
+    assert (inbox_before, asked(path, "SELECT count(*) FROM retrysafe_outbox")) == (set(), [(1,)])
+    boundary.close()
+
+
+def test_messages_and_dead_letters_need_no_schema_in_the_user_s_transaction(tmp_path: Path) -> None:
+    """Nothing that is given tx= changes the schema: the transaction is the user's to roll back."""
+    path = tmp_path / "shop.db"
+    boundary = Boundary("shop", store=f"sqlite:///{path}", observers=(), effects="transactional")
+    outbox = Outbox(f"sqlite:///{path}", source="/shop")
+    Inbox(boundary)
+    before = asked(path, "PRAGMA schema_version")
+    with boundary.claim("k") as claim:
+        outbox.add(claim.tx, "orders", 1)
+        claim.result = 1
+    assert asked(path, "PRAGMA schema_version") == before
+
+
+def test_a_look_at_a_file_without_a_schema_keeps_no_later_outbox_from_its_tables(tmp_path: Path) -> None:
+    """Both share the backend of the file in this process."""
+    path = tmp_path / "shop.db"
+    sqlite3.connect(path).close()
+    assert connect(f"sqlite:///{path}", migrate=False).provide("outbox") == []
+    Boundary("shop", store=f"sqlite:///{path}", observers=())
+    Outbox(f"sqlite:///{path}", source="/shop")
+    assert tables(path) >= of("outbox")
 
 
 def test_an_operator_does_not_touch_a_file_of_an_earlier_version(tmp_path: Path) -> None:

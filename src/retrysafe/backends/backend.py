@@ -13,7 +13,7 @@ from retrysafe.backends.cache import ReadThroughCache
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.migrations import on_demand as tables
 from retrysafe.backends.wakeups import Wakeups
-from retrysafe.errors import ConfigurationError
+from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.locks import ProcessLock
 from retrysafe.protocol import migrating
 from retrysafe.protocol.client import AsyncClient, AsyncExecutor, AsyncListener, Client, Executor, Hearing, Listener
@@ -392,11 +392,24 @@ class Backend:
             return []
         made: list[Migration] = []
         with closing(self._on_demand()) as client:
-            if not run(tables.is_present(feature), client):
-                with client.transaction() as opened:
-                    made = run(tables.provide(self._sql(), feature), opened.execute)
-        self._provided.add(feature)
+            present = run(tables.is_present(feature), client)
+            if not present:
+                made = self._made_tables(feature, client)
+        if present or made:
+            self._provided.add(feature)
         return made
+
+    def _made_tables(self, feature: str, client: Client) -> list[Migration]:
+        try:
+            with client.transaction() as opened:
+                return run(tables.provide(self._sql(), feature), opened.execute)
+        except StoreUnavailable as error:
+            raise StoreUnavailable(
+                f"{error.detail}. The tables of the {feature} are made when it is first used, on a connection of its "
+                "own, and that waits for every transaction that writes to the file. Make the object before a "
+                f"transaction begins, or make all tables when you deploy:  {self._migrate_with}",
+                unsent=error.unsent,
+            ) from error
 
     def migrate(self, partitions: int | None = None) -> list[Migration]:
         """Apply the missing migrations, with the records in so many ``partitions``; return them."""

@@ -318,6 +318,22 @@ BREAKS = [
         killed_by=(f"{ON_DEMAND}::test_each_feature_makes_its_tables_when_it_is_first_asked_for[url]",),
     ),
     Break(
+        "a look at a file keeps a later outbox from its tables",
+        "backends/backend.py",
+        "        if present or made:\n            self._provided",
+        "        if True:\n            self._provided",
+        killed_by=(f"{ON_DEMAND}::test_a_look_at_a_file_without_a_schema_keeps_no_later_outbox_from_its_tables",),
+    ),
+    Break(
+        "an outbox made in a transaction finds the store silent",
+        "backends/backend.py",
+        "        except StoreUnavailable as error:\n            raise StoreUnavailable(",
+        "        except TimeoutError as error:\n            raise StoreUnavailable(",
+        killed_by=(
+            f"{ON_DEMAND}::test_an_outbox_that_is_made_in_a_transaction_leaves_that_alone_and_says_what_to_do[url]",
+        ),
+    ),
+    Break(
         "an application starts on a store without tables",
         "http/asgi.py",
         "            refused = await find_unusable(guard)\n            if refused is not None:\n",
