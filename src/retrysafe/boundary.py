@@ -133,7 +133,8 @@ class Boundary:
         backend = registry.connect(store)
         if effects == "transactional" and not backend.store.capabilities.transactions:
             raise ConfigurationError(
-                f"effects='transactional' needs transactions, which a {backend.kind} store does not have."
+                f"effects='transactional' needs transactions, which a {backend.kind} store does not have. "
+                "Give SQLite, PostgreSQL, MySQL or MariaDB as store=, or effects='keyed' or 'external'."
             )
         if effects == "transactional" and backend.no_transactions:
             raise ConfigurationError(backend.no_transactions)
@@ -378,7 +379,7 @@ def require_boundary(given: object) -> Boundary:
 
 def _check_choices(name: object, concurrency: object, effects: str, on_expired: str, on_missing: str) -> None:
     if not keys.check_name(name, "name"):
-        raise ConfigurationError("name= is empty.")
+        raise ConfigurationError("name= is empty: name what is guarded, as in Boundary('shop', store=…).")
     if not isinstance(concurrency, Reject | Wait):
         raise ConfigurationError("concurrency= is reject() or wait(seconds), called.")
     for argument, value, choices in (

@@ -13,14 +13,10 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Unpack
 
-from fastapi import Depends, HTTPException, Request
-from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute, iter_route_contexts
-from fastapi.security.base import SecurityBase
-
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import ConfigurationError
+from retrysafe.extras import NeedsExtra
 from retrysafe.http import openapi, starlette
 from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, refuse_unseparated, request_of
 from retrysafe.http.conditional import Version, evaluate
@@ -28,6 +24,12 @@ from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options, declared_by, policy
 from retrysafe.http.principals import Principal
 from retrysafe.http.security import secured
+
+with NeedsExtra("fastapi"):
+    from fastapi import Depends, HTTPException, Request
+    from fastapi.dependencies.models import Dependant
+    from fastapi.routing import APIRoute, iter_route_contexts
+    from fastapi.security.base import SecurityBase
 
 __all__ = ["Idempotency", "IdempotencyMiddleware", "check_preconditions", "policy"]
 

@@ -318,6 +318,22 @@ BREAKS = [
         killed_by=(f"{ON_DEMAND}::test_each_feature_makes_its_tables_when_it_is_first_asked_for[url]",),
     ),
     Break(
+        "a missing library names no extra",
+        "extras.py",
+        "if isinstance(error, ModuleNotFoundError) and",
+        "if False and",
+        killed_by=("tests/mistakes/test_catalogue.py::test_a_missing_library[flask is missing]",),
+    ),
+    Break(
+        "every missing module is blamed on an extra",
+        "extras.py",
+        ' and (error.name or "").partition(".")[0] in self._libraries',
+        "",
+        killed_by=(
+            "tests/mistakes/test_catalogue.py::test_a_module_that_is_missing_for_another_reason_is_not_blamed_on_an_extra",
+        ),
+    ),
+    Break(
         "a look at a file keeps a later outbox from its tables",
         "backends/backend.py",
         "        if present or made:\n            self._provided",

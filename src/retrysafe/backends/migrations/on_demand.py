@@ -9,7 +9,6 @@ all tables.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Collection
 from contextlib import closing
 from functools import cache
@@ -80,6 +79,8 @@ def is_present(feature: str) -> Steps[bool]:
 @cache
 def creation(tables: tuple[str, ...], version: int) -> tuple[str, ...]:
     """The statements that make the tables whose names begin so, as the migrations leave them at a version."""
+    import sqlite3  # other stores do without it
+
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         for migration in migrations.load("sqlite"):
             if migration.version <= version:
