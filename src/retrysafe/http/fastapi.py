@@ -10,7 +10,8 @@ not let in by them has met no key.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Unpack
 
 from retrysafe.boundary import Boundary
@@ -18,7 +19,17 @@ from retrysafe.claims.claim import Claim
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http import openapi, starlette
-from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, refuse_unseparated, request_of
+from retrysafe.http.asgi import (
+    HELD,
+    Exchange,
+    Receive,
+    Scope,
+    Send,
+    find_unusable,
+    guarded,
+    refuse_unseparated,
+    request_of,
+)
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options, declared_by, policy
@@ -62,6 +73,19 @@ class Idempotency:
         self.begin = _beginning(self.guard)
         self.route_class: type[APIRoute] = type("IdempotentRoute", (_Route,), {"idempotency": self})
         self.claim, self.session = _claiming(self.begin)
+
+    @asynccontextmanager
+    async def lifespan(self, app: Any) -> AsyncIterator[None]:
+        """Keep an application from starting on a store that its guarded routes cannot use.
+
+        Give it to the router, ``APIRouter(route_class=idempotency.route_class, lifespan=idempotency.lifespan)``, or to
+        ``FastAPI``. Raises what `Boundary.check` raises, but starts while the store does not answer. `FastAPI`'s own
+        lifespan comes first, and may migrate the store.
+        """
+        refused = await find_unusable(self.guard)
+        if refused is not None:
+            raise refused
+        yield
 
 
 async def _nobody() -> None:

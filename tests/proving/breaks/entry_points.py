@@ -318,6 +318,13 @@ BREAKS = [
         killed_by=(f"{ON_DEMAND}::test_each_feature_makes_its_tables_when_it_is_first_asked_for[url]",),
     ),
     Break(
+        "FastAPI's routes start on a store without tables",
+        "http/fastapi.py",
+        "        if refused is not None:\n            raise refused\n        yield",
+        "        yield",
+        killed_by=(f"{STARTUP}::test_fastapi_with_a_guarded_router_does_not_start_without_tables[router]",),
+    ),
+    Break(
         "a missing library names no extra",
         "extras.py",
         "if isinstance(error, ModuleNotFoundError) and",
