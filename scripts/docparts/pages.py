@@ -68,6 +68,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "outcomes": protocol.outcomes,
     "performance aims": performance.aims,
     "performance chart": performance.chart,
+    "performance limits": performance.limits,
     "performance rivals": performance.rivals,
     "performance rows": performance.rows,
     "performance run": performance.run,

@@ -26,7 +26,7 @@ def store_guide() -> str:
         parts.append(f"## {known.name}\n\nChoose it {known.choose_when}.\n")
         shared = "can share your transaction" if known.transactions else "cannot share your transaction"
         parts.append(
-            f"- The record {shared}.\n- Whose clock decides: {known.clock}.\n- What survives: {known.durability}.\n"
+            f"- The record {shared}.\n- The clock that decides: {known.clock}.\n- What survives: {known.durability}.\n"
             f"- What a failover loses: {known.failover}.\n"
         )
         quotas = known.quotas or "cannot be kept"

@@ -88,7 +88,7 @@ BY_MODE: dict[ModeKind, tuple[Case, ...]] = {
         ),
         Case(
             "the store does not answer when the result is to be stored",
-            "the caller gets its result; a retry runs again once the lease has lapsed",
+            "the caller gets its result; a retry runs again after the lease has lapsed",
             SAME,
         ),
         Case("the result can't be encoded", "no: completed, result withheld", "no"),
@@ -201,33 +201,33 @@ ANYWHERE = (
         "changing the secret makes every earlier key new."
     ),
     "**A new key for an old intent.** A client that makes a new key on each retry gets a new effect on each retry.",
-    '**No key**, with `on_missing="pass"`: unguarded.',
+    '**No key**, with `on_missing="pass"`: the operation runs unguarded.',
     (
         "**One operation in two services.** Within a process, functions, boundaries, receivers and consumers that "
-        "would claim the same keys are refused; between processes with one store nobody sees it, and one is answered "
-        "with what the other has done, so that something did not run. Blocks of `claim` without `operation=` share the "
-        "keys of their boundary."
+        "would claim the same keys are refused. Between processes that share a store the collision is not detected: "
+        "one service gets the result of the other, so that its own operation did not run. Blocks of `claim` without "
+        "`operation=` share the keys of their boundary."
     ),
     (
-        "**`payload=None`**: the same key with another payload gets the first one's result. Nothing runs twice, but "
-        "something that should have run did not."
+        "**`payload=None`**: the same key with another payload gets the result of the first payload. Nothing runs "
+        "twice, but an operation that should have run did not."
     ),
     "**A key that a person expires** (`retrysafe keys expire`) is new work.",
-    '**Over HTTP, with `on_store_error="open"`**, what arrives while the store does not answer runs unguarded.',
+    '**Over HTTP, with `on_store_error="open"`**, requests that arrive while the store does not answer run unguarded.',
     (
         '**Behind a gateway, with `effects="keyed"`**, a request whose answer was lost is sent again with the same '
-        "derived key: a service that ignores the key carries it out twice."
+        "derived key. A service that ignores the key carries the request out twice."
     ),
     (
-        "**The store's clock is set forward.** Leases end early, and their holders are fenced; set forward by more "
-        "than the window, the key is new work."
+        "**The store's clock is set forward.** Leases end early, and their holders are fenced. If the clock is set "
+        "forward by more than the window, the key is new work."
     ),
-    "**Two stores.** Records on two databases know nothing of each other.",
+    "**Two stores.** A record in one database does not guard work that is claimed in another.",
     (
         "**Deleted records.** Deleting a *running* or *unknown* record by hand frees its key while an attempt may be "
         "alive."
     ),
-    "**A fork inside a claim**: parent and child both go on.",
+    "**A fork inside a claim**: the parent and the child both continue the attempt.",
 )
 
 

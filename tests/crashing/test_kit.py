@@ -244,6 +244,18 @@ def test_a_retry_that_hangs_is_found(files: Files) -> None:
     assert "a process hung" in str(report)
 
 
+def test_a_lease_lapses_also_for_a_retry_that_opens_and_closes_its_own_boundary(files: Files) -> None:
+    def run(path: str) -> None:
+        with closing(Boundary("shop", store=f"sqlite:///{path}", observers=())) as shop, shop.claim("A") as claim:
+            if not claim.replayed:
+                charge_once(path)
+                claim.result = "charged"
+
+    report = files.explore(run)
+    assert report.ok, str(report)
+    assert "InProgress" not in str(report)
+
+
 def test_pairs_follow_from_the_seed_and_crash_the_retry_too(files: Files) -> None:
     report = crash_points(_lose_the_mark, fresh=files.fresh, check=lambda path: None, pairs=8, seed=3)
     again = crash_points(_lose_the_mark, fresh=files.fresh, check=lambda path: None, pairs=8, seed=3)

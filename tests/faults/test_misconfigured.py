@@ -20,9 +20,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from retrysafe import Boundary, InProgress, StoreMisconfigured, StoreUnavailable
 from retrysafe.backends.dynamodb.client import _refused
+from retrysafe.backends.dynamodb.requests import Call
 from retrysafe.backends.registry import connect
 from retrysafe.messaging.outbox import Outbox
-from retrysafe.protocol.requests import Call
 from tests.conftest import absent, require
 from tests.faults.helpers import driven, until
 from tests.faults.servers import Cluster, postgresql_programs

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import signal
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +16,7 @@ import pytest
 from retrysafe import Boundary, InProgress, OutcomeUnknown, current
 from tests.conftest import require
 from tests.faults.conftest import Making, server_of
-from tests.faults.helpers import DEADLINE, Child, business_table, plain, records_of, rows_of, until
+from tests.faults.helpers import DEADLINE, Child, business_table, driven, plain, records_of, rows_of, until
 from tests.stores.harnesses.redis import redis_url
 
 STORES = ["sqlite", "postgresql", "mysql"]
@@ -140,3 +143,36 @@ def _charge_from_many_threads(url: str, boundary: Boundary, effects: str, table:
         assert sorted(rows_of(plain(url), table)) == sorted((key, "receipt") for key in results)
         assert len({connection for _, connection in seen}) > 1
     assert len(records_of(plain(url), boundary.name)) == 24 * 8
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sqlite", "postgresql+psycopg", "postgresql+asyncpg", "mysql+asyncmy", "redis", "redis-cluster", "redis-sentinel"],
+)
+def test_a_loop_that_ended_without_closing_leaves_nothing_open_behind_close(
+    name: str, request: pytest.FixtureRequest, make: Making
+) -> None:
+    kind, _, driver = name.partition("+")
+    if kind.startswith("redis"):
+        require(kind)
+        url = redis_url(kind.removeprefix("redis").replace("-", "_").upper())
+    else:
+        fixtures = {"sqlite": "sqlite_url", "postgresql": "migrated", "mysql": "mysql_migrated"}
+        url = request.getfixturevalue(fixtures[kind])
+
+    def used() -> Boundary:
+        boundary = make(driven(url, driver) if driver else url)
+
+        async def use() -> None:
+            async with boundary.claim("key"):
+                pass
+
+        asyncio.run(use())
+        return boundary
+
+    gc.collect()  # what others have left
+    with warnings.catch_warnings(record=True) as left:
+        warnings.simplefilter("always", ResourceWarning)
+        used().close()
+        gc.collect()
+    assert [str(one.message) for one in left] == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -49,6 +49,14 @@ class AsyncClosable(Protocol):
     async def aclose(self) -> None: ...
 
     def abandon(self) -> None: ...
+
+
+def hang_up(transport: Any) -> None:
+    """Close the socket of a transport whose event loop is closed, and cannot do it any more."""
+    with suppress(RuntimeError, AttributeError):
+        transport.abort()
+    with suppress(RuntimeError, AttributeError):
+        transport._call_connection_lost(None)
 
 
 Place = tuple[Hashable, ...]
@@ -462,7 +470,8 @@ class Backend:
     # ------------------------------------------------------------ end
 
     def close(self) -> None:
-        """Close this process's sync client, listener and heartbeat."""
+        """Close this process's sync client, listener and heartbeat, and hang up for event loops that have ended."""
+        self._abandon_closed_loops()
         pid = os.getpid()
         for companion in (
             self._listeners.pop(pid, None),

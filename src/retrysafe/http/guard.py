@@ -19,7 +19,7 @@ from retrysafe.claims.observers import logger
 from retrysafe.errors import InvalidKey, LeaseLost, RetrysafeError, StoreMisconfigured, StoreUnavailable
 from retrysafe.http import keys, principals, workers
 from retrysafe.http.bodies import Body, without_boundary
-from retrysafe.http.messages import Request, Response, ResponseCodec, kept, leads_to_login, replayed
+from retrysafe.http.messages import Request, Response, ResponseCodec, dropped_fields, kept, leads_to_login, replayed
 from retrysafe.http.policy import UNSAFE, Options, declared_by, policy_of
 from retrysafe.http.problems import PROBLEMS, Refusal, refusal_of, render, report
 from retrysafe.http.routes import Need
@@ -62,6 +62,7 @@ class Guard:
         """Whether the response commits with the handler's work, so that nothing may leave before it is complete."""
         self.holds_all = self.transactional or self.policy.on_large == "error"
         """Whether all of a response waits for its record, so that another one can still stand in its place."""
+        self._dropped = dropped_fields(self.policy.secrets)
         self._largest = self.entry.largest_result
         self._compared = False
         self.shared = principal == principals.SHARED
@@ -194,7 +195,7 @@ class Guard:
         A redirect of the client of ``request`` to a login page is not stored: nothing was done yet.
         """
         policy, status = self.policy, response.status
-        stored = kept(response, policy.headers, policy.secrets)
+        stored = kept(response, policy.headers, self._dropped)
         if self._largest is not None:
             stored = self._fitting(stored, self._largest)
         answered = Answered.DONE

@@ -371,6 +371,13 @@ BREAKS = [
         killed_by=(f"{STARTUP}::test_the_error_is_seen_where_nobody_set_logging_up",),
     ),
     Break(
+        "who takes no details of an attempt misses its warnings",
+        "claims/observers.py",
+        "if request is not None and (self.detailed or EVENTS[name].level >= WARNING):",
+        "if request is not None and self.detailed:",
+        killed_by=("tests/observing/test_logs.py::test_who_takes_no_details_of_an_attempt_is_told_of_its_warnings",),
+    ),
+    Break(
         "the principal of an inner guard is dropped",
         "http/nested.py",
         "    if inner.principal is not None and inner.principal != outer.principal:",

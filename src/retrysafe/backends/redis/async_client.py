@@ -17,6 +17,7 @@ import redis.asyncio
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import RedisError, ResponseError
 
+from retrysafe.backends.backend import hang_up
 from retrysafe.backends.redis.client import (
     Reply,
     Words,
@@ -32,8 +33,8 @@ from retrysafe.backends.redis.client import (
     settings_commands,
     settings_of,
 )
+from retrysafe.backends.redis.requests import Scan, Scanned, Script, Settings
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.protocol.requests import Scan, Scanned, Script, Settings
 
 SILENCE = 5.0
 """Seconds without any reply after which a connection with requests in flight is given up."""
@@ -161,14 +162,6 @@ class Wire(asyncio.Protocol):
     def abandon(self) -> None:
         """Hang up without the loop, which is closed."""
         hang_up(self._transport)
-
-
-def hang_up(transport: Any) -> None:
-    """Close a transport whose loop is closed: its socket, without a word to anybody."""
-    with suppress(RuntimeError, AttributeError):
-        transport.abort()
-    with suppress(RuntimeError, AttributeError):
-        transport._call_connection_lost(None)
 
 
 class Lane:
@@ -302,8 +295,11 @@ def cluster(client: RedisCluster, *, ours: bool) -> AsyncMasters:
             await nodes.aclose()
 
     def abandon() -> None:
-        for node in nodes.get_nodes() if ours else ():
+        known = nodes.nodes_manager
+        for node in (*known.nodes_cache.values(), *known.startup_nodes.values()) if ours else ():
             _abandon(getattr(node, "_connections", ()))
+        if ours:
+            nodes._initialize = True  # it has nothing open, and would complain that it was not closed
 
     return AsyncMasters(of_key, everyone, elsewhere, aclose, abandon)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from retrysafe.backends.redis import packing
 from retrysafe.backends.redis.packing import claim_part, number_of, result_part, unpacked
+from retrysafe.backends.redis.requests import Scan, Scanned, Script, Settings
 from retrysafe.protocol import quotas
 from retrysafe.protocol.records import (
     Allowance,
@@ -27,7 +28,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Ask, Scan, Scanned, Script, Settings
+from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import RULES, Transition, kept_fingerprint, started_before
 
@@ -119,10 +120,10 @@ class RedisStore:
             "a loss of power with appendfsync everysec, or a crash with snapshots only: the last writes are gone",
             "a restored backup: records since then are gone, and what they guarded may run again",
         ),
-        choose_when="when duplicates are recognised downstream anyway, or rare doubt is bearable, and latency counts",
+        choose_when="when receivers recognise duplicates, or you accept a rare duplicate, and latency matters",
         quotas=(
-            "about: keys are counted beside their records, in one more request, and as kept from their first claim to "
-            "the end of memory=, whatever becomes of the record; a claim that then fails is counted too"
+            "approximately: one more request counts the keys, separately from their records. A key counts from its "
+            "first claim to the end of memory=, also if its record is removed earlier or the claim fails"
         ),
     )
 

@@ -67,8 +67,9 @@ class MysqlStore(SqlStore):
         ),
         largest_result=LARGEST_RESULT,
         quotas=(
-            "but for claims at the same moment, which do not see each other: as many may be let through too many. With "
-            "tx= a key counts as new if its first claim is not committed yet, or came after your transaction's snapshot"
+            "approximately: claims at the same moment do not see each other, and each of them may exceed the quota. "
+            "With tx= a key counts as new if its first claim is not committed yet, or came after the snapshot of your "
+            "transaction"
         ),
     )
     WHEREABOUTS = "SELECT @@hostname, @@port, @@datadir, DATABASE()"

@@ -122,7 +122,7 @@ class PostgresqlStore(SqlStore):
             "when your data is in PostgreSQL: record, business write and outbox row commit together, "
             "and nothing else has to run"
         ),
-        quotas="but for claims at the same moment, which do not see each other: as many may be let through too many",
+        quotas="approximately: claims at the same moment do not see each other, and each of them may exceed the quota",
     )
     NOTIFY = f"SELECT pg_notify('{CHANNEL}', '')"
     NOW = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"

@@ -33,7 +33,7 @@ class SqliteStore(SqlStore):
             "a host clock that is set: leases and windows end early or late, never two holders of one token",
             "a restored backup: records since then are gone, and what they guarded may run again",
         ),
-        choose_when="when one machine does the work, or you begin: nothing to install, transactions with your tables",
+        choose_when="when one machine does the work, or you are starting: no server, and transactions with your tables",
         quotas="exactly: writers are serial",
         looks_first=True,
     )

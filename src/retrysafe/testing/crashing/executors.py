@@ -46,7 +46,12 @@ class _Traced:
         return getattr(self._inner, name)
 
     def _must_age(self) -> bool:
-        return self._tracer.lapsed and self._tracer.counts() and self._backend not in self._tracer.aged
+        """Whether a retry is about to ask this store for the first time since the crash.
+
+        What a boundary asks while it is built, such as whether the tables are there, comes before its name is known.
+        """
+        known = self._backend.boundaries and self._backend not in self._tracer.aged
+        return bool(known) and self._tracer.lapsed and self._tracer.counts()
 
     def _told(self, request: Any) -> Any:
         return self._tracer.call(lambda: Call(f"store: {describe(request)}"))

@@ -11,6 +11,7 @@ import asyncmy
 from asyncmy.cursors import Cursor
 from asyncmy.errors import MySQLError
 
+from retrysafe.backends.backend import hang_up
 from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, ain_turn, arguments, fail, not_connected, refuse_encoding
 from retrysafe.backends.sql.drivers.own import AsyncOwn, is_quiet
 from retrysafe.errors import ConfigurationError, StoreUnavailable
@@ -129,8 +130,7 @@ class Connecting:
         connection.close()
 
     def drop(self, connection: Any) -> None:
-        with suppress(*_Failures):
-            connection.close()
+        hang_up(connection._transport)
 
 
 class Pooled:

@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg
 
+from retrysafe.backends.backend import hang_up
 from retrysafe.backends.sql.drivers.base import (
     AUTOCOMMIT,
     DIRECT_STATUS,
@@ -272,8 +273,7 @@ class Connecting:
         await close(connection)
 
     def drop(self, connection: Any) -> None:
-        with suppress(RuntimeError, *_Failures):
-            connection.terminate()
+        hang_up(connection._transport)
 
 
 class Pooled:
