@@ -134,6 +134,11 @@ class EntryPoint:
         """Whether an error of the work is stored and replayed as a failure, by its type."""
         return is_permanent(error, self.settings)
 
+    @property
+    def has_scope(self) -> bool:
+        """Whether the boundary itself tells the keys of tenants apart."""
+        return self.settings.scope is not None
+
     def tenant(self) -> str:
         """The scope of claims that name none."""
         return self.settings.scope_of(None)

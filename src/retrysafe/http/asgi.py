@@ -36,7 +36,7 @@ Whose = Callable[[Scope], Awaitable[object]]
 """Finds the principal of a request."""
 
 HELD = "retrysafe.exchange"
-"""Where the scope of a guarded request has its `Exchange`."""
+"""Where the scope of a guarded request has its `Exchange`; None for one that passes, because it needs no key."""
 _REMOVED = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
 """Extensions by which a response could pass around us."""
 _GONE = (OSError, RuntimeError)
@@ -68,9 +68,9 @@ class IdempotencyMiddleware:
         principal: Principal | None = None,
         **options: Unpack[Options],
     ) -> None:
-        boundary.entrypoint.refuse_bound_to_threads()
         self.app = app
         self.guard = Guard(boundary, options, principal)
+        boundary.entrypoint.refuse_bound_to_threads()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -147,7 +147,7 @@ async def guarded(guard: Guard, app: App, scope: Scope, receive: Receive, send: 
         await app(scope, receive, send)
         return
     request = request_of(scope)
-    held = scope.get(HELD)
+    held = scope.setdefault(HELD, None)
     if (held is not None or nested.AROUND.get() is not None) and nested.is_inside(guard, request, held):
         await app(scope, receive, send)
         return
