@@ -44,6 +44,7 @@ INBOX = (
     "InboxOperator",
     "MessageDead",
     "MessageUnreadable",
+    "QueueMissing",
     "SequenceGap",
 )
 CONSUMERS = (

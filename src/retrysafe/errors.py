@@ -13,7 +13,8 @@ class RetrysafeError(Exception):
     ``effect_happened`` says whether the guarded effect may have happened, ``retry_same_key``
     whether the caller may retry with the same key, and ``safe_new_key`` whether the caller
     may start over with a new key without the risk of a second effect. An error of a claim also has
-    ``boundary``, ``operation`` and ``key``, redacted as in the log.
+    ``boundary``, ``operation``, ``key``, redacted as in the log, and ``shown_by``, the command that shows the key to
+    an operator.
     """
 
     effect_happened: ClassVar[MayHaveHappened] = "maybe"
@@ -27,12 +28,13 @@ class RetrysafeError(Exception):
         self.boundary = ""
         self.operation = ""
         self.key = ""
+        self.shown_by = ""
 
     def __str__(self) -> str:
         """The message, followed by the boundary, operation and key of the claim."""
         if not self.boundary:
             return super().__str__()
-        named = f" Key {self.key}: retrysafe keys show --hash {self.key}" if self.key else ""
+        named = f" Key {self.key}: {self.shown_by}" if self.key else ""
         return f"{super().__str__()}\n(Boundary {self.boundary!r}, operation {self.operation!r}.{named})"
 
     def __reduce__(self) -> tuple[Any, ...]:
