@@ -20,6 +20,7 @@ class RetrysafeError(Exception):
     effect_happened: ClassVar[MayHaveHappened] = "maybe"
     retry_same_key: ClassVar[bool] = True
     safe_new_key: ClassVar[bool] = False
+    shown_by: str = ""
 
     def __init__(self, detail: str = "") -> None:
         explanation = "\n".join(line.strip() for line in (type(self).__doc__ or "").strip().splitlines())
@@ -28,13 +29,14 @@ class RetrysafeError(Exception):
         self.boundary = ""
         self.operation = ""
         self.key = ""
-        self.shown_by = ""
 
     def __str__(self) -> str:
         """The message, followed by the boundary, operation and key of the claim."""
         if not self.boundary:
             return super().__str__()
-        named = f" Key {self.key}: {self.shown_by}" if self.key else ""
+        named = f" Key {self.key}" if self.key else ""
+        if self.shown_by:
+            named += f": {self.shown_by}"
         return f"{super().__str__()}\n(Boundary {self.boundary!r}, operation {self.operation!r}.{named})"
 
     def __reduce__(self) -> tuple[Any, ...]:

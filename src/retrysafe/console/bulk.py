@@ -12,7 +12,7 @@ from retrysafe.admin import selection
 from retrysafe.admin.answers import stored_json
 from retrysafe.admin.operator import MOST_COUNTED, UNKNOWN, Batch
 from retrysafe.console.access import Right
-from retrysafe.console.keys import answer_of, first_page, outcome_of
+from retrysafe.console.keys import answer_of, first_page, outcome_of, reason_of
 from retrysafe.console.messages import INBOX, OUTBOX, Side, chosen_by, fields_of
 from retrysafe.console.operations import Operation, Plan, State
 from retrysafe.console.security import Refused
@@ -95,6 +95,7 @@ def start(visit: Visit) -> Response:
     if plan["verb"] == "keys resolve":
         plan["outcome"] = outcome_of(visit)
         answer_of(visit, plan["outcome"])
+        reason_of(visit, plan["outcome"])
         plan["result"] = visit.field("result")
     plan |= {"by": visit.principal.name, "reason": visit.field("reason")}
     with visit.operator() as operator:

@@ -12,7 +12,7 @@ from retrysafe.admin import selection
 from retrysafe.admin.answers import stored_json
 from retrysafe.admin.describe import describe
 from retrysafe.admin.operator import SHORTEST_PREFIX, Operator
-from retrysafe.admin.rendering import next_steps, result
+from retrysafe.admin.rendering import RELEASING, next_steps, result
 from retrysafe.console.access import Right
 from retrysafe.console.security import Refused
 from retrysafe.console.visit import Area, Page, Visit
@@ -155,12 +155,12 @@ def _key(visit: Visit, *, done: str = "", revealed: dict[str, Any] | None = None
 def resolve(visit: Visit) -> Response:
     """Settle a key whose outcome is unknown."""
     outcome = outcome_of(visit)
-    answer = answer_of(visit, outcome)
+    answer, reason = answer_of(visit, outcome), reason_of(visit, outcome)
     with visit.operator() as operator:
         seen = _seen(visit, operator)
         if resolution(outcome) not in possible(seen):
             raise _changed(seen)
-        change = operator.resolve(seen, outcome, result=answer, reason=visit.field("reason"))
+        change = operator.resolve(seen, outcome, result=answer, reason=reason)
     return _concluded(visit, change, "released" if outcome == "released" else "resolved")
 
 
@@ -183,6 +183,15 @@ def outcome_of(visit: Visit) -> Outcome:
         if outcome == given:
             return outcome  # type: ignore[no-any-return]
     raise Refused(400, "No outcome", "Nothing was changed: choose completed, failed or released.")
+
+
+def reason_of(visit: Visit, outcome: Outcome) -> str:
+    """The reason that the form gives; a release takes one, because it may be wrong."""
+    reason = visit.field("reason")
+    if outcome == "released" and not reason:
+        told = f"Nothing was changed: say how you know that the effect did not happen. {RELEASING}"
+        raise Refused(400, "No reason", told)
+    return reason
 
 
 def answer_of(visit: Visit, outcome: Outcome) -> Any:
