@@ -47,6 +47,7 @@ INBOX = (
     "InboxOperator",
     "MessageDead",
     "MessageUnreadable",
+    "QueueMissing",
     "SequenceGap",
 )
 CONSUMERS = (

@@ -13,12 +13,14 @@ class RetrysafeError(Exception):
     ``effect_happened`` says whether the guarded effect may have happened, ``retry_same_key``
     whether the caller may retry with the same key, and ``safe_new_key`` whether the caller
     may start over with a new key without the risk of a second effect. An error of a claim also has
-    ``boundary``, ``operation`` and ``key``, redacted as in the log.
+    ``boundary``, ``operation``, ``key``, redacted as in the log, and ``shown_by``, the command that shows the key to
+    an operator.
     """
 
     effect_happened: ClassVar[MayHaveHappened] = "maybe"
     retry_same_key: ClassVar[bool] = True
     safe_new_key: ClassVar[bool] = False
+    shown_by: str = ""
 
     def __init__(self, detail: str = "") -> None:
         explanation = "\n".join(line.strip() for line in (type(self).__doc__ or "").strip().splitlines())
@@ -32,7 +34,9 @@ class RetrysafeError(Exception):
         """The message, followed by the boundary, operation and key of the claim."""
         if not self.boundary:
             return super().__str__()
-        named = f" Key {self.key}: retrysafe keys show --hash {self.key}" if self.key else ""
+        named = f" Key {self.key}" if self.key else ""
+        if self.shown_by:
+            named += f": {self.shown_by}"
         return f"{super().__str__()}\n(Boundary {self.boundary!r}, operation {self.operation!r}.{named})"
 
     def __reduce__(self) -> tuple[Any, ...]:

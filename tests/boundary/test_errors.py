@@ -82,7 +82,7 @@ def test_an_error_names_boundary_operation_and_redacted_key(cause: Callable[[Bou
     redacted = keys.redact(keys.lookup(None, "shop", "", "pay", "K"))
     assert (error.boundary, error.operation, error.key) == ("shop", "pay", redacted)
     assert str(error).endswith(
-        f"(Boundary 'shop', operation 'pay'. Key {redacted}: retrysafe keys show --hash {redacted})"
+        f"(Boundary 'shop', operation 'pay'. Key {redacted}: retrysafe keys show --hash {redacted} --store memory://)"
     )
     assert {occurrence.key for occurrence in told} == {redacted}
 

@@ -187,6 +187,7 @@ def test_it_works_without_scripts(stocked: Deck, site: Callable[..., str], chrom
     page = context.new_page()
     page.goto(f"{site(*EVERY)}/keys/resolve")
     page.check("input[value=released]")
+    page.fill("#reason", "none was charged")
     page.check("input[name=confirmed]")
     page.click("button:has-text('Settle them')")
     while "running" in (chip := page.inner_text("h1 .chip")) or "waiting" in chip:

@@ -51,7 +51,7 @@ async def test_a_form_of_another_origin_is_refused(shelf: Deck, ada: Visitor, he
     shelf.unknown("K")
     page = await _key(ada)
     form = page.form("/resolve")
-    refused = await ada.post(form.action, {**form.fields, "outcome": "released"}, **headers)
+    refused = await ada.post(form.action, {**form.fields, "outcome": "released", "reason": "r"}, **headers)
     assert (refused.status, states(shelf)) == (403, {"unknown"})
 
 
@@ -59,7 +59,9 @@ async def test_a_form_of_another_origin_is_refused(shelf: Deck, ada: Visitor, he
 async def test_a_form_without_our_token_is_refused(shelf: Deck, ada: Visitor, token: str) -> None:
     shelf.unknown("K")
     form = (await _key(ada)).form("/resolve")
-    refused = await ada.post(form.action, {**form.fields, "token": token, "outcome": "released"}, Origin=BASE)
+    refused = await ada.post(
+        form.action, {**form.fields, "token": token, "outcome": "released", "reason": "r"}, Origin=BASE
+    )
     assert (refused.status, states(shelf)) == (403, {"unknown"})
 
 
@@ -70,7 +72,7 @@ async def test_a_token_belongs_to_one_browser_and_one_principal(shelf: Deck) -> 
     one, other = Visitor(console), Visitor(console)
     form = (await _key(one)).form("/resolve")
     await other.get("/")
-    given = {**form.fields, "outcome": "released"}
+    given = {**form.fields, "outcome": "released", "reason": "r"}
     assert (await other.post(form.action, given, Origin=BASE)).status == 403
     who[0] = ADA._replace(name="grace")
     assert (await one.post(form.action, given, Origin=BASE)).status == 403
@@ -175,7 +177,7 @@ async def test_an_address_takes_its_right_whatever_the_pages_show(shelf: Deck, r
         for form in page.forms:
             needs = _right_of(form.action)
             if form.method == "post" and needs is right:
-                fields = {**form.fields, "token": token, "outcome": "released", "confirmed": "yes"}
+                fields = {**form.fields, "token": token, "outcome": "released", "reason": "r", "confirmed": "yes"}
                 refused = await less.post(form.action, fields, Origin=BASE)
                 assert (refused.status, f"“{right}”" in refused.text) == (403, True)
                 assert "4242" not in refused.html
@@ -219,7 +221,7 @@ async def test_a_plan_that_was_changed_is_refused(shelf: Deck, ada: Visitor) -> 
     wider = urlsafe_b64encode(json.dumps({**plan, "fields": []}).encode()).decode()
     assert "selects nothing" in preview.text
     token = (await ada.get("/")).forms[0].fields["token"]
-    given = {"token": token, "outcome": "released", "confirmed": "yes"}
+    given = {"token": token, "outcome": "released", "reason": "r", "confirmed": "yes"}
     for changed in (f"{wider}.{mac}", f"{wider}.", wider, f"{body}.{'0' * 64}", "", "é.é"):
         refused = await ada.post("/operations", {**given, "plan": changed}, Origin=BASE)
         assert refused.status == 400, changed
@@ -233,7 +235,7 @@ async def test_a_plan_of_another_principal_is_refused(shelf: Deck) -> None:
     plan = (await visitor.get("/keys/resolve")).form("/operations").fields["plan"]
     who[0] = ADA._replace(name="eve")
     token = (await visitor.get("/")).forms[0].fields["token"]
-    given = {"token": token, "plan": plan, "outcome": "released", "confirmed": "yes"}
+    given = {"token": token, "plan": plan, "outcome": "released", "reason": "r", "confirmed": "yes"}
     refused = await visitor.post("/operations", given, Origin=BASE)
     assert (refused.status, states(shelf)) == (400, {"unknown"})
 
@@ -244,7 +246,7 @@ async def test_a_right_is_asked_for_again_when_a_plan_is_confirmed(shelf: Deck) 
     visitor = Visitor(shelf.console(access=lambda request: Principal("ada", rights[0])))
     form = (await visitor.get("/keys/resolve")).form("/operations")
     rights[0] = EVERY_RIGHT - {Right.RESOLVE}
-    given = {**form.fields, "outcome": "released", "confirmed": "yes"}
+    given = {**form.fields, "outcome": "released", "reason": "r", "confirmed": "yes"}
     refused = await visitor.post("/operations", given, Origin=BASE)
     assert (refused.status, states(shelf)) == (403, {"unknown"})
 

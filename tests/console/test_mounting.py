@@ -49,7 +49,7 @@ async def settle(visitor: Visitor, deck: Deck, root: str) -> None:
     key = await visitor.get(key.path, **ADMIN)  # httpx does not send the header of our own to where it is led
     assert key.path.startswith(f"{root}/keys/"), key.text
     form = key.form("/resolve")
-    given = {**form.fields, "outcome": "released"}
+    given = {**form.fields, "outcome": "released", "reason": "r"}
     await visitor.post(form.action, given, Origin=BASE, **ADMIN)
     assert [record.effective_state for record in deck.place.operator().find(boundary="payments")] == ["released"]
     style = next(given["href"] for _, given in home.tags if given.get("rel") == "stylesheet")
@@ -118,9 +118,10 @@ found = client.generic("POST", "/ops/keys/find", f"key=K&token={{token}}", form)
 assert found.status_code == 303, found.content
 key = client.get(found["Location"])
 seen = re.search(rb'name="seen" value="([^"]+)"', key.content)[1].decode()
-bad = client.generic("POST", found["Location"] + "/resolve", f"seen={{seen}}&outcome=released", form)
+given = f"seen={{seen}}&outcome=released&reason=r"
+bad = client.generic("POST", found["Location"] + "/resolve", given, form)
 assert bad.status_code == 403, bad.content
-done = client.generic("POST", found["Location"] + "/resolve", f"seen={{seen}}&outcome=released&token={{token}}", form)
+done = client.generic("POST", found["Location"] + "/resolve", f"{{given}}&token={{token}}", form)
 assert done.status_code == 303, done.content
 assert Client().get("/ops/keys").status_code == 403
 """

@@ -113,12 +113,24 @@ async def test_settle_one_key_as_failed(deck: Deck, ada: Visitor) -> None:
         retried(deck.boundary(), "K")
 
 
+async def test_a_release_takes_a_reason(deck: Deck, ada: Visitor) -> None:
+    """One key, and all that a filter selects."""
+    deck.unknown("K")
+    page = await ada.follow(listed := await ada.get("/unknown"), next(iter(_keys(listed))))
+    refused = await ada.submit(page, "/resolve", {"outcome": "released", "reason": " "})
+    assert (refused.status, "the next retry runs the work again" in refused.text) == (400, True)
+    preview = await ada.get("/keys/resolve")
+    refused = await ada.submit(preview, "/operations", {"outcome": "released", "confirmed": "yes"})
+    assert (refused.status, "happens twice" in refused.text) == (400, True)
+    assert len(deck.place.operator().find(states=["unknown"])) == 1
+
+
 async def test_a_key_that_changed_since_its_page_was_loaded_is_left_alone(deck: Deck, ada: Visitor) -> None:
     deck.unknown("K")
     page = await ada.follow(listed := await ada.get("/unknown"), next(iter(_keys(listed))))
     operator = deck.place.operator()
     operator.resolve(operator.find(states=["unknown"])[0], "completed", result="by another")
-    late = await ada.submit(page, "/resolve", {"outcome": "released"})
+    late = await ada.submit(page, "/resolve", {"outcome": "released", "reason": "none was charged"})
     assert (late.status, "completed by now" in late.text) == (409, True)
     assert retried(deck.boundary(), "K") == "by another"
 

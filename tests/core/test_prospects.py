@@ -81,3 +81,19 @@ def test_what_a_person_may_do() -> None:
     assert possible(record("keyed", now=10)) == ()
     assert possible(record("keyed")) == ()
     assert possible(record("keyed", State.COMPLETED)) == (Transition.EXPIRE,)
+
+
+@pytest.mark.parametrize("effects", ["transactional", "keyed", "external"])
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("lease_until", [0, 2])
+def test_what_is_reported_as_unknown_is_what_a_retry_is_refused_for(
+    effects: Effects, state: State, lease_until: int
+) -> None:
+    record = Record(
+        key=b"k", boundary="b", scope="", operation="o", fingerprint=b"", state=state, attempt="a", token=1, attempts=1,
+        effects=effects, lease_until=lease_until, created=0, updated=0, expires=5, tombstone_until=5, version=1,
+        result=None, now=1,
+    )  # fmt: skip
+    refused = retry(record) is Decision.DOUBT
+    assert in_doubt(record) == (record.reported_state is EffectiveState.UNKNOWN) == refused
+    assert (Transition.RESOLVE_RELEASED in possible(record)) == refused

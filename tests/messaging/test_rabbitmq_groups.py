@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import secrets
+from pathlib import Path
+from typing import Any
 
 import aio_pika
 import pytest
 
+from retrysafe import Boundary
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging import Envelope
+from retrysafe.messaging import Envelope, Inbox, InboxMessage, QueueMissing, Subscription
 from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.rabbitmq.topology import declare
@@ -48,3 +53,49 @@ async def test_every_group_of_an_exchange_gets_every_message() -> None:
 async def test_a_group_without_an_exchange_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="needs exchange="):
         await declare("amqp://127.0.0.1:1/", "placed", group="mail")
+
+
+async def test_a_queue_that_is_missing_is_told_at_once_and_found_when_it_is_declared(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    require("rabbitmq")
+    url, topic = os.environ["RETRYSAFE_TEST_RABBITMQ"], f"placed-{secrets.token_hex(6)}"
+    handled = asyncio.Event()
+    boundary = Boundary("stock", store=f"sqlite:///{tmp_path / 'store.db'}", effects="keyed", window="7d")
+
+    @Inbox(boundary).handler("stock")
+    async def handle(message: InboxMessage[Any]) -> None:
+        handled.set()
+
+    async def told() -> logging.LogRecord:
+        while True:
+            for record in caplog.records:
+                if record.getMessage().startswith("queue_missing"):
+                    return record
+            await asyncio.sleep(0.01)
+
+    subscription = Subscription(RabbitMQConsumer(url, topic, redelivery_window="1d"), handle)
+    async with subscription:
+        record = await asyncio.wait_for(told(), 10)
+        assert record.levelno == logging.ERROR
+        assert f"RabbitMQ has no queue '{topic}'" in record.getMessage()
+        assert "retrysafe.messaging.brokers.rabbitmq.declare(url, topic)" in record.getMessage()
+        await declare(url, topic)
+        publisher = RabbitMQPublisher(url)
+        sent = Envelope("1", topic, None, "t", "/s", None, {}, b"{}", "application/json")
+        assert [one.status for one in await publisher.publish([sent])] == [PublishStatus.ACKED]
+        await publisher.aclose()
+        await asyncio.wait_for(handled.wait(), 30)
+    await boundary.aclose()
+    async with await aio_pika.connect(url) as connection:
+        await (await connection.channel()).queue_delete(topic)
+
+
+async def test_without_a_subscription_a_missing_queue_is_an_error_of_its_own() -> None:
+    require("rabbitmq")
+    url, topic = os.environ["RETRYSAFE_TEST_RABBITMQ"], f"placed-{secrets.token_hex(6)}"
+    for group in (None, "mail"):
+        consumer = RabbitMQConsumer(url, topic, group=group)
+        with pytest.raises(QueueMissing, match=f"no queue '{'' if group is None else 'mail.'}{topic}'"):
+            await consumer.receive(1, 5)
+        await consumer.aclose()

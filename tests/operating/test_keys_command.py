@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -12,17 +13,20 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
 
 from retrysafe import layered
 from retrysafe.admin.operator import Operator
+from retrysafe.admin.rendering import instant
+from retrysafe.backends.commands import quoted
+from retrysafe.claims.attempt_ids import worker_of
 from retrysafe.errors import StoreUnavailable
-from retrysafe.protocol import keys
 from retrysafe.protocol.records import EffectiveState, Record
 from tests.conftest import require
-from tests.operating.conftest import Command, Place, in_a_process
+from tests.operating.conftest import SOURCES, Command, Place, in_a_process, place_of
 from tests.stores.harnesses.redis import redis_url
 
 
@@ -50,7 +54,7 @@ def test_a_stuck_key_is_found_looked_at_and_settled(place: Place, tmp_path: Path
     assert [json.loads(line)["audit"] for line in audit.read_text().splitlines()] == ["intent", "outcome"]
     assert told == json.loads(audit.read_text().splitlines()[1])
     assert place.retry() == "found"
-    again = in_a_process("keys", "release", *named(place))
+    again = in_a_process("keys", "release", *named(place), "--reason", "a mistake", "--yes")
     assert (again.code, again.out) == (1, "")
     assert "The key is completed. Possible commands: retrysafe keys expire" in again.err
 
@@ -281,14 +285,59 @@ def test_a_key_that_is_not_there_says_what_was_looked_for(place: Place, command:
     boundary = place.boundary()
     with boundary.claim("K", operation="transfer", scope="tenant") as claim:
         claim.result = 1
-    done = command("keys", "show", *named(place))
+    done = command("keys", "show", *named(place), "--scope", "")
     assert (done.code, done.out) == (1, "")
-    assert keys.lookup(None, place.name, "", place.name, "K").hex() in done.err
-    assert f"operation '{place.name}' (the default, the boundary's name), scope ''" in done.err
+    assert f"No record of this key under boundary '{place.name}'" in done.err
+    assert "set RETRYSAFE_SECRET" in done.err
     assert "Operations with records here: 'transfer' (1). 1 scopes are in use." in done.err
     assert command("keys", "show", *named(place), "--operation", "transfer", "--scope", "tenant").code == 0
     nowhere = command("keys", "show", "--store", place.operators, "--key", "K", "--boundary", "typo")
     assert "The store has no records of boundary 'typo'." in nowhere.err
+
+
+def test_a_key_is_found_without_boundary_operation_and_scope(place: Place, command: Command) -> None:
+    key = f"order-{place.name}"
+    with pytest.raises(TimeoutError), place.boundary().claim(key, operation="transfer", scope="tenant 7"):
+        raise TimeoutError
+    found = command("keys", "show", key, "--store", place.operators, "--json")
+    assert found.code == 0, found.err
+    shown = json.loads(found.out)
+    assert (shown["boundary"], shown["operation"], shown["scope"]) == (place.name, "transfer", "tenant 7")
+    assert command("keys", "show", shown["key_hash"][:10], "--store", place.operators).code == 0, "its digits do too"
+    released = command("keys", "release", key, "--store", place.operators, "--reason", "not in the books", "--yes")
+    assert (released.code, released.out) == (0, "resolved: unknown → released\nThe next retry runs the work again.\n")
+    missing = command("keys", "show", f"{key}x", "--store", place.operators)
+    assert missing.code == 1
+    assert "under any boundary, operation or scope in the store" in missing.err
+
+
+def test_a_rare_operation_is_found_among_many_records(shelf: Place, command: Command) -> None:
+    fill(shelf, 5_000)
+    with shelf.boundary().claim("needle", operation="rare", scope="one of many") as claim:
+        claim.result = 1
+    assert command("keys", "show", "needle", "--store", shelf.operators).code == 0
+
+
+def test_a_key_of_two_operations_is_changed_by_neither_guess_nor_luck(shelf: Place, command: Command) -> None:
+    """A sample may have one of the two; a change takes a look at all."""
+    fill(shelf, 5_000)
+    store = ("--store", shelf.operators)
+    for operation in ("one", "other"):
+        with pytest.raises(TimeoutError), shelf.boundary().claim("twice", operation=operation):
+            raise TimeoutError
+    done = command("keys", "release", "twice", *store, "--reason", "r", "--yes")
+    assert done.code == 2
+    assert "names more than one key" in done.err
+    assert done.err.count("retrysafe keys show --hash ") == 2
+    assert command("keys", "release", "twice", *store, "--operation", "one", "--reason", "r", "--yes").code == 0
+    assert shelf.record("twice", operation="other").effective_state is EffectiveState.UNKNOWN
+
+
+def test_digits_that_are_no_key_change_nothing(shelf: Place, command: Command) -> None:
+    seen = shelf.unknown()
+    done = command("keys", "release", seen.key.hex()[:8], "--store", shelf.operators, "--reason", "r", "--yes")
+    assert done.code == 1
+    assert shelf.record("K").version == seen.version
 
 
 def test_an_ambiguous_hash_is_refused_and_listed(shelf: Place, command: Command, tmp_path: Path) -> None:
@@ -394,7 +443,7 @@ def test_other_wrong_usage_is_said(shelf: Place, command: Command, tmp_path: Pat
         claim.result = 1
     store = ("--store", shelf.operators)
     for arguments, complaint in (
-        (("show", *store, "--key", "K"), "--key needs --boundary"),
+        (("show", *store, "--key", "\x1b[2J"), "control character"),
         (("show", *store, "--hash", "zz"), "hex digits"),
         (("list", *store, "--older-than", "soon"), "--older-than"),
         (("list", *store, "--limit", "-1"), "--limit"),
@@ -411,7 +460,15 @@ def test_an_audit_that_cannot_be_written_keeps_the_change_from_happening(
     shelf: Place, command: Command, tmp_path: Path
 ) -> None:
     seen = shelf.unknown()
-    done = command("keys", "release", *named(shelf), RETRYSAFE_AUDIT=str(tmp_path / "no" / "such" / "folder"))
+    done = command(
+        "keys",
+        "release",
+        *named(shelf),
+        "--reason",
+        "r",
+        "--yes",
+        RETRYSAFE_AUDIT=str(tmp_path / "no" / "such" / "folder"),
+    )
     assert done.code == 2
     assert "Nothing was changed" in done.err
     assert shelf.record("K").version == seen.version
@@ -426,12 +483,161 @@ def test_a_race_that_is_lost_is_told(shelf: Place, command: Command, monkeypatch
         return resolve(self, *arguments, **named)
 
     monkeypatch.setattr(Operator, "resolve", late)
-    done = command("keys", "release", *named(shelf), "--json")
+    done = command("keys", "release", *named(shelf), "--json", "--reason", "r", "--yes")
     assert done.code == 1
     assert "changed the key meanwhile. The key is completed." in done.err
     assert json.loads(done.out)["done"] is False
     assert json.loads(done.err.splitlines()[0])["done"] is False
     assert shelf.record("K").effective_state is EffectiveState.COMPLETED
+
+
+@pytest.mark.parametrize("verb", [("release",), ("resolve", "--as", "released")])
+def test_what_may_have_happened_is_released_only_with_a_reason_and_a_yes(
+    place: Place, command: Command, verb: tuple[str, ...]
+) -> None:
+    seen = place.unknown()
+    for given, complaint in (((), "--reason"), (("--yes",), "--reason"), (("--reason", " "), "--reason"),
+                             (("--reason", "r"), "--yes")):  # fmt: skip
+        done = command("keys", verb[0], *named(place), *verb[1:], *given)
+        assert (done.code, done.out) == (2, "")
+        assert complaint in done.err
+        assert "the next retry runs the work again: if the effect did happen, it happens twice" in done.err
+    assert place.record("K").version == seen.version
+    done = command("keys", verb[0], *named(place), *verb[1:], "--reason", "not in the books", "--yes")
+    assert done.code == 0
+    assert "The next retry runs the work again." in done.out
+    assert place.retry() == "again"
+
+
+def test_many_are_released_only_with_a_reason(shelf: Place, command: Command) -> None:
+    for key in "AB":
+        shelf.unknown(key)
+    everything = ("keys", "resolve", "--all", "--as", "released", "--store", shelf.operators, "--yes")
+    done = command(*everything)
+    assert done.code == 2
+    assert "2 keys would be settled." in done.err
+    assert "--reason" in done.err
+    assert {shelf.record(key).effective_state for key in "AB"} == {EffectiveState.UNKNOWN}
+    assert command(*everything, "--reason", "not in the books").code == 0
+
+
+# ---------------------------------------------------------------- attempts that died
+
+
+def died(place: Place, key: str, effects: str, ago: int = 300) -> Record:
+    """A key whose attempt died ``ago`` seconds ago, and whom nobody has asked for since."""
+    claim = place.boundary(effects=effects, lease=600, name=place.name).claim(key, payload={"amount": 5})
+    claim.__enter__()
+    place.elapse(key, 600 + ago)
+    return place.record(key)
+
+
+def test_an_attempt_that_died_in_doubt_is_counted_and_listed_as_unknown(place: Place, command: Command) -> None:
+    doubtful = died(place, "D", "external")
+    written = place.unknown("U")
+    store = ("--store", place.operators, "--boundary", place.name)
+
+    def listed(*states: str) -> set[str]:
+        arguments = [part for state in states for part in ("--state", state)]
+        done = command("keys", "list", *store, "--json", "--limit", "0", *arguments)
+        return {json.loads(line)["key_hash"] for line in done.out.splitlines()}
+
+    assert doubtful.effective_state is EffectiveState.LAPSED
+    assert listed("unknown") == {doubtful.key.hex(), written.key.hex()}
+    assert listed("unknown", "completed") == listed("unknown")
+    assert listed("lapsed") == set()
+    assert command("keys", "list", *store, "--count", "--state", "unknown").out.startswith("2")
+    status = json.loads(command("status", "--store", place.operators, "--json").out)
+    counted = {one["state"]: one["records"] for one in status["records"] if one["boundary"] == place.name}
+    assert counted == {"unknown": 2}
+    shown = command("keys", "show", *named(place, "D")).out
+    assert "effective state  unknown" in shown
+    assert re.search(r"stopped renewing its lease (4\.\d|5) m ago: its process has died or is stalled", shown)
+    assert "every retry is refused until the key is settled" in shown
+    assert place.operator().resolve(written, "failed").done
+    arguments = ("--as", "failed", "--yes", "--boundary", place.name)
+    settled = command("keys", "resolve", "--all", "--store", place.operators, *arguments)
+    assert settled.out.splitlines()[-1] == "resolved: 1", settled.err
+    assert doubtful.key.hex()[:8] in settled.out
+
+
+def test_a_keyed_attempt_that_died_is_no_unknown(place: Place, command: Command) -> None:
+    lapsed = died(place, "K", "keyed")
+    done = command("keys", "list", "--store", place.operators, "--boundary", place.name, "--state", "lapsed", "--json")
+    assert json.loads(done.out)["key_hash"] == lapsed.key.hex()
+    assert "The next attempt takes over" in command("keys", "show", *named(place)).out
+
+
+@pytest.mark.parametrize(
+    ("effects", "then"), [("keyed", "the next attempt takes over then"), ("external", "wait until then")]
+)
+def test_what_runs_says_where_since_when_and_what_can_be_done_if_it_is_dead(
+    place: Place, command: Command, effects: str, then: str
+) -> None:
+    with place.boundary(effects=effects, lease=600).claim("K") as claim:
+        shown = command("keys", "show", *named(place)).out
+        told = json.loads(command("keys", "show", *named(place), "--json").out)
+        worker = worker_of(claim.attempt_id)
+        claim.result = 1
+    assert worker is not None
+    assert (told["host"], told["pid"]) == worker == (worker.host, os.getpid())
+    assert told["started"] == instant(place.record("K").token)
+    assert f"An attempt is at work on {worker.host}, pid {worker.pid}, since {told['started']}." in shown
+    assert "Its lease lapses in 10 m unless it is renewed" in shown or "Its lease lapses in 9." in shown
+    assert then in shown
+
+
+# ---------------------------------------------------------------- what is pasted
+
+
+def test_a_hint_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+    folder = tmp_path / 'it\'s $(touch owned); `touch owned` & "x"'
+    folder.mkdir()
+    place = place_of("sqlite", folder)
+    place.unknown()
+    shown = in_a_process("keys", "show", "K", "--store", place.operators)
+    place.close()
+    (hint,) = [line.strip() for line in shown.out.splitlines() if " release " in line]
+    hint = hint.replace("retrysafe", f"{sys.executable} -m retrysafe", 1)
+    environment = {**os.environ, "PYTHONPATH": SOURCES}
+    done = subprocess.run(
+        ["bash", "-c", f"{hint} --yes"], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
+    )
+    assert (done.returncode, done.stdout.splitlines()[:1]) == (0, ["resolved: unknown → released"]), done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+def test_a_hint_has_no_password_and_names_the_variable_that_has_it(place: Place, command: Command) -> None:
+    place.unknown()
+    url = urlsplit(place.operators)
+    shown = command("keys", "show", *named(place)).out
+    assert f"--store {quoted(place.operators)}" in shown
+    if url.scheme not in ("postgresql", "postgresql+asyncpg"):
+        return
+    secret = url._replace(netloc=f"{url.username}:s3cret@{url.hostname}:{url.port}").geturl()
+    arguments = ["--store", secret, "--key", "K", "--boundary", place.name]
+    shown = command("keys", "show", *arguments).out
+    assert "s3cret" not in shown
+    assert "keys release --hash" in shown
+    assert '--store "$RETRYSAFE_STORE"' in shown
+    assert "s3cret" not in command("status", "--store", secret).out
+
+
+def test_what_is_stored_cannot_speak_to_the_terminal(shelf: Place, command: Command) -> None:
+    scope = "\u202egnp.exe\u2028 next line"
+    with pytest.raises(TimeoutError), shelf.boundary().claim("K", scope=scope):
+        raise TimeoutError
+    with closing(sqlite3.connect(shelf.operators.removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute("UPDATE retrysafe_records SET boundary = ?", ("\x1b]0;owned\x07\nfaked line",))
+    for arguments in (("list",), ("show", "--hash", shelf.operator().find()[0].key.hex())):
+        done = command("keys", *arguments, "--store", shelf.operators)
+        assert done.code == 0
+        assert "\x1b" not in done.out
+        assert "\u202e" not in done.out
+        assert not any(line.startswith("faked line") for line in done.out.splitlines())
+        assert "\\x1b]0;owned\\x07\\nfaked line" in done.out
+    status = command("status", "--store", shelf.operators)
+    assert "\x1b" not in status.out
 
 
 # ---------------------------------------------------------------- a fast store in front

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from retrysafe.admin.audit import Audit
 from retrysafe.backends import registry
@@ -43,6 +43,7 @@ from retrysafe.protocol.store import BatchStore, Capabilities
 from retrysafe.protocol.transitions import RULES, Transition, resolution
 
 R = TypeVar("R")
+Look = Literal["sample", "until found", "everywhere"]
 ANY = Filter()
 SHORTEST_PREFIX = 4
 """Fewer hex digits than this name no key."""
@@ -52,6 +53,8 @@ SAMPLE = 2_000
 """Records of a sample."""
 BATCH = 100
 """Records, or messages, of one step of a change to many."""
+MOST_IDENTITIES = 100_000
+"""Boundaries, operations and scopes whose hashes are kept in memory while a key is looked for."""
 UNKNOWN = frozenset({EffectiveState.UNKNOWN})
 
 
@@ -141,20 +144,46 @@ class Operator:
         return list(islice(self.each(wanted._replace(digits=digits)), limit))
 
     def locate(
-        self, key: Key, *, boundary: str | None = None, operation: str | None = None, scope: str | None = None
+        self,
+        key: Key,
+        *,
+        boundary: str | None = None,
+        operation: str | None = None,
+        scope: str | None = None,
+        look: Look = "sample",
     ) -> list[Record]:
-        """The records of a key under each boundary, operation and scope that a sample of the store has.
+        """The records of a key under each boundary, operation and scope that the store has; what is given is fixed.
 
-        What is given is not looked for; a rare combination that the sample lacks is found only if all are given.
+        ``look`` says how far it looks: at a "sample" of the store, which may lack a rare combination; "until found",
+        at all of it if the sample has none; or "everywhere", which alone tells that there is no other record.
         """
-        named = (boundary, operation, scope)
-        known = {(one.boundary, one.operation, one.scope) for one in self.sample().records}
+        wanted = Filter(boundary, operation, scope)
+        sample = self.sample()
+        known = {(one.boundary, one.operation, one.scope) for one in sample.records if wanted.takes(one)}
         if boundary is not None:
             known.add((boundary, operation or boundary, scope or ""))
-        fitting = sorted(
-            one for one in known if all(name in (None, part) for name, part in zip(named, one, strict=True))
-        )
-        hashes = [self.hash_of(key, boundary=one, operation=two, scope=three) for one, two, three in fitting]
+        found = self._under(key, sorted(known))
+        if sample.whole or look == "sample" or (found and look == "until found"):
+            return found
+        return self._walked(key, wanted)
+
+    def _walked(self, key: Key, wanted: Filter) -> list[Record]:
+        """The records of a key, found by a look at all: a record is the key's if it has the key's hash."""
+        hashes: dict[tuple[str, str, str], bytes] = {}
+        found = list[Record]()
+        for one in self.each(wanted):
+            identity = one.boundary, one.operation, one.scope
+            if identity not in hashes:
+                if len(hashes) >= MOST_IDENTITIES:
+                    hashes.clear()
+                hashes[identity] = self.hash_of(key, boundary=identity[0], operation=identity[1], scope=identity[2])
+            if one.key == hashes[identity] and (record := self.show(one.key)) is not None:
+                found.append(record)
+        return list({record.key: record for record in found}.values())
+
+    def _under(self, key: Key, identities: Iterable[tuple[str, str, str]]) -> list[Record]:
+        """The records of a key under these boundaries, operations and scopes."""
+        hashes = [self.hash_of(key, boundary=one, operation=two, scope=three) for one, two, three in identities]
         store = self._backend.store
         if not isinstance(store, BatchStore):
             return [record for one in hashes if (record := self.show(one)) is not None]

@@ -6,11 +6,13 @@ import base64
 from datetime import UTC, datetime
 from typing import Any
 
+from retrysafe.backends.commands import Commands
+from retrysafe.claims.attempt_ids import worker_of
 from retrysafe.claims.encryption import MEDIA_TYPE, label_of
 from retrysafe.errors import ResultUnreadable
 from retrysafe.protocol import fingerprint
 from retrysafe.protocol.decisions import Decision
-from retrysafe.protocol.records import EffectiveState, Micros, Record, StoredResult
+from retrysafe.protocol.records import LAPSED_AS, EffectiveState, Micros, Record, StoredResult
 from retrysafe.protocol.retry_table import ANSWERS, WITHHELD, possible, retry
 from retrysafe.protocol.transitions import Transition
 
@@ -19,17 +21,52 @@ LONGEST_RESULT = 65_536
 
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
 _WINDOWED = (EffectiveState.COMPLETED, EffectiveState.FAILED, EffectiveState.RELEASED)
-_NEXT: dict[Transition, tuple[str, str]] = {
+_NEXT: dict[Transition, tuple[str, tuple[tuple[str, str], ...], str]] = {
     Transition.RESOLVE_COMPLETED: (
-        "resolve {name} --as completed --result JSON",
+        "resolve",
+        (("as", "completed"), ("result", "JSON")),
         "Its effect happened; retries get this result",
     ),
     Transition.RESOLVE_FAILED: (
-        "resolve {name} --as failed --result TEXT",
+        "resolve",
+        (("as", "failed"), ("reason", "WHY")),
         "Its effect will never happen; retries get StoredFailure",
     ),
-    Transition.RESOLVE_RELEASED: ("release {name}", "Its effect did not happen; the next attempt runs the work"),
-    Transition.EXPIRE: ("expire {name}", "Run the work again on its next use"),
+    Transition.RESOLVE_RELEASED: (
+        "release",
+        (("reason", "WHY"),),
+        "Its effect did not happen; the next attempt runs the work",
+    ),
+    Transition.EXPIRE: ("expire", (), "Run the work again on its next use"),
+}
+"""The verb of `retrysafe keys` for each change, its options beside the key, and what it is for."""
+_EXPLAINED = {
+    EffectiveState.COMPLETED: "An attempt has completed, and its result is stored.",
+    EffectiveState.FAILED: "An attempt has failed for good, and its failure is stored.",
+    EffectiveState.RELEASED: "An attempt ended without an effect, and has released the key.",
+    EffectiveState.EXPIRED: "The window is over. The key itself is still remembered.",
+    EffectiveState.FORGOTTEN: "The window and the memory of the key are over; a sweep removes the record.",
+    EffectiveState.UNKNOWN: "Its attempt{worker} has ended, and it is not known whether its effect happened. Find out "
+    "where the effect would be visible, and settle the key.",
+}
+_RUNNING = (
+    "An attempt is at work{worker}, since {started}. Its lease lapses in {left} unless it is renewed. If its process "
+    "is dead, "
+)
+_IF_DEAD = {
+    EffectiveState.LAPSED: "the next attempt takes over then; there is nothing to do but to wait.",
+    EffectiveState.UNKNOWN: "wait until then: nobody can tell by then whether its effect happened, and the key can be "
+    "settled.",
+}
+RELEASING = (
+    "The effect may have happened. Once released, the next retry runs the work again: if the effect did happen, it "
+    "happens twice."
+)
+_DIED = "The attempt{worker} stopped renewing its lease {ago} ago: its process has died or is stalled. "
+_LEFT = {
+    EffectiveState.LAPSED: "The next attempt takes over, with the same derived keys; nothing needs to be settled.",
+    EffectiveState.UNKNOWN: "Its effect may have happened: every retry is refused until the key is settled. Find out "
+    "where the effect would be visible.",
 }
 
 
@@ -56,13 +93,34 @@ def answer(record: Record) -> str:
     return ANSWERS[met]
 
 
-def next_steps(record: Record, store: str = "") -> list[dict[str, str]]:
+def explained(record: Record) -> str:
+    """Why a key is as it is, and what can be done about it now."""
+    state, worker = record.effective_state, worker_of(record.attempt)
+    named = "" if worker is None else f" on {worker.host}, pid {worker.pid},"
+    if state is EffectiveState.RUNNING:
+        told = _RUNNING.format(worker=named.rstrip(","), started=started(record), left=duration(record.lease_left))
+        return told + _IF_DEAD[LAPSED_AS[record.effects]]
+    if state is EffectiveState.LAPSED:
+        return _DIED.format(worker=named, ago=duration(-record.lease_left)) + _LEFT[record.reported_state]
+    return _EXPLAINED[state].format(worker=named)
+
+
+def started(record: Record) -> str:
+    """When the last attempt claimed the key: its fencing token is the store's time, or more than an earlier one's."""
+    return instant(min(record.token, record.updated))
+
+
+def next_steps(record: Record, commands: Commands) -> list[dict[str, str]]:
     """The commands that apply to a record, each with its purpose."""
-    name = f"--hash {record.key.hex()}{store}"
     return [
-        {"command": f"retrysafe keys {command.format(name=name)}", "when": when}
-        for command, when in (_NEXT[event] for event in possible(record))
+        {"command": commands.line(f"keys {verb}", [("hash", record.key.hex()), *options]), "when": when}
+        for verb, options, when in (_NEXT[event] for event in possible(record))
     ]
+
+
+def consequence(record: Record) -> str:
+    """What a retry does after the key was released although its effect may have happened."""
+    return f"Key {record.key.hex()[:8]} of {record.boundary!r}, operation {record.operation!r}: {RELEASING}"
 
 
 def summary(record: Record) -> dict[str, Any]:
@@ -72,7 +130,7 @@ def summary(record: Record) -> dict[str, Any]:
         "boundary": record.boundary,
         "operation": record.operation,
         "scope": record.scope,
-        "effective_state": record.effective_state.value,
+        "effective_state": record.reported_state.value,
         "attempts": record.attempts,
         "effects": record.effects,
         "updated": instant(record.updated),
@@ -84,9 +142,14 @@ def details(record: Record) -> dict[str, Any]:
     """A record in full, without its result."""
     state = record.effective_state
     running = state in (EffectiveState.RUNNING, EffectiveState.LAPSED)
+    worker = worker_of(record.attempt)
     return {
         **summary(record),
         "state": record.state.value,
+        "why": explained(record),
+        "host": None if worker is None else worker.host,
+        "pid": None if worker is None else worker.pid,
+        "started": started(record),
         "attempt": record.attempt,
         "token": record.token,
         "version": record.version,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from retrysafe.admin.operator import check_digits
@@ -50,20 +49,6 @@ def fields_of(wanted: Filter) -> Iterator[tuple[str, str]]:
             yield name, iso(instant)
     if wanted.older_than is not None:
         yield "older-than", f"{wanted.older_than / 1e6:g}s"
-
-
-def command(verb: str, options: Iterable[tuple[str, str]], *arguments: str) -> str:
-    """A command line that can be pasted into a shell, whatever the values are; an empty value is a flag."""
-    given = [_option(name, value) for name, value in options]
-    behind = ["--"] * any(one.startswith("-") for one in arguments)
-    return " ".join(["retrysafe", verb, *given, *behind, *map(shlex.quote, arguments)])
-
-
-def _option(name: str, value: str) -> str:
-    if not value:
-        return f"--{name}"
-    between = "=" if value.startswith("-") else " "
-    return f"--{name}{between}{shlex.quote(value)}"
 
 
 def iso(micros: Micros) -> str:

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from retrysafe.backends import migrations
 from retrysafe.backends.cache import ReadThroughCache
+from retrysafe.backends.commands import Commands, naming, of_alias
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.migrations import on_demand as tables
 from retrysafe.backends.wakeups import Wakeups
@@ -108,7 +109,7 @@ class Backend:
         """Places that have turned out to be the same database."""
         self._others: WeakKeyDictionary[Backend, bool] = WeakKeyDictionary()
         """Other backends, and whether they have turned out to be the same database."""
-        self._migrate_with = migrate_with or f"retrysafe migrate --store {address}"
+        self._migrate_with = migrate_with
         self._async_with = async_with
         self._on_demand = on_demand
         """Makes a sync client for tables that are made when they are first asked for; None: `migrate` makes all."""
@@ -133,6 +134,11 @@ class Backend:
         self.users = 0
         self.boundaries: set[str] = set()
         """The names of the boundaries that were built on it."""
+
+    @property
+    def commands(self) -> Commands:
+        """The commands that are shown for this store."""
+        return of_alias(self.alias) if self.alias is not None else naming(self.address)
 
     # ------------------------------------------------------------ clients
 
@@ -358,7 +364,9 @@ class Backend:
     def require_schema(self) -> Steps[None]:
         """Raise `SchemaOutdated` unless the schema is new enough."""
         if self.kind in _MIGRATED:
-            yield from migrating.require(self._sql(), self._needed(), self._migrate_with)
+            yield from migrating.require(
+                self._sql(), self._needed(), self._migrate_with or self.commands.line("migrate")
+            )
 
     def _needed(self) -> int:
         return migrations.load(self.kind)[-1].version

@@ -215,7 +215,9 @@ class Claim:
         """Let an error say whose it is, unless it is that of a claim inside this one."""
         if not error.boundary:
             error.boundary, error.operation = self.boundary, self.operation
-            error.key = "" if self._request is None else keys.redact(self._request.key)
+            if self._request is not None:
+                error.key = keys.redact(self._request.key)
+                error.shown_by = self._settings.backend.commands.line("keys show", [("hash", error.key)])
         return error
 
     # ------------------------------------------------------------ entering

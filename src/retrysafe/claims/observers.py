@@ -38,7 +38,7 @@ EVENTS: dict[str, EventSpec] = {
         "the store was asked: for which step, how long that took, and whether it answered at all",
         ("step", "seconds", "answered"),
     ),
-    "started": EventSpec(DEBUG, "the key was claimed and the work begins", ("token", "attempts"), _PROCESSING),
+    "started": EventSpec(INFO, "the key was claimed and the work begins", ("token", "attempts"), _PROCESSING),
     "takeover": EventSpec(
         WARNING, "the key was claimed from an attempt whose lease had lapsed", ("token", "attempts"), _PROCESSING
     ),
@@ -112,6 +112,11 @@ EVENTS: dict[str, EventSpec] = {
     ),
     "consumer_failed": EventSpec(
         WARNING, "a subscription could not ask its broker or its database; it tries again", ("error",)
+    ),
+    "queue_missing": EventSpec(
+        ERROR,
+        "the broker has no queue for a subscription: no message can arrive until it is declared; it looks again",
+        ("error",),
     ),
     "retention_unknown": EventSpec(
         WARNING,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
+from retrysafe.claims import attempt_ids
 from retrysafe.claims.codec import Codec
 from retrysafe.claims.modes import LeaseMode, lease_mode
 from retrysafe.claims.settings import BoundarySettings
@@ -39,7 +38,7 @@ class Plan:
             self.scope,
             self.operation,
             fingerprint.stored,
-            os.urandom(16).hex(),
+            attempt_ids.new(),
             settings.effects,
             settings.clocks,
             settings.on_expired,

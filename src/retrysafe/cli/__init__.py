@@ -6,8 +6,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import retrysafe
+from retrysafe.backends.commands import PROGRAM
 from retrysafe.cli import (
     conformance,
     console,
@@ -44,13 +46,24 @@ VERBS = (
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code; 2 means that it could not be carried out."""
-    parser = argparse.ArgumentParser(prog="retrysafe", description=(retrysafe.__doc__ or "").strip())
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    program: str = PROGRAM,
+    store: Any = None,
+    secret: str | bytes | None = None,
+) -> int:
+    """Run one command line and return its exit code; 2 means that it could not be carried out.
+
+    ``program`` is what the command line begins with where it is another program's; ``store`` and ``secret`` are the
+    defaults of --store and of the boundaries' secret there.
+    """
+    parser = argparse.ArgumentParser(prog=program, description=(retrysafe.__doc__ or "").strip())
     parser.add_argument("--version", action="version", version=f"retrysafe {retrysafe.__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     for verb in VERBS:
         verb.add_to(verbs)
+    parser.set_defaults(program=program, default_store=store, default_secret=secret)
     options = parser.parse_args(argv)
     try:
         code: int = options.run(options)

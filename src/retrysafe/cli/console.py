@@ -16,7 +16,7 @@ from typing import Any
 
 from retrysafe.admin.audit import AuditFile
 from retrysafe.claims.encryption import Keyring
-from retrysafe.cli.opening import AUDIT, SECRET, STORE, loaded, secret_of, store_of
+from retrysafe.cli.opening import AUDIT, SECRET, add_store_option, loaded, secret_of, store_of
 from retrysafe.errors import ConfigurationError
 
 _NEEDED = ("jinja2", "starlette", "uvicorn")
@@ -31,7 +31,7 @@ def add_to(verbs: Any) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--store", metavar="URL", help=f"the store, as in Boundary(store=…) (default: ${STORE})")
+    add_store_option(parser)
     parser.add_argument("--host", metavar="HOST", default="127.0.0.1", help="where to serve (default: 127.0.0.1)")
     parser.add_argument("--port", metavar="N", type=int, default=8765, help="the port (default: 8765; 0: any)")
     parser.add_argument(

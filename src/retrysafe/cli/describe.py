@@ -7,15 +7,13 @@ Imports your module, which may be in the current directory; opens no connection.
 from __future__ import annotations
 
 import argparse
-import importlib
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from retrysafe.admin.describe import describe
 from retrysafe.boundary import Boundary
+from retrysafe.cli.opening import imported
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.errors import ConfigurationError
 
@@ -49,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _boundaries(target: str) -> list[Boundary]:
     name, _, attribute = target.partition(":")
-    module = _imported(name)
+    module = imported(name, f"Module {name!r} could not be imported")
     if attribute:
         return [_named(module, attribute)]
     found = list({id(one): one for one in vars(module).values() if isinstance(one, Boundary)}.values())
@@ -69,16 +67,6 @@ def _named(module: ModuleType, attribute: str) -> Boundary:
             f"Its boundaries: {', '.join(named) or 'none'}."
         )
     return found
-
-
-def _imported(name: str) -> ModuleType:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise ConfigurationError(f"Module {name!r} could not be imported: {type(error).__name__}: {error}") from error
 
 
 def _as_text(described: dict[str, Any]) -> Iterator[str]:

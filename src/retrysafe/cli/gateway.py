@@ -11,7 +11,8 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from retrysafe.cli.opening import SECRET, STORE
+from retrysafe.backends.commands import STORE
+from retrysafe.cli.opening import SECRET
 from retrysafe.cli.rendering import say
 from retrysafe.errors import ConfigurationError
 

@@ -1,17 +1,14 @@
 """`retrysafe keys`: list and show the keys in a store, and settle, release or expire one.
 
-A key is named by its text (--key, with --boundary) or by its hash as logged (--hash).
-Only the hash is in the store: another operation, scope or secret gives another hash. Exit code: 0 if
-the command was carried out; 1 if nothing was changed, because the key was not found or is in another state; 2 if the
-command
-could not be carried out.
+A key is named by its text (KEY) or by its hash as logged (--hash). Only the hash is in the store, so that the text is
+tried under every boundary, operation and scope that the store has, unless they are given; another secret gives another
+hash. Exit code: 0 if the command was carried out; 1 if nothing was changed, because the key was not found or is in
+another state; 2 if the command could not be carried out.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 import sys
 from collections import Counter
 from itertools import islice
@@ -19,12 +16,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 from retrysafe.admin import selection
-from retrysafe.admin.operator import MOST_COUNTED, UNKNOWN, Operator
-from retrysafe.admin.rendering import details, duration, instant, next_steps, result, summary
+from retrysafe.admin.answers import stored_json
+from retrysafe.admin.operator import MOST_COUNTED, SHORTEST_PREFIX, UNKNOWN, Look, Operator
+from retrysafe.admin.rendering import RELEASING, consequence, details, explained, next_steps, result, summary
 from retrysafe.admin.selection import STATES
-from retrysafe.claims.codec import MEDIA_TYPE, VERSION, JSONCodec
-from retrysafe.cli.opening import SECRET, AuditLog, add_audit, add_store, add_verbs, open_operator
-from retrysafe.cli.rendering import as_json, lines, row, say, table
+from retrysafe.claims.codec import JSONCodec
+from retrysafe.cli.opening import SECRET, AuditLog, add_audit, add_store, add_verbs, commands_of, open_operator
+from retrysafe.cli.rendering import as_json, lines, plain, row, say, table
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.protocol import fingerprint
 from retrysafe.protocol.procedures import PAGE, Change
@@ -55,8 +53,8 @@ def _add_list(verbs: Any) -> None:
         metavar="NAME",
         action="append",
         choices=STATES,
-        help="only keys in this state: running, lapsed, unknown, completed, failed, released, expired or forgotten; "
-        "may be repeated",
+        help="only keys in this state: running, lapsed (the next attempt takes over), unknown (also where an attempt "
+        "died in doubt), completed, failed, released, expired or forgotten; may be repeated",
     )
     parser.add_argument("--hash", metavar="HEX", help="only keys whose hash begins with these digits (as in the log)")
     _add_times(parser)
@@ -93,7 +91,9 @@ def _add_resolve(verbs: Any) -> None:
     named.add_argument("--all", action="store_true", help="every unknown key that the filter selects")
     _add_times(parser)
     parser.add_argument("--dry-run", action="store_true", help="with --all: only print how many, and the first of them")
-    parser.add_argument("--yes", action="store_true", help="with --all: do not ask (needed where there is no terminal)")
+    parser.add_argument(
+        "--yes", action="store_true", help="with --all, or to release: do not ask (needed where there is no terminal)"
+    )
     parser.add_argument(
         "--as",
         dest="outcome",
@@ -122,9 +122,10 @@ def _add_release(verbs: Any) -> None:
         "release",
         help="let the next attempt run a key whose outcome is unknown",
         description="Let the next attempt run a key whose outcome is unknown: you know that its effect did not happen, "
-        "and that the attempt has ended.",
+        "and that the attempt has ended. Needs --reason, and asks first: if you are wrong, the effect happens twice.",
     )
     _add_naming(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask (needed where there is no terminal)")
     add_audit(parser)
     parser.set_defaults(run=run_resolve, outcome="released", result=None)
 
@@ -150,8 +151,8 @@ def _add_expire(verbs: Any) -> None:
 
 def _add_filter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--boundary", metavar="NAME", help="the boundary")
-    parser.add_argument("--operation", metavar="NAME", help="the operation; of a --key by default the boundary's name")
-    parser.add_argument("--scope", metavar="TEXT", help="the scope; of a --key by default the empty one")
+    parser.add_argument("--operation", metavar="NAME", help="the operation")
+    parser.add_argument("--scope", metavar="TEXT", help="the scope; '' is the empty one")
 
 
 def _add_times(parser: argparse.ArgumentParser) -> None:
@@ -166,7 +167,8 @@ def _add_naming(parser: argparse.ArgumentParser) -> Any:
     """Add the options that name one key; return the group of those that exclude each other."""
     add_store(parser)
     named = parser.add_mutually_exclusive_group(required=True)
-    named.add_argument("--key", metavar="KEY", help="the key itself; needs --boundary")
+    named.add_argument("key", metavar="KEY", nargs="?", default=argparse.SUPPRESS, help="the key itself")
+    named.add_argument("--key", metavar="KEY", help="the same, for a key that begins with a hyphen: --key=-K")
     named.add_argument("--hash", metavar="HEX", help="its hash, or the first digits of it (as in the log)")
     _add_filter(parser)
     parser.add_argument(
@@ -226,7 +228,7 @@ def _more(found: Any, limit: int, count: int) -> str:
 def run_show(options: argparse.Namespace) -> int:
     """Show one key."""
     with open_operator(options) as operator:
-        record = _the_record(operator, options)
+        record = _the_record(operator, options, changes=False)
         if record is None:
             return 1
         shown = details(record)
@@ -236,7 +238,7 @@ def run_show(options: argparse.Namespace) -> int:
             shown["payload"] = f"differs in: {', '.join(differing)}" if differing else "is the same"
         if options.result:
             shown["result"] = None if record.result is None else result(record.result)
-        shown["next"] = next_steps(record, _store_option(options))
+        shown["next"] = next_steps(record, commands_of(options))
     if options.json:
         print(as_json(shown | ({"differing": list(differing)} if options.payload is not None else {})))
     else:
@@ -251,11 +253,11 @@ def _print(shown: dict[str, Any]) -> None:
         body = stored.pop("text", None) or stored.pop("base64", None)
         print("result  " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in stored.items() if value))
         if body is not None:
-            print(body)
+            say(body.split("\n"))
     if not steps:
         print("No command applies to this key, and none is needed.")
     for step in steps:
-        print(f"{step['when']}:\n  {step['command']}")
+        say([f"{step['when']}:", f"  {step['command']}"])
 
 
 def _compared(record: Record, path: str) -> tuple[str, ...]:
@@ -273,11 +275,6 @@ def _read(path: str) -> str:
         raise ConfigurationError(f"--payload {path}: {error.strerror}.") from error
 
 
-def _store_option(options: argparse.Namespace) -> str:
-    """The --store of the next command, unless it comes from the environment or may hold a password."""
-    return f" --store {shlex.quote(options.store)}" if options.store and "@" not in options.store else ""
-
-
 # ---------------------------------------------------------------- changes
 
 
@@ -293,6 +290,8 @@ def run_resolve(options: argparse.Namespace) -> int:
             return 1
         if resolution(options.outcome) not in possible(record):
             return _not_possible(record, options)
+        if options.outcome == "released" and not _may_run_twice(consequence(record), options):
+            return _unchanged("Nothing was changed.", options)
         change = operator.resolve(record, options.outcome, result=answer, reason=options.reason)
         return _concluded(change, log, options)
 
@@ -300,10 +299,10 @@ def run_resolve(options: argparse.Namespace) -> int:
 def _resolve_all(operator: Operator, answer: Any, options: argparse.Namespace) -> int:
     """Settle every unknown key that the filter selects, and that was unknown when it was counted."""
     wanted = _selection(options)._replace(states=UNKNOWN)
-    counted, page = operator.count(wanted), operator.page(wanted, None, MOST_NAMED)
-    if not _all_confirmed(counted, page.records, options):
+    counted, first = operator.count(wanted), list(islice(operator.each(wanted), MOST_NAMED))
+    if not _all_confirmed(counted, first, options):
         return 0 if options.dry_run else 1
-    present = max(record.now for record in page.records)
+    present = max(record.now for record in first)
     wanted = wanted._replace(until=present if wanted.until is None else min(present, wanted.until))
     changed, cursor = 0, None
     while True:
@@ -316,6 +315,23 @@ def _resolve_all(operator: Operator, answer: Any, options: argparse.Namespace) -
     return 0 if changed else 1
 
 
+def _may_run_twice(warning: str, options: argparse.Namespace) -> bool:
+    """Whether a release that could be wrong is meant; without a reason it is refused."""
+    if not options.reason.strip():
+        raise ConfigurationError(f"{warning} Nothing was changed. Say with --reason how you know that it did not.")
+    return _meant(warning, "Release it?", options)
+
+
+def _meant(warning: str, question: str, options: argparse.Namespace) -> bool:
+    """Ask for a confirmation that was not given beforehand."""
+    if options.yes:
+        return True
+    if not sys.stdin.isatty():
+        raise ConfigurationError(f"{warning} Nothing was changed. Confirm with --yes.")
+    print(plain(f"{warning} {question} [y/N] "), end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def _all_confirmed(counted: Count, first: list[Record], options: argparse.Namespace) -> bool:
     """Print what is selected and ask for confirmation; False for a dry run, or if nothing is selected."""
     number = f"{counted.records}{'+' * counted.capped}"
@@ -325,12 +341,10 @@ def _all_confirmed(counted: Count, first: list[Record], options: argparse.Namesp
         chosen = {"chosen": counted.records, "capped": counted.capped, "resolved": 0}
         print(as_json(chosen) if options.json else f"{number} selected, nothing changed")
         return False
-    if options.yes:
-        return True
-    if not sys.stdin.isatty():
-        raise ConfigurationError(f"{number} keys would be settled. Nothing was changed. Confirm with --yes.")
-    print(f"Settle {number} keys as {options.outcome}? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    warning = f"{number} keys would be settled."
+    if options.outcome == "released":
+        return _may_run_twice(f"{warning} {RELEASING}", options)
+    return _meant(warning, f"Settle {number} keys as {options.outcome}?", options)
 
 
 def _answer(outcome: Outcome, given: str | None) -> Any:
@@ -349,10 +363,9 @@ def _answer(outcome: Outcome, given: str | None) -> Any:
 
 def _json(text: str, option: str) -> StoredResult:
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        return stored_json(text)
     except ValueError as error:
         raise ConfigurationError(f"{option} is not JSON: {error}.") from error
-    return StoredResult(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(), MEDIA_TYPE, VERSION)
 
 
 def _decoded(stored: StoredResult, option: str) -> Any:
@@ -361,10 +374,6 @@ def _decoded(stored: StoredResult, option: str) -> Any:
         return JSONCodec().decode(stored, None)
     except ResultNotEncodable as error:
         raise ConfigurationError(f"{option}: a tag cannot be read. {error.__cause__}") from error
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def run_expire(options: argparse.Namespace) -> int:
@@ -384,17 +393,12 @@ def run_expire(options: argparse.Namespace) -> int:
 
 
 def _confirmed(record: Record, options: argparse.Namespace) -> bool:
-    if options.yes:
-        return True
     warning = (
         f"Key {record.key.hex()[:8]} of {record.boundary!r}, operation {record.operation!r}, is "
         f"{record.effective_state}. "
         "After expiry its next use runs the work again."
     )
-    if not sys.stdin.isatty():
-        raise ConfigurationError(f"{warning} Nothing was changed. Confirm with --yes.")
-    print(f"{warning} Expire it? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return _meant(warning, "Expire it?", options)
 
 
 def _concluded(change: Change, log: AuditLog, options: argparse.Namespace) -> int:
@@ -406,11 +410,13 @@ def _concluded(change: Change, log: AuditLog, options: argparse.Namespace) -> in
         print(as_json(log.last))
     else:
         print(f"{log.last['event']}: {log.last['before']} → {log.last['after']}")
+        if log.last["after"] == EffectiveState.RELEASED:
+            print("The next retry runs the work again.")
     return 0
 
 
 def _not_possible(record: Record, options: argparse.Namespace) -> int:
-    steps = "; ".join(step["command"] for step in next_steps(record, _store_option(options)))
+    steps = "; ".join(step["command"] for step in next_steps(record, commands_of(options)))
     can = f"Possible commands: {steps}" if steps else "No command applies."
     return _unchanged(f"Nothing was changed. {_state(record)} {can}", options)
 
@@ -418,7 +424,7 @@ def _not_possible(record: Record, options: argparse.Namespace) -> int:
 def _unchanged(message: str, options: argparse.Namespace) -> int:
     if options.json:
         print(as_json({"done": False, "message": message}))
-    print(f"retrysafe: {message}", file=sys.stderr)
+    print(f"retrysafe: {plain(message)}", file=sys.stderr)
     return 1
 
 
@@ -426,55 +432,69 @@ def _state(record: Record | None) -> str:
     """The state of a record, and what will change it without an operator."""
     if record is None:
         return "The key no longer exists."
-    match record.effective_state:
-        case EffectiveState.RUNNING:
-            more = f": an attempt is running. Its lease lapses in {duration(record.lease_left)} "
-            more += f"({instant(record.lease_until)}) unless it is renewed"
-        case EffectiveState.LAPSED:
-            more = ": its attempt died, and the next one takes over"
-        case EffectiveState.EXPIRED | EffectiveState.FORGOTTEN:
-            more = ": its window has ended"
-        case _:
-            more = ""
-    return f"The key is {record.effective_state.value}{more}."
+    told = f"The key is {record.reported_state.value}."
+    return told if record.effective_state in _PLAIN else f"{told} {explained(record)}"
+
+
+_PLAIN = (EffectiveState.COMPLETED, EffectiveState.FAILED, EffectiveState.RELEASED)
+"""States that need no explanation."""
 
 
 # ---------------------------------------------------------------- which key
 
 
-def _filter(options: argparse.Namespace) -> Filter:
-    return Filter(options.boundary, options.operation, options.scope)
-
-
-def _the_record(operator: Operator, options: argparse.Namespace) -> Record | None:
+def _the_record(operator: Operator, options: argparse.Namespace, *, changes: bool = True) -> Record | None:
     """The one record that the options name, or None after printing that it was not found."""
     if options.key is not None:
-        return _by_key(operator, options)
-    found = operator.matching(options.hash, _filter(options))
-    if len(found) > 1:
-        listed = "; ".join(f"{one.key.hex()} ({one.boundary}, {one.operation}, {one.effective_state})" for one in found)
-        raise ConfigurationError(f"--hash {options.hash} names more than one key: {listed}.")
+        return _by_key(operator, options, changes=changes)
+    wanted = Filter(options.boundary, options.operation, options.scope)
+    found = operator.matching(options.hash, wanted)
     if not found:
         _unchanged(f"No record has a hash that begins with {options.hash}.", options)
         return None
-    return operator.show(found[0].key)
+    return operator.show(_only(found, f"--hash {options.hash}", options).key)
 
 
-def _by_key(operator: Operator, options: argparse.Namespace) -> Record | None:
-    if options.boundary is None:
-        raise ConfigurationError("--key needs --boundary: the boundary's name is part of a key's identity.")
-    operation, scope = options.operation or options.boundary, options.scope or ""
-    key_hash = operator.hash_of(options.key, boundary=options.boundary, operation=operation, scope=scope)
-    record = operator.show(key_hash)
-    if record is None:
-        default = "" if options.operation else " (the default, the boundary's name)"
-        _unchanged(
-            f"No record of this key. Looked for hash {key_hash.hex()}: boundary {options.boundary!r}, operation "
-            f"{operation!r}{default}, scope {scope!r}. Another operation, scope or secret gives another hash. "
-            + _present(operator, options.boundary),
-            options,
+def _only(found: list[Record], named: str, options: argparse.Namespace) -> Record:
+    """The record, if there is only one; raise `ConfigurationError` with the commands that show each of them."""
+    if len(found) > 1:
+        verb = commands_of(options)
+        listed = "; ".join(
+            f"{one.boundary!r}, operation {one.operation!r}, scope {one.scope!r}, {one.reported_state}: "
+            + verb.line("keys show", [("hash", one.key.hex())])
+            for one in found
         )
-    return record
+        raise ConfigurationError(f"{named} names more than one key. {listed}")
+    return found[0]
+
+
+def _by_key(operator: Operator, options: argparse.Namespace, *, changes: bool) -> Record | None:
+    """The record of a key: as the boundary's claims name it by default, else wherever the store has it."""
+    key, boundary, operation, scope = options.key, options.boundary, options.operation, options.scope
+    if boundary is not None:
+        key_hash = operator.hash_of(key, boundary=boundary, operation=operation, scope=scope or "")
+        if (record := operator.show(key_hash)) is not None:
+            return record
+    look: Look = "everywhere" if changes else "until found"
+    found = operator.locate(key, boundary=boundary, operation=operation, scope=scope, look=look)
+    if not found and not changes and _is_hash(key):
+        found = operator.matching(key, Filter(boundary, operation, scope))
+    if found:
+        return operator.show(_only(found, "The key", options).key)
+    _unchanged(_missing(operator, options), options)
+    return None
+
+
+def _is_hash(text: str) -> bool:
+    return SHORTEST_PREFIX <= len(text) <= 64 and set(text.lower()) <= set("0123456789abcdef")
+
+
+def _missing(operator: Operator, options: argparse.Namespace) -> str:
+    """What was looked for in vain, and what there is instead."""
+    given = [f"{name} {value!r}" for name in ("boundary", "operation", "scope") if (value := getattr(options, name))]
+    where = f"under {', '.join(given)}" if given else "under any boundary, operation or scope in the store"
+    told = f"No record of this key {where}. A boundary with a secret gives another hash: set {SECRET}."
+    return told if options.boundary is None else f"{told} {_present(operator, options.boundary)}"
 
 
 def _present(operator: Operator, boundary: str) -> str:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from retrysafe.backends import migrations
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.registry import connect
+from retrysafe.cli.opening import add_store_option, store_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.migrating import Migration
 
@@ -26,7 +27,7 @@ _ASYNC_ONLY = ("postgresql+asyncpg", "mysql+asyncmy", "mariadb+asyncmy")
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
     parser = verbs.add_parser("migrate", help="create or update a store's tables", description=__doc__)
-    parser.add_argument("--store", metavar="URL", required=True, help="the store, as in Boundary(store=…)")
+    add_store_option(parser)
     parser.add_argument("--sql", action="store_true", help="print the SQL instead, without connecting")
     parser.add_argument("--after", metavar="N", type=int, help="with --sql: only the migrations after version N")
     parser.add_argument(
@@ -40,13 +41,14 @@ def add_to(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Migrate, or print the SQL."""
-    scheme = urlsplit(options.store).scheme
+    store = store_of(options)
+    scheme = urlsplit(str(store)).scheme
     if options.sql:
-        print(migrations.script(_dialect(scheme, options.store), options.after or 0, options.partitions), end="")
+        print(migrations.script(_dialect(scheme, str(store)), options.after or 0, options.partitions), end="")
         return 0
     if options.after is not None:
         raise ConfigurationError("--after goes with --sql only.")
-    backend = connect(options.store, migrate=False)
+    backend = connect(store, migrate=False)
     applied = _applied(backend, options.partitions, in_loop=scheme in _ASYNC_ONLY)
     for migration in applied:
         print(f"applied {migration.version:04d} {migration.name}")

@@ -9,20 +9,28 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from retrysafe.admin.audit import AuditFile
 from retrysafe.admin.operator import Operator
+from retrysafe.backends.commands import MANAGE, PROGRAM, STORE, Commands, naming, quoted
 from retrysafe.claims.encryption import Keyring
 from retrysafe.claims.settings import layered
 from retrysafe.errors import ConfigurationError
 
-STORE, SECRET, AUDIT = "RETRYSAFE_STORE", "RETRYSAFE_SECRET", "RETRYSAFE_AUDIT"
+_PROJECT = "DJANGO_SETTINGS_MODULE"
+SECRET, AUDIT = "RETRYSAFE_SECRET", "RETRYSAFE_AUDIT"
+
+
+def add_store_option(parser: argparse.ArgumentParser) -> None:
+    """Add --store."""
+    parser.add_argument("--store", metavar="URL", help=f"the store, as in Boundary(store=…) (default: ${STORE})")
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
     """Add --store and --json."""
-    parser.add_argument("--store", metavar="URL", help=f"the store, as in Boundary(store=…) (default: ${STORE})")
+    add_store_option(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
@@ -57,12 +65,20 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--audit", metavar="FILE", help=f"append the audit to FILE (default: ${AUDIT}, if set)")
 
 
-def store_of(options: argparse.Namespace) -> str:
-    """The store's URL, from the option or the environment."""
-    url: str | None = options.store or os.environ.get(STORE)
-    if not url:
+def store_of(options: argparse.Namespace) -> Any:
+    """The store: from the option, or where the command line is a framework's from its settings, or the environment."""
+    store = options.store or getattr(options, "default_store", None) or os.environ.get(STORE)
+    if not store:
         raise ConfigurationError(f"--store is missing: give the store's URL, or set {STORE}.")
-    return url
+    return store
+
+
+def commands_of(options: argparse.Namespace) -> Commands:
+    """The commands that are shown for the store of these options: it is named as it was here."""
+    program = getattr(options, "program", PROGRAM)
+    if not options.store:
+        return Commands(program)
+    return naming(options.store, program) if "://" in options.store else Commands(program, quoted(options.store))
 
 
 def open_operator(options: argparse.Namespace, audit: AuditLog | None = None) -> Operator:
@@ -83,12 +99,12 @@ def _keyring_of(options: argparse.Namespace) -> Keyring | None:
     return None if named is None else Keyring.from_env(named)
 
 
-def secret_of(options: argparse.Namespace) -> str | None:
+def secret_of(options: argparse.Namespace) -> str | bytes | None:
     """The secret of boundaries, from the environment variable that --secret-env names."""
     named: str | None = getattr(options, "secret_env", None)
     if named is not None and named not in os.environ:
         raise ConfigurationError(f"--secret-env {named}: the environment variable is not set.")
-    return os.environ.get(named or SECRET) or None
+    return os.environ.get(named or SECRET) or getattr(options, "default_secret", None)
 
 
 class AuditLog:
@@ -119,12 +135,27 @@ class AuditLog:
 def loaded(option: str, target: str) -> Any:
     """Import the object that ``module:attribute`` names; the working directory is searched too."""
     name, _, attribute = target.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    found: Any = imported(name, f"{option} {target}")
     try:
-        found: Any = importlib.import_module(name)
         for part in attribute.split("."):
             found = getattr(found, part)
     except Exception as error:
         raise ConfigurationError(f"{option} {target}: {type(error).__name__}: {error}") from error
     return found
+
+
+def imported(name: str, named: str) -> ModuleType:
+    """Import one of your modules from the working directory too; a project of Django is set up before.
+
+    Raises `ConfigurationError`, which begins with ``named``.
+    """
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        if os.environ.get(_PROJECT):
+            importlib.import_module("django").setup()
+        return importlib.import_module(name)
+    except Exception as error:
+        kind = type(error)
+        hint = f" Set {_PROJECT}, or use {MANAGE}." if kind.__module__.startswith("django.") else ""
+        raise ConfigurationError(f"{named}: {kind.__name__}: {error}{hint}") from error

@@ -30,7 +30,7 @@ def row(record: Record) -> tuple[str, ...]:
     age = duration((record.now - record.updated) / 1e6)
     return (
         keys.redact(record.key),
-        record.effective_state.value,
+        record.reported_state.value,
         record.boundary,
         record.operation,
         record.scope or "-",
@@ -56,6 +56,13 @@ def as_json(value: Any) -> str:
 
 
 def say(told: Iterable[str]) -> None:
-    """Print lines."""
+    """Print lines, each as one: what is stored cannot begin a line of its own, or speak to the terminal."""
     for line in told:
-        print(line)
+        print(plain(line))
+
+
+def plain(text: str) -> str:
+    """A text without what a terminal would take for a command or not show as it is: that is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in text)

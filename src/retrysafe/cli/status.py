@@ -11,7 +11,8 @@ from typing import Any
 
 from retrysafe.admin.operator import Status
 from retrysafe.admin.rendering import duration
-from retrysafe.cli.opening import add_store, open_operator
+from retrysafe.backends.commands import Commands
+from retrysafe.cli.opening import add_store, commands_of, open_operator
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.protocol.records import EffectiveState, Tally
 
@@ -35,19 +36,20 @@ def run(options: argparse.Namespace) -> int:
     """Print the status of a store."""
     with open_operator(options) as operator:
         status = operator.status()
-    refused = _refusals(status)
+    commands = commands_of(options)
+    refused = _refusals(status, commands)
     if options.json:
         print(as_json(_as_json(status, refused)))
     else:
-        say(_as_text(status, refused))
+        say(_as_text(status, refused, commands))
     return 1 if refused else 0
 
 
-def _refusals(status: Status) -> list[str]:
+def _refusals(status: Status, commands: Commands) -> list[str]:
     refused = [finding.text for finding in status.findings if finding.level == "refuse"]
     schema = status.schema
     if schema is not None and schema.version < schema.needed:
-        refused.append(f"The schema is missing or old: run  retrysafe migrate --store {status.address}")
+        refused.append(f"The schema is missing or old: run  {commands.line('migrate')}")
     return refused
 
 
@@ -75,7 +77,7 @@ def _count(status: Status, state: EffectiveState) -> int:
     return sum(tally.records for tally in status.tallies if tally.state is state)
 
 
-def _as_text(status: Status, refused: list[str]) -> Iterator[str]:
+def _as_text(status: Status, refused: list[str], commands: Commands) -> Iterator[str]:
     able = status.capabilities
     schema = status.schema
     yield from lines(
@@ -103,9 +105,10 @@ def _as_text(status: Status, refused: list[str]) -> Iterator[str]:
     else:
         yield "no records"
     if unknown := _count(status, EffectiveState.UNKNOWN):
-        yield f"!! {unknown} unknown, to be settled by a person: retrysafe keys list --state unknown"
+        listed = commands.line("keys list", [("state", "unknown")])
+        yield f"!! {unknown} unknown, to be settled by a person: {listed}"
     if forgotten := _count(status, EffectiveState.FORGOTTEN):
-        yield f"{forgotten} forgotten, to be removed by: retrysafe sweep"
+        yield f"{forgotten} forgotten, to be removed by: {commands.line('sweep')}"
     for text in refused:
         yield f"!! refused: {text}"
 

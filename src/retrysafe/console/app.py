@@ -89,6 +89,7 @@ class Console:
         self._backend.users += 1
         self.store = store
         self.address = self._backend.address
+        self.commands = self._backend.commands
         self.boundaries = tuple(boundaries)
         self.observers = tuple(observers)
         self.key_secret = key_secret

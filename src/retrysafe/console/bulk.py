@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from retrysafe.admin import selection
+from retrysafe.admin.answers import stored_json
 from retrysafe.admin.operator import MOST_COUNTED, UNKNOWN, Batch
 from retrysafe.console.access import Right
-from retrysafe.console.keys import answer_of, outcome_of, stored_json
+from retrysafe.console.keys import answer_of, first_page, outcome_of, reason_of
 from retrysafe.console.messages import INBOX, OUTBOX, Side, chosen_by, fields_of
 from retrysafe.console.operations import Operation, Plan, State
 from retrysafe.console.security import Refused
@@ -37,13 +38,13 @@ def preview_keys(visit: Visit) -> Response:
     """What settling would change: a count, and the first of them."""
     wanted = selection.parse(visit.query)._replace(states=UNKNOWN)
     with visit.operator() as operator:
-        counted, page = operator.count(wanted), operator.page(wanted, None, SAMPLE)
+        counted, page = operator.count(wanted), first_page(operator, wanted, None, SAMPLE)
     until = max((record.now for record in page.records), default=0)
     wanted = wanted._replace(until=until if wanted.until is None else min(until, wanted.until))
     fields = list(selection.fields_of(wanted))
     plan = {"verb": "keys resolve", "fields": fields, "count": counted.records, "capped": counted.capped}
     chosen = [one for one in fields if one[0] != "state"]
-    command = selection.command("keys resolve", [("all", ""), *chosen, ("as", "OUTCOME")])
+    command = visit.commands.line("keys resolve", [("all", ""), *chosen, ("as", "OUTCOME")])
     return _preview(visit, plan, command, records=page.records, groups=None, letters=None)
 
 
@@ -67,7 +68,7 @@ def _preview_letters(visit: Visit, side: Side, verb: str, groups: Groups, page: 
     fields, total = list(fields_of(chosen_by(visit.query, side))), sum(groups.values())
     plan = {"verb": verb, "fields": fields, "count": total, "capped": total >= MOST_COUNTED}
     plan["until"] = max((letter.now for letter in page), default=0)
-    command = selection.command(f"{side.verb} redrive", fields or [("all", "")])
+    command = visit.commands.line(f"{side.verb} redrive", fields or [("all", "")])
     return _preview(visit, plan, command, records=None, groups=list(groups.items())[:SAMPLE], letters=page)
 
 
@@ -94,6 +95,7 @@ def start(visit: Visit) -> Response:
     if plan["verb"] == "keys resolve":
         plan["outcome"] = outcome_of(visit)
         answer_of(visit, plan["outcome"])
+        reason_of(visit, plan["outcome"])
         plan["result"] = visit.field("result")
     plan |= {"by": visit.principal.name, "reason": visit.field("reason")}
     with visit.operator() as operator:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable
 from typing import Any, get_args
@@ -10,17 +9,17 @@ from typing import Any, get_args
 from starlette.responses import Response
 
 from retrysafe.admin import selection
+from retrysafe.admin.answers import stored_json
 from retrysafe.admin.describe import describe
-from retrysafe.admin.operator import SHORTEST_PREFIX
-from retrysafe.admin.rendering import next_steps, result
-from retrysafe.claims.codec import MEDIA_TYPE, VERSION
+from retrysafe.admin.operator import SHORTEST_PREFIX, Operator
+from retrysafe.admin.rendering import RELEASING, next_steps, result
 from retrysafe.console.access import Right
 from retrysafe.console.security import Refused
 from retrysafe.console.visit import Area, Page, Visit
 from retrysafe.console.why import why
-from retrysafe.protocol import fingerprint
+from retrysafe.protocol import fingerprint, records
 from retrysafe.protocol.procedures import Change
-from retrysafe.protocol.records import Count, EffectiveState, Filter, Outcome, Record, StoredResult
+from retrysafe.protocol.records import Count, EffectiveState, Filter, Outcome, Record
 from retrysafe.protocol.retry_table import possible
 from retrysafe.protocol.transitions import Transition, resolution
 
@@ -60,10 +59,7 @@ def _list(visit: Visit, area: Area, wanted: Filter) -> Response:
     cursor = visit.asked("after") or None
     with visit.operator() as operator:
         try:
-            page = operator.page(wanted, cursor, ROWS)
-            enough = time.monotonic() + LOOKING
-            while not page.records and page.cursor is not None and time.monotonic() < enough:
-                page = operator.page(wanted, page.cursor, ROWS)
+            page = first_page(operator, wanted, cursor, ROWS)
         except ValueError:
             raise Refused(400, "No such page", "The place in the list cannot be read.") from None
         counted = operator.count(wanted)
@@ -81,9 +77,18 @@ def _list(visit: Visit, area: Area, wanted: Filter) -> Response:
         states=selection.STATES,
         more=visit.url(area.path, [*shown, ("after", page.cursor)]) if page.cursor else None,
         first=visit.url(area.path, shown) if cursor else None,
-        command=selection.command("keys list", selection.fields_of(wanted)),
+        command=visit.commands.line("keys list", selection.fields_of(wanted)),
         bulk=visit.url("/keys/resolve", shown) if area is UNKNOWN else None,
     )
+
+
+def first_page(operator: Operator, wanted: Filter, cursor: str | None, rows: int) -> records.Page:
+    """The next page of a selection with a record on it, if a short look finds one."""
+    page = operator.page(wanted, cursor, rows)
+    enough = time.monotonic() + LOOKING
+    while not page.records and page.cursor is not None and time.monotonic() < enough:
+        page = operator.page(wanted, page.cursor, rows)
+    return page
 
 
 def find(visit: Visit) -> Response:
@@ -128,14 +133,15 @@ def _key(visit: Visit, *, done: str = "", revealed: dict[str, Any] | None = None
     named = next((one for one in visit.console.boundaries if one.name == record.boundary), None)
     return visit.page(
         "key.html",
-        UNKNOWN.title if record.effective_state is EffectiveState.UNKNOWN else AREA.title,
+        UNKNOWN.title if record.reported_state is EffectiveState.UNKNOWN else AREA.title,
         f"Key {record.key.hex()[:8]}",
         record=record,
-        state=record.effective_state,
+        state=record.reported_state,
         why=why(record),
         boundary=None if named is None else describe(named),
         parts=list(fingerprint.names(record.fingerprint)),
-        steps=next_steps(record),
+        shown=visit.commands.line("keys show", [("hash", record.key.hex())]),
+        steps=next_steps(record, visit.commands),
         outcomes=[_OUTCOMES[event] for event in possible(record) if event in _OUTCOMES],
         expirable=Transition.EXPIRE in possible(record),
         revealed=revealed,
@@ -149,12 +155,12 @@ def _key(visit: Visit, *, done: str = "", revealed: dict[str, Any] | None = None
 def resolve(visit: Visit) -> Response:
     """Settle a key whose outcome is unknown."""
     outcome = outcome_of(visit)
-    answer = answer_of(visit, outcome)
+    answer, reason = answer_of(visit, outcome), reason_of(visit, outcome)
     with visit.operator() as operator:
         seen = _seen(visit, operator)
         if resolution(outcome) not in possible(seen):
             raise _changed(seen)
-        change = operator.resolve(seen, outcome, result=answer, reason=visit.field("reason"))
+        change = operator.resolve(seen, outcome, result=answer, reason=reason)
     return _concluded(visit, change, "released" if outcome == "released" else "resolved")
 
 
@@ -179,6 +185,15 @@ def outcome_of(visit: Visit) -> Outcome:
     raise Refused(400, "No outcome", "Nothing was changed: choose completed, failed or released.")
 
 
+def reason_of(visit: Visit, outcome: Outcome) -> str:
+    """The reason that the form gives; a release takes one, because it may be wrong."""
+    reason = visit.field("reason")
+    if outcome == "released" and not reason:
+        told = f"Nothing was changed: say how you know that the effect did not happen. {RELEASING}"
+        raise Refused(400, "No reason", told)
+    return reason
+
+
 def answer_of(visit: Visit, outcome: Outcome) -> Any:
     """What retries get: JSON for a completed key, a message for a failed one."""
     text = visit.field("result")
@@ -191,16 +206,6 @@ def answer_of(visit: Visit, outcome: Outcome) -> Any:
     except ValueError:
         told = "Nothing was changed: a completed key needs the result that retries get, as JSON; null for nothing."
         raise Refused(400, "No result", told) from None
-
-
-def stored_json(text: str) -> StoredResult:
-    """JSON as the result of a key; raise `ValueError` for any other text."""
-    value = json.loads(text, parse_constant=_no_number)
-    return StoredResult(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(), MEDIA_TYPE, VERSION)
-
-
-def _no_number(name: str) -> Any:
-    raise ValueError(name)
 
 
 def _hash(visit: Visit) -> bytes:
@@ -224,7 +229,7 @@ def _seen(visit: Visit, operator: Any) -> Record:
 
 
 def _changed(record: Record) -> Refused:
-    told = f"Nothing was changed: the key is {record.effective_state.value} by now. Load its page again."
+    told = f"Nothing was changed: the key is {record.reported_state.value} by now. Load its page again."
     return Refused(409, "The key has changed", told)
 
 

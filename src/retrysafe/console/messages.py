@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from retrysafe.admin import selection
 from retrysafe.admin.operator import MOST_COUNTED
 from retrysafe.console.access import Right
 from retrysafe.console.security import Refused
@@ -51,7 +50,7 @@ def show_outbox(visit: Visit) -> Response:
     """What waits, by topic."""
     with visit.outbox() as outbox:
         status = outbox.status()
-    command = selection.command("outbox status", ())
+    command = visit.commands.line("outbox status", ())
     return visit.page("outbox.html", AREA.title, "Outbox", tab="Outbox", status=status, command=command)
 
 
@@ -59,7 +58,7 @@ def show_relays(visit: Visit) -> Response:
     """The relays, and which of them are taken for dead."""
     with visit.outbox() as outbox:
         status = outbox.status()
-    command = selection.command("outbox status", ())
+    command = visit.commands.line("outbox status", ())
     return visit.page("relays.html", AREA.title, "Relays", tab="Relays", status=status, gone=GONE, command=command)
 
 
@@ -133,7 +132,7 @@ def _list(
         more=more,
         first=visit.url(side.path, fields) if visit.asked("after") else None,
         bulk=visit.url(f"{side.path}/redrive", fields),
-        command=selection.command(f"{side.verb} list", fields),
+        command=visit.commands.line(f"{side.verb} list", fields),
         **values,
     )
 
@@ -186,7 +185,7 @@ def _reveal(visit: Visit, side: Side, one: Letter) -> Response:
 
 def _show(visit: Visit, side: Side, one: Letter, **revealed: Any) -> Response:
     options = [("consumer", one.letter.consumer)] if one.letter.consumer else []
-    shown = selection.command(f"{side.verb} show", options, one.letter.envelope.id)
+    shown = visit.commands.line(f"{side.verb} show", options, one.letter.envelope.id)
     named = [("id", one.letter.envelope.id), *options]
     return visit.page(
         "letter.html",

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-from retrysafe.admin import selection
 from retrysafe.admin.operator import Operator, Sample
 from retrysafe.admin.rendering import duration
+from retrysafe.backends.commands import Commands
 from retrysafe.console.visit import Area, Page, Visit
 from retrysafe.messaging.inbox.operator import Consuming
 from retrysafe.messaging.relay.procedures import GONE, OutboxStatus
@@ -50,7 +50,12 @@ def show(visit: Visit) -> Response:
             status = outbox.status()
         with visit.inbox() as inbox:
             inboxes = inbox.status()
-    needs = [*_of_keys(unknown, oldest), *(_of_messages(status) if status else ()), *_of_inboxes(inboxes)]
+    commands = visit.commands
+    needs = [
+        *_of_keys(unknown, oldest, commands),
+        *(_of_messages(status, commands) if status else ()),
+        *_of_inboxes(inboxes, commands),
+    ]
     return visit.page(
         "now.html",
         "Now",
@@ -68,28 +73,28 @@ def show(visit: Visit) -> Response:
 
 def shares(sample: Sample) -> list[Share]:
     """What a sample consists of, the most frequent first."""
-    counted = Counter((record.boundary, record.effective_state) for record in sample.records)
+    counted = Counter((record.boundary, record.reported_state) for record in sample.records)
     total = max(1, len(sample.records))
     return [Share(boundary, state, number, 100 * number / total) for (boundary, state), number in counted.most_common()]
 
 
 def _oldest(operator: Operator) -> float:
     """Seconds for which the oldest unknown key waits, where the store has them by age."""
-    found = operator.page(UNKNOWN, limit=1).records
-    return (found[0].now - found[0].updated) / 1e6 if found else 0.0
+    found = next(operator.each(UNKNOWN), None)
+    return 0.0 if found is None else (found.now - found.updated) / 1e6
 
 
-def _of_keys(unknown: Count, oldest: float) -> Iterator[Need]:
+def _of_keys(unknown: Count, oldest: float, commands: Commands) -> Iterator[Need]:
     if unknown.records:
         number = f"{unknown.records:,}{'+' * unknown.capped}"
         what = "key is" if unknown.records == 1 and not unknown.capped else "keys are"
         text = f"{number} {what} unknown: their effect may have happened, and every retry is refused until they are "
         text += f"settled. The oldest waits for {duration(oldest)}."
-        yield Need(text, "/unknown", selection.command("keys list", [("state", "unknown")]))
+        yield Need(text, "/unknown", commands.line("keys list", [("state", "unknown")]))
 
 
-def _of_messages(status: OutboxStatus) -> Iterator[Need]:
-    listed = selection.command("outbox status", ())
+def _of_messages(status: OutboxStatus, commands: Commands) -> Iterator[Need]:
+    listed = commands.line("outbox status", ())
     if status.oldest_due > STALLED:
         cause = "the relays are too slow, or the broker refuses" if status.alive else "no relay is running"
         yield Need(f"Messages are due for {duration(status.oldest_due)}: {cause}.", "/messages", listed)
@@ -101,14 +106,14 @@ def _of_messages(status: OutboxStatus) -> Iterator[Need]:
         yield Need(f"Paused: {', '.join(status.paused)}. Nothing of these topics leaves.", "/messages", listed)
     if status.dead:
         text = f"{status.dead:,} messages could not be published, and are dead letters."
-        yield Need(text, "/messages/dead", selection.command("outbox dead list", ()))
+        yield Need(text, "/messages/dead", commands.line("outbox dead list", ()))
 
 
-def _of_inboxes(inboxes: list[Consuming]) -> Iterator[Need]:
+def _of_inboxes(inboxes: list[Consuming], commands: Commands) -> Iterator[Need]:
     for one in inboxes:
         if one.dead > one.marked:
             text = f"Consumer {one.consumer} has given up on {one.dead - one.marked:,} messages."
-            command = selection.command("inbox dead list", [("consumer", one.consumer)])
+            command = commands.line("inbox dead list", [("consumer", one.consumer)])
             yield Need(text, f"/messages/inbox?consumer={one.consumer}", command)
 
 

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from retrysafe.admin.operator import Operator
+from retrysafe.backends.commands import Commands
 from retrysafe.console import templates
 from retrysafe.console.access import Principal, Right
 from retrysafe.console.security import Refused
@@ -76,6 +77,11 @@ class Visit:
             )
 
     # ------------------------------------------------------------ operators
+
+    @property
+    def commands(self) -> Commands:
+        """The commands for the store, as a shell takes them."""
+        return self.console.commands
 
     def operator(self) -> Operator:
         """The operator of keys, acting for the principal."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from retrysafe.admin.rendering import answer, duration
+from retrysafe.admin.rendering import answer, duration, explained
 from retrysafe.protocol.records import EffectiveState, Micros, Record
-from retrysafe.protocol.retry_table import in_doubt
 
 
 class Moment(NamedTuple):
@@ -26,22 +25,6 @@ class Why(NamedTuple):
     timeline: list[Moment]
 
 
-_STATES = {
-    EffectiveState.RUNNING: "An attempt is at work and renews its lease. If it dies, the lease lapses.",
-    EffectiveState.COMPLETED: "An attempt has completed, and its result is stored.",
-    EffectiveState.FAILED: "An attempt has failed for good, and its failure is stored.",
-    EffectiveState.RELEASED: "An attempt ended without an effect, and has released the key.",
-    EffectiveState.EXPIRED: "The window is over. The key itself is still remembered.",
-    EffectiveState.FORGOTTEN: "The window and the memory of the key are over; a sweep removes the record.",
-    EffectiveState.UNKNOWN: "Its attempt has ended, and it is not known whether its effect happened. Find out where "
-    "the effect would be visible, and settle the key.",
-}
-_LAPSED = {
-    True: "The attempt has stopped renewing its lease: its process has died or is stalled. Its effect may have "
-    "happened, and a retry could not tell.",
-    False: "The attempt has stopped renewing its lease: its process has died or is stalled. The next attempt takes "
-    "over, with the same derived keys.",
-}
 _SETTLED = {
     EffectiveState.COMPLETED: "completed: the result was stored",
     EffectiveState.FAILED: "failed for good: the failure was stored",
@@ -52,9 +35,7 @@ _SETTLED = {
 
 def why(record: Record) -> Why:
     """The panel of a record."""
-    state = record.effective_state
-    told = _LAPSED[in_doubt(record)] if state is EffectiveState.LAPSED else _STATES[state]
-    return Why(told, f"A retry {answer(record)}.", sorted(_moments(record)))
+    return Why(explained(record), f"A retry {answer(record)}.", sorted(_moments(record)))
 
 
 def _moments(record: Record) -> Iterator[Moment]:

@@ -10,11 +10,15 @@ from typing import Any
 
 from django.db import models
 
+from retrysafe.django.fields import KeyHash
+from retrysafe.protocol import records
+from retrysafe.protocol.records import Micros, State
+
 
 class Record(models.Model):
     """One key's record. Look, don't write: the states change under conditions that the ORM does not know."""
 
-    key_hash: Any = models.BinaryField(primary_key=True)
+    key_hash: Any = KeyHash(primary_key=True)
     boundary: Any = models.TextField()
     scope: Any = models.TextField()
     operation: Any = models.TextField()
@@ -38,9 +42,19 @@ class Record(models.Model):
     class Meta:
         db_table = "retrysafe_records"
         default_permissions = ("view",)
+        permissions = [  # noqa: RUF012 - so it is declared in Django
+            ("resolve_record", "Can settle and release unknown keys"),
+            ("expire_record", "Can end the window of settled keys"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.boundary}/{self.operation} {bytes(self.key_hash).hex()[:12]} {self.state}"
+
+    def as_read(self, now: Micros) -> records.Record:
+        """The record as the store would report it at this time, without its result."""
+        fields = {name: getattr(self, name) for name in records.Record._fields if name not in ("key", "result", "now")}
+        given = {**fields, "state": State(self.state), "fingerprint": bytes(self.fingerprint)}
+        return records.Record(key=bytes(self.key_hash), result=None, now=now, **given)
 
 
 class _Message(models.Model):

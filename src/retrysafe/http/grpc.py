@@ -101,6 +101,8 @@ def _refused(refusal: Refusal, guard: Guard) -> Answer:
         ("retrysafe-safe-new-key", str(problem.safe_new_key).lower()),
         ("retrysafe-type", f"{guard.policy.problem_base}{refusal.code}/"),
     ]
+    if refusal.key:
+        trailing.append(("retrysafe-key-hash", refusal.key))
     wait = problem.retry_after if refusal.retry_after is None else refusal.retry_after
     if wait is not None:
         trailing.append(("grpc-retry-pushback-ms", str(max(1000, round(wait * 1000)))))

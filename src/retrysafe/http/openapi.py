@@ -78,6 +78,8 @@ def _schema(codes: list[str]) -> dict[str, Any]:
             "detail": {"type": "string"},
             "code": {"type": "string", "enum": codes},
             "safe_new_key": {"type": "boolean", "description": "Whether the client may start over with a new key."},
+            "key_hash": {"type": "string", "description": "By which the operator of the service finds the key."},
+            "operator_command": {"type": "string", "description": "The operator's command that shows the key."},
         },
     }
 

@@ -166,6 +166,11 @@ _CODES: tuple[tuple[type[RetrysafeError], str], ...] = (
 
 _CONFIGURATION = frozenset({"store-not-migrated", "store-misconfigured"})
 """Refusals that do not end before the operator does something."""
+_OF_A_KEY = frozenset(
+    {"key-reused", "key-expired", "in-progress", "result-unavailable", "outcome-unknown", "store-unavailable"}
+    | _CONFIGURATION
+)
+"""Refusals of a key: they tell by which digits the operator finds it."""
 _SERVERS = frozenset({"store-unavailable", "outcome-unknown", "result-unavailable"})
 """Other refusals whose cause is on the server."""
 
@@ -173,9 +178,12 @@ _SERVERS = frozenset({"store-unavailable", "outcome-unknown", "result-unavailabl
 class Refusal(Exception):
     """A request that the layer answers by itself: with which code, and why."""
 
-    def __init__(self, code: str, detail: str = "", retry_after: float | None = None) -> None:
+    def __init__(self, code: str, detail: str = "", retry_after: float | None = None, key: str = "") -> None:
         super().__init__(code)
         self.code = code
+        self.key = key if code in _OF_A_KEY else ""
+        """The first digits of the key's hash, as in the log. No more of it: without a secret, whoever has all of a
+        hash can compute the keys that are derived from it."""
         self.detail = detail or PROBLEMS[code].detail
         self.retry_after = retry_after
 
@@ -188,7 +196,7 @@ def refusal_of(error: RetrysafeError) -> Refusal | None:
     for kind, code in _CODES:
         if isinstance(error, kind):
             detail = f"{error.detail} {PROBLEMS[code].detail}" if isinstance(error, InvalidKey | KeyReused) else ""
-            return Refusal(code, detail, getattr(error, "retry_after", None))
+            return Refusal(code, detail, getattr(error, "retry_after", None), error.key)
     return None
 
 
@@ -213,6 +221,8 @@ def render(refusal: Refusal, status: int | None = None, base: str = BASE) -> Res
         "code": refusal.code,
         "safe_new_key": problem.safe_new_key,
     }
+    if refusal.key:
+        body |= {"key_hash": refusal.key, "operator_command": f"retrysafe keys show --hash {refusal.key}"}
     text = json.dumps(body, ensure_ascii=False).encode()
     headers = [
         (b"content-type", b"application/problem+json"),

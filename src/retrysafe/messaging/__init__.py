@@ -1,6 +1,13 @@
 """Messages that leave exactly when the work that they tell of is committed, and are applied once where they arrive."""
 
-from retrysafe.messaging.errors import BrokerUnavailable, MessageDead, MessageRefused, MessageUnreadable, SequenceGap
+from retrysafe.messaging.errors import (
+    BrokerUnavailable,
+    MessageDead,
+    MessageRefused,
+    MessageUnreadable,
+    QueueMissing,
+    SequenceGap,
+)
 from retrysafe.messaging.inbox.batches import BatchHandler
 from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.inbox.inbox import Inbox
@@ -33,6 +40,7 @@ __all__ = [
     "OutboxSweeper",
     "PublishResult",
     "PublishStatus",
+    "QueueMissing",
     "Relay",
     "Relayed",
     "SequenceGap",

@@ -28,6 +28,15 @@ class BrokerUnavailable(RetrysafeError):
     retry_same_key = True
 
 
+class QueueMissing(BrokerUnavailable):
+    """The broker answers, and has no queue for what is to be consumed, so that no message can arrive.
+
+    Nothing was received. Declare the queue as named above, before the first message is published: a message for a queue
+    that is missing waits in the outbox, or is lost where another group's queue takes it. Subscriptions look again by
+    themselves.
+    """
+
+
 class MessageUnreadable(RetrysafeError):
     """The payload of the message is not what its media type says, so no handler can be given it.
 

@@ -204,7 +204,12 @@ COUNTERS = (
         ("dead_letter_handled",),
         field="became",
     ),
-    Counter("retrysafe.inbox.failures", "{failure}", "Brokers or databases that failed.", ("consumer_failed",)),
+    Counter(
+        "retrysafe.inbox.failures",
+        "{failure}",
+        "Brokers or databases that failed.",
+        ("consumer_failed", "queue_missing"),
+    ),
     Counter("retrysafe.inbox.late", "{message}", "Messages handled after the window.", ("message_late",)),
     Counter("retrysafe.inbox.skipped", "{sequence}", "Sequences that a person has skipped.", ("sequence_skipped",)),
     Counter("retrysafe.outbox.published", "{message}", "Messages that left.", ("relayed",), amount="messages"),

@@ -361,7 +361,11 @@ def page(store: OperableStore, wanted: Filter, cursor: str | None, limit: int = 
 def count(store: OperableStore, wanted: Filter, most: int) -> Steps[Count]:
     """Count the selected records among the first ``most`` that the store looks at; where it cannot, by reading them."""
     if isinstance(store, CountingStore):
-        return (yield from ask(store.count_selected(wanted, most)))
+        total, capped = 0, False
+        for request in store.count_selected(wanted, most):
+            part = yield from ask(request)
+            total, capped = total + part.records, capped or part.capped
+        return Count(total, capped)
     counted, cursor = 0, None
     for _ in range(-(-most // PAGE)):
         found = yield from ask(store.scan(wanted, cursor, PAGE))
@@ -385,7 +389,7 @@ def find(store: OperableStore, wanted: Filter, limit: int) -> Steps[list[Record]
 
 
 def tally(store: OperableStore) -> Steps[list[Tally]]:
-    """Count the records by boundary and effective state; where the store cannot, by reading them all."""
+    """Count the records by boundary and reported state; where the store cannot, by reading them all."""
     asks = store.tally()
     if not asks:
         return (yield from _tally_by_scan(store))
@@ -401,7 +405,7 @@ def _tally_by_scan(store: OperableStore) -> Steps[list[Tally]]:
     while True:
         page = yield from ask(store.scan(Filter(), cursor, PAGE))
         for record in page.records:
-            alike = (record.boundary, record.effective_state)
+            alike = (record.boundary, record.reported_state)
             count, oldest, now = counts.get(alike, (0, record.updated, record.now))
             counts[alike] = (count + 1, min(oldest, record.updated), max(now, record.now))
         cursor = page.cursor

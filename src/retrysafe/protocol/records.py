@@ -107,12 +107,29 @@ class Record(NamedTuple):
         return settled
 
     @property
+    def reported_state(self) -> EffectiveState:
+        """The effective state as operators count it: one that lapsed in doubt is unknown.
+
+        Its retries are refused until somebody settles it, although the first of them has yet to write that down.
+        """
+        state = self.effective_state
+        return LAPSED_AS[self.effects] if state is EffectiveState.LAPSED else state
+
+    @property
     def lease_left(self) -> float:
         """Seconds until the lease lapses; negative afterwards."""
         return (self.lease_until - self.now) / 1e6
 
 
 _SETTLED = {state: EffectiveState(state.value) for state in (State.COMPLETED, State.FAILED, State.RELEASED)}
+
+
+LAPSED_AS: dict[Effects, EffectiveState] = {
+    "keyed": EffectiveState.LAPSED,
+    "external": EffectiveState.UNKNOWN,
+    "transactional": EffectiveState.UNKNOWN,
+}
+"""What an attempt that died leaves, by its effects: a key that the next attempt takes over, or one in doubt."""
 
 
 class Clocks(NamedTuple):
@@ -194,6 +211,7 @@ class Ownership(NamedTuple):
 class Filter(NamedTuple):
     """Selects records for an operator; None, and what is empty, selects all.
 
+    states: as `Record.reported_state` has them.
     digits: the hex digits with which the key's hash begins, in lower case.
     since, until: the record was last written in these instants or between them.
     older_than: microseconds that have passed at least since the record was last written.
@@ -214,7 +232,7 @@ class Filter(NamedTuple):
             self.boundary in (None, record.boundary)
             and self.operation in (None, record.operation)
             and self.scope in (None, record.scope)
-            and (not self.states or record.effective_state in self.states)
+            and (not self.states or record.reported_state in self.states)
             and record.key.hex().startswith(self.digits)
             and (self.since is None or record.updated >= self.since)
             and (self.until is None or record.updated <= self.until)
@@ -240,7 +258,7 @@ class Count(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """The number of records of a boundary in one effective state, and when the stalest was last written."""
+    """The number of records of a boundary in one reported state, and when the stalest was last written."""
 
     boundary: str
     state: EffectiveState

@@ -89,13 +89,12 @@ def prospects(mode: ModeKind, on_expired: OnExpired) -> Iterator[Prospect]:
 def possible(record: Record) -> tuple[Transition, ...]:
     """What a person may do about a record now: resolve it, or expire it."""
     events = (Transition.RESOLVE_COMPLETED, Transition.RESOLVE_FAILED, Transition.RESOLVE_RELEASED, Transition.EXPIRE)
-    standing = EffectiveState.UNKNOWN if in_doubt(record) else record.effective_state
-    return tuple(event for event in events if standing in RULES[event].sources)
+    return tuple(event for event in events if record.reported_state in RULES[event].sources)
 
 
 def in_doubt(record: Record) -> bool:
     """Whether the outcome is in doubt: it is unknown, or the attempt died and may have had its effect."""
-    return record.effective_state in (EffectiveState.UNKNOWN, EffectiveState.LAPSED) and retry(record) is Decision.DOUBT
+    return record.reported_state is EffectiveState.UNKNOWN
 
 
 def _at(record: Record, now: int) -> Record:

@@ -175,8 +175,8 @@ class OperableStore(Store, Protocol):
 class CountingStore(OperableStore, Protocol):
     """A store that counts selected records without handing them out."""
 
-    def count_selected(self, wanted: Filter, most: int) -> Ask[Count]:
-        """Count the selected records among the first ``most`` that it looks at. Unconditional."""
+    def count_selected(self, wanted: Filter, most: int) -> list[Ask[Count]]:
+        """Count the selected records among the first ``most`` that each ask looks at. Unconditional."""
         ...
 
 

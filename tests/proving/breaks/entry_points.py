@@ -491,20 +491,12 @@ BREAKS = [
     Break(
         "an operator resolves what is not in doubt",
         "protocol/retry_table.py",
-        "return record.effective_state in (EffectiveState.UNKNOWN, EffectiveState.LAPSED) "
-        "and retry(record) is Decision.DOUBT",
+        "return record.reported_state is EffectiveState.UNKNOWN",
         "return record.effective_state in (EffectiveState.UNKNOWN, EffectiveState.LAPSED)",
         killed_by=tuple(
             f"tests/operating/test_operator.py::test_what_is_not_in_doubt_is_not_resolved[{store}-lapsed]"
             for store in ("sqlite", "postgresql", "redis")
         ),
-    ),
-    Break(
-        "keys expire: nothing is asked before the work may run again",
-        "cli/keys.py",
-        "    if options.yes:\n        return True\n    warning",
-        "    if True:\n        return True\n    warning",
-        killed_by=("tests/operating/test_keys_command.py::test_a_key_is_expired_only_when_that_is_confirmed",),
     ),
     Break(
         "a change is made before its audit can be written",

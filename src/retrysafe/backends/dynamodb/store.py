@@ -296,7 +296,7 @@ class DynamodbStore:
         }
         conditions = [f"#{name} = :{name}" for name in given]
         if wanted.states:
-            conditions.append(_any_of(wanted.states & _STANDING.keys()))
+            conditions.append(_any_of(_as_written(wanted.states) & _STANDING.keys()))
         start = None if cursor is None else _key(bytes.fromhex(cursor))
         evaluated = max(limit, _EVALUATED) if conditions else limit
         call = self._scan(" AND ".join(conditions), {**given, "now": self._clock()}, start, evaluated)
@@ -434,6 +434,11 @@ def _any_of(standings: Iterable[EffectiveState]) -> str:
     """One of these; DynamoDB refuses parentheses within parentheses around one condition."""
     conditions = [f"({_STANDING[standing]})" for standing in sorted(standings)]
     return conditions[0] if len(conditions) == 1 else f"({' OR '.join(conditions)})"
+
+
+def _as_written(reported: frozenset[EffectiveState]) -> frozenset[EffectiveState]:
+    """The effective states of records that are reported in one of these."""
+    return reported | {EffectiveState.LAPSED} if EffectiveState.UNKNOWN in reported else reported
 
 
 def _owned(event: Transition) -> str:

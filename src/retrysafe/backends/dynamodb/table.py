@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from retrysafe.backends.commands import naming
 from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.errors import ConfigurationError, SchemaOutdated
 from retrysafe.protocol.migrating import Migration
@@ -26,7 +27,7 @@ class Table:
 
     def __init__(self, name: str, address: str) -> None:
         self._name = name
-        self._command = f"Run:  retrysafe migrate --store '{address}'"
+        self._command = f"Run:  {naming(address).line('migrate')}"
 
     # ------------------------------------------------------------ looking
 

@@ -2,8 +2,9 @@
 
 A statement walks along an index from where the last one stopped, and looks at `SPAN` records at most; the filter is
 applied to those alone. So a filter that nothing matches costs as much as any other, and no statistics can make the
-database read and sort the whole table. Only unknown records have an index of their own, and are read oldest first; all
-others are read in the order of their hashes, in which any stretch is a random sample of the table.
+database read and sort the whole table. Only records written as unknown have an index of their own, and are read oldest
+first; all others are read in the order of their hashes, in which any stretch is a random sample of the table. Attempts
+that died in doubt are unknown too, and have no such index: they come after those that have.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.backends.sql import reading
-from retrysafe.backends.sql.table import COLUMNS, STANDING, TABLE, any_of
+from retrysafe.backends.sql.table import COLUMNS, LAPSED_IN_DOUBT, REPORTED, STANDING, TABLE, any_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.records import Count, EffectiveState, Filter, Page
 from retrysafe.protocol.requests import Ask, Rows
@@ -30,17 +31,27 @@ _UNREAD = ("result", "media_type", "codec_version")
 
 _COUNTED = ("updated", "key_hash", "boundary", "operation", "scope")
 """The columns of the index of unknown records, which are counted without a look at the table."""
-_JUDGED = (*_COUNTED, "state", "lease_until", "expires", "tombstone_until")
+_JUDGED = (*_COUNTED, "state", "effects", "lease_until", "expires", "tombstone_until")
 """The columns by which a record is selected."""
+_LAPSED = "lapsed-"
+"""With this begins the cursor of unknown records that are not written as such."""
 
 
 class Walk(NamedTuple):
-    """The records along one index: conditions that the index serves, its order, and the parameters of both."""
+    """The records along one index: conditions that the index serves, its order, and the parameters of both.
+
+    besides: the condition of the states that are wanted, unless the index serves it.
+    begins: what a cursor begins with, before the place along the index.
+    then: the cursor after its last record.
+    """
 
     within: str
     order: tuple[str, ...]
     params: dict[str, Any]
     by_age: bool
+    besides: str = ""
+    begins: str = ""
+    then: str | None = None
 
     def ordered(self, descending: str = "") -> str:
         """The terms of ORDER BY."""
@@ -73,9 +84,14 @@ def page(store: SqlStore, wanted: Filter, cursor: str | None, limit: int) -> Ask
     return Ask(query, lambda answer: _bounded_page(answer, walk, limit))
 
 
-def count(store: SqlStore, wanted: Filter, most: int) -> Ask[Count]:
-    """The number of selected records among the first ``most``."""
+def counts(store: SqlStore, wanted: Filter, most: int) -> list[Ask[Count]]:
+    """The numbers of selected records among the first ``most``, along each of the indexes that are walked."""
     walk = _walk(store, wanted, None)
+    walks = [walk] if walk.then is None else [walk, _walk(store, wanted, walk.then)]
+    return [_count(store, wanted, walk, most) for walk in walks]
+
+
+def _count(store: SqlStore, wanted: Filter, walk: Walk, most: int) -> Ask[Count]:
     conditions, params = _conditions(store, wanted, walk)
     read = _COUNTED if walk.by_age else _JUDGED if conditions else walk.order
     sql = (
@@ -103,7 +119,12 @@ def _looked(store: SqlStore, walk: Walk, read: Iterable[str]) -> str:
 
 def _walk(store: SqlStore, wanted: Filter, cursor: str | None) -> Walk:
     try:
-        return _by_age(store, wanted, cursor) if _only_unknown(wanted) else _by_hash(store, wanted, cursor)
+        if not _only_unknown(wanted):
+            return _by_hash(store, wanted, cursor, any_of(wanted.states, REPORTED) if wanted.states else "")
+        if cursor is None or not cursor.startswith(_LAPSED):
+            return _by_age(store, wanted, cursor)
+        place = cursor.removeprefix(_LAPSED) or None
+        return _by_hash(store, wanted, place, f"({LAPSED_IN_DOUBT})")._replace(begins=_LAPSED)
     except ValueError:
         raise ConfigurationError(f"{cursor!r} is not a cursor of this selection.") from None
 
@@ -123,7 +144,7 @@ def _by_age(store: SqlStore, wanted: Filter, cursor: str | None) -> Walk:
     elif wanted.since is not None:
         params["after"] = wanted.since
         within.append(f"r.updated >= {updated}")
-    return Walk(" AND ".join(within), ("updated", "key_hash"), params, by_age=True)
+    return Walk(" AND ".join(within), ("updated", "key_hash"), params, by_age=True, then=_LAPSED)
 
 
 def _instant(text: str) -> int:
@@ -132,7 +153,7 @@ def _instant(text: str) -> int:
     return int(text)
 
 
-def _by_hash(store: SqlStore, wanted: Filter, cursor: str | None) -> Walk:
+def _by_hash(store: SqlStore, wanted: Filter, cursor: str | None, besides: str) -> Walk:
     within, params = list[str](), dict[str, Any]()
     if cursor is not None:
         params["key"] = bytes.fromhex(cursor)
@@ -141,7 +162,7 @@ def _by_hash(store: SqlStore, wanted: Filter, cursor: str | None) -> Walk:
         params["lowest"] = bytes.fromhex(wanted.digits.ljust(64, "0"))
         params["highest"] = bytes.fromhex(wanted.digits.ljust(64, "f"))
         within.append(f"r.key_hash BETWEEN {store.p('key', 'lowest')} AND {store.p('key', 'highest')}")
-    return Walk(" AND ".join(within) or "1 = 1", ("key_hash",), params, by_age=False)
+    return Walk(" AND ".join(within) or "1 = 1", ("key_hash",), params, by_age=False, besides=besides)
 
 
 def _conditions(store: SqlStore, wanted: Filter, walk: Walk) -> tuple[str, dict[str, Any]]:
@@ -162,21 +183,21 @@ def _conditions(store: SqlStore, wanted: Filter, walk: Walk) -> tuple[str, dict[
         params["lowest"] = bytes.fromhex(wanted.digits.ljust(64, "0"))
         params["highest"] = bytes.fromhex(wanted.digits.ljust(64, "f"))
         found.append(f"r.key_hash BETWEEN {store.p('key', 'lowest')} AND {store.p('key', 'highest')}")
-    if wanted.states and not walk.by_age:
-        found.append(any_of(wanted.states))
+    if walk.besides:
+        found.append(walk.besides)
     return " AND ".join(found), params
 
 
 def _page(answer: Rows, walk: Walk, limit: int) -> Page:
     found = reading.records(answer)
-    return Page(found, _cursor(walk, found[-1].key, found[-1].updated) if len(found) == limit else None)
+    return Page(found, _cursor(walk, found[-1].key, found[-1].updated) if len(found) == limit else walk.then)
 
 
 def _bounded_page(answer: Rows, walk: Walk, limit: int) -> Page:
     """The page of a filter; the last row is the last record that was looked at, and how many they were."""
     state = COLUMNS.index("state")
     found = _page(Rows([row for row in answer.rows if row[state] is not None], answer.affected), walk, limit)
-    if found.cursor is not None:
+    if len(found.records) == limit:
         return found
     for row in answer.rows:
         if row[state] is None and int(row[-1]) == SPAN:
@@ -185,4 +206,4 @@ def _bounded_page(answer: Rows, walk: Walk, limit: int) -> Page:
 
 
 def _cursor(walk: Walk, key: bytes, updated: int) -> str:
-    return f"{updated}-{key.hex()}" if walk.by_age else key.hex()
+    return walk.begins + (f"{updated}-{key.hex()}" if walk.by_age else key.hex())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from retrysafe.backends.sql.table import KEPT, STANDING, TABLE, allowed, columns
+from retrysafe.backends.sql.table import KEPT, REPORTED, TABLE, allowed, columns
 from retrysafe.protocol.records import Allowance, ClaimRequest, Record, StoredResult
 from retrysafe.protocol.requests import Query
 from retrysafe.protocol.transitions import RULES, Transition
@@ -267,7 +267,7 @@ class SqlStatements:
         )
 
     def _tally(self, clock: str) -> str:
-        cases = " ".join(f"WHEN {condition} THEN '{standing}'" for standing, condition in STANDING.items())
+        cases = " ".join(f"WHEN {condition} THEN '{standing}'" for standing, condition in REPORTED.items())
         return (
             f"SELECT r.boundary, CASE {cases} END AS standing, count(*), min(r.updated), max(t.now) "
             f"FROM {TABLE} AS r, {clock} GROUP BY 1, 2 ORDER BY 1, 2"

@@ -202,12 +202,12 @@ class SqlStore(SqlStatements, SqlTransactions):
         """Return a page, in the order of an index; see `selection`."""
         return selection.page(self, wanted, cursor, limit)
 
-    def count_selected(self, wanted: Filter, most: int) -> Ask[Count]:
+    def count_selected(self, wanted: Filter, most: int) -> list[Ask[Count]]:
         """Count the selected records among the first ``most`` in that order."""
-        return selection.count(self, wanted, most)
+        return selection.counts(self, wanted, most)
 
     def tally(self) -> list[Ask[list[Tally]]]:
-        """Count the records by boundary and standing, in one statement."""
+        """Count the records by boundary and reported state, in one statement."""
         return [Ask(self.query(self._tally_sql, {}, writes=False), reading.tallies)]
 
     WHEREABOUTS: ClassVar[str]

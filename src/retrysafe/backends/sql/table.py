@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from retrysafe.protocol.records import EffectiveState
+from retrysafe.protocol.records import LAPSED_AS, EffectiveState
 from retrysafe.protocol.transitions import RULES, Transition
 
 TABLE = "retrysafe_records"
@@ -35,6 +35,7 @@ KEPT = "(q.state IN ('running', 'unknown') OR q.tombstone_until > t.now)"
 
 _SETTLED = "(r.state = 'completed' OR r.state = 'failed' OR r.state = 'released')"
 """As in the condition of the index of what can be swept: SQLite uses that only where a statement has the same words."""
+_LAPSED = EffectiveState.LAPSED
 STANDING: dict[EffectiveState, str] = {
     EffectiveState.RUNNING: "r.state = 'running' AND r.lease_until > t.now",
     EffectiveState.LAPSED: "r.state = 'running' AND r.lease_until <= t.now",
@@ -46,15 +47,24 @@ STANDING: dict[EffectiveState, str] = {
     EffectiveState.FORGOTTEN: f"{_SETTLED} AND r.tombstone_until <= t.now",
 }
 
+_IN_DOUBT = " OR ".join(f"r.effects = '{effects}'" for effects, left in LAPSED_AS.items() if left is not _LAPSED)
+LAPSED_IN_DOUBT = f"{STANDING[_LAPSED]} AND ({_IN_DOUBT})"
+"""An attempt died, and its effect may have happened."""
+REPORTED: dict[EffectiveState, str] = STANDING | {
+    _LAPSED: f"{STANDING[_LAPSED]} AND NOT ({_IN_DOUBT})",
+    EffectiveState.UNKNOWN: f"{STANDING[EffectiveState.UNKNOWN]} OR ({LAPSED_IN_DOUBT})",
+}
+"""`Record.reported_state` in SQL."""
+
 
 def allowed(event: Transition) -> str:
     """The SQL condition for a record ``r`` at time ``t.now`` to take ``event``, from the table."""
     return any_of(RULES[event].sources)
 
 
-def any_of(standings: Iterable[EffectiveState]) -> str:
+def any_of(standings: Iterable[EffectiveState], conditions: Mapping[EffectiveState, str] = STANDING) -> str:
     """The SQL condition for a record ``r`` to stand in one of these ways at time ``t.now``."""
-    return "(" + " OR ".join(f"({STANDING[standing]})" for standing in sorted(standings)) + ")"
+    return "(" + " OR ".join(f"({conditions[standing]})" for standing in sorted(standings)) + ")"
 
 
 def columns(prefix: str = "") -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.base import Consumer
+from retrysafe.messaging.errors import QueueMissing
 from retrysafe.messaging.inbox.attempts import pause
 from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.subscription.exclusive import Exclusive
@@ -86,8 +87,9 @@ class Run:
         return max(0, self._lanes.most - self._lanes.count)
 
     def failed(self, error: BaseException) -> None:
-        """Tell that the broker or the database could not be asked."""
-        self._handler.emit("consumer_failed", error=f"{type(error).__name__}: {error}".partition("\n")[0])
+        """Tell that the broker or the database could not be asked, or has nothing that could ever be received."""
+        name = "queue_missing" if isinstance(error, QueueMissing) else "consumer_failed"
+        self._handler.emit(name, error=f"{type(error).__name__}: {error}".partition("\n")[0])
 
     # ------------------------------------------------------------ handling
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 
 import aio_pika
 from aio_pika.abc import AbstractConnection
-from aio_pika.exceptions import AMQPError
+from aio_pika.exceptions import AMQPError, ChannelNotFoundEntity
 from aiormq import Channel as Wire
 from aiormq.abc import DeliveredMessage
 
@@ -22,9 +22,10 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.lane_queue import LaneQueue
 from retrysafe.messaging.brokers.outstanding import Outstanding
 from retrysafe.messaging.brokers.rabbitmq.envelope import envelope_from
-from retrysafe.messaging.brokers.rabbitmq.topology import queue_of
+from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE, queue_of
 from retrysafe.messaging.brokers.rabbitmq.undecodable import DecodingConnection
 from retrysafe.messaging.brokers.single_flight import SingleFlight
+from retrysafe.messaging.errors import QueueMissing
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Delivery, Envelope
@@ -114,7 +115,8 @@ class RabbitMQConsumer:
         """Up to so many messages, in the order of their queues; waits so many seconds for the first one.
 
         Raises `aio_pika.exceptions.AMQPError`, `OSError`, `RuntimeError` (a channel that was closed meanwhile) or
-        `TimeoutError` when the broker cannot be reached, and when a queue does not exist; the next call connects again.
+        `TimeoutError` when the broker cannot be reached, and `QueueMissing` when a queue does not exist; the next call
+        connects again.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
@@ -228,7 +230,10 @@ class RabbitMQConsumer:
         channel.close_callbacks.add(self._wake)
         wire = cast(Wire, await channel.get_underlay_channel())
         self._wires[queue] = wire
-        answer = await wire.basic_consume(queue, partial(self._take_in, self._generation, queue))
+        try:
+            answer = await wire.basic_consume(queue, partial(self._take_in, self._generation, queue))
+        except ChannelNotFoundEntity as error:
+            raise QueueMissing(f"RabbitMQ has no queue {queue!r}: {DECLARE}, and its group and partitions.") from error
         if answer.consumer_tag is not None:
             self._tags[queue] = answer.consumer_tag
 

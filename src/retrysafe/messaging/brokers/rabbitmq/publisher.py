@@ -24,6 +24,7 @@ from aiormq.exceptions import (
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.rabbitmq.confirms import Parcel, confirmed, packed
 from retrysafe.messaging.brokers.rabbitmq.envelope import PREFIXES, Binding, headers_of
+from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import partition, partitions_of
@@ -223,7 +224,7 @@ def _judged(error: BaseException | None) -> PublishResult:
         return _ACKED
     if isinstance(error, PublishError):
         return PublishResult(
-            PublishStatus.STALLED, f"no queue takes {cast(spec.Basic.Return, error.frame).routing_key!r}"
+            PublishStatus.STALLED, f"no queue takes {cast(spec.Basic.Return, error.frame).routing_key!r}: {DECLARE}"
         )
     if isinstance(error, DeliveryError):
         return PublishResult(PublishStatus.STALLED, "refused (basic.nack): a queue is full, or has lost its majority")

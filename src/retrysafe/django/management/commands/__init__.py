@@ -1,0 +1,1 @@
+"""Commands of ``manage.py``, by the names of their modules."""

@@ -1,0 +1,130 @@
+"""Django's staff operate keys: in the admin, on every database, and with `manage.py retrysafe`."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import require
+from tests.faults.helpers import ROOT, environment
+
+SCRIPT = """
+import os, sys
+os.environ["DJANGO_SETTINGS_MODULE"] = "tests.office.settings"
+from django.core.management import execute_from_command_line
+execute_from_command_line(sys.argv)
+"""
+UNKNOWN = """
+from retrysafe import Boundary
+transfers = Boundary("transfers", store="default", effects="external", observers=())
+try:
+    with transfers.claim("T-1", operation="transfer", scope="tenant"):
+        raise TimeoutError
+except TimeoutError:
+    pass
+transfers.close()
+"""
+
+
+def run(folder: Path, kind: str, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of the project."""
+    given = {"DJANGO_TEST_ENGINE": kind, "DJANGO_TEST_FOLDER": str(folder), "RETRYSAFE_STORE": "", **variables}
+    return subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env=environment() | given,
+        cwd=ROOT,
+    )
+
+
+def manage(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the project, on SQLite."""
+    script = folder / "manage.py"
+    script.write_text(SCRIPT)
+    return run(folder, "sqlite", str(script), *arguments, **variables)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with one unknown key."""
+    done = manage(tmp_path, "migrate", "--verbosity", "0")
+    assert done.returncode == 0, done.stderr
+    done = manage(tmp_path, "shell", "-c", UNKNOWN)
+    assert done.returncode == 0, done.stderr
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mysql"])
+def test_staff_operate_keys_in_the_admin(kind: str, tmp_path: Path) -> None:
+    if kind != "sqlite":
+        require(kind)
+    settings = {"DJANGO_SETTINGS_MODULE": "tests.office.settings"}
+    done = run(tmp_path, kind, "-m", "django", "test", "tests.office", "--noinput", **settings)
+    assert done.returncode == 0, done.stderr
+    ran = re.search(r"^Ran (\d+) tests", done.stderr, re.MULTILINE)
+    assert ran is not None
+    assert int(ran[1]) > 12
+
+
+def test_every_command_works_on_the_settings_store(project: Path) -> None:
+    status = manage(project, "retrysafe", "status", "--json")
+    assert status.returncode == 0, status.stderr
+    assert json.loads(status.stdout)["unknown"] == 1
+    shown = manage(project, "retrysafe", "keys", "show", "T-1")
+    assert shown.returncode == 0, shown.stderr
+    command = re.search(r"^  (.* keys release --hash .*)$", shown.stdout, re.MULTILINE)
+    assert command is not None
+    assert command[1].startswith(f"python {project / 'manage.py'} retrysafe keys release --hash ")
+    words = command[1].removeprefix("python ").replace("WHY", "seen").split()
+    released = run(project, "sqlite", *words, "--yes")
+    assert released.returncode == 0, released.stderr
+    assert released.stdout.startswith("resolved: unknown → released\n")
+    for verb in ("outbox status", "inbox status", "sweep", "migrate", "keys list"):
+        done = manage(project, "retrysafe", *verb.split())
+        assert done.returncode == 0, (verb, done.stderr)
+
+
+def test_options_of_djangos_are_heeded_and_exit_codes_kept(project: Path) -> None:
+    settings = ("--settings", "tests.office.settings", f"--pythonpath={project}")
+    done = run(project, "sqlite", "-m", "django", "retrysafe", "keys", "list", "--count", *settings)
+    assert (done.returncode, done.stdout) == (0, "1 key\n"), done.stderr
+    gone = manage(project, "retrysafe", "keys", "show", "nothing")
+    assert gone.returncode == 1
+    wrong = manage(project, "retrysafe", "keys", "list", "--older-than", "soon")
+    assert wrong.returncode == 2
+    helped = manage(project, "help", "retrysafe")
+    assert "keys" in helped.stdout
+    assert "manage.py retrysafe" in helped.stdout
+
+
+def test_it_can_be_called_from_code(project: Path) -> None:
+    called = (
+        "import io; from django.core.management import call_command, CommandError; out = io.StringIO()\n"
+        "call_command('retrysafe', 'keys', 'list', '--json', stdout=out)\n"
+        'assert \'"effective_state": "unknown"\' in out.getvalue(), out.getvalue()\n'
+        "try: call_command('retrysafe', 'keys', 'show', 'nothing', stderr=out)\n"
+        "except CommandError as error: assert error.returncode == 1; print('as it should')\n"
+    )
+    done = manage(project, "shell", "-c", called)
+    assert "as it should" in done.stdout, done.stderr
+
+
+def test_boundaries_are_described_under_django(tmp_path: Path) -> None:
+    managed = manage(tmp_path, "retrysafe", "describe", "tests.office.bank")
+    assert managed.returncode == 0, managed.stderr
+    assert "Django alias 'default'" in managed.stdout
+    assert "transfer" in managed.stdout
+    settings = {"DJANGO_SETTINGS_MODULE": "tests.office.settings"}
+    plain = run(tmp_path, "sqlite", "-m", "retrysafe", "describe", "tests.office.bank", **settings)
+    assert (plain.returncode, plain.stdout) == (0, managed.stdout), plain.stderr
+    without = run(tmp_path, "sqlite", "-m", "retrysafe", "describe", "tests.office.bank", DJANGO_SETTINGS_MODULE="")
+    assert without.returncode == 2
+    assert "Set DJANGO_SETTINGS_MODULE, or use python manage.py retrysafe." in without.stderr
