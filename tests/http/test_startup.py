@@ -172,8 +172,8 @@ def test_a_request_to_a_store_without_tables_is_a_problem_of_its_own(
     )
     assert "Nothing was done" in answer.json()["detail"]
     assert "sqlite" not in answer.text, "what concerns the server stays there"
-    [record] = [record for record in caplog.records if record.name == "retrysafe"]
-    assert record.levelno == logging.ERROR
+    [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert record.name == "retrysafe"
     assert "Run:  retrysafe migrate --store sqlite:///" in record.getMessage()
 
 

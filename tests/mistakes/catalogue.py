@@ -35,7 +35,7 @@ _AUTOCOMMIT = "Begin a transaction first, and pass the connection inside it"
 _STORES = [
     Mistake("a path", 'boundary("shop.db")', "write store='sqlite:///shop.db'"),
     Mistake("a URL of an unknown kind", 'boundary("mongodb://localhost/shop")', "known are …postgresql://"),
-    Mistake("a word", 'boundary("default")', "set DJANGO_SETTINGS_MODULE first"),
+    Mistake("a word, without Django", 'boundary("shop")', "A file is sqlite:///its-path", without="django"),
     Mistake("an open connection", 'boundary(sqlite3.connect("shop.db"))', "expected a URL, a SQLAlchemy engine"),
     Mistake("SQLite in memory", 'boundary("sqlite:///:memory:")', "for memory, memory://"),
     Mistake(
