@@ -23,14 +23,23 @@ def test_python_m_retrysafe_is_the_command_line() -> None:
     assert done.stdout == f"retrysafe {retrysafe.__version__}\n"
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["unheard-of"], ["migrate"], ["demo", "--seed", "one"], ["keys"], ["describe"]]
-)
+@pytest.mark.parametrize("arguments", [[], ["unheard-of"], ["demo", "--seed", "one"], ["keys"], ["describe"]])
 def test_a_misspelt_command_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
     assert "usage: retrysafe" in capsys.readouterr().err
+
+
+def test_the_store_to_migrate_is_an_option_or_in_the_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RETRYSAFE_STORE", raising=False)
+    assert main(["migrate"]) == 2
+    assert "--store is missing" in capsys.readouterr().err
+    monkeypatch.setenv("RETRYSAFE_STORE", f"sqlite:///{tmp_path / 'store.db'}")
+    assert main(["migrate"]) == 0
+    assert capsys.readouterr().out.startswith("applied 0001")
 
 
 @pytest.mark.parametrize("verb", ["demo", "describe", "keys", "migrate", "status", "sweep"])
