@@ -107,14 +107,14 @@ EVENTS: dict[str, EventSpec] = {
         ("messages", "handled"),
     ),
     "dead_letter_handled": EventSpec(
-        INFO, "a dead letter was handled again: what became of it", ("topic", "became", "error")
+        INFO, "a dead letter was handled again, with this outcome", ("topic", "became", "error")
     ),
     "consumer_failed": EventSpec(
         WARNING, "a subscription could not ask its broker or its database; it tries again", ("error",)
     ),
     "retention_unknown": EventSpec(
         WARNING,
-        "nobody can tell for how long the broker may hand out a message again: the window must be longer",
+        "it is not known for how long the broker may deliver a message again: the window must be longer",
         ("window",),
     ),
     "message_late": EventSpec(

@@ -44,7 +44,7 @@ class Outbox:
 
     Arguments:
         store: the database, as ``Boundary(store=…)`` takes it: SQLite, PostgreSQL, MySQL or MariaDB.
-        source: who speaks, a URI reference such as "/shop/orders" (CloudEvents ``source``); with a message's id
+        source: the sender, a URI reference such as "/shop/orders" (CloudEvents ``source``); with a message's id
             it identifies the message everywhere.
         largest: bytes of a payload over which a message is refused.
         notify: tell relays of other processes that listen (``Relay(listen=…)``; PostgreSQL only): beside your
@@ -57,7 +57,7 @@ class Outbox:
 
     def __init__(self, store: Any, *, source: str, largest: int = LARGEST, notify: bool = False) -> None:
         if not source:
-            raise ConfigurationError('source= is empty: name who speaks, as in source="/shop/orders".')
+            raise ConfigurationError('source= is empty: name the sender, as in source="/shop/orders".')
         self.source = keys.check_name(source, "source")
         self._largest = largest
         self._backend = registry.connect(store)
@@ -83,7 +83,7 @@ class Outbox:
         tx: a connection or session in a transaction, as ``Boundary.claim(tx=…)`` takes it, or ``claim.tx``.
         topic: where it goes, 1 to 255 bytes.
         payload: bytes, or what becomes JSON.
-        key: what it is about (CloudEvents ``subject``), such as an order's id; messages of one topic and key keep
+        key: the message's subject (CloudEvents ``subject``), such as an order's id; messages of one topic and key keep
             their order, and those without a key have none.
         type: what happened, with its major version; by default the topic and ".v1".
         sequence: the version of what ``key`` names, for consumers that apply only what is newer.

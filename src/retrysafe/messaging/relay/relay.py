@@ -112,7 +112,7 @@ class Relay:
         batch: how many messages of a bucket are taken at once.
         batch_bytes: how many bytes of payloads and headers, at most; one message is taken however large it is.
         concurrency: how many buckets an `AsyncPublisher` works on together.
-        keep_published: move what has left to ``retrysafe_outbox_published`` instead of removing it.
+        keep_published: move published messages to ``retrysafe_outbox_published`` instead of removing them.
         max_attempts: how often the broker may refuse a message before it is moved to the dead letters.
         max_crashes: how often a message may be under way when its relay dies before it is taken for the cause, and
             moved there too. After a first time it is tried alone. With transactions, the first death of a relay that
@@ -127,7 +127,7 @@ class Relay:
         stalled_after: how long a message may be due before "backlog_stalled" is told.
         listen: the URL of the PostgreSQL server, to hear on a connection of its own when an ``Outbox(notify=True)`` of
             another process has written: not through a pooler that lends connections by transaction. Needs psycopg.
-        observers: told of what happens; by default a `LoggingObserver`.
+        observers: receive the relay's events; by default a `LoggingObserver`.
     """
 
     def __init__(
