@@ -40,15 +40,15 @@ class Message(NamedTuple):
 
 
 class Outbox:
-    """Writes messages into the database of your work, in your transaction: they leave if it commits, and only then.
+    """Writes messages into your database, in your transaction: they are published only if it commits.
 
     Arguments:
         store: the database, as ``Boundary(store=…)`` takes it: SQLite, PostgreSQL, MySQL or MariaDB.
         source: the sender, a URI reference such as "/shop/orders" (CloudEvents ``source``); with a message's id
             it identifies the message everywhere.
         largest: bytes of a payload over which a message is refused.
-        notify: tell relays of other processes that listen (``Relay(listen=…)``; PostgreSQL only): beside your
-            transaction, from a thread or a task, with one small transaction for all that is written in a moment.
+        notify: notify listening relays of other processes (``Relay(listen=…)``; PostgreSQL only), in a small
+            separate transaction from a thread or a task, one for all messages written within some milliseconds.
 
     Rows are written once and never changed. A `Relay` publishes them, each at least once, under one id; messages of
     one topic and key in the order in which they were written. That is the order of your changes only if each

@@ -250,7 +250,7 @@ class Inbox:
 
     def _taken(self, consumer: str) -> str:
         if not check_name(consumer, "consumer"):
-            raise ConfigurationError("consumer= is empty: name who handles the messages.")
+            raise ConfigurationError("consumer= is empty: name the consumer of the messages.")
         if consumer in self._consumers:
             raise ConfigurationError(
                 f"There is a handler {consumer!r} already: a message would be handled by one alone."
