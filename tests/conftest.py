@@ -34,6 +34,7 @@ SERVED = {
     "asyncpg",
     "asyncmy",
     "rabbitmq",
+    "nats",
     "kafka",
     *(service for service, _ in HARNESSES.values() if service),
 }

@@ -18,6 +18,7 @@ from retrysafe_demo.attempts import Attempt, Stage
 from retrysafe_demo.broker import Broker, Delivery
 from retrysafe_demo.connections import Connections
 from retrysafe_demo.lanes import LEASE, Lane, Setting, keys_table
+from retrysafe_demo.ledger_tail import LedgerTail
 from retrysafe_demo.payments import Payment
 from retrysafe_demo.posts import Form, Pipes, Post
 from retrysafe_demo.processes import STARTING, Child, DemoError
@@ -51,6 +52,7 @@ class LaneRun:
         self.lane = lane
         self.intents = len(payments)
         self.ledger = folder / "bank-ledger.jsonl"
+        self._tail = LedgerTail(self.ledger)
         self.counts: Counter[str] = Counter()
         self.events: deque[Event] = deque(maxlen=LAST_EVENTS)
         self.broker = Broker(payments, faults)
@@ -181,6 +183,16 @@ class LaneRun:
         """Keep what no schedule has asked for; it is shown after the audit."""
         self.complaints.append(f"{self.lane}, {who}: {what}")
 
+    def look(self) -> None:
+        """Note what the bank has charged again since the last look."""
+        for payment in self._tail.charged_again():
+            self.events.append(Event(time.monotonic(), self.lane, payment, "bank", "CHARGED AGAIN"))
+
+    @property
+    def charged_twice(self) -> int:
+        """How many payments the bank has charged twice or more, as far as its ledger was read."""
+        return self._tail.charged_twice
+
     def _note(self, attempt: Attempt, what: str) -> None:
         self.events.append(Event(time.monotonic(), self.lane, attempt.name, attempt.who, what))
 
@@ -200,6 +212,7 @@ class LaneRun:
                     self._ended(attempt, ending, now)
         self._open_gates(now)
         self._hand_out(now)
+        self.look()
         if self.bank.process.poll() is not None:
             raise DemoError(f"the bank of lane {self.lane} has died: {self.bank.last_words()}")
 
@@ -248,6 +261,7 @@ class LaneRun:
         self.bank.hang_up()
         if not self.bank.finish():
             raise DemoError(f"the bank of lane {self.lane} did not end: {self.bank.last_words()}")
+        self.look()
 
     def remove(self) -> None:
         """Leave no process behind, whatever has happened."""

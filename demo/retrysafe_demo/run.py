@@ -108,6 +108,7 @@ def run(options: Options, view: View) -> Findings:
             for lane in lanes:
                 interruption.check()
                 lane.close()
+            view.refresh(lanes, float("inf"))
             findings = _audited(options, lanes, began)
             view.conclude(findings)
         if not options.orders:

@@ -104,7 +104,8 @@ class PlainView(Following):
         self._next = now + EVERY
         for run in lanes:
             counted = ", ".join(f"{run.counts[name]} {name}" for name in SHOWN if run.counts[name])
-            line = f"{run.lane:<9}  {run.broker.settled}/{run.intents} settled" + (f"  ({counted})" if counted else "")
+            so_far = f"{run.broker.settled}/{run.intents} settled, {run.charged_twice} charged twice"
+            line = f"{run.lane:<9}  {so_far}" + (f"  ({counted})" if counted else "")
             if run.counts["attempts"] and self._last.get(run.lane) != line:
                 self._last[run.lane] = line
                 print(line, flush=True)
@@ -152,7 +153,11 @@ class RichView(Following):
         from rich.table import Table
         from rich.text import Text
 
+        twice = run.charged_twice
         numbers = Table.grid(padding=(0, 1))
+        numbers.add_row(
+            Text("charged twice", style="bold"), Text(str(twice), style="bold red" if twice else "bold green")
+        )
         for name in SHOWN:
             numbers.add_row(Text(name, style="dim"), Text(str(run.counts[name])))
         done, colour = run.broker.settled, COLOURS[run.lane]

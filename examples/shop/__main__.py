@@ -95,7 +95,10 @@ def main() -> int:
     """Run it."""
     parser = argparse.ArgumentParser(prog="python -m examples.shop", description=__doc__)
     parser.add_argument(
-        "--broker", default="", metavar="URL", help="redis://…, amqp://… or kafka://… (default: a SQLite file)"
+        "--broker",
+        default="",
+        metavar="URL",
+        help="redis://…, amqp://…, kafka://… or nats://… (default: a SQLite file)",
     )
     parser.add_argument("--orders", type=int, default=200)
     parser.add_argument("--folder", type=Path, default=Path("shop-data"), help="where the databases go")

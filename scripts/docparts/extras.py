@@ -32,6 +32,7 @@ PURPOSES = {
     "requests": ("the retrying client for requests", "how-to/http-client"),
     "webhooks": ("sending webhooks; receiving them needs no extra", "how-to/send-webhooks"),
     "kafka": ("publishing to and consuming from Kafka", "how-to/kafka"),
+    "nats": ("publishing to and consuming from NATS JetStream", "how-to/nats"),
     "rabbitmq": ("publishing to and consuming from RabbitMQ", "how-to/rabbitmq"),
     "faststream": ("consumers of FastStream", "how-to/faststream"),
     "pydantic": ("models as results and arguments", "how-to/results-that-can-be-stored"),

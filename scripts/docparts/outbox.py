@@ -12,6 +12,9 @@ from retrysafe.messaging.brokers.kafka import topics as kafka_topics
 from retrysafe.messaging.brokers.kafka import transactions as kafka_transactions
 from retrysafe.messaging.brokers.memory import broker as memory_broker
 from retrysafe.messaging.brokers.memory import publisher as to_memory
+from retrysafe.messaging.brokers.nats import consumer as from_nats
+from retrysafe.messaging.brokers.nats import publisher as to_nats
+from retrysafe.messaging.brokers.nats import topology as nats_topology
 from retrysafe.messaging.brokers.rabbitmq import consumer as from_rabbitmq
 from retrysafe.messaging.brokers.rabbitmq import publisher as to_rabbitmq
 from retrysafe.messaging.brokers.rabbitmq import topology as topology
@@ -54,6 +57,7 @@ CONSUMERS = (
     kafka_offsets.StateTransaction,
     from_rabbitmq.RabbitMQConsumer,
     from_redis.RedisStreamsConsumer,
+    from_nats.NatsConsumer,
     memory_broker.MemoryBroker,
     sqlite.SqliteConsumer,
     faststream.InboxMiddleware,
@@ -64,6 +68,7 @@ PUBLISHERS = (
     to_rabbitmq.RabbitMQPublisher,
     to_redis.RedisStreamsPublisher,
     to_redis.AsyncRedisStreamsPublisher,
+    to_nats.NatsPublisher,
     webhook.WebhookPublisher,
     webhook.AsyncWebhookPublisher,
     to_memory.MemoryPublisher,
@@ -93,6 +98,7 @@ def consumers() -> str:
     found = [reference(kind.__name__, kind) for kind in CONSUMERS]
     found += [
         reference("kafka.declare", kafka_topics.declare),
+        reference("nats.declare", nats_topology.declare),
         reference("rabbitmq.declare", topology.declare),
         reference("brokers.sqlite.declare", sqlite.declare),
     ]

@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks import results
 from benchmarks.aims import Judged, Verdict, judge
 from benchmarks.figures import Result, Spread, spread, typical
+from benchmarks.limits import Limit, limit_of
 from benchmarks.report import amount
 from benchmarks.rivals.differences import LESS
 from benchmarks.rows import FLOOR, OURS
@@ -62,6 +63,20 @@ def _found(one: Judged) -> str:
         return one.text
     digits = 0 if one.found.high >= 1000 else 2 if one.found.high < 10 else 1
     return f"{one.text} ({one.found.low:,.{digits}f} – {one.found.high:,.{digits}f})"
+
+
+def limits() -> str:
+    """A paragraph for each aim that was not met: what was found instead, and the profile that shows why."""
+    paragraphs: dict[Limit, list[str]] = {}
+    for one in _judged():
+        if one.verdict != "met":
+            paragraphs.setdefault(limit_of(one.aim.row), []).append(_short(one))
+    return "\n\n".join("\n".join((*rows, "", limit.text)) for limit, rows in paragraphs.items())
+
+
+def _short(one: Judged) -> str:
+    found = "not measured" if one.found is None else f"**{one.found.median:,.2f}**"
+    return f"- `{one.aim.row}`: {found}, aim {one.aim.text}"
 
 
 def chart() -> str:

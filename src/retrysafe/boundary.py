@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
+from retrysafe.backends.stores import Store
 from retrysafe.claims import key_spaces
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import CheckedCodec, Codec, JSONCodec, encode_failure
@@ -40,6 +42,27 @@ from retrysafe.protocol.transitions import RULES, resolution
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Q = ParamSpec("Q")
+T = TypeVar("T")
+
+
+def _called_with_a_key(once: Callable[Q, T]) -> Callable[Q, T]:
+    """Name the fix for ``@boundary.once`` without parentheses, or without ``key=``."""
+
+    call: Any = once
+
+    @functools.wraps(once)
+    def called(*args: Q.args, **kwargs: Q.kwargs) -> T:
+        if len(args) != 1 or "key" not in kwargs:
+            given = getattr(args[1], "__name__", "function") if len(args) > 1 else "function"
+            raise ConfigurationError(
+                "once() needs key=, the argument that is the same on every retry: @boundary.once(key='order_id') above "
+                f"def {given}(order_id, …). Nothing was run."
+            )
+        result: T = call(*args, **kwargs)
+        return result
+
+    return called
 
 
 class Boundary:
@@ -86,7 +109,7 @@ class Boundary:
         self,
         name: str,
         *,
-        store: Any,
+        store: Store,
         window: Duration = "24h",
         memory: Duration | None = None,
         lease: Duration = "30s",
@@ -110,7 +133,8 @@ class Boundary:
         backend = registry.connect(store)
         if effects == "transactional" and not backend.store.capabilities.transactions:
             raise ConfigurationError(
-                f"effects='transactional' needs transactions, which a {backend.kind} store does not have."
+                f"effects='transactional' needs transactions, which a {backend.kind} store does not have. "
+                "Give SQLite, PostgreSQL, MySQL or MariaDB as store=, or effects='keyed' or 'external'."
             )
         if effects == "transactional" and backend.no_transactions:
             raise ConfigurationError(backend.no_transactions)
@@ -198,6 +222,7 @@ class Boundary:
             key, operation=operation or self.entrypoint.settings.name, fingerprint=print_, scope=scope, tx=tx
         )
 
+    @_called_with_a_key
     def once(
         self,
         *,
@@ -340,9 +365,21 @@ class Boundary:
         return registry.leave(self._settings.backend)
 
 
+def require_boundary(given: object) -> Boundary:
+    """The boundary that an integration was given. Raises `ConfigurationError` for anything else, such as its store."""
+    if isinstance(given, Boundary):
+        return given
+    kind = type(given)
+    raise ConfigurationError(
+        f"A {kind.__module__}.{kind.__qualname__} was given in place of a Boundary. Write "
+        "boundary = Boundary('shop', store=…), where store= is a URL, an engine, a sessionmaker or a pool, and give "
+        "that boundary."
+    )
+
+
 def _check_choices(name: object, concurrency: object, effects: str, on_expired: str, on_missing: str) -> None:
     if not keys.check_name(name, "name"):
-        raise ConfigurationError("name= is empty.")
+        raise ConfigurationError("name= is empty: name what is guarded, as in Boundary('shop', store=…).")
     if not isinstance(concurrency, Reject | Wait):
         raise ConfigurationError("concurrency= is reject() or wait(seconds), called.")
     for argument, value, choices in (

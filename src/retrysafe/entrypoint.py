@@ -66,6 +66,8 @@ class EntryPoint:
         """Where in the code the boundary was built."""
         self.owners: dict[str, key_spaces.Owner] = {}
         """Who claims keys under each operation."""
+        self.serves_async = settings.backend.serves_async
+        """Whether the store can be asked on an event loop; if not, it is asked in threads there."""
         self._plans = Plans(settings)
         key_spaces.enter(self)
 
@@ -101,11 +103,6 @@ class EntryPoint:
         return self.settings.backend.address
 
     @property
-    def serves_async(self) -> bool:
-        """Whether the store can be asked on an event loop; if not, it is asked in threads there."""
-        return self.settings.backend.serves_async
-
-    @property
     def alias(self) -> str | None:
         """The alias in Django's ``DATABASES`` that the store is; its transactions belong to the thread that began them.
 
@@ -136,6 +133,11 @@ class EntryPoint:
     def is_permanent(self, error: BaseException) -> bool:
         """Whether an error of the work is stored and replayed as a failure, by its type."""
         return is_permanent(error, self.settings)
+
+    @property
+    def has_scope(self) -> bool:
+        """Whether the boundary itself tells the keys of tenants apart."""
+        return self.settings.scope is not None
 
     def tenant(self) -> str:
         """The scope of claims that name none."""
@@ -241,20 +243,16 @@ class EntryPoint:
                 "one thread; an ASGI middleware runs in none. Use retrysafe.http.django."
             )
 
-    async def enter(self, claim: Claim) -> None:
+    def enter(self, claim: Claim) -> Awaitable[object]:
         """Enter the claim from an event loop; one that a cancelled caller has won is given back."""
-        if self.serves_async:
-            await claim.__aenter__()
-            return
-        await claim.enter_by(_in_entering)
+        return claim.__aenter__() if self.serves_async else claim.enter_by(_in_entering)
 
-    async def leave(self, claim: Claim, error: BaseException | None) -> None:
+    def leave(self, claim: Claim, error: BaseException | None) -> Awaitable[object]:
         """Leave the claim, with what the work raised, to the end even if the caller is cancelled."""
         kind, trace = (None, None) if error is None else (type(error), error.__traceback__)
         if self.serves_async:
-            await claim.__aexit__(kind, error, trace)
-            return
-        await _in(_leaving, functools.partial(claim.__exit__, kind, error, trace))
+            return claim.__aexit__(kind, error, trace)
+        return _in(_leaving, functools.partial(claim.__exit__, kind, error, trace))
 
     # ------------------------------------------------------------ handlers inside their claim
 

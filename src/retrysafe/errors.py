@@ -48,9 +48,9 @@ def _restored(kind: type[RetrysafeError], args: tuple[Any, ...], fields: dict[st
 
 
 class ConfigurationError(RetrysafeError):
-    """A setting or argument is invalid, or cannot give the guarantee it asks for.
+    """A setting, an argument or a use of the library is wrong, or cannot give the guarantee it asks for.
 
-    This call had no effect. Change the argument named above; a retry without a change gives the
+    The call that raised this did nothing. Change what is named above; a retry without a change gives the
     same error.
     """
 

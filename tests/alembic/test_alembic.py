@@ -180,6 +180,17 @@ def test_schema_that_is_there_already_is_left_alone(place: Place) -> None:
     engine.dispose()
 
 
+def test_a_file_that_a_boundary_has_made_can_be_upgraded_and_downgraded(tmp_path: Path, place: Place) -> None:
+    if not place.url.startswith("sqlite"):
+        return
+    Boundary("b", store=place.url).close()
+    assert "retrysafe_outbox" not in place.tables()
+    command.upgrade(place.config, "head")
+    assert place.tables() >= TABLES
+    command.downgrade(place.config, "base")
+    assert not place.tables() & TABLES
+
+
 def test_without_the_revision_the_schema_is_missing(tmp_path: Path) -> None:
     boundary = Boundary("b", store=sqlalchemy.create_engine(f"sqlite:///{tmp_path}/a.db"))
     with closing(sqlite3.connect(tmp_path / "a.db")) as database:

@@ -14,6 +14,7 @@ import pytest
 from benchmarks import __main__ as running
 from benchmarks import aims, measuring, report
 from benchmarks.figures import spread
+from benchmarks.limits import limit_of
 from benchmarks.results import RECORDED, read, rows_of
 from benchmarks.rows import FLOOR, OURS
 from tests.benchmarks import planted
@@ -135,8 +136,16 @@ def test_every_aim_has_a_row_or_is_known_to_have_none() -> None:
     }
 
 
+def test_every_aim_has_a_profile_for_the_run_that_misses_it() -> None:
+    assert all(limit_of(aim.row).text for aim in aims.AIMS)
+    with pytest.raises(LookupError, match="no profile"):
+        limit_of("a new row")
+
+
 def test_the_page_shows_every_aim_of_the_recorded_run() -> None:
     page = Path(__file__).parents[2].joinpath("docs/reference/performance.md").read_text(encoding="utf-8")
     for one in aims.judge(rows_of(read(RECORDED))):
         (line,) = (line for line in page.splitlines() if line.startswith(f"| `{one.aim.row}` | {one.aim.text} |"))
         assert f"{one.verdict}" in line
+        paragraphs = [line for line in page.splitlines() if line.startswith(f"- `{one.aim.row}`: ")]
+        assert (one.verdict == "met") == (not paragraphs)

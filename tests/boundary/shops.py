@@ -208,7 +208,9 @@ def _sqlalchemy_async(path: Path | None, scheme: str, *, orm: bool) -> Shop:
 
 def _django(path: Path | None, kind: str) -> Shop:
     """Sync claims in tests that run on a loop, which Django has to be told to allow."""
-    _, goods, look, cleanups = _database(path, kind)
+    url, goods, look, cleanups = _database(path, kind)
+    if path is not None:
+        connect(url).migrate()  # a file that a boundary made has the tables of records alone; Django migrates all
     alias = add_alias(kind, **({} if path is None else {"NAME": str(path / "shop.db")}))
     allowing = blocking_allowed()
     allowing.__enter__()

@@ -11,6 +11,7 @@ import pytest
 from retrysafe.admin.sweeper import Sweeper
 from retrysafe.cli import outbox, relay, sweep
 from retrysafe.messaging.brokers.kafka.publisher import AsyncKafkaPublisher, KafkaPublisher
+from retrysafe.messaging.brokers.nats.publisher import NatsPublisher
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
 from retrysafe.messaging.relay.operator import OutboxSweeper
@@ -22,7 +23,11 @@ EXCEPTIONS = {
     "client": "is made of --broker",
     "url": "is --broker",
 }
-NAMED = {(RabbitMQPublisher, "timeout"): "broker_timeout"}
+NAMED = {(made, "timeout"): "broker_timeout" for made in (NatsPublisher, RabbitMQPublisher)}
+PUBLISHERS = (
+    *(KafkaPublisher, AsyncKafkaPublisher, NatsPublisher),
+    *(RabbitMQPublisher, RedisStreamsPublisher, AsyncRedisStreamsPublisher),
+)
 NEEDED = {"outbox sweep": ("--older-than", "7d")}
 OTHER_DEFAULTS = {"every": "without it, the command ends when nothing is left", "keep": "a flag", "rotate": "a flag"}
 
@@ -30,8 +35,7 @@ OTHER_DEFAULTS = {"every": "without it, the command ends when nothing is left", 
 @pytest.mark.parametrize(
     ("verb", "made"),
     [
-        *(("relay", made) for made in (Relay, RabbitMQPublisher, RedisStreamsPublisher, AsyncRedisStreamsPublisher)),
-        *(("relay", made) for made in (KafkaPublisher, AsyncKafkaPublisher)),
+        *(("relay", made) for made in (Relay, *PUBLISHERS)),
         ("sweep", Sweeper),
         ("outbox sweep", OutboxSweeper),
     ],

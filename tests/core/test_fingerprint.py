@@ -201,3 +201,28 @@ def test_fields_that_are_known_before_count_as_they_always_do(given: dict[str, A
         known = fingerprint.Fields(tuple(values), defaults)
         beside = values | {"another argument": 1}
         assert outcome(lambda: known.of(beside)) == outcome(lambda: fingerprint.of_fields(values, defaults))
+
+
+class Odd(dict[Any, Any]):
+    """A mapping that is looked at in detail."""
+
+
+SIMPLE = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.decimals() | st.uuids()
+NAMES = st.sampled_from(["order", "unit-price", "a.b", "", "1st", "päckchen", "x" * 65]) | st.text(max_size=3)
+
+
+@given(st.dictionaries(NAMES | st.integers(), SIMPLE | st.lists(st.integers(), max_size=2), max_size=4))
+def test_a_dict_has_the_fingerprint_of_any_mapping_with_its_members(given_: dict[Any, Any]) -> None:
+    def outcome(value: Any) -> tuple[bytes, str]:
+        try:
+            return of_payload(value), ""
+        except canonical.NotCanonical as error:
+            return b"", str(error)
+
+    assert outcome(given_) == outcome(Odd(given_))
+
+
+@pytest.mark.parametrize("size", [0, 1, 64, 65])
+def test_a_dict_of_any_size_has_the_fingerprint_of_any_mapping_with_its_members(size: int) -> None:
+    fields = {f"field{number}": number for number in range(size)}
+    assert of_payload(fields) == of_payload(Odd(fields))

@@ -151,6 +151,31 @@ def test_the_audit_believes_the_ledger_and_not_the_workers(tmp_path: Path) -> No
         run(Options(3, PAYMENTS, keep=tmp_path / "kept"), view)
 
 
+class Counting(Watching):
+    """A view that remembers what each lane had charged twice whenever it was to be drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[Lane, list[tuple[int, bool]]] = {}
+
+    def refresh(self, lanes: Sequence[LaneRun], now: float) -> None:
+        super().refresh(lanes, now)
+        for lane in lanes:
+            self.seen.setdefault(lane.lane, []).append((lane.charged_twice, lane.is_over))
+
+
+def test_charges_are_counted_twice_as_they_happen() -> None:
+    view = Counting()
+    findings = run(Options(4, PAYMENTS, form=Form.FUNCTIONS), view)
+    for lane, seen in view.seen.items():
+        counts = [count for count, _ in seen]
+        assert counts == sorted(counts)
+        assert counts[-1] == findings.counts[lane].charged_twice
+    unsafe = view.seen[Lane.UNSAFE]
+    assert any(count > 0 and not over for count, over in unsafe), "seen while the lane is at work"
+    assert view.seen[Lane.RETRYSAFE][-1][0] == 0
+
+
 def test_every_fault_strikes_every_lane_of_functions() -> None:
     view = Watching()
     findings = run(Options(4, PAYMENTS, form=Form.FUNCTIONS), view)

@@ -18,6 +18,7 @@ import pytest
 
 from tests.conftest import require
 from tests.docs.pages import ROOT, write_commands
+from tests.messaging.harnesses.nats import without_stream
 from tests.stores.ageing import mysql_connection
 
 
@@ -109,6 +110,17 @@ async def _without_queues(url: str) -> None:
         groups = ("stock.docs-placed", "mail.docs-placed")
         for queue in ("docs-mail", *groups, *(f"docs-orders.{number}" for number in range(4))):
             await channel.queue_delete(queue)
+
+
+@pytest.fixture
+def nats_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of the test NATS, also as NATS_URL; the stream of the page is not there."""
+    require("nats")
+    url = os.environ["RETRYSAFE_TEST_NATS"]
+    monkeypatch.setenv("NATS_URL", url)
+    with alone_with("nats"):
+        asyncio.run(without_stream(url, "docs"))
+        yield url
 
 
 @pytest.fixture

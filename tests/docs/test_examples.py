@@ -28,6 +28,8 @@ def test_examples_do_what_the_page_says(page: Path, request: pytest.FixtureReque
         request.getfixturevalue("redis_url")
     if "RABBITMQ_URL" in page.read_text(encoding="utf-8"):
         request.getfixturevalue("rabbitmq_url")
+    if "NATS_URL" in page.read_text(encoding="utf-8"):
+        request.getfixturevalue("nats_url")
     if "KAFKA_URL" in page.read_text(encoding="utf-8"):
         request.getfixturevalue("kafka_url")
     if "DYNAMODB_URL" in page.read_text(encoding="utf-8"):

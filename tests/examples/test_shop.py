@@ -17,6 +17,7 @@ import redis
 from tests.conftest import require
 from tests.docs.pages import ROOT
 from tests.messaging.harnesses.kafka import delete
+from tests.messaging.harnesses.nats import without_stream
 
 ORDERS = 60
 ALL_IS_WELL = """\
@@ -81,6 +82,13 @@ def rabbitmq(name: str) -> Iterator[str]:
             await channel.exchange_delete(name)
 
     asyncio.run(remove())
+
+
+def test_on_nats(tmp_path: Path, name: str) -> None:
+    require("nats")
+    url = os.environ["RETRYSAFE_TEST_NATS"]
+    all_is_well(run(tmp_path / "shop", "--broker", url, SHOP_NAME=name))
+    asyncio.run(without_stream(url, name))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from tests.faults.proxies.framing import Direction, Framing, Messages
 from tests.faults.proxies.framing_http import HttpFraming
 from tests.faults.proxies.framing_mysql import LONGEST, MysqlFraming
+from tests.faults.proxies.framing_nats import NatsFraming
 from tests.faults.proxies.framing_postgresql import SSL_REQUEST, PostgresqlFraming
 from tests.faults.proxies.framing_redis import RedisFraming
 
@@ -48,6 +49,20 @@ CONVERSATIONS: dict[str, tuple[Callable[[], Framing], int, Conversation]] = {
             ("<", _pg(b"D", b"N" * 300)),
             ("<", _pg(b"Z", b"T")),
             (">", _pg(b"X")),
+        ],
+    ),
+    "nats": (
+        NatsFraming,
+        4,
+        [
+            ("<", b'INFO {"server_id":"x"}\r\n'),
+            (">", b'CONNECT {"verbose":false}\r\n'),
+            (">", b"PING\r\n"),
+            ("<", b"PONG\r\n"),
+            (">", b"SUB inbox.* 1\r\n"),
+            (">", b"PUB orders inbox.1 7\r\nPING\r\nx\r\n"),
+            ("<", b"HMSG inbox.1 1 12 14\r\nNATS/1.0\r\n\r\nok\r\n"),
+            (">", b"PING\r\n"),
         ],
     ),
     "mysql": (

@@ -20,8 +20,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from retrysafe import Boundary, InProgress, StoreMisconfigured, StoreUnavailable
 from retrysafe.backends.dynamodb.client import _refused
+from retrysafe.backends.dynamodb.requests import Call
 from retrysafe.backends.registry import connect
-from retrysafe.protocol.requests import Call
+from retrysafe.messaging.outbox import Outbox
 from tests.conftest import absent, require
 from tests.faults.helpers import driven, until
 from tests.faults.servers import Cluster, postgresql_programs
@@ -313,6 +314,14 @@ def test_sqlite_in_a_file_that_cannot_be_written(how: str, folder: Path) -> None
     with as_nobody():
         error = refused(SQLITE[how](folder / "shop.db"))
     assert "may not read and write it" in error.detail
+
+
+def test_the_tables_of_an_outbox_in_a_file_that_cannot_be_written(folder: Path) -> None:
+    claimed(f"sqlite:///{folder / 'shop.db'}")
+    for file in folder.iterdir():
+        file.chmod(0o444)
+    with as_nobody(), pytest.raises(StoreMisconfigured, match="may not read and write it"):
+        Outbox(f"sqlite:///{folder / 'shop.db'}", source="/shop")
 
 
 def test_sqlite_that_has_no_file_descriptor_left_is_an_outage(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from fastapi import APIRouter, FastAPI
 from litestar import Litestar, post
 from litestar.testing import TestClient as LitestarClient
 from sqlalchemy import create_engine
@@ -21,7 +23,9 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from retrysafe import Boundary, SchemaOutdated, StoreMisconfigured, StoreUnavailable
+from retrysafe.http.aiohttp import idempotency
 from retrysafe.http.asgi import IdempotencyMiddleware
+from retrysafe.http.fastapi import Idempotency
 from retrysafe.http.litestar import IdempotencyPlugin
 from retrysafe.http.starlette import IdempotencyMiddleware as StarletteMiddleware
 from retrysafe.webhooks.answers import answer_of
@@ -113,6 +117,42 @@ def test_litestar_does_not_start_without_tables(unmigrated: Boundary) -> None:
     with pytest.raises(BaseException) as caught:  # noqa: PT011 - it comes in a group
         LitestarClient(app).__enter__()
     assert "retrysafe migrate --store" in "".join(map(str, leaves_of(caught.value)))
+
+
+@pytest.mark.parametrize("of", ["router", "application"])
+def test_fastapi_with_a_guarded_router_does_not_start_without_tables(of: str, unmigrated: Boundary) -> None:
+    guard = Idempotency(unmigrated, principal="shared")
+    at_start = {of: guard.lifespan}
+    router = APIRouter(route_class=guard.route_class, lifespan=at_start.get("router"))
+    app = FastAPI(lifespan=at_start.get("application"))
+    app.include_router(router)
+    with pytest.raises(SchemaOutdated, match=r"retrysafe migrate --store sqlite:///"):
+        TestClient(app).__enter__()
+
+
+def test_fastapi_migrates_before_its_router_looks(unmigrated: Boundary) -> None:
+    @asynccontextmanager
+    async def migrating(app: Any) -> AsyncIterator[None]:
+        with unmigrated.entrypoint.backend.client().transaction() as opened:
+            opened.handle.execute("CREATE TABLE retrysafe_schema (version INTEGER, name TEXT)")
+            opened.handle.execute("INSERT INTO retrysafe_schema VALUES (99, 'all')")
+        yield
+
+    guard = Idempotency(unmigrated, principal="shared")
+    app = FastAPI(lifespan=migrating)
+    app.include_router(APIRouter(route_class=guard.route_class, lifespan=guard.lifespan))
+    with TestClient(app) as client:
+        assert client.get("/openapi.json").status_code == 200
+
+
+async def test_aiohttp_does_not_start_without_tables(unmigrated: Boundary) -> None:
+    async def check(app: web.Application) -> None:
+        await unmigrated.acheck()
+
+    app = web.Application(middlewares=[idempotency(unmigrated, principal="shared")])
+    app.on_startup.append(check)
+    with pytest.raises(SchemaOutdated, match=r"retrysafe migrate --store sqlite:///"):
+        await web.AppRunner(app).setup()
 
 
 def leaves_of(error: BaseException) -> list[BaseException]:

@@ -12,9 +12,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.backends.memory.store import MemoryStore, Step
 from retrysafe.protocol.records import ClaimRequest, Micros, Ownership, Record, Refusal
-from retrysafe.protocol.requests import Step
 from retrysafe.protocol.transitions import RULES, Transition
 from retrysafe.testing.time_travel import age
 from tests.laboratory.histories import UNKNOWN, Operation

@@ -12,17 +12,25 @@ from typing import ClassVar
 from tests.faults.helpers import ROOT
 from tests.ports import free_port
 
+_SHARED = Path(os.environ.get("RETRYSAFE_SCRATCH") or ROOT / ".services")
+_UNPACKED = ("lib", "server")
+"""Where services have the programs that were downloaded for them."""
+
 
 class OwnBroker:
-    """One node of a service, on free ports."""
+    """One node of a service, on free ports, with the programs of the shared one if they are there."""
 
     service: ClassVar[str]
-    beside: ClassVar[int]
+    beside: ClassVar[int] = 0
     """How many ports it needs beside its first one."""
 
     def __init__(self) -> None:
         directory = tempfile.TemporaryDirectory(prefix=f"retrysafe-{self.service}-", ignore_cleanup_errors=True)
         self._directory, self.home = directory, Path(directory.name) / self.service
+        self.home.mkdir()
+        for programs in _UNPACKED:
+            if (_SHARED / self.service / programs).is_dir():
+                (self.home / programs).symlink_to((_SHARED / self.service / programs).resolve())
         self.port = free_port(self.beside)
         port = {f"RETRYSAFE_{self.service.upper()}_PORT": str(self.port)}
         self._environment = {**os.environ, "RETRYSAFE_SCRATCH": directory.name, **port}
@@ -39,10 +47,6 @@ class OwnBroker:
     def kill(self) -> None:
         """SIGKILL, as a power cut would."""
         self._services("kill")
-
-    def stop(self) -> None:
-        """Let it end in order."""
-        self._services("stop")
 
     def close(self) -> None:
         """Kill it, and remove its directory."""
@@ -69,9 +73,13 @@ class RabbitMQServer(OwnBroker):
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
 
+    def stop(self) -> None:
+        """Let it end in order."""
+        self._services("stop")
+
 
 class KafkaServer(OwnBroker):
-    """A Kafka, which shares the jars of the other one, if they are there."""
+    """A Kafka."""
 
     service = "kafka"
     beside = 1  # the controller
@@ -80,9 +88,12 @@ class KafkaServer(OwnBroker):
     def url(self) -> str:
         return f"kafka://127.0.0.1:{self.port}"
 
-    def start(self) -> None:
-        shared = Path(os.environ.get("RETRYSAFE_SCRATCH") or ROOT / ".services") / self.service / "lib"
-        if shared.is_dir() and not self.home.exists():
-            self.home.mkdir()
-            (self.home / "lib").symlink_to(shared, target_is_directory=True)
-        super().start()
+
+class NatsServer(OwnBroker):
+    """A NATS."""
+
+    service = "nats"
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"

@@ -56,7 +56,7 @@ def test_the_registry_needs_no_library() -> None:
     """As the help of the command line is read where none is installed."""
     source = "import sys\nfrom retrysafe.messaging.brokers import registry\nlist(registry.specs())\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True)
-    assert {"redis", "aio_pika", "botocore", "confluent_kafka"}.isdisjoint(done.stdout.split())
+    assert {"redis", "aio_pika", "botocore", "confluent_kafka", "nats"}.isdisjoint(done.stdout.split())
 
 
 def test_a_library_that_is_missing_is_named_with_its_extra() -> None:
@@ -68,7 +68,8 @@ def test_a_library_that_is_missing_is_named_with_its_extra() -> None:
 @pytest.mark.parametrize("url", ["ftp://localhost", "broker.db", ""])
 def test_a_url_that_no_broker_has_is_refused(url: str) -> None:
     with pytest.raises(
-        ConfigurationError, match="known are kafka://, amqp://, amqps://, redis://, rediss://, sqlite://"
+        ConfigurationError,
+        match="known are kafka://, nats://, tls://, amqp://, amqps://, redis://, rediss://, sqlite://",
     ):
         registry.broker_at(url, name="shop")
 
@@ -84,7 +85,7 @@ def test_a_broker_in_a_file_needs_its_path(url: str) -> None:
     [
         (["--exchange", "orders"], "--exchange is for RabbitMQ; --broker is SQLite"),
         (["--length", "10"], "--length is for Redis Streams; --broker is SQLite"),
-        (["--partitions", "4"], "--partitions is for RabbitMQ and Redis Streams; --broker is SQLite"),
+        (["--partitions", "4"], "--partitions is for NATS, RabbitMQ and Redis Streams; --broker is SQLite"),
     ],
 )
 def test_an_option_of_another_broker_is_refused(

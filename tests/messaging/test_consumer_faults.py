@@ -28,14 +28,15 @@ from tests.messaging.applying import applying
 from tests.messaging.harnesses import bench
 from tests.messaging.harnesses.base import PARTITIONS
 from tests.messaging.harnesses.kafka import KafkaBench
+from tests.messaging.harnesses.nats import NatsBench
 from tests.messaging.harnesses.rabbitmq import RabbitMQBench
 from tests.messaging.harnesses.redis_streams import RedisBench
-from tests.messaging.own_brokers import RabbitMQServer
+from tests.messaging.own_brokers import NatsServer, RabbitMQServer
 from tests.proving.effort import chance_of, effort
 
-AnyBench = KafkaBench | RabbitMQBench | RedisBench
+AnyBench = KafkaBench | NatsBench | RabbitMQBench | RedisBench
 KINDS: tuple[Kind, ...] = ("before", "after", "mid-message")
-REMOTE = ("kafka", "rabbitmq", "redis")
+REMOTE = ("kafka", "nats", "rabbitmq", "redis")
 
 
 @pytest.fixture(params=REMOTE)
@@ -124,12 +125,17 @@ async def test_an_ack_that_cannot_be_told_raises_nothing(broker: AnyBench) -> No
 # ---------------------------------------------------------------- brokers that die
 
 
-@pytest.fixture(params=["rabbitmq", "redis"])  # Kafka is killed in the pipeline
+@pytest.fixture(params=["nats", "rabbitmq", "redis"])  # Kafka is killed in the pipeline
 async def mortal(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Any, AnyBench]]:
     """A broker of the test's own."""
     require(request.param)
     settings = ("--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction")
-    server: Any = RabbitMQServer() if request.param == "rabbitmq" else Server(*settings)
+    own: dict[str, Callable[[], Any]] = {
+        "nats": NatsServer,
+        "rabbitmq": RabbitMQServer,
+        "redis": lambda: Server(*settings),
+    }
+    server = own[request.param]()
     try:
         async with bench(request.param, server.url) as made:
             yield server, made

@@ -268,8 +268,39 @@ async def test_a_window_shorter_than_the_broker_redelivers_is_refused(world: Wor
         Subscription(broker.consumer("orders", redelivery_window=7 * 86400), handle)
     Subscription(broker.consumer("orders", redelivery_window=3600), handle)
     assert world.names() == []
-    Subscription(broker.consumer("orders"), handle)
+    unknown = Subscription(broker.consumer("orders"), handle)
+    for _ in range(2):
+        await unknown.arun_once()
     assert world.names() == ["retention_unknown"]
+
+
+@ONE
+@pytest.mark.fault(57)
+@pytest.mark.parametrize("forever", [True, False])
+async def test_a_window_that_is_read_from_the_broker_is_checked_before_anything_is_handled(
+    world: World, forever: bool
+) -> None:
+    handled: list[InboxMessage] = []
+    handle = world.inbox(window="24h").handler("stock")(handled.append)
+    broker = MemoryBroker()
+
+    class Reads(Recording):
+        read: float | None = None
+
+        @property
+        def redelivery_window(self) -> float | None:
+            return self.read
+
+        async def receive(self, most: int, wait: float, /) -> Sequence[Delivery]:
+            self.read = 7 * 86400.0
+            return await super().receive(most, wait)
+
+    await broker.apublisher().publish([envelope("0")])
+    subscription = Subscription(Reads(broker), handle)
+    with pytest.raises(ConfigurationError, match="for 168 h"):
+        async with asyncio.timeout(20):
+            await (subscription.arun_forever() if forever else subscription.arun_once())
+    assert (handled, world.names()) == ([], [])
 
 
 @ONE

@@ -183,6 +183,47 @@ def test_the_log_wants_what_its_level_takes(level: int) -> None:
     observer = LoggingObserver(log.logger)
     for name, meaning in EVENTS.items():
         assert observer.is_enabled(name) == (meaning.level >= level)
+    assert observer.takes_details() == (level < logging.WARNING)
+
+
+class Sparing(Choosy):
+    """Takes every event, or warnings and errors only."""
+
+    def __init__(self) -> None:
+        super().__init__(*EVENTS)
+        self.details = False
+
+    def takes_details(self) -> bool:
+        return self.details
+
+
+def test_who_takes_no_details_of_an_attempt_is_told_of_its_warnings() -> None:
+    sparing = Sparing()
+    boundary = Boundary("x", store="memory://", observers=[sparing])
+    with boundary.claim("k", payload=1):
+        pass
+    with pytest.raises(KeyReused), boundary.claim("k", payload=2):
+        pytest.fail("not to be run")
+    assert [event.name for event in sparing.seen] == ["mismatch"]
+    sparing.details = True
+    with boundary.claim("other"):
+        sparing.details = False  # it is asked when an attempt begins
+    with boundary.claim("other"):
+        pass
+    assert [event.name for event in sparing.seen[1:]] == [
+        "received", "store_request", "started", "store_request", "completed",
+    ]  # fmt: skip
+    boundary.close()
+
+
+def test_all_are_told_of_what_one_takes() -> None:
+    sparing, other = Sparing(), Choosy("received", "completed")
+    boundary = Boundary("x", store="memory://", observers=[sparing, other])
+    with boundary.claim("k"):
+        pass
+    assert [event.name for event in other.seen] == ["received", "completed"]
+    assert {"started", "completed"} <= {event.name for event in sparing.seen}, "who is told of one is told of all"
+    boundary.close()
 
 
 class Watching:

@@ -43,6 +43,7 @@ from retrysafe.protocol.events import Event
 from retrysafe.protocol.outcomes import ModeKind
 from tests.faults.helpers import forever
 from tests.observing.telemetry import Telemetry, Works, apart
+from tests.programs.script import want
 
 EFFECTS = pytest.mark.parametrize("effects", ["keyed", "external", "transactional"])
 
@@ -204,7 +205,7 @@ async def test_an_end_that_the_store_did_not_answer_is_told_as_such() -> None:
     told: list[bool] = []
     silent: Any = Silent()
     observers = Observers([lambda event: told.append(event.fields["answered"])])
-    timed = Timed(silent, AttemptEvents(observers, "", "", b"", ""))
+    timed = Timed(silent, AttemptEvents(observers, want(), True))
     nothing: Any = None
     assert timed.settle(nothing, nothing, None, failing=False) is Settled.UNANSWERED
     assert await timed.asettle(nothing, nothing, None, failing=False) is Settled.UNANSWERED

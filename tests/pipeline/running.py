@@ -8,18 +8,21 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 
+from tests.messaging.harnesses.base import Place
 from tests.messaging.own_brokers import OwnBroker
 from tests.pipeline import books, roles
 from tests.pipeline.books import Audit
 from tests.pipeline.brokers import GROUP, KINDS, broker, place
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-PRELOADED = ["tests.pipeline.roles", "psycopg", "asyncpg", "aio_pika", "redis.asyncio", "confluent_kafka"]
+PRELOADED = ["tests.pipeline.roles", "psycopg", "asyncpg", "aio_pika", "redis.asyncio", "confluent_kafka", "nats"]
+SETTLING = 15.0
+"""Seconds in which what is left must be settled."""
 EACH = 3
 """How many relays, and how many inboxes."""
 PATIENCE = 60.0
@@ -53,6 +56,8 @@ class Run:
 
     def __str__(self) -> str:
         killed = f"{self.kills['relay']} relays and {self.kills['inventory']} inboxes killed"
+        if self.broker_kills:
+            killed += ", and the broker"
         return (
             f"{self.kind}: {self.orders} orders in {self.seconds:.0f} s ({self.orders / self.seconds:.0f}/s), {killed}"
         )
@@ -126,6 +131,7 @@ async def perform(run: Run) -> Audit:
                 over.set()
                 await taking
                 await killing  # to its end: a thread that kills is not cancelled
+            await _until_settled(harness.left, at)
             await asyncio.to_thread(six.end)
         run.seconds = time.monotonic() - began
         run.left = await harness.left(at)
@@ -149,6 +155,14 @@ async def _kill(six: Six, run: Run, chance: random.Random, over: asyncio.Event) 
         if run.applied > last:  # else a slow machine would do nothing but start processes
             last = run.applied
             await asyncio.to_thread(six.kill_one, chance)
+
+
+async def _until_settled(left: Callable[[Place], Awaitable[int]], at: Place) -> None:
+    """Wait until what was handed out again is settled: what a killed process had comes after its lease."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SETTLING):
+            while await left(at):  # noqa: ASYNC110 - the broker tells nobody
+                await asyncio.sleep(0.2)
 
 
 async def _until_applied(six: Six, run: Run, killing: asyncio.Future[None]) -> None:

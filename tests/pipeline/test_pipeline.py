@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.conftest import require
-from tests.messaging.own_brokers import KafkaServer
+from tests.messaging.own_brokers import KafkaServer, NatsServer, OwnBroker
 from tests.pipeline import books
 from tests.pipeline.books import Audit, audit, database, take_orders
 from tests.pipeline.brokers import KINDS
@@ -40,14 +40,17 @@ async def test_every_order_is_applied_once_and_in_order_whoever_is_killed(kind: 
 
 @pytest.mark.fault(7, 9, 50, 51)
 @pytest.mark.prove
-async def test_every_order_is_applied_once_and_in_order_although_the_broker_is_killed_too(postgresql: str) -> None:
-    """On a Kafka of the test's own, which is killed and started again in the middle."""
-    require("kafka")
-    orders = effort(500, 20_000)
-    server = await asyncio.to_thread(KafkaServer)
+@pytest.mark.parametrize(("own", "orders"), [(KafkaServer, 500), (NatsServer, ORDERS)])
+async def test_every_order_is_applied_once_and_in_order_although_the_broker_is_killed_too(
+    postgresql: str, own: type[OwnBroker], orders: int
+) -> None:
+    """On a broker of the test's own, which is killed and started again in the middle."""
+    require(own.service)
+    orders = effort(orders, 20_000)
+    server = await asyncio.to_thread(own)
     try:
         with database(postgresql) as url:
-            run = Run("kafka", server.url, url, orders, every=effort(0.5, 1.0), seed=1, server=server)
+            run = Run(own.service, server.url, url, orders, every=effort(0.5, 1.0), seed=1, server=server)
             found = await perform(run)
     finally:
         await asyncio.to_thread(server.close)

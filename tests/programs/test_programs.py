@@ -395,7 +395,7 @@ def test_a_lease_that_cannot_be_renewed_costs_the_others_nothing() -> None:
     now = clock()
     for held in claims:
         observers = Observers([lambda event, held=held: told[held.key].append(event.name)])
-        lease = Lease(held, now, AttemptEvents(observers, "", "", held.key, ""))
+        lease = Lease(held, now, AttemptEvents(observers, want()._replace(key=held.key), True))
         beats.new[lease] = lease
     beats.looks_at = now
     beats.look(now)

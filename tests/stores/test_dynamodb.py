@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from retrysafe.backends.dynamodb.requests import Answer
 from retrysafe.backends.dynamodb.store import MARGIN, STORED_AS, DynamodbStore, size_of
 from retrysafe.backends.dynamodb.table import Table
 from retrysafe.errors import SchemaOutdated
 from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Finding, Ownership, Record
-from retrysafe.protocol.requests import Answer, Ask
+from retrysafe.protocol.requests import Ask
 
 SECOND = 1_000_000
 NOW = 1_800_000_000 * SECOND

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, assert_type
+
+import asyncpg
+import redis
+from psycopg_pool import ConnectionPool
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from retrysafe import (
     Boundary,
@@ -71,6 +78,22 @@ telemetry: Observer = OpenTelemetryObserver()
 watch: Watch = OpenTelemetryObserver().watch(Event("received", "b", "o", "k", "a", {}))
 codec: Codec = Raw()
 json_codec: Codec = JSONCodec()
+
+
+def stores(engine: Engine, sessions: async_sessionmaker[AsyncSession], pool: asyncpg.Pool, tables: Any) -> None:
+    for store in ("default", "memory://"):
+        Boundary("text", store=store)
+    Boundary("engine", store=engine)
+    Boundary("sessions", store=sessions)
+    Boundary("psycopg", store=ConnectionPool("", open=False))
+    Boundary("asyncpg", store=pool)
+    Boundary("redis", store=redis.Redis())
+    Boundary("dynamodb", store=tables)
+    Boundary("layered", store=layered("redis://localhost/0", "sqlite:///shop.db", name="shop"))
+    Boundary("wrong", store=5)  # type: ignore[arg-type]
+    Boundary("nothing", store=None)  # type: ignore[arg-type]
+    Boundary("path", store=Path("shop.db"))  # type: ignore[arg-type]
+
 
 charges = Boundary(
     "charges",

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from retrysafe.backends import migrations
 from retrysafe.backends.cache import ReadThroughCache
 from retrysafe.backends.driver import arun, run
+from retrysafe.backends.migrations import on_demand as tables
 from retrysafe.backends.wakeups import Wakeups
-from retrysafe.errors import ConfigurationError
+from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.locks import ProcessLock
 from retrysafe.protocol import migrating
 from retrysafe.protocol.client import AsyncClient, AsyncExecutor, AsyncListener, Client, Executor, Hearing, Listener
@@ -77,6 +78,7 @@ class Backend:
         listening: Callable[[Callable[[bytes], None]], Listener] | None = None,
         alistening: Callable[[Callable[[bytes], None]], AsyncListener] | None = None,
         migrates_itself: bool = False,
+        on_demand: Callable[[], Client] | None = None,
         immediate: bool = False,
         alias: str | None = None,
         migrate_with: str | None = None,
@@ -108,6 +110,9 @@ class Backend:
         """Other backends, and whether they have turned out to be the same database."""
         self._migrate_with = migrate_with or f"retrysafe migrate --store {address}"
         self._async_with = async_with
+        self._on_demand = on_demand
+        """Makes a sync client for tables that are made when they are first asked for; None: `migrate` makes all."""
+        self._provided: set[str] = set()
         self._sync = sync
         self._asynchronous = asynchronous
         self._pulse = pulse or sync
@@ -371,11 +376,56 @@ class Backend:
         self.warnings += [finding for finding in findings if finding.level == "warn"]
         self._checked.add(os.getpid())
 
+    def prepare(self) -> None:
+        """Bring a store up to date that migrates itself; features have their tables when they are asked for."""
+        if self._on_demand is None:
+            self.migrate()
+        else:
+            self._prepare(whole=False)
+
+    def _prepare(self, *, whole: bool) -> list[Migration]:
+        assert self._on_demand is not None
+        with closing(self._on_demand()) as client:
+            if run(self._is_up_to_date(None), client):
+                return []
+            with client.transaction() as opened:
+                return run(tables.prepare(self._sql(), whole=whole), opened.execute)
+
+    def provide(self, feature: str) -> list[Migration]:
+        """Make the tables of a feature, "outbox" or "inbox", where that is left to its first use; return what was done.
+
+        Without effect on a store whose tables are made by `migrate` alone.
+        """
+        if self._on_demand is None or feature in self._provided:
+            return []
+        made: list[Migration] = []
+        with closing(self._on_demand()) as client:
+            present = run(tables.is_present(feature), client)
+            if not present:
+                made = self._made_tables(feature, client)
+        if present or made:
+            self._provided.add(feature)
+        return made
+
+    def _made_tables(self, feature: str, client: Client) -> list[Migration]:
+        try:
+            with client.transaction() as opened:
+                return run(tables.provide(self._sql(), feature), opened.execute)
+        except StoreUnavailable as error:
+            raise StoreUnavailable(
+                f"{error.detail}. The tables of the {feature} are made when it is first used, on a connection of its "
+                "own, and that waits for every transaction that writes to the file. Make the object before a "
+                f"transaction begins, or make all tables when you deploy:  {self._migrate_with}",
+                unsent=error.unsent,
+            ) from error
+
     def migrate(self, partitions: int | None = None) -> list[Migration]:
         """Apply the missing migrations, with the records in so many ``partitions``; return them."""
         if partitions is None and isinstance(self.store, CreatedStore):
             return run(self.store.create(), self.client())
         chosen = self._chosen(partitions)
+        if self._on_demand is not None:
+            return self._migrate_file()
         if run(self._is_up_to_date(partitions), self.client()):
             return []
         with self.client().transaction() as opened:
@@ -386,10 +436,16 @@ class Backend:
         if partitions is None and isinstance(self.store, CreatedStore):
             return await arun(self.store.create(), self.aclient())
         chosen = self._chosen(partitions)
+        if self._on_demand is not None:
+            return self._migrate_file()
         if await arun(self._is_up_to_date(partitions), self.aclient()):
             return []
         async with self.aclient().transaction() as opened:
             return await arun(self._migration(chosen), opened.execute)
+
+    def _migrate_file(self) -> list[Migration]:
+        """Make all tables of a file, also of features that were never asked for."""
+        return self._prepare(whole=True) + [made for feature in tables.FEATURES for made in self.provide(feature)]
 
     def _chosen(self, partitions: int | None) -> tuple[Migration, ...]:
         if partitions is None:

@@ -117,11 +117,12 @@ async def arun(
 
 def restarting(transact: Callable[[], R]) -> R:
     """Run a transaction of ours, which contains nothing of a handler's, again while the database asks for that."""
-    refusals = _Refusals(RESTART, PATIENCE)
+    refusals: _Refusals | None = None
     while True:
         try:
             return transact()
         except RetryTransaction as error:
+            refusals = refusals or _Refusals(RESTART, PATIENCE)
             pause = refusals.pause(transact, error)
             if pause is None:
                 raise
@@ -130,11 +131,12 @@ def restarting(transact: Callable[[], R]) -> R:
 
 async def arestarting(transact: Callable[[], Awaitable[R]]) -> R:
     """`restarting` for async code."""
-    refusals = _Refusals(RESTART, PATIENCE)
+    refusals: _Refusals | None = None
     while True:
         try:
             return await transact()
         except RetryTransaction as error:
+            refusals = refusals or _Refusals(RESTART, PATIENCE)
             pause = refusals.pause(transact, error)
             if pause is None:
                 raise

@@ -51,7 +51,7 @@ def connect(store: object, *, migrate: bool = True) -> Backend:
             _shared[identity] = (made, store)  # keeping the object keeps its id its own
         backend = _shared[identity][0]
     if backend.migrates_itself and migrate:
-        backend.migrate()
+        backend.prepare()
         backend.migrates_itself = False
     return backend
 

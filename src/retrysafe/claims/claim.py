@@ -45,7 +45,7 @@ from retrysafe.protocol.transitions import RULES
 
 MOST_RESTARTS = 5
 """How often a whole transaction of ours is run again because the database asks for it."""
-_BEGINNINGS = {EffectiveState.ABSENT: "started", EffectiveState.RELEASED: "started", EffectiveState.LAPSED: "takeover"}
+_BEGINNINGS = {EffectiveState.RELEASED: "started", EffectiveState.LAPSED: "takeover"}
 
 
 def current() -> Claim:
@@ -374,13 +374,12 @@ class Claim:
             settings.emit("passed", self.operation, b"", "")
             return None
         if settings.observers.present:
-            about = {"effects": settings.effects, "store": settings.backend.kind}
-            self._events = settings.observers.begin(settings.name, self.operation, request.key, request.attempt, about)
+            self._events = settings.observers.begin(request, settings.backend.kind)
         if self._tx is None and not nested:
             mode: ClaimMode = self._plan.lease_mode or OwnTransaction(settings.backend)
         else:
             mode = self._mode_inside(request.key)
-        if self._events is not UNOBSERVED and self._events.is_enabled("store_request"):
+        if self._events.detailed and self._events.is_enabled("store_request"):
             mode = Timed(mode, self._events)
         self._mode = mode
         return mode
@@ -424,10 +423,16 @@ class Claim:
             tell_warnings(settings.backend, self._events)
         if isinstance(outcome, Won):
             self._held = HeldClaim(self, settings, mode, request, outcome.held, self._claimed_at, self._events)
-            if self._events is not UNOBSERVED:
+            if self._events.detailed or outcome.seen is not None:
                 self._tell_beginning(outcome)
             return None
         decision, record, refused = outcome
+        if decision is Decision.REPLAY and record is not None:
+            self._result = stored_result(settings, request, record, self._annotation, self._events)
+            self.replayed = True
+            if self._events.detailed:
+                self._events.emit("replayed")
+            return None
         if refused is not None:
             self._events.emit("quota_refused", limit=refused.limit, retry_after=refused.retry_after)
             raise QuotaExceeded(limit=refused.limit, retry_after=refused.retry_after)
@@ -437,17 +442,10 @@ class Claim:
             return self._waiting.pause(record, helps=mode.waits)
         if decision is Decision.DOUBT and settings.probe is not None:
             return record
-        if decision is not Decision.REPLAY:
-            raise refusal(settings, request, decision, record, self._events)
-        self._result = stored_result(settings, request, record, self._annotation, self._events)
-        self.replayed = True
-        if self._events is not UNOBSERVED:
-            self._events.emit("replayed")
-        return None
+        raise refusal(settings, request, decision, record, self._events)
 
     def _tell_beginning(self, won: Won) -> None:
-        before = EffectiveState.ABSENT if won.seen is None else won.seen.effective_state
-        name = _BEGINNINGS.get(before, "reclaimed")
+        name = "started" if won.seen is None else _BEGINNINGS.get(won.seen.effective_state, "reclaimed")
         self._events.emit(name, token=won.held.token, attempts=won.record.attempts)
 
     def _renewing(self) -> Steps[tuple[set[Ownership], float]]:
@@ -519,7 +517,7 @@ class Claim:
         except BaseException as raised:
             self._over(raised)
             raise
-        if self._events is not UNOBSERVED:
+        if self._events.detailed:
             self._events.close(error)
 
     async def __aexit__(
@@ -534,7 +532,7 @@ class Claim:
         except BaseException as raised:
             self._over(raised)
             raise
-        if self._events is not UNOBSERVED:
+        if self._events.detailed:
             self._events.close(error)
 
     async def _aend(self, held: HeldClaim, error: BaseException | None) -> None:

@@ -10,12 +10,12 @@ from retrysafe.claims.deferred import Deferred
 from retrysafe.claims.encryption import Bound, sealed
 from retrysafe.claims.lease import Lease, LoopHeartbeat, ThreadHeartbeat
 from retrysafe.claims.modes import ClaimMode, Settled
-from retrysafe.claims.observers import UNOBSERVED, AttemptEvents
+from retrysafe.claims.observers import AttemptEvents
 from retrysafe.claims.outcome import NO_SIGNALS, HandlerSignals, WorkOutcome, end_of
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import InProgress, LeaseLost, OutcomeUnknown, RetryTransaction
 from retrysafe.protocol.exception_groups import unwrapped
-from retrysafe.protocol.outcomes import Answered, Ending, ModeKind
+from retrysafe.protocol.outcomes import Answered, ModeKind
 from retrysafe.protocol.procedures import settle
 from retrysafe.protocol.records import ClaimRequest, Ownership
 from retrysafe.protocol.transitions import RULES, Transition
@@ -125,7 +125,9 @@ class HeldClaim(Lease):
         backend = self._settings.backend
         if backend.warnings or backend.near is not None or backend.wakeups.waiting:
             self._announce()
-        if settled is Settled.UNANSWERED:
+        if settled is Settled.RECORDED and outcome.settlement.event is not None:
+            _tell_recorded(self.events, signals, outcome, error)
+        elif settled is Settled.UNANSWERED:
             assert self.heartbeat is not None
             self.heartbeat.carry(self._deferred(signals, outcome, error))
             self.events.emit("settle_deferred", ending=outcome.ending.name.lower())
@@ -133,10 +135,8 @@ class HeldClaim(Lease):
             self._lost(error)
         elif settled is Settled.DOUBTED:
             self.events.emit("unknown", error_type=_cause(signals, error or outcome.unencodable))
-        elif settled is Settled.BROKEN or outcome.settlement.event is None:
+        else:
             self.events.emit("rolled_back", error_type=_cause(signals, error or outcome.unencodable))
-        elif self.events is not UNOBSERVED:
-            _tell_recorded(self.events, signals, outcome, error)
         if outcome.unencodable is not None:
             raise outcome.unencodable
         if error is not None and self._can_restart(settled, error):
@@ -170,7 +170,7 @@ class HeldClaim(Lease):
         settings, request, event = self._settings, self._request, outcome.settlement.event
         assert event is not None
         ownership, stored = self._ownership_of(signals), outcome.stored
-        events = AttemptEvents(settings.observers, settings.name, request.operation, request.key, request.attempt)
+        events = AttemptEvents(settings.observers, request, self.events.detailed)
 
         def conclude(done: bool | None) -> None:
             settings.backend.wakeups.wake(request.key)
@@ -199,12 +199,12 @@ def _tell_recorded(
     events: AttemptEvents, signals: HandlerSignals, outcome: WorkOutcome, error: BaseException | None
 ) -> None:
     event = outcome.settlement.event
-    if outcome.ending is Ending.UNENCODABLE:
+    assert event is not None
+    if outcome.unencodable is not None:
         events.emit("result_withheld")
-    elif event is Transition.COMPLETE:
+    elif event not in _ENDS:
         events.emit("completed")
     else:
-        assert event is not None
         events.emit(_ENDS[event], error_type=_cause(signals, signals.failure or error))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.protocol import keys
 from retrysafe.protocol.events import Event, Observer, Watch
+from retrysafe.protocol.records import ClaimRequest
 
 if TYPE_CHECKING:
     import logging
@@ -259,6 +260,10 @@ class LoggingObserver:
         """Whether the log takes the level of events of this name."""
         return self._log.isEnabledFor(EVENTS[name].level)
 
+    def takes_details(self) -> bool:
+        """Whether the log takes any events that are no warnings."""
+        return self._log.isEnabledFor(INFO)
+
     def __call__(self, event: Event, /) -> None:
         """Log it, if the log takes its level."""
         meaning = EVENTS[event.name]
@@ -288,12 +293,13 @@ def _shown(value: object) -> str:
 class Observers:
     """The observers of a boundary, or of one attempt, called in order. An error of one is logged."""
 
-    __slots__ = ("_each", "_watches", "_watching", "present")
+    __slots__ = ("_details", "_each", "_watches", "_watching", "present")
 
     def __init__(self, observers: Iterable[Observer], watches: Iterable[Watch] = ()) -> None:
         self._each: tuple[tuple[Observer, Callable[[str], bool] | None], ...] = tuple(
             (observer, getattr(observer, "is_enabled", None)) for observer in observers
         )
+        self._details = tuple(_takes_details_of(observer) for observer, _ in self._each)
         self.present = bool(self._each)
         """Whether there is any."""
         self._watches = tuple(watches)
@@ -323,19 +329,28 @@ class Observers:
             except Exception:  # noqa: BLE001 - it is logged, and must not stop the work
                 _failed(name)
 
-    def begin(
-        self, boundary: str, operation: str, key: bytes, attempt: str, fields: Mapping[str, Any]
-    ) -> AttemptEvents:
+    def begin(self, request: ClaimRequest, store: str) -> AttemptEvents:
         """Tell that an attempt begins, and return what tells the rest: a watch stands for the observer that gave it."""
-        if not self._each:
-            return UNOBSERVED
+        if not self._takes_details():
+            return AttemptEvents(self, request, False)
+        boundary, operation, key, attempt = request.boundary, request.operation, request.key, request.attempt
+        fields = {"effects": request.effects, "store": store}
         told = self
         if self._watching:
             received = Event("received", boundary, operation, keys.redact(key), attempt, fields)
             watches: list[Watch] = []
             told = Observers([_watched(observer, received, watches) for observer, _ in self._each], watches)
         told.emit("received", boundary, operation, key, attempt, fields)
-        return AttemptEvents(told, boundary, operation, key, attempt)
+        return AttemptEvents(told, request, True)
+
+    def _takes_details(self) -> bool:
+        for takes in self._details:
+            try:
+                if takes():
+                    return True
+            except Exception:  # noqa: BLE001 - as above
+                _failed("the beginning of an attempt")
+        return False
 
     def close(self, error: BaseException | None) -> None:
         """The attempt is over, and left by ``error``."""
@@ -349,14 +364,13 @@ class Observers:
 class AttemptEvents:
     """Tells the observers what becomes of one attempt. It does not know the claim, whose parts keep it."""
 
-    __slots__ = ("_attempt", "_boundary", "_key", "_observers", "_operation")
+    __slots__ = ("_observers", "_request", "detailed")
 
-    def __init__(self, observers: Observers, boundary: str, operation: str, key: bytes, attempt: str) -> None:
+    def __init__(self, observers: Observers, request: ClaimRequest | None, detailed: bool) -> None:
         self._observers = observers
-        self._boundary = boundary
-        self._operation = operation
-        self._key = key
-        self._attempt = attempt
+        self._request = request
+        self.detailed = detailed
+        """Whether any observer takes more than warnings and errors; if not, none watches the attempt either."""
 
     def is_enabled(self, name: str) -> bool:
         """Whether any observer has a use for events of this name."""
@@ -364,15 +378,22 @@ class AttemptEvents:
 
     def emit(self, name: str, /, **fields: Any) -> None:
         """Tell them of an event."""
-        self._observers.emit(name, self._boundary, self._operation, self._key, self._attempt, fields)
+        request = self._request
+        if request is not None and (self.detailed or EVENTS[name].level >= WARNING):
+            self._observers.emit(name, request.boundary, request.operation, request.key, request.attempt, fields)
 
     def close(self, error: BaseException | None) -> None:
         """The attempt is over, and left by ``error``."""
         self._observers.close(error)
 
 
-UNOBSERVED = AttemptEvents(Observers(()), "", "", b"", "")
+UNOBSERVED = AttemptEvents(Observers(()), None, False)
 """The events of attempts that have no observer, and of calls without a key."""
+
+
+def _takes_details_of(observer: Observer) -> Callable[[], bool]:
+    takes: Callable[[], bool] | None = None if hasattr(observer, "watch") else getattr(observer, "takes_details", None)
+    return takes or (lambda: True)
 
 
 def _failed(name: str) -> None:

@@ -93,7 +93,7 @@ NO_SIGNALS = HandlerSignals()
 """The signals of a handler that gave none."""
 
 
-_COMPLETED = Settlement(Transition.COMPLETE)
+_RETURNED = (Ending.RETURNED, Settlement(Transition.COMPLETE))
 
 
 class WorkOutcome(NamedTuple):
@@ -114,7 +114,7 @@ def end_of(
     annotation: Any,
 ) -> WorkOutcome:
     """Judge the end of a block that raised ``error``, or None and left ``result``."""
-    ending, settlement = Ending.RETURNED, _COMPLETED
+    ending, settlement = _RETURNED
     if error is not None or signals is not NO_SIGNALS:
         judged = _judged(signals, error, mode, settings)
         if isinstance(judged, WorkOutcome):

@@ -206,6 +206,11 @@ def _flag(option: Option) -> str:
     return f"--{option.name.replace('_', '-')}"
 
 
+def _listed(titles: list[str]) -> str:
+    *others, last = titles
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 def _publisher(options: argparse.Namespace, backend: Backend) -> Any:
     if options.publisher:
         return _loaded(options.publisher)
@@ -215,7 +220,7 @@ def _publisher(options: argparse.Namespace, backend: Backend) -> Any:
     spec = registry.spec_of(url)
     for option, titles in _broker_options().items():
         if option not in spec.options and getattr(options, option.name) != option.default:
-            raise ConfigurationError(f"{_flag(option)} is for {' and '.join(titles)}; --broker is {spec.title}.")
+            raise ConfigurationError(f"{_flag(option)} is for {_listed(titles)}; --broker is {spec.title}.")
     given = {option.name: getattr(options, option.name) for option in spec.options}
     return spec.load(spec.publisher)(url, asynchronous=backend.serves_async, **given)
 

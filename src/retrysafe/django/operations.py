@@ -9,6 +9,7 @@ from django.db import router
 from django.db.migrations.operations.base import Operation
 
 from retrysafe.backends import migrations
+from retrysafe.backends.migrations import on_demand
 
 
 class Schema(Operation):
@@ -29,12 +30,16 @@ class Schema(Operation):
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         """Apply the version, unless it is there already."""
-        if self._is_meant(app_label, schema_editor) and not self._is_there(schema_editor):
+        if not self._is_meant(app_label, schema_editor):
+            return
+        _complete(schema_editor)
+        if _version(schema_editor) < self.version:
             _execute(schema_editor, migrations.forward(schema_editor.connection.vendor, self.version))
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         """Undo the version."""
         if self._is_meant(app_label, schema_editor):
+            _complete(schema_editor)
             _execute(schema_editor, migrations.backward(schema_editor.connection.vendor, self.version))
 
     def _is_meant(self, app_label: str, schema_editor: Any) -> bool:
@@ -42,18 +47,27 @@ class Schema(Operation):
         known = connection.vendor in migrations.dialects()
         return known and router.allow_migrate(connection.alias, app_label, model_name="record")
 
-    def _is_there(self, schema_editor: Any) -> bool:
-        """Whether `retrysafe migrate` was here before."""
-        connection = schema_editor.connection
-        if schema_editor.collect_sql or "retrysafe_schema" not in connection.introspection.table_names():
-            return False
-        with connection.cursor() as cursor:
-            cursor.execute(migrations.VERSION)
-            return bool((cursor.fetchone()[0] or 0) >= self.version)
-
     def describe(self) -> str:
         """What `migrate --plan` shows."""
         return f"Bring retrysafe's schema to version {self.version}"
+
+
+def _version(schema_editor: Any) -> int:
+    """The version that `retrysafe migrate` or a boundary has brought the database to; 0 for SQL that is collected."""
+    connection = schema_editor.connection
+    if schema_editor.collect_sql or "retrysafe_schema" not in connection.introspection.table_names():
+        return 0
+    with connection.cursor() as cursor:
+        cursor.execute(migrations.VERSION)
+        return int(cursor.fetchone()[0] or 0)
+
+
+def _complete(schema_editor: Any) -> None:
+    """Make the tables that a boundary leaves to their first use, so that every version can be applied and undone."""
+    connection = schema_editor.connection
+    if connection.vendor == "sqlite":
+        found = connection.introspection.table_names()
+        _execute(schema_editor, on_demand.completing(found, _version(schema_editor)))
 
 
 def _execute(schema_editor: Any, statements: Iterable[str]) -> None:

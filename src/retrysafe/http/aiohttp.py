@@ -11,10 +11,8 @@ from collections.abc import Awaitable, Callable, Container, Iterator
 from contextlib import closing
 from typing import Any, Unpack
 
-from aiohttp import web
-from multidict import CIMultiDict
-
 from retrysafe.boundary import Boundary
+from retrysafe.extras import NeedsExtra
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.conditional import Version, evaluate
@@ -25,6 +23,10 @@ from retrysafe.http.principals import Principal, afind
 from retrysafe.http.problems import Refusal
 from retrysafe.http.security import refuse_without_principal, secured
 from retrysafe.http.unary import Exchange
+
+with NeedsExtra("aiohttp", "aiohttp", "multidict"):
+    from aiohttp import web
+    from multidict import CIMultiDict
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

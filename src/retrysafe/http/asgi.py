@@ -20,7 +20,7 @@ from retrysafe.http.bodies import Body
 from retrysafe.http.commit_guard import Phase, Watch, watch
 from retrysafe.http.exchange import Capture
 from retrysafe.http.guard import Guard
-from retrysafe.http.messages import Request, Response
+from retrysafe.http.messages import Request, Response, as_sent
 from retrysafe.http.nested import OUTER
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import Principal, afind
@@ -36,7 +36,7 @@ Whose = Callable[[Scope], Awaitable[object]]
 """Finds the principal of a request."""
 
 HELD = "retrysafe.exchange"
-"""Where the scope of a guarded request has its `Exchange`."""
+"""Where the scope of a guarded request has its `Exchange`; None for one that passes, because it needs no key."""
 _REMOVED = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
 """Extensions by which a response could pass around us."""
 _GONE = (OSError, RuntimeError)
@@ -68,9 +68,9 @@ class IdempotencyMiddleware:
         principal: Principal | None = None,
         **options: Unpack[Options],
     ) -> None:
-        boundary.entrypoint.refuse_bound_to_threads()
         self.app = app
         self.guard = Guard(boundary, options, principal)
+        boundary.entrypoint.refuse_bound_to_threads()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -147,7 +147,7 @@ async def guarded(guard: Guard, app: App, scope: Scope, receive: Receive, send: 
         await app(scope, receive, send)
         return
     request = request_of(scope)
-    held = scope.get(HELD)
+    held = scope.setdefault(HELD, None)
     if (held is not None or nested.AROUND.get() is not None) and nested.is_inside(guard, request, held):
         await app(scope, receive, send)
         return
@@ -283,9 +283,10 @@ class Exchange:
         """Claim the key, and run the application, again if its transaction must be; or answer in its place."""
         restarts = 0
         self._scope = scope
+        inner: Scope = {}
         while True:
-            inner = self._scope_of(scope)
             if deferred or await self._begin(whose):
+                inner = self._scope_of(scope)
                 await self._run(app, inner)
             if not isinstance(self._instead, RetryTransaction) or self._sent or self.tried is None:
                 break
@@ -474,8 +475,7 @@ class Exchange:
             return
         if capture.status:
             raise RuntimeError("The application began a second response.")
-        headers = tuple([(bytes(name).lower(), bytes(value)) for name, value in message.get("headers", ())])
-        capture.begin(message["status"], headers)
+        capture.begin(message["status"], as_sent(message.get("headers", ())))
         if capture.endless:
             self._let_hear()
 

@@ -14,6 +14,7 @@ from retrysafe.http.policy import Policy
 from retrysafe.http.problems import Refusal
 
 CHUNK = 1 << 16
+_MULTIPART = re.compile(rb"(?i)\s*+multipart/")
 _BOUNDARY = re.compile(rb'(?i)(;[ \t]*boundary=)("[^"]{1,70}"|[^\s;"]{1,70})')
 
 
@@ -161,7 +162,7 @@ class Multipart:
 def hasher(request: Request) -> Hash:
     """What hashes the body of a request."""
     for value in request.fields.get(b"content-type", ()):
-        if _is_multipart(value):
+        if _MULTIPART.match(value):
             found = _BOUNDARY.search(value)
             if found is not None:
                 return Multipart(found[2].strip(b'"'))
@@ -170,8 +171,4 @@ def hasher(request: Request) -> Hash:
 
 def without_boundary(content_type: bytes) -> bytes:
     """A content type as it counts for a fingerprint: a multipart boundary is no part of what was meant."""
-    return _BOUNDARY.sub(rb"", content_type) if _is_multipart(content_type) else content_type
-
-
-def _is_multipart(content_type: bytes) -> bool:
-    return content_type.lower().lstrip().startswith(b"multipart/")
+    return _BOUNDARY.sub(rb"", content_type) if _MULTIPART.match(content_type) else content_type

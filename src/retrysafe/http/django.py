@@ -14,21 +14,10 @@ from contextlib import ExitStack
 from functools import partial, wraps
 from typing import Any, Literal, TypeVar, Unpack
 
-from asgiref.sync import AsyncToSync, async_to_sync, iscoroutinefunction, sync_to_async
-from django.conf import settings
-from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
-from django.core.handlers.exception import response_for_exception
-from django.core.signals import got_request_exception
-from django.db import connections, transaction
-from django.http import Http404, HttpRequest
-from django.http.multipartparser import MultiPartParserError
-from django.http.response import HttpResponseBase
-from django.urls import Resolver404, resolve
-from django.utils.module_loading import import_string
-
-from retrysafe.boundary import Boundary
+from retrysafe.boundary import Boundary, require_boundary
 from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.errors import ConfigurationError
+from retrysafe.extras import NeedsExtra
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.django_serving import (
     GUARDED,
@@ -46,12 +35,26 @@ from retrysafe.http.guard import Guard
 from retrysafe.http.policy import UNSAFE, Options
 from retrysafe.http.principals import SHARED
 
+with NeedsExtra("django", "django", "asgiref"):
+    from asgiref.sync import AsyncToSync, async_to_sync, iscoroutinefunction, sync_to_async
+    from django.conf import settings
+    from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
+    from django.core.handlers.exception import response_for_exception
+    from django.core.signals import got_request_exception
+    from django.db import connections, transaction
+    from django.http import Http404, HttpRequest
+    from django.http.multipartparser import MultiPartParserError
+    from django.http.response import HttpResponseBase
+    from django.urls import Resolver404, resolve
+    from django.utils.module_loading import import_string
+
 Principal = Literal["user", "shared"] | Callable[[Any], Any]
 V = TypeVar("V", bound=Callable[..., Any])
 
 
 def guard_of(boundary: Boundary, principal: Principal | None, options: Options) -> Guard:
     """The guard for a Django view. Raises `ConfigurationError` for choices that cannot be kept."""
+    require_boundary(boundary)
     if boundary.effects == "transactional" and boundary.entrypoint.alias is None:
         raise ConfigurationError(
             f"{boundary!r} is transactional, but not on an alias of Django's DATABASES: what the ORM does would not "

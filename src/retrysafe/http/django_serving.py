@@ -10,13 +10,8 @@ from functools import partial
 from http.cookies import Morsel
 from typing import Any
 
-from asgiref.sync import async_to_sync, sync_to_async
-from django.conf import settings
-from django.db import connections
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
-from django.http.response import HttpResponseBase
-
 from retrysafe.errors import ConfigurationError
+from retrysafe.extras import NeedsExtra
 from retrysafe.http.asgi import request_of as request_of_scope
 from retrysafe.http.bodies import Body
 from retrysafe.http.exchange import Exchange, Live, Preempted
@@ -28,6 +23,13 @@ from retrysafe.http.problems import Refusal
 from retrysafe.http.security import refuse_without_principal, secured
 from retrysafe.http.wsgi import HELD, Input
 from retrysafe.http.wsgi import request_of as request_of_environ
+
+with NeedsExtra("django", "django", "asgiref"):
+    from asgiref.sync import async_to_sync, sync_to_async
+    from django.conf import settings
+    from django.db import connections
+    from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+    from django.http.response import HttpResponseBase
 
 CLAIM = "idempotency"
 """Where a request has its claim; None when it passed without one."""

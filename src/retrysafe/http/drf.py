@@ -10,16 +10,9 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, TypeVar, Unpack
 
-from django.http import HttpRequest
-from django.http.response import HttpResponseBase
-from rest_framework.exceptions import APIException
-from rest_framework.renderers import JSONRenderer
-from rest_framework.schemas.openapi import AutoSchema as _AutoSchema
-from rest_framework.views import APIView
-from rest_framework.viewsets import ViewSetMixin
-
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
+from retrysafe.extras import NeedsExtra
 from retrysafe.http import openapi
 from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.django import Principal, TakenOver, atomic_requests, guard_of, own_alias
@@ -30,6 +23,15 @@ from retrysafe.http.policy import UNSAFE, Options
 from retrysafe.http.principals import SHARED
 from retrysafe.http.problems import Refusal
 from retrysafe.http.routes import NEEDS, Need
+
+with NeedsExtra("drf", "django", "rest_framework"):
+    from django.http import HttpRequest
+    from django.http.response import HttpResponseBase
+    from rest_framework.exceptions import APIException
+    from rest_framework.renderers import JSONRenderer
+    from rest_framework.schemas.openapi import AutoSchema as _AutoSchema
+    from rest_framework.views import APIView
+    from rest_framework.viewsets import ViewSetMixin
 
 V = TypeVar("V", bound=Callable[..., Any])
 

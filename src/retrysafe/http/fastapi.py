@@ -10,24 +10,37 @@ not let in by them has met no key.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Unpack
-
-from fastapi import Depends, HTTPException, Request
-from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute, iter_route_contexts
-from fastapi.security.base import SecurityBase
 
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import ConfigurationError
+from retrysafe.extras import NeedsExtra
 from retrysafe.http import openapi, starlette
-from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, refuse_unseparated, request_of
+from retrysafe.http.asgi import (
+    HELD,
+    Exchange,
+    Receive,
+    Scope,
+    Send,
+    find_unusable,
+    guarded,
+    refuse_unseparated,
+    request_of,
+)
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options, declared_by, policy
 from retrysafe.http.principals import Principal
 from retrysafe.http.security import secured
+
+with NeedsExtra("fastapi"):
+    from fastapi import Depends, HTTPException, Request
+    from fastapi.dependencies.models import Dependant
+    from fastapi.routing import APIRoute, iter_route_contexts
+    from fastapi.security.base import SecurityBase
 
 __all__ = ["Idempotency", "IdempotencyMiddleware", "check_preconditions", "policy"]
 
@@ -54,25 +67,44 @@ class Idempotency:
     """
 
     def __init__(self, boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]) -> None:
-        boundary.entrypoint.refuse_bound_to_threads()
         merged: Options = {"required": True, **options}
         self.guard = Guard(boundary, merged, principal)
-        self.begin = _beginning(self.guard.principal or _nobody)
+        boundary.entrypoint.refuse_bound_to_threads()
+        self.begin = _beginning(self.guard)
         self.route_class: type[APIRoute] = type("IdempotentRoute", (_Route,), {"idempotency": self})
         self.claim, self.session = _claiming(self.begin)
+
+    @asynccontextmanager
+    async def lifespan(self, app: Any) -> AsyncIterator[None]:
+        """Keep an application from starting on a store that its guarded routes cannot use.
+
+        Give it to the router, ``APIRouter(route_class=idempotency.route_class, lifespan=idempotency.lifespan)``, or to
+        ``FastAPI``. Raises what `Boundary.check` raises, but starts while the store does not answer. `FastAPI`'s own
+        lifespan comes first, and may migrate the store.
+        """
+        refused = await find_unusable(self.guard)
+        if refused is not None:
+            raise refused
+        yield
 
 
 async def _nobody() -> None:
     """The principal where none is asked for."""
 
 
-def _beginning(principal: Callable[..., Any]) -> Callable[..., Any]:
+def _beginning(guard: Guard) -> Callable[..., Any]:
     """The dependency that claims the key."""
 
-    async def begin(request: Request, found: Any = Depends(principal)) -> None:
+    async def begin(request: Request, found: Any = Depends(guard.principal or _nobody)) -> None:
         exchange: Exchange | None = request.scope.get(HELD)
         if exchange is not None:
             await exchange.begin_for(found)
+        elif HELD not in request.scope and request.method in guard.methods:
+            raise ConfigurationError(
+                f"{request.method} {request.url.path} asks for the claim of its request, and nothing guards it. "
+                "It was not run. Make its router by APIRouter(route_class=idempotency.route_class), or set "
+                "app.router.route_class before the route is added."
+            )
 
     return begin
 

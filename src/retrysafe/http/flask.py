@@ -14,10 +14,9 @@ from io import BufferedReader
 from types import FunctionType
 from typing import Any, TypeVar, Unpack, cast, overload
 
-from flask import Blueprint, Flask, Request, Response, abort, current_app, request, request_started
-
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
+from retrysafe.extras import NeedsExtra
 from retrysafe.http import messages, nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.conditional import Version, evaluate
@@ -30,6 +29,9 @@ from retrysafe.http.problems import Refusal
 from retrysafe.http.routes import NEEDS, Need
 from retrysafe.http.security import refuse_without_principal, secured
 from retrysafe.http.wsgi import HELD, Environ, Input, StartResponse, request_of
+
+with NeedsExtra("flask"):
+    from flask import Blueprint, Flask, Request, Response, abort, current_app, request, request_started
 
 View = TypeVar("View", bound=Callable[..., Any])
 Guarded = TypeVar("Guarded", bound="Callable[..., Any] | Blueprint")

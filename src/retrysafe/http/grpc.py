@@ -12,11 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing
 from typing import Any, NamedTuple, Unpack
 
-import grpc
-import grpc.aio
-from grpc import StatusCode as Code
-
 from retrysafe.boundary import Boundary
+from retrysafe.extras import NeedsExtra
 from retrysafe.http import nested, unary
 from retrysafe.http.bodies import Body
 from retrysafe.http.exchange import Exchange, Live
@@ -26,6 +23,11 @@ from retrysafe.http.policy import Options
 from retrysafe.http.principals import Principal, afind, find
 from retrysafe.http.problems import PROBLEMS, Refusal
 from retrysafe.protocol.exception_groups import every, leaves
+
+with NeedsExtra("grpc"):
+    import grpc
+    import grpc.aio
+    from grpc import StatusCode as Code
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 

@@ -13,13 +13,13 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
-from retrysafe.boundary import Boundary
+from retrysafe.boundary import Boundary, require_boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.observers import logger
 from retrysafe.errors import InvalidKey, LeaseLost, RetrysafeError, StoreMisconfigured, StoreUnavailable
-from retrysafe.http import keys, principals
+from retrysafe.http import keys, principals, workers
 from retrysafe.http.bodies import Body, without_boundary
-from retrysafe.http.messages import Request, Response, ResponseCodec, kept, leads_to_login, replayed
+from retrysafe.http.messages import Request, Response, ResponseCodec, dropped_fields, kept, leads_to_login, replayed
 from retrysafe.http.policy import UNSAFE, Options, declared_by, policy_of
 from retrysafe.http.problems import PROBLEMS, Refusal, refusal_of, render, report
 from retrysafe.http.routes import Need
@@ -47,6 +47,7 @@ class Guard:
         fields: tuple[bytes, ...] = FIELDS,
     ) -> None:
         principals.check(principal)
+        require_boundary(boundary)
         assert min(fields) > b"body", "parts of a fingerprint stand by name"
         self.fields = fields
         self.boundary = boundary
@@ -61,12 +62,16 @@ class Guard:
         """Whether the response commits with the handler's work, so that nothing may leave before it is complete."""
         self.holds_all = self.transactional or self.policy.on_large == "error"
         """Whether all of a response waits for its record, so that another one can still stand in its place."""
+        self._dropped = dropped_fields(self.policy.secrets)
         self._largest = self.entry.largest_result
         self._compared = False
         self.shared = principal == principals.SHARED
         """Whether all clients have one space of keys on purpose."""
         self.principal: Callable[..., Any] | None = None if isinstance(principal, str) else principal
+        self._unscoped = not self.shared and not boundary.entrypoint.has_scope
+        """Whether it is still to be told that requests without a principal share one space of keys."""
         boundary.entrypoint.take_operation(OPERATION, "HTTP requests")
+        workers.warn_of_memory(boundary.entrypoint)
 
     def under(self, need: Need, options: Options) -> Guard:
         """The guard of one route: this one's boundary and principal, its options but for ``options``.
@@ -137,6 +142,8 @@ class Guard:
 
     def claim(self, request: Request, key: str, body: Body, scope: str | None, tx: Any = None) -> Claim:
         """The claim for a request whose body has been read. Raises `Refusal` for one that is no JSON but says so."""
+        if self._unscoped:
+            self._warn_of_shared_keys(scope)
         return self.entry.open(
             key,
             operation=OPERATION if self.policy.operation == "http" else _endpoint(request),
@@ -145,6 +152,16 @@ class Guard:
             tx=tx,
             codec=_CODEC,
         )
+
+    def _warn_of_shared_keys(self, scope: str | None) -> None:
+        """Warn, at the first request, that no principal tells the keys of two clients apart."""
+        self._unscoped = False
+        if scope is None:
+            logger().warning(
+                "Boundary %r: all clients share one space of keys, so that one who sends the key of another gets that "
+                "one's response. Give principal= (whose request it is), or principal='shared' if that is meant.",
+                self.entry.name,
+            )
 
     def _fingerprint(self, request: Request, body: Body) -> bytes:
         """The fingerprint of the parts that must be the same on a retry."""
@@ -178,7 +195,7 @@ class Guard:
         A redirect of the client of ``request`` to a login page is not stored: nothing was done yet.
         """
         policy, status = self.policy, response.status
-        stored = kept(response, policy.headers, policy.secrets)
+        stored = kept(response, policy.headers, self._dropped)
         if self._largest is not None:
             stored = self._fitting(stored, self._largest)
         answered = Answered.DONE

@@ -12,19 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Unpack
 
-from litestar.config.app import AppConfig
-from litestar.connection import Request
-from litestar.exceptions import HTTPException
-from litestar.handlers import HTTPRouteHandler
-from litestar.middleware import DefineMiddleware
-from litestar.openapi.spec import Operation
-from litestar.plugins import InitPlugin
-from litestar.plugins.base import ReceiveRoutePlugin
-from litestar.response import Response
-from litestar.routes import BaseRoute, HTTPRoute
-
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
+from retrysafe.extras import NeedsExtra
 from retrysafe.http import asgi, openapi
 from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, find_unusable, guarded, refuse_unseparated, request_of
 from retrysafe.http.conditional import Unmet, Version, evaluate
@@ -32,6 +22,18 @@ from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import Principal, afind
 from retrysafe.http.routes import NEEDS
+
+with NeedsExtra("litestar"):
+    from litestar.config.app import AppConfig
+    from litestar.connection import Request
+    from litestar.exceptions import HTTPException
+    from litestar.handlers import HTTPRouteHandler
+    from litestar.middleware import DefineMiddleware
+    from litestar.openapi.spec import Operation
+    from litestar.plugins import InitPlugin
+    from litestar.plugins.base import ReceiveRoutePlugin
+    from litestar.response import Response
+    from litestar.routes import BaseRoute, HTTPRoute
 
 __all__ = ["IdempotencyMiddleware", "IdempotencyPlugin", "PreconditionUnmet", "check_preconditions", "show_unmet"]
 
@@ -112,8 +114,8 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
     """
 
     def __init__(self, boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]) -> None:
-        boundary.entrypoint.refuse_bound_to_threads()
         self._guards = _Guards(Guard(boundary, options, principal))
+        boundary.entrypoint.refuse_bound_to_threads()
         middleware: Any = IdempotencyMiddleware
         self._middleware = DefineMiddleware(middleware, boundary=boundary, principal=principal, **options)
 

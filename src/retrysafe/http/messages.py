@@ -9,8 +9,8 @@ written for a response with a line feed in a field, which no field may have (RFC
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -58,9 +58,9 @@ _OF_A_REPLAY = ((b"cache-control", b"no-store"), (MARKER, b"true"))
 _SET_ANEW = frozenset(name for name, _ in _OF_A_REPLAY)
 MEDIA_TYPE = "application/vnd.retrysafe.http-response"
 VERSION = 2
-_MARK = bytes((VERSION,))
-_AT_HEAD = 5
-"""Where the head of a stored response begins: behind its version and its length."""
+_BEGINNING = struct.Struct(">BI")
+"""The version of a stored response, and the length of its head."""
+_AT_HEAD = _BEGINNING.size
 _NOT_STORED = b" omitted"
 _line = json.JSONEncoder(separators=(",", ":")).encode
 _MOST_DIGITS = 19
@@ -126,6 +126,18 @@ def lower(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return tuple([(name.lower(), value) for name, value in headers])
 
 
+def as_sent(headers: Iterable[tuple[Any, Any]]) -> Headers:
+    """Field lines as an ASGI application sends them, whose names and values may be any bytes-like objects."""
+    return tuple(
+        [
+            (name.lower(), value)
+            if name.__class__ is bytes and value.__class__ is bytes
+            else (bytes(name).lower(), bytes(value))
+            for name, value in headers
+        ]
+    )
+
+
 def latin(headers: Iterable[tuple[str, str]]) -> Headers:
     """Field lines of text, as WSGI and most frameworks have them."""
     return tuple((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers)
@@ -165,23 +177,18 @@ def leads_to_login(request: Request, response: Response) -> bool:
         return False
 
 
-def kept(response: Response, allowed: frozenset[bytes] | None, secrets: frozenset[bytes]) -> Response:
-    """The response without what must not be stored.
+def dropped_fields(secrets: frozenset[bytes]) -> frozenset[bytes]:
+    """The fields that are not stored: of one connection only, made anew, and secrets other than ``secrets``."""
+    return HOP_BY_HOP | RENEWED | (SECRETS - secrets)
 
-    That is what concerns one connection only, what is made anew, secrets other than ``secrets``, and if there is
-    an allow-list what is not on it.
-    """
-    dropped = _dropped(secrets)
-    if b"connection" in dict(response.headers):
-        named = [value.split(b",") for name, value in response.headers if name == b"connection"]
-        dropped |= {token.strip().lower() for tokens in named for token in tokens}
+
+def kept(response: Response, allowed: frozenset[bytes] | None, dropped: frozenset[bytes]) -> Response:
+    """The response without the ``dropped`` fields, those that it names in Connection, and what is not ``allowed``."""
+    for name, value in response.headers:
+        if name == b"connection":
+            dropped |= {token.strip().lower() for token in value.split(b",")}
     headers = [line for line in response.headers if line[0] not in dropped and (allowed is None or line[0] in allowed)]
     return Response(response.status, tuple(headers), response.body)
-
-
-@lru_cache(maxsize=8)
-def _dropped(secrets: frozenset[bytes]) -> frozenset[bytes]:
-    return HOP_BY_HOP | RENEWED | (SECRETS - secrets)
 
 
 def replayed(stored: Response) -> Response:
@@ -207,8 +214,8 @@ class ResponseCodec:
         head = b"\n".join((status, *chain.from_iterable(response.headers)))
         if head.count(b"\n") != 2 * len(response.headers):
             return _encoded_first(response)
-        length = len(head).to_bytes(_AT_HEAD - 1, "big")
-        return StoredResult(b"".join((_MARK, length, head, response.body or b"")), MEDIA_TYPE, VERSION)
+        beginning = _BEGINNING.pack(VERSION, len(head))
+        return StoredResult(b"".join((beginning, head, response.body or b"")), MEDIA_TYPE, VERSION)
 
     def decode(self, stored: StoredResult, annotation: Any) -> Response:
         """Decode; raises `ResultNotEncodable` for what is no response, or of a version that we do not know."""
@@ -220,16 +227,18 @@ class ResponseCodec:
             raise ResultNotEncodable(f"The stored result is {kind}; this reads {MEDIA_TYPE} up to version {VERSION}.")
         try:
             return _decoded(stored.body) if version == VERSION else _decoded_first(stored.body)
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, struct.error) as error:
             raise ResultNotEncodable(f"The stored response cannot be read: {error!r}") from error
 
 
 def _decoded(stored: bytes) -> Response:
-    end = _AT_HEAD + int.from_bytes(stored[1:_AT_HEAD], "big")
-    status, *fields = stored[_AT_HEAD:end].split(b"\n")
-    if stored[:1] != _MARK or end > len(stored) or len(fields) % 2:
+    version, length = _BEGINNING.unpack_from(stored)
+    end = _AT_HEAD + length
+    parts = stored[_AT_HEAD:end].split(b"\n")
+    if version != VERSION or end > len(stored) or not len(parts) % 2:
         raise ValueError("it is cut off, or damaged")
-    headers = tuple(zip(fields[::2], fields[1::2], strict=True))
+    status, fields = parts[0], iter(parts[1:])
+    headers = tuple(zip(fields, fields, strict=True))
     if status.endswith(_NOT_STORED):
         return Response(int(status.removesuffix(_NOT_STORED)), headers, None)
     return Response(int(status), headers, stored[end:])

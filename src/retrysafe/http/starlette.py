@@ -14,13 +14,8 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from operator import is_
 from typing import Any, Unpack
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware.exceptions import ExceptionMiddleware
-from starlette.requests import Request
-from starlette.routing import Match, Router, request_response
-
 from retrysafe.boundary import Boundary
+from retrysafe.extras import NeedsExtra
 from retrysafe.http import asgi
 from retrysafe.http.asgi import (
     App,
@@ -38,6 +33,13 @@ from retrysafe.http.guard import Guard
 from retrysafe.http.policy import NEVER_GUARDED, UNSAFE, Options, declared_by, policy, policy_of
 from retrysafe.http.principals import Principal, afind
 from retrysafe.http.security import secured, secured_stack
+
+with NeedsExtra("starlette"):
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.middleware.exceptions import ExceptionMiddleware
+    from starlette.requests import Request
+    from starlette.routing import Match, Router, request_response
 
 __all__ = ["IdempotencyMiddleware", "check_preconditions", "idempotent", "policy", "user"]
 

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote, unquote
 
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import LARGEST_SEQUENCE
@@ -26,6 +27,7 @@ ESCAPED = "backslashreplace"
 """How octets that are not UTF-8 are read: what differs in them alone stays different."""
 STRUCTURED = "application/cloudevents+json"
 """The media type of an event that is all in the payload."""
+_PRINTABLE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 _ATTRIBUTE = re.compile(r"[a-z0-9]+")
 
 
@@ -53,6 +55,19 @@ def is_attribute(name: str) -> bool:
     Other implementations refuse an event with any other name.
     """
     return _ATTRIBUTE.fullmatch(name) is not None
+
+
+def header_value(text: str) -> str:
+    """An attribute as the value of a header of HTTP or NATS: what ASCII cannot say is percent-encoded.
+
+    HTTP and NATS bindings, section 3.1.3.2. Raises `UnicodeEncodeError` for a lone surrogate.
+    """
+    return quote(text, safe=_PRINTABLE)
+
+
+def header_text(value: str) -> str:
+    """What such a header says."""
+    return unquote(value, errors=ESCAPED)
 
 
 def structured(envelope: Envelope) -> bytes:

@@ -201,4 +201,5 @@ def outbox_of(backend: Backend) -> tuple[OperableSqlOutbox, SqlStore]:
             f"store=: a {backend.kind} store has no transactions that a message could share with your work; "
             "an outbox is in SQLite, PostgreSQL, MySQL or MariaDB."
         )
+    backend.provide("outbox")
     return OperableSqlOutbox(backend.store), backend.store

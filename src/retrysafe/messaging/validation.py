@@ -50,7 +50,9 @@ def encode(payload: Any, media_type: str | None) -> tuple[bytes, str]:
         text = json.dumps(payload, default=_plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return text.encode(), media_type or JSON
     except (TypeError, ValueError, RecursionError) as error:
-        raise MessageRefused(f"payload= is a {type(payload).__qualname__}: {error}") from error
+        raise MessageRefused(
+            f"payload= is a {type(payload).__qualname__}: {error}. Give JSON types, dataclasses, models or bytes."
+        ) from error
 
 
 def _plain(value: Any) -> Any:

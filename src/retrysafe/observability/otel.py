@@ -11,13 +11,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from opentelemetry import context, metrics, trace
-from opentelemetry.metrics import CallbackOptions, Observation
-from opentelemetry.trace import Status, StatusCode, Tracer
-
 import retrysafe
 from retrysafe.claims.lease import clock
 from retrysafe.errors import InProgress
+from retrysafe.extras import NeedsExtra
 from retrysafe.observability.metrics import (
     ATTEMPTS,
     BEGINNINGS,
@@ -33,6 +30,11 @@ from retrysafe.observability.metrics import (
     Measure,
 )
 from retrysafe.protocol.events import Event
+
+with NeedsExtra("otel", "opentelemetry"):
+    from opentelemetry import context, metrics, trace
+    from opentelemetry.metrics import CallbackOptions, Observation
+    from opentelemetry.trace import Status, StatusCode, Tracer
 
 MOST = 200
 """How many names one attribute of a metric may have; the others are "_OTHER", and memory stays bounded."""

@@ -29,25 +29,22 @@ _BY_STATE: dict[EffectiveState, Decision] = {
     EffectiveState.FAILED: Decision.REPLAY_FAILURE,
     EffectiveState.UNKNOWN: Decision.DOUBT,
     EffectiveState.RELEASED: Decision.TAKE,
-    EffectiveState.FORGOTTEN: Decision.TAKE,
 }
 _LAPSED = {"keyed": Decision.TAKE, "external": Decision.SUSPECT, "transactional": Decision.SUSPECT}
 """By the effects of the lapsed attempt. A transactional record is visible while it runs only if the handler committed
 it, so its effect is in doubt."""
+_UNFINISHED = frozenset((EffectiveState.RUNNING, EffectiveState.LAPSED))
+_OVER = frozenset((EffectiveState.EXPIRED, EffectiveState.FORGOTTEN))
 _EXPIRED: dict[OnExpired, Decision] = {"new": Decision.TAKE, "refuse": Decision.EXPIRED}
 
 
 def decide(record: Record, request: ClaimRequest) -> Decision:
     """Return what the attempt that made ``request`` does about ``record``."""
     state = record.effective_state_at(record.now)
-    if record.attempt == request.attempt and state in (EffectiveState.RUNNING, EffectiveState.LAPSED):
+    if record.attempt == request.attempt and state in _UNFINISHED:
         return Decision.MINE
-    if state is EffectiveState.FORGOTTEN:
-        return Decision.TAKE
-    if state is EffectiveState.EXPIRED:
-        return _EXPIRED[request.on_expired]
+    if state in _OVER:
+        return _EXPIRED[request.on_expired] if state is EffectiveState.EXPIRED else Decision.TAKE
     if record.fingerprint != request.fingerprint and not agree(record.fingerprint, request.payload):
         return Decision.REUSED
-    if state is EffectiveState.LAPSED:
-        return _LAPSED[record.effects]
-    return _BY_STATE[state]
+    return _BY_STATE.get(state) or _LAPSED[record.effects]

@@ -20,8 +20,10 @@ class Event(NamedTuple):
 class Observer(Protocol):
     """Receives an event for every decision. It must be quick, and what it raises is logged and ignored.
 
-    It is told in the thread or task of the decision; of leases also in the heartbeat's. Two methods are optional:
+    It is told in the thread or task of the decision; of leases also in the heartbeat's. Three methods are optional:
     ``is_enabled(name) -> bool``, asked before an event is made, spares it those that it has no use for;
+    ``takes_details() -> bool``, asked when an attempt begins, spares it all events of that attempt but those that
+    `LoggingObserver` logs as warnings or errors;
     ``watch(received) -> Watch`` gives a watch over each attempt, which is told of that attempt in its place.
     """
 

@@ -49,6 +49,8 @@ Parts = dict[str, Part]
 
 def of_payload(value: Any) -> Fingerprint:
     """Return the fingerprint of a payload; raise `NotCanonical` naming the part that has no canonical form."""
+    if value.__class__ is dict and (simple := _of_simple_fields(value)) is not None:
+        return simple
 
     def parts(members: Members) -> Parts:
         fields = _fields(value, members)
@@ -61,6 +63,20 @@ def of_fields(fields: Mapping[str, Any], defaults: Mapping[str, Any] = MappingPr
     """Return the fingerprint of a payload that has fields, such as the arguments of a call, some with ``defaults``."""
     given = [Member(name, value, defaults.get(name, NO_DEFAULT)) for name, value in fields.items()]
     return _fingerprint(lambda members: _split(given, members))
+
+
+def _of_simple_fields(fields: dict[Any, Any]) -> Fingerprint | None:
+    """The fingerprint of fields without parts of their own, as `of_fields` gives it; None of any others."""
+    if len(fields) > MOST_PARTS or not all(name.__class__ is str and _is_field_name(name) for name in fields):
+        return None
+    out = bytearray((PLAIN,))
+    for name in sorted(fields):
+        body = _simple(fields[name])
+        if body is None:
+            return None
+        out += _prefixed(name, False)
+        out += _sha256(body).digest()
+    return Fingerprint(bytes(out))
 
 
 class Fields:

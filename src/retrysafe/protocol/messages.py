@@ -79,7 +79,8 @@ class Envelope(NamedTuple):
     @property
     def size(self) -> int:
         """About how many bytes it has: those of its payload, and the characters of its headers."""
-        return len(self.payload) + sum(len(name) + len(value) for name, value in self.headers.items())
+        headers = self.headers
+        return len(self.payload) + sum(map(len, headers)) + sum(map(len, headers.values()))
 
 
 class Queued(NamedTuple):

@@ -69,7 +69,7 @@ def migrate(
     if lock is not None:
         yield from ask(Ask(lock, _locked))
     try:
-        missing = yield from _apply(store, migrations)
+        missing = yield from apply(store, migrations)
     except Exception:
         if unlock is not None:
             yield from ask(Ask(unlock, _ignore))
@@ -80,15 +80,21 @@ def migrate(
     return missing
 
 
-def _apply(store: TransactionalStore, migrations: Sequence[Migration]) -> Steps[list[Migration]]:
+def apply(store: TransactionalStore, migrations: Sequence[Migration]) -> Steps[list[Migration]]:
+    """Apply the migrations that are missing, in the transaction that is open; return them."""
     version = yield from schema_version(store)
     missing = [migration for migration in migrations if migration.version > version]
     for migration in missing:
         for statement in migration.statements:
             yield from ask(Ask(Query(statement, {}), _ignore))
-        record = Query("INSERT INTO retrysafe_schema (version, name) VALUES (:version, :name)", migration._asdict())
-        yield from ask(Ask(record, _ignore))
+        yield from note(migration)
     return missing
+
+
+def note(migration: Migration) -> Steps[None]:
+    """Write into the schema's own table that a migration is applied."""
+    statement = "INSERT INTO retrysafe_schema (version, name) VALUES (:version, :name)"
+    yield from ask(Ask(Query(statement, {"version": migration.version, "name": migration.name}), _ignore))
 
 
 def _locked(answer: Rows) -> None:

@@ -1,7 +1,5 @@
 """The values that all layers share: records, claim requests, ownership, stored results, filters and limits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
@@ -97,15 +95,16 @@ class Record(NamedTuple):
 
     def effective_state_at(self, now: Micros) -> EffectiveState:
         """The effective state at another time of the store's clock."""
-        if self.state is State.RUNNING:
+        settled = _SETTLED.get(self.state)
+        if settled is None:
+            if self.state is State.UNKNOWN:
+                return EffectiveState.UNKNOWN
             return EffectiveState.RUNNING if self.lease_until > now else EffectiveState.LAPSED
-        if self.state is State.UNKNOWN:
-            return EffectiveState.UNKNOWN
         if self.tombstone_until <= now:
             return EffectiveState.FORGOTTEN
         if self.expires <= now:
             return EffectiveState.EXPIRED
-        return _SETTLED[self.state]
+        return settled
 
     @property
     def lease_left(self) -> float:

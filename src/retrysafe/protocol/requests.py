@@ -1,6 +1,6 @@
-"""The requests that stores build and clients execute (SQL queries, Redis scripts, DynamoDB calls), and `Ask`.
+"""`Ask`: one request to a store, together with the function that parses its answer; and the requests of SQL.
 
-An ask is one request to a store, together with the function that parses its answer. Procedures yield asks.
+Procedures yield asks. The requests of other stores stand in their folders.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
 from retrysafe.errors import StoreUnavailable
-from retrysafe.protocol.records import Micros, Partition, Record
+from retrysafe.protocol.records import Partition
 
 R = TypeVar("R")
 
@@ -85,61 +85,3 @@ class Rows(NamedTuple):
 
     rows: list[tuple[Any, ...]]
     affected: int
-
-
-class Script(NamedTuple):
-    """One Redis script by name, with the keys and arguments of this call."""
-
-    name: str
-    source: str
-    keys: tuple[bytes, ...]
-    args: tuple[Any, ...]
-
-
-class Scan(NamedTuple):
-    """One page of the Redis keys that match ``pattern``, and a script that is run for each of them.
-
-    ``lasting``: only for keys that would never expire by themselves.
-    """
-
-    pattern: bytes
-    cursor: str | None
-    size: int
-    script: Script
-    lasting: bool = False
-
-
-class Scanned(NamedTuple):
-    """The answer to a Scan: keys with the script's answers, and the next cursor (None: the end)."""
-
-    found: list[tuple[bytes, Any]]
-    cursor: str | None
-
-
-class Settings(NamedTuple):
-    """Asks each Redis master for its INFO and for these of its settings. A setting that it refuses to show is missing.
-
-    The answer is one mapping of names to texts for each master.
-    """
-
-    names: tuple[str, ...]
-
-
-class Call(NamedTuple):
-    """One DynamoDB call. Error codes that are ``expected`` are answers; ``waits``: it names a waiter of the library."""
-
-    operation: str
-    arguments: Mapping[str, Any]
-    expected: frozenset[str] = frozenset()
-    waits: bool = False
-
-
-class Answer(NamedTuple):
-    """The answer to a Call: an error code that was expected, or None, and the response with it."""
-
-    refused: str | None
-    response: Mapping[str, Any]
-
-
-Step = Callable[[dict[bytes, Record], Micros], Any]
-"""A request to the memory store: a step over its records at a time."""

@@ -99,18 +99,23 @@ def resolution(outcome: Outcome) -> Transition:
     return RESOLUTIONS[outcome]
 
 
+_STATES = {state.value: state for state in State}
+
+
 def state_of(stored: str) -> State:
     """The state that a record was written in; raise `ResultUnreadable` for one that is not of this version."""
     try:
-        return State(stored)
-    except ValueError:
+        return _STATES[stored]
+    except KeyError:
         raise ResultUnreadable(f"Its record is {stored!r}, which only a newer retrysafe understands.") from None
 
 
 def check(event: Transition, state: EffectiveState) -> Rule:
     """Return the rule for ``event`` in ``state``; raise `IllegalTransition` if there is none."""
-    rule = VACANT_CLAIM if event is Transition.CLAIM and state is EffectiveState.ABSENT else RULES[event]
+    rule = RULES[event]
     if state not in rule.sources:
+        if event is Transition.CLAIM and state is EffectiveState.ABSENT:
+            return VACANT_CLAIM
         raise IllegalTransition(f"{event.value!r} is not possible for a key that is {state.value}.")
     return rule
 
@@ -126,25 +131,25 @@ def first_claim(request: ClaimRequest, now: Micros) -> Record:
     Its version starts at its token, so that no version comes again after a sweep.
     """
     clocks, token = request.clocks, next_token(0, now)
-    return Record(
-        key=request.key,
-        boundary=request.boundary,
-        scope=request.scope,
-        operation=request.operation,
-        fingerprint=request.fingerprint,
-        state=State.RUNNING,
-        attempt=request.attempt,
-        token=token,
-        attempts=1,
-        effects=request.effects,
-        lease_until=now + clocks.lease + clocks.margin,
-        created=now,
-        updated=now,
-        expires=now + clocks.window,
-        tombstone_until=now + clocks.memory,
-        version=token,
-        result=None,
-        now=now,
+    return Record(  # by place: by name it would take several times as long
+        request.key,
+        request.boundary,
+        request.scope,
+        request.operation,
+        request.fingerprint,
+        State.RUNNING,
+        request.attempt,
+        token,
+        1,  # attempt
+        request.effects,
+        now + clocks.lease + clocks.margin,
+        now,  # created
+        now,  # updated
+        now + clocks.window,
+        now + clocks.memory,
+        token,  # version
+        None,  # result
+        now,
     )
 
 
@@ -203,14 +208,26 @@ def renew(record: Record, held: Ownership, now: Micros) -> Record:
 
 
 def _written(record: Record, target: State, result: StoredResult | None, clocks: Clocks, now: Micros) -> Record:
-    return record._replace(
-        state=target,
-        result=result,
-        updated=now,
-        expires=now + clocks.window,
-        tombstone_until=now + clocks.memory,
-        version=record.version + 1,
-        now=now,
+    key, boundary, scope, operation, fingerprint, _, attempt, token, attempts, effects, lease, created = record[:12]
+    return Record(  # by place, as above
+        key,
+        boundary,
+        scope,
+        operation,
+        fingerprint,
+        target,
+        attempt,
+        token,
+        attempts,
+        effects,
+        lease,
+        created,
+        now,  # updated
+        now + clocks.window,
+        now + clocks.memory,
+        record.version + 1,
+        result,
+        now,
     )
 
 

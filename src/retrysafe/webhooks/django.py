@@ -12,16 +12,18 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
 
-from django.core.exceptions import RequestDataTooBig
-from django.http import HttpRequest, HttpResponse
-from django.http.request import RawPostDataException
-
 from retrysafe.errors import ConfigurationError
+from retrysafe.extras import NeedsExtra
 from retrysafe.http import messages
 from retrysafe.http.django import atomic_requests, take_over_atomic_requests
 from retrysafe.webhooks.answers import method_not_allowed
 from retrysafe.webhooks.errors import DeliveryRefused
 from retrysafe.webhooks.receiver import Receiver
+
+with NeedsExtra("django", "django", "asgiref"):
+    from django.core.exceptions import RequestDataTooBig
+    from django.http import HttpRequest, HttpResponse
+    from django.http.request import RawPostDataException
 
 
 def view(receiver: Receiver) -> Callable[[HttpRequest], HttpResponse]:

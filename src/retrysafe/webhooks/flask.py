@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flask import Response, current_app, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.extras import NeedsExtra
 from retrysafe.http import messages
 from retrysafe.webhooks.errors import DeliveryRefused
 from retrysafe.webhooks.receiver import Receiver
+
+with NeedsExtra("flask"):
+    from flask import Response, current_app, request
 
 
 def view(receiver: Receiver, name: str | None = None) -> Callable[[], Response]:

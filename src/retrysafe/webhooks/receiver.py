@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Literal, TypeVar, overload
 
-from retrysafe.boundary import Boundary
+from retrysafe.boundary import Boundary, require_boundary
 from retrysafe.claims.key_spaces import origin_of_caller
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.http.messages import Response
@@ -58,6 +58,7 @@ class Receiver:
         body_limit: int | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._entry = require_boundary(boundary).entrypoint
         if boundary.window < scheme.redelivery_window:
             raise ConfigurationError(
                 f"window= of boundary {boundary.name!r} is {boundary.window / 3600:g} h, and an event of {scheme.name} "
@@ -67,7 +68,6 @@ class Receiver:
         if concurrent_status not in _CONCURRENT:
             raise ConfigurationError(f"concurrent_status={concurrent_status!r}: expected 503, 409, 425 or 429.")
         self.boundary = boundary
-        self._entry = boundary.entrypoint
         self.scheme = scheme
         if shared and not operation:
             raise ConfigurationError("shared=True needs the operation= that is shared.")

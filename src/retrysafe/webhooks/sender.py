@@ -15,10 +15,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypedDict, Unpack
 
-import httpx
-
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
+from retrysafe.extras import NeedsExtra
 from retrysafe.protocol import durations
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.events import Observer
@@ -34,6 +33,9 @@ from retrysafe.webhooks.delivering import (
     judge,
     retry_after,
 )
+
+with NeedsExtra("webhooks", "httpx"):
+    import httpx
 
 __all__ = ["AsyncSender", "Delivery", "Endpoint", "Message", "Sender", "SenderOptions"]
 

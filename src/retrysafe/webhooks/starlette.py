@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-
 from retrysafe.errors import ConfigurationError
+from retrysafe.extras import NeedsExtra
 from retrysafe.http import messages
 from retrysafe.webhooks.errors import DeliveryRefused
 from retrysafe.webhooks.receiver import Receiver
+
+with NeedsExtra("starlette"):
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import Response
 
 _CONSUMED = "Stream consumed"
 """What Starlette says of a body that was read before."""

@@ -8,9 +8,74 @@ SHELF = "tests/core/test_shelf.py::"
 SUITE = "tests/messaging/test_consumers.py::TestConsumers::test_consumer_conformance"
 FAULTS = "tests/messaging/test_consumer_faults.py::"
 FASTSTREAM = "tests/messaging/test_faststream.py::"
+SUBSCRIPTION = "tests/messaging/test_subscription.py::"
+NATS = "tests/messaging/test_nats.py::"
+PUBLISHERS = "tests/messaging/test_publisher_suite.py::TestOurs::test_publisher"
 UNDECODABLE = "tests/messaging/test_undecodable.py::test_a_message_that_cannot_be_decoded_stops_no_queue"
 
 BREAKS = [
+    Break(
+        "a new owner of a NATS partition does not wait for what others have not settled",
+        "messaging/brokers/nats/pinned.py",
+        "        if self._others > 0:\n            return []\n",
+        "",
+        killed_by=(
+            f"{NATS}test_a_new_owner_hands_out_nothing_before_all_that_is_unsettled_is_its_own",
+            f"{SUITE}[nats-what_a_dead_consumer_left_is_handed_out_again_in_its_order]",
+        ),
+        rows=(52,),
+    ),
+    Break(
+        "a former owner of a NATS partition settles what another one has",
+        "messaging/brokers/nats/pinned.py",
+        " or self._is_over(held, now):",
+        ":",
+        killed_by=(f"{NATS}test_what_may_have_been_handed_out_again_is_not_settled",),
+        rows=(52,),
+    ),
+    Break(
+        "what arrives while NATS is asked what is unsettled is counted with it",
+        "messaging/brokers/nats/pinned.py",
+        "self._others = unsettled - held",
+        "self._others = unsettled - len(self.held)",
+        killed_by=(f"{NATS}test_what_arrives_while_it_is_asked_what_is_unsettled_is_not_counted",),
+        rows=(52,),
+    ),
+    Break(
+        "a long handler loses its message to another consumer of NATS",
+        "messaging/brokers/nats/consumer.py",
+        'await connection.client.publish(reply, b"+WPI")',
+        "pass",
+        killed_by=(f"{NATS}test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_its_consumer",),
+        rows=(52,),
+    ),
+    Break(
+        "a stream of NATS that is full is taken for a refusal of the message",
+        "messaging/brokers/nats/confirms.py",
+        'PublishStatus.RETRYABLE if error.get("code") == 400 else PublishStatus.STALLED',
+        "PublishStatus.RETRYABLE",
+        killed_by=(
+            f"{NATS}test_what_a_stream_says[said4-stalled]",
+            f"{PUBLISHERS}[nats-a_destination_that_takes_nothing_blames_no_message]",
+        ),
+    ),
+    Break(
+        "a message that NATS does not take ends the connection of all others",
+        "messaging/brokers/nats/publisher.py",
+        "if size_of(headers, envelope.payload) > limit:",
+        "if len(envelope.payload) > limit:",
+        killed_by=(f"{NATS}test_headers_count_for_the_size_of_a_message",),
+    ),
+    Break(
+        "messages of a broker that keeps them for longer than the inbox are handled",
+        "messaging/subscription/subscription.py",
+        "        self._retention.check()  # before any of them is handled\n",
+        "",
+        killed_by=(
+            f"{SUBSCRIPTION}test_a_window_that_is_read_from_the_broker_is_checked_before_anything_is_handled[False-sqlite]",
+        ),
+        rows=(57,),
+    ),
     Break(
         "a message that is delivered again is another one",
         "messaging/inbox/attempts.py",

@@ -16,6 +16,7 @@ ENCRYPTION = "tests/boundary/test_encryption.py"
 SPACES = "tests/boundary/test_key_spaces.py"
 PAYLOADS = "tests/boundary/test_payloads.py"
 STARTUP = "tests/http/test_startup.py"
+ON_DEMAND = "tests/stores/test_on_demand.py"
 MISCONFIGURED = "tests/faults/test_misconfigured.py"
 ONCE = "tests/boundary/test_once.py"
 SCHEMES = "tests/webhooks/test_schemes.py"
@@ -296,6 +297,66 @@ BREAKS = [
         ),
     ),
     Break(
+        "a claim on a route that nothing guards is no claim",
+        "http/fastapi.py",
+        "elif HELD not in request.scope and request.method in guard.methods:",
+        "elif False:",
+        killed_by=("tests/http/test_mistakes.py::test_a_router_without_the_route_class_is_refused",),
+    ),
+    Break(
+        "a file without the outbox cannot be migrated",
+        "backends/migrations/on_demand.py",
+        "    for feature in absent:\n        yield from _perform(creation((FEATURES[feature],), version))\n    applied",
+        "    applied",
+        killed_by=(f"{ON_DEMAND}::test_a_file_without_a_feature_is_migrated_from_any_version",),
+    ),
+    Break(
+        "a boundary fills a file with the tables of every feature",
+        "backends/backend.py",
+        "self._prepare(whole=False)",
+        "self._prepare(whole=True)",
+        killed_by=(f"{ON_DEMAND}::test_each_feature_makes_its_tables_when_it_is_first_asked_for[url]",),
+    ),
+    Break(
+        "FastAPI's routes start on a store without tables",
+        "http/fastapi.py",
+        "        if refused is not None:\n            raise refused\n        yield",
+        "        yield",
+        killed_by=(f"{STARTUP}::test_fastapi_with_a_guarded_router_does_not_start_without_tables[router]",),
+    ),
+    Break(
+        "a missing library names no extra",
+        "extras.py",
+        "if isinstance(error, ModuleNotFoundError) and",
+        "if False and",
+        killed_by=("tests/mistakes/test_catalogue.py::test_a_missing_library[flask is missing]",),
+    ),
+    Break(
+        "every missing module is blamed on an extra",
+        "extras.py",
+        ' and (error.name or "").partition(".")[0] in self._libraries',
+        "",
+        killed_by=(
+            "tests/mistakes/test_catalogue.py::test_a_module_that_is_missing_for_another_reason_is_not_blamed_on_an_extra",
+        ),
+    ),
+    Break(
+        "a look at a file keeps a later outbox from its tables",
+        "backends/backend.py",
+        "        if present or made:\n            self._provided",
+        "        if True:\n            self._provided",
+        killed_by=(f"{ON_DEMAND}::test_a_look_at_a_file_without_a_schema_keeps_no_later_outbox_from_its_tables",),
+    ),
+    Break(
+        "an outbox made in a transaction finds the store silent",
+        "backends/backend.py",
+        "        except StoreUnavailable as error:\n            raise StoreUnavailable(",
+        "        except TimeoutError as error:\n            raise StoreUnavailable(",
+        killed_by=(
+            f"{ON_DEMAND}::test_an_outbox_that_is_made_in_a_transaction_leaves_that_alone_and_says_what_to_do[url]",
+        ),
+    ),
+    Break(
         "an application starts on a store without tables",
         "http/asgi.py",
         "            refused = await find_unusable(guard)\n            if refused is not None:\n",
@@ -308,6 +369,13 @@ BREAKS = [
         '    return logging.getLogger("retrysafe")\n',
         '    found = logging.getLogger("retrysafe")\n    found.addHandler(logging.NullHandler())\n    return found\n',
         killed_by=(f"{STARTUP}::test_the_error_is_seen_where_nobody_set_logging_up",),
+    ),
+    Break(
+        "who takes no details of an attempt misses its warnings",
+        "claims/observers.py",
+        "if request is not None and (self.detailed or EVENTS[name].level >= WARNING):",
+        "if request is not None and self.detailed:",
+        killed_by=("tests/observing/test_logs.py::test_who_takes_no_details_of_an_attempt_is_told_of_its_warnings",),
     ),
     Break(
         "the principal of an inner guard is dropped",

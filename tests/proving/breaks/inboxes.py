@@ -440,8 +440,8 @@ BREAKS = [
     Break(
         "a subscription ends when a client library cancels what it waits for",
         "messaging/subscription/subscription.py",
-        "                if not is_failure(error):\n                    raise\n",
-        "                if not isinstance(error, Exception):\n                    raise\n",
+        "if not is_failure(error) or isinstance(error, ConfigurationError):",
+        "if not isinstance(error, Exception) or isinstance(error, ConfigurationError):",
         killed_by=(f"{SUBSCRIPTION}::test_a_consumer_that_is_cancelled_within_is_asked_again[sqlite]",),
         rows=(54,),
     ),

@@ -19,11 +19,11 @@ from botocore.exceptions import (
     NoRegionError,
 )
 
+from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.backends.dynamodb.service_clock import ServiceClock
 from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreMisconfigured, StoreUnavailable
 from retrysafe.locks import ProcessLock
 from retrysafe.protocol.backoff import Backoff
-from retrysafe.protocol.requests import Answer, Call
 
 TURNED_AWAY = frozenset(
     {

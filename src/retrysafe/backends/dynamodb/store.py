@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
+from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.backends.dynamodb.service_clock import Sightings
 from retrysafe.backends.dynamodb.table import Table
 from retrysafe.errors import ConfigurationError
@@ -30,7 +31,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Answer, Ask, Call, Steps
+from retrysafe.protocol.requests import Ask, Steps
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import (
     RULES,

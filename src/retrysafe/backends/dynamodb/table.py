@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.errors import ConfigurationError, SchemaOutdated
 from retrysafe.protocol.migrating import Migration
 from retrysafe.protocol.records import Finding
-from retrysafe.protocol.requests import Answer, Ask, Call, Steps, ask
+from retrysafe.protocol.requests import Ask, Steps, ask
 
 KEY = "key_hash"
 TTL = "ttl"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from retrysafe.backends.dynamodb.requests import Call
 from retrysafe.backends.dynamodb.store import STORED_AS, DynamodbStore
 from retrysafe.backends.time_travel import INSTANTS, Aged, nothing
 from retrysafe.protocol.records import EffectiveState, Micros, Record
-from retrysafe.protocol.requests import Ask, Call
+from retrysafe.protocol.requests import Ask
 
 
 def age(store: DynamodbStore, keys: Collection[bytes], micros: Micros) -> Aged:

@@ -27,9 +27,13 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Ask, Step
+from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition
+
+Records = dict[bytes, Record]
+Step = Callable[[Records, Micros], Any]
+"""A request: a step over the records at a time."""
 
 
 def wall_clock() -> int:
@@ -77,9 +81,6 @@ class AsyncMemoryClient:
 
     def abandon(self) -> None:
         """Nothing to hang up: what is left goes with this object."""
-
-
-Records = dict[bytes, Record]
 
 
 class MemoryStore:

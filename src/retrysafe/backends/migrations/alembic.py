@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from retrysafe.backends import migrations
+from retrysafe.backends.migrations import on_demand
 from retrysafe.errors import ConfigurationError
 
 TABLES = frozenset(
@@ -41,6 +42,7 @@ TABLES = frozenset(
 
 def upgrade(op: Any, version: int) -> None:
     """Apply one version of retrysafe's schema, by the dialect of ``op``; nothing is done where it is there already."""
+    _complete(op)
     statements = migrations.forward(_dialect(op), version)
     if op.get_context().as_sql or _version(op.get_bind()) < version:
         _execute(op, statements)
@@ -48,7 +50,18 @@ def upgrade(op: Any, version: int) -> None:
 
 def downgrade(op: Any, version: int) -> None:
     """Undo one version of retrysafe's schema. Undoing version 1 drops every record, and with it every guarantee."""
+    _complete(op)
     _execute(op, migrations.backward(_dialect(op), version))
+
+
+def _complete(op: Any) -> None:
+    """Make the tables that a boundary leaves to their first use, so that every version can be applied and undone."""
+    if _dialect(op) != "sqlite" or op.get_context().as_sql:
+        return
+    import sqlalchemy
+
+    bind = op.get_bind()
+    _execute(op, on_demand.completing(sqlalchemy.inspect(bind).get_table_names(), _version(bind)))
 
 
 def include_name(name: str | None, type_: str, parent_names: Any) -> bool:

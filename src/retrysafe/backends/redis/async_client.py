@@ -33,8 +33,8 @@ from retrysafe.backends.redis.client import (
     settings_commands,
     settings_of,
 )
+from retrysafe.backends.redis.requests import Scan, Scanned, Script, Settings
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.protocol.requests import Scan, Scanned, Script, Settings
 
 SILENCE = 5.0
 """Seconds without any reply after which a connection with requests in flight is given up."""

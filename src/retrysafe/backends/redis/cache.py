@@ -10,8 +10,9 @@ import hashlib
 import json
 from typing import Any
 
+from retrysafe.backends.redis.requests import Script
 from retrysafe.protocol.records import Cached, Micros, Record, State, StoredResult
-from retrysafe.protocol.requests import Ask, Script
+from retrysafe.protocol.requests import Ask
 
 _FORMAT = 1
 """The layout of a kept record; another one is not read."""

@@ -17,9 +17,9 @@ import redis
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisError, ResponseError
 
+from retrysafe.backends.redis.requests import Scan, Scanned, Script, Settings
 from retrysafe.errors import ConfigurationError, StoreMisconfigured, StoreUnavailable
 from retrysafe.locks import Places
-from retrysafe.protocol.requests import Scan, Scanned, Script, Settings
 
 MOST_CONNECTIONS = 10
 CHECKOUT = 10.0

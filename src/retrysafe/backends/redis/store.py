@@ -13,6 +13,7 @@ from typing import Any
 
 from retrysafe.backends.redis import packing
 from retrysafe.backends.redis.packing import claim_part, number_of, result_part, unpacked
+from retrysafe.backends.redis.requests import Scan, Scanned, Script, Settings
 from retrysafe.protocol import quotas
 from retrysafe.protocol.records import (
     Allowance,
@@ -27,7 +28,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Ask, Scan, Scanned, Script, Settings
+from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import RULES, Transition, kept_fingerprint, started_before
 

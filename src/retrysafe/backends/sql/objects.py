@@ -7,6 +7,7 @@ from typing import Any
 
 from retrysafe.backends import identity
 from retrysafe.backends.backend import Backend
+from retrysafe.backends.sql.drivers.sqlite import SqliteClient, SqliteFile
 from retrysafe.backends.sql.urls import driver, sqlite, store_of
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
@@ -24,6 +25,7 @@ def of_engine(engine: Any, sessions: Any = None) -> Backend:
         places=lambda: identity.of_engine(engine),
         no_transactions=module.ENGINE_AUTOCOMMIT if module.declares_autocommit(engine) else "",
         migrates_itself=engine.dialect.name == "sqlite",
+        on_demand=partial(module.EngineClient, engine) if engine.dialect.name == "sqlite" else None,
     )
 
 
@@ -31,11 +33,12 @@ def of_async_engine(engine: Any, sessions: Any = None) -> Backend:
     module = driver("sqlalchemy", "sqlalchemy")
     if engine.dialect.name == "sqlite":
         _refuse_memory(engine.url)
-        _migrate_file(engine.url.database)
+        _prepare(engine.url.database)
     return Backend(
         store_of(engine.dialect.name),
         sync=None,
         asynchronous=partial(module.AsyncEngineClient, engine, sessions),
+        on_demand=partial(_client_of_file, engine.url.database) if engine.dialect.name == "sqlite" else None,
         address=str(engine.url),
         places=lambda: identity.of_engine(engine),
         no_transactions=module.ENGINE_AUTOCOMMIT if module.declares_autocommit(engine) else "",
@@ -50,10 +53,14 @@ def _refuse_memory(url: Any) -> None:
         )
 
 
-def _migrate_file(path: str) -> None:
+def _prepare(path: str) -> None:
     backend = sqlite(f"sqlite:///{path}")
-    backend.migrate()
+    backend.prepare()
     backend.close()
+
+
+def _client_of_file(path: str) -> SqliteClient:
+    return SqliteClient(SqliteFile(path))
 
 
 def of_sessionmaker(sessions: Any) -> Backend:

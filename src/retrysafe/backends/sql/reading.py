@@ -44,15 +44,14 @@ def tallies(answer: Rows) -> list[Tally]:
 
 def _record_of(row: Any) -> Record:
     """The record of a row by place: `COLUMNS` are in the order of its fields, but for the result, which has three."""
-    key, boundary, scope, operation, fingerprint, state, *others = row[:-4]
-    result, media_type, codec_version, now = row[-4:]
+    *fields, result, media_type, codec_version, now = row
+    fields[0], fields[4], fields[5] = bytes(fields[0]), bytes(fields[4]), state_of(fields[5])
     stored = (
         None
         if media_type is None
         else StoredResult(None if result is None else bytes(result), media_type, codec_version)
     )
-    key, fingerprint = bytes(key), bytes(fingerprint)
-    return Record._make((key, boundary, scope, operation, fingerprint, state_of(state), *others, stored, int(now)))
+    return Record._make((*fields, stored, int(now)))
 
 
 def changed_one(answer: Rows) -> bool:

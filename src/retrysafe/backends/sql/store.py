@@ -92,9 +92,8 @@ class SqlStore(SqlStatements, SqlTransactions):
     def claim_query(self, request: ClaimRequest) -> Query:
         """Read first when leased, so that a replay writes nothing; write first inside a transaction."""
         params = want_params(request)
-        read = self.query(self.read_sql, params, writes=False)
-        insert = self.query(self.insert_sql, params, read)
-        return insert if request.transactional else read._replace(otherwise=insert)
+        insert = self.query(self.insert_sql, params, self.query(self.read_sql, params, writes=False))
+        return insert if request.transactional else self.query(self.read_sql, params, insert, writes=False)
 
     def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
         """`claim_query` with a quota: inserts only while there is room; no record afterwards means no room."""

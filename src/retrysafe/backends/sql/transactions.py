@@ -5,6 +5,7 @@ A database that has no number for a transaction recognises it by a savepoint, wh
 
 from __future__ import annotations
 
+from functools import cache
 from typing import ClassVar, TypeVar
 
 from retrysafe.backends.sql.reading import first_value, nothing
@@ -95,5 +96,6 @@ class SqlTransactions:
         return None if self.MIGRATION_UNLOCK is None else Query(self.MIGRATION_UNLOCK, {})
 
 
+@cache
 def _control(name: str, sql: str) -> Ask[None]:
     return Ask(Query(sql, {}, control=name), nothing)

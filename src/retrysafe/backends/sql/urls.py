@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -73,6 +74,7 @@ def sqlite(url: str) -> Backend:
         address=url,
         places=lambda: {found} if (found := file_of(path)) else set(),
         migrates_itself=True,
+        on_demand=partial(SqliteClient, file),
         missing=lambda: not os.path.exists(path),  # noqa: PTH110 - pathlib would double the time to import
     )
 
@@ -166,7 +168,13 @@ def anchored(url: str) -> str:
     return prefix + os.path.abspath(path)  # noqa: PTH100 - pathlib would double the time to import
 
 
+_FILE = re.compile(r"[/\\]|\.(db|sqlite3?)$")
+"""What text has that is the path of a file, and no alias."""
+
+
 def django(alias: str) -> Backend:
+    if _FILE.search(alias):
+        raise ConfigurationError(f"store={alias!r} is a path. A SQLite file is a URL: write store='sqlite:///{alias}'.")
     try:
         module = driver("django", "django")
     except ConfigurationError as error:

@@ -9,10 +9,10 @@ from typing import TypeVar, TypeVarTuple
 
 import anyio
 import anyio.to_thread
-import httpx
 
 from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.errors import ConfigurationError
+from retrysafe.extras import NeedsExtra
 from retrysafe.http.client import resuming
 from retrysafe.http.client.calling import Planned, Retries, answer_of
 from retrysafe.http.client.driving import adrive, drive
@@ -32,6 +32,9 @@ from retrysafe.http.client.over_httpx import (
 )
 from retrysafe.http.client.results import Answer
 from retrysafe.http.client.resuming import Resumed
+
+with NeedsExtra("httpx"):
+    import httpx
 
 T = TypeVar("T")
 Given = TypeVarTuple("Given")

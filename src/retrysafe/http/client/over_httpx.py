@@ -7,13 +7,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from typing import Any
 
 import anyio
-import httpx
 
+from retrysafe.extras import NeedsExtra
 from retrysafe.http.client.bodies import agathered, decoded, gathered, is_read_whole, problem_code
 from retrysafe.http.client.calling import Outgoing, Retries
 from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.operation import Send
 from retrysafe.http.client.results import Answer, Failure, Kind, Result, certificate_refused
+
+with NeedsExtra("httpx"):
+    import httpx
 
 _HOPELESS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)

@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-import requests
-import urllib3
-from requests.adapters import BaseAdapter
-from requests.structures import CaseInsensitiveDict
-from urllib3.exceptions import ClosedPoolError, EmptyPoolError, MaxRetryError, NewConnectionError
-
+from retrysafe.extras import NeedsExtra
 from retrysafe.http.client.bodies import ends_unmarked, gathered, is_read_whole, problem_code
 from retrysafe.http.client.calling import Outgoing, Retries
 from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.operation import Send
 from retrysafe.http.client.results import Answer, Failure, Kind, Result, certificate_refused
+
+with NeedsExtra("requests", "requests", "urllib3"):
+    import requests
+    import urllib3
+    from requests.adapters import BaseAdapter
+    from requests.structures import CaseInsensitiveDict
+    from urllib3.exceptions import ClosedPoolError, EmptyPoolError, MaxRetryError, NewConnectionError
 
 _CHUNK = 1 << 16
 _HOPELESS = (

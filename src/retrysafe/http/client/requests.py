@@ -6,10 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import requests
-from requests.adapters import BaseAdapter, HTTPAdapter
-
 from retrysafe.errors import ConfigurationError
+from retrysafe.extras import NeedsExtra
 from retrysafe.http.client import resuming
 from retrysafe.http.client.calling import Planned, Retries, answer_of
 from retrysafe.http.client.driving import drive
@@ -19,6 +17,10 @@ from retrysafe.http.client.journal import Entry, Journal
 from retrysafe.http.client.over_requests import Refreshing, Wire, declined, outgoing, read, retries_itself
 from retrysafe.http.client.results import Answer
 from retrysafe.http.client.resuming import Resumed
+
+with NeedsExtra("requests"):
+    import requests
+    from requests.adapters import BaseAdapter, HTTPAdapter
 
 
 class RetryAdapter(BaseAdapter):

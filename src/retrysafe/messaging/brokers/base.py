@@ -58,13 +58,17 @@ class Consumer(Protocol):
 
     @property
     def redelivery_window(self) -> float | None:
-        """For how many seconds after it was published a message may be handed out again; None: unknown."""
+        """For how many seconds after it was published a message may be handed out again; None: unknown.
+
+        A consumer may read it from its broker, and know it when it has first received.
+        """
         ...
 
     async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
         """Up to so many messages, in the order of their partitions; waits so many seconds for the first one.
 
-        Raises what the client library raises when the broker cannot be reached; the next call connects again.
+        Raises what the client library raises when the broker cannot be reached; the next call connects again. Raises
+        `ConfigurationError` for what no further call can mend, and a subscription ends with it.
         """
         ...
 

@@ -7,11 +7,8 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any
 
-from faststream import BaseMiddleware
-from faststream.message import StreamMessage
-from faststream.middlewares import AckPolicy
-
 from retrysafe.errors import ConfigurationError, RetrysafeError
+from retrysafe.extras import NeedsExtra
 from retrysafe.messaging.brokers.rabbitmq.envelope import envelope_from
 from retrysafe.messaging.brokers.redis_streams.entries import envelope_in
 from retrysafe.messaging.inbox.handler import Handler
@@ -19,6 +16,11 @@ from retrysafe.messaging.inbox.inbox import Inbox
 from retrysafe.messaging.inbox.message import InboxMessage
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
+
+with NeedsExtra("faststream"):
+    from faststream import BaseMiddleware
+    from faststream.message import StreamMessage
+    from faststream.middlewares import AckPolicy
 
 _SAFE = (AckPolicy.MANUAL, AckPolicy.NACK_ON_ERROR)
 _LOOK = 0.25

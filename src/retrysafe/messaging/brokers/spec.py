@@ -28,7 +28,8 @@ class Option(NamedTuple):
 PARTITIONS = Option(
     "partitions", "spread each topic over so many queues or streams (default: one)", type=int, metavar="N"
 )
-PREFIX = Option("prefix", "what the names of topics or streams begin with", default="", metavar="TEXT")
+PREFIX = Option("prefix", "what the names of topics, streams or subjects begin with", default="", metavar="TEXT")
+BROKER_TIMEOUT = Option("broker_timeout", "how long confirms are waited for (10s)", default="10s", metavar="TIME")
 
 
 class BrokerSpec(NamedTuple):

@@ -13,10 +13,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
-from urllib.parse import quote
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.cloudevents import attributes
+from retrysafe.messaging.cloudevents import attributes, header_value
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.records import Duration
@@ -25,7 +24,6 @@ from retrysafe.webhooks.sender import AsyncSender, Sender
 
 Endpoints = Mapping[str, Endpoint] | Callable[[Envelope], Endpoint | None]
 """The endpoint of each topic, or a function that finds that of a message."""
-_PRINTABLE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 _TRACE = ("traceparent", "tracestate")
 _KEPT = 10_000
 _UNDER_WAY = "the endpoint has not answered yet"
@@ -156,7 +154,7 @@ def _place(endpoint: Endpoint) -> str:
 def _fields(envelope: Envelope) -> dict[str, str]:
     """The header fields of a CloudEvent; what ASCII cannot say is percent-encoded (section 3.1.3.2)."""
     told = attributes(envelope)
-    fields = {f"ce-{name}": quote(value, safe=_PRINTABLE) for name, value in told.items() if name != "datacontenttype"}
+    fields = {f"ce-{name}": header_value(value) for name, value in told.items() if name != "datacontenttype"}
     fields["content-type"] = envelope.media_type
     return fields | {name: told[name] for name in _TRACE if name in told}
 

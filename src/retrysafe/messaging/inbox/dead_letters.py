@@ -63,6 +63,7 @@ class Letters(Asking):
                 "database (SQLite, PostgreSQL, MySQL or MariaDB) for them."
             )
         super().__init__(backend)
+        backend.provide("inbox")
         self.inbox = SqlInbox(backend.store)
 
 

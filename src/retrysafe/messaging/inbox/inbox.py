@@ -39,7 +39,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from retrysafe.backends import registry
 from retrysafe.backends.driver import arun, run
-from retrysafe.boundary import Boundary, exception_types
+from retrysafe.boundary import Boundary, exception_types, require_boundary
 from retrysafe.entrypoint import function_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.errors import SequenceGap
@@ -82,7 +82,7 @@ class Inbox:
 
     def __init__(self, boundary: Boundary, *, dead_letter_store: Any = None) -> None:
         self.boundary = boundary
-        self._entry = boundary.entrypoint
+        self._entry = require_boundary(boundary).entrypoint
         backend = self._entry.backend if dead_letter_store is None else registry.connect(dead_letter_store)
         if backend is not self._entry.backend:
             backend.users += 1  # an operator that closes its connections leaves ours open

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from retrysafe.claims.cancellation import is_failure
@@ -14,22 +15,41 @@ from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.messaging.subscription.working import LOOK, Run
 from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.redelivery_policy import MessageOutcome
 from retrysafe.stop_signal import StopSignal
 
 
-def check_retention(consumer: Consumer, handler: Handler[..., Any]) -> None:
-    """Raise `ConfigurationError` when the broker may hand out a message again that the inbox has forgotten."""
-    boundary, redelivery_window = handler.setting.entry, consumer.redelivery_window
-    if redelivery_window is None:
-        handler.emit("retention_unknown", window=boundary.window)
-    elif boundary.window < redelivery_window:
-        raise ConfigurationError(
-            f"window= of boundary {boundary.name!r} is {boundary.window / 3600:g} h, and the broker may hand a "
-            f"message out again for {redelivery_window / 3600:g} h: it would be handled twice. Make the window longer, "
-            "or let the broker keep messages for a shorter time."
-        )
+class RetentionCheck:
+    """Compares the window of an inbox with its broker's, once it is known.
+
+    A consumer knows what it was told at once, and what it reads from its broker when it has first received.
+    """
+
+    def __init__(self, consumer: Consumer, handler: Handler[..., Any]) -> None:
+        self._consumer, self._handler = consumer, handler
+        self._done = False
+        if consumer.redelivery_window is not None:
+            self.check()
+
+    def check(self) -> None:
+        """Raise `ConfigurationError` when the broker may hand out a message again that the inbox has forgotten.
+
+        Where nobody can tell, it emits an event. Further calls do nothing.
+        """
+        if self._done:
+            return
+        boundary, redelivery_window = self._handler.setting.entry, self._consumer.redelivery_window
+        if redelivery_window is None:
+            self._handler.emit("retention_unknown", window=boundary.window)
+        elif boundary.window < redelivery_window:
+            raise ConfigurationError(
+                f"window= of boundary {boundary.name!r} is {boundary.window / 3600:g} h, and the broker may hand a "
+                f"message out again for {redelivery_window / 3600:g} h: it would be handled twice. Make the window "
+                "longer, or let the broker keep messages for a shorter time."
+            )
+        self._done = True
 
 
 class Subscription:
@@ -52,7 +72,7 @@ class Subscription:
         redrive: how often it looks for dead letters that are to be handled again.
 
     Raises `ConfigurationError` when the boundary's window is shorter than the broker redelivers: a message could be
-    handled twice.
+    handled twice. A consumer that reads for how long that is from its broker tells it when it has first received.
     """
 
     def __init__(
@@ -73,14 +93,15 @@ class Subscription:
         self._redrive = seconds_of(redrive, "redrive")
         self._bell = StopSignal()
         self._task: asyncio.Task[None] | None = None
-        check_retention(consumer, handler)
+        self._retention = RetentionCheck(consumer, handler)
 
     # ------------------------------------------------------------ running
 
     async def arun_forever(self) -> None:
         """Handle messages until `stop` is called; a broker or database that fails is tried again.
 
-        Raises `ConfigurationError` when the handler cannot be run as its boundary is set up: no message ever could.
+        Raises `ConfigurationError` when the handler cannot be run as its boundary is set up: no message ever could; and
+        when the consumer is set up wrongly, or its broker redelivers for longer than the boundary's window.
         """
         run = Run(self._consumer, self._handler, self._in_flight, self._bell, forever=True)
         try:
@@ -134,10 +155,10 @@ class Subscription:
             room = await run.room()
             try:
                 if room:
-                    run.add(await self._consumer.receive(room, LOOK))
+                    run.add(await self._received(room, LOOK))
                 polls, _ = polls.found()
             except BaseException as error:
-                if not is_failure(error):
+                if not is_failure(error) or isinstance(error, ConfigurationError):
                     raise
                 run.failed(error)  # whatever the broker's client raises, it is tried again
                 polls, rest = polls.failed(random.random())
@@ -146,10 +167,15 @@ class Subscription:
     async def _drain(self, run: Run, wait: float) -> None:
         while True:
             room = await run.room()
-            deliveries = await self._consumer.receive(room, wait) if room else ()
+            deliveries = await self._received(room, wait) if room else ()
             run.add(deliveries)
             if room and not deliveries:
                 return
+
+    async def _received(self, room: int, wait: float) -> Sequence[Delivery]:
+        deliveries = await self._consumer.receive(room, wait)
+        self._retention.check()  # before any of them is handled
+        return deliveries
 
     async def _redrives(self, run: Run) -> None:
         while not self._bell.rung:

@@ -61,7 +61,7 @@ def names(alias: str) -> bool:
     except (ImproperlyConfigured, ImportError) as error:
         raise ConfigurationError(
             f"store={alias!r} looks like an alias of Django's DATABASES, but Django is not configured: "
-            f"set DJANGO_SETTINGS_MODULE first. (A file is sqlite:///its-path.) {error}"
+            f"set DJANGO_SETTINGS_MODULE first. {error}"
         ) from error
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine, exc
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe.backends.sql.drivers.base import (
@@ -29,6 +28,9 @@ from retrysafe.backends.sql.drivers.base import (
 )
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
+
+if TYPE_CHECKING:  # importing it needs greenlet, which SQLAlchemy 2.1 does not install for sync code
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
 _STYLES = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric_dollar": "$"}
 _Failures = (exc.DBAPIError, exc.TimeoutError, OSError)

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
-from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, fail, in_turn, not_connected, this_process
+from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, fail, in_turn, not_connected
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.locks import Places
 from retrysafe.protocol.requests import Query, Rows
@@ -138,18 +138,14 @@ class SqliteClient:
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
         """Lend a connection for one transaction."""
-        with self._turn.taken(self._file.busy, self._held_elsewhere), self._lent() as connection:
-            yield InTransaction(connection)
-
-    @contextmanager
-    def _lent(self) -> Iterator[sqlite3.Connection]:
-        here = this_process()
-        connection = self._taken()
-        try:
-            yield connection
-        finally:
-            if here():
-                put_back(connection, self._idle, closed=self._closed)
+        pid = os.getpid()
+        with self._turn.taken(self._file.busy, self._held_elsewhere):
+            connection = self._taken()
+            try:
+                yield InTransaction(connection)
+            finally:
+                if os.getpid() == pid:
+                    put_back(connection, self._idle, closed=self._closed)
 
     def _held_elsewhere(self) -> StoreUnavailable:
         return StoreUnavailable(f"{self._file.path}: another transaction of this process holds the file.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import PARTITIONS, BrokerSpec, Option, lazily
+from retrysafe.messaging.brokers.spec import BROKER_TIMEOUT, PARTITIONS, BrokerSpec, Option, lazily
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
@@ -22,7 +22,7 @@ BROKER = BrokerSpec(
     options=(
         Option("exchange", "publish to this exchange", default="", metavar="NAME"),
         Option("binding", "how headers of CloudEvents are named (amqp)", default="amqp", choices=("amqp", "rabbitmq")),
-        Option("broker_timeout", "how long confirms are waited for (10s)", default="10s", metavar="TIME"),
+        BROKER_TIMEOUT,
         PARTITIONS,
     ),
     extra="rabbitmq",

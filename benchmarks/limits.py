@@ -1,0 +1,171 @@
+"""What stands between a row and its aim: the profile behind each aim, for those that a run missed.
+
+"Instructions" are those of user code on CPython 3.11 for one operation, counted by the processor (perf stat -e
+instructions:u): unlike times they are the same on a busy machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Limit(NamedTuple):
+    """Rows that share a profile, by what their names begin with, and what the profile shows."""
+
+    rows: tuple[str, ...]
+    text: str
+
+
+LIMITS = (
+    Limit(
+        ("memory/once",),
+        "There is no hot spot. A fresh call takes 227,000 instructions in 94 Python frames and a replay 146,000 "
+        "in 61, and no function has more than 7% of either. The largest shares of a fresh call are the named "
+        "tuples that carry a claim (request, ask, record twice, ownership, outcome: 12%), the fingerprint of the "
+        "arguments (8%), JSON of the result (7%) and the hash of the key (5%). A flat function keeps the same "
+        "bytes without the layers between them, which are what lets one claim run on every store, sync and async, "
+        "and be simulated.",
+    ),
+    Limit(
+        ("http memory",),
+        "In process the bare application takes 182,000 instructions, a guarded request 501,000 fresh and 236,000 "
+        "replayed. Two thirds of what a fresh request adds are the claim (as `memory/once`); the rest is reading "
+        "the head, hashing it and the body, and capturing and encoding the response, and no function of ours has "
+        "more than 4%. Time is worse than instructions: a fresh request mispredicts 2,600 branches, the bare "
+        "application alone 70 and a claim alone 500, for the two together fit neither the predictors of the "
+        "processor nor its 32 KB of instruction cache. What helps is less code on the way, not a quicker piece of "
+        "it.",
+    ),
+    Limit(
+        ("http sqlite",),
+        "In process a fresh request takes 880,000 instructions and a replay 385,000; on memory 501,000 and "
+        "236,000. What SQLite adds is 190,000 in its own C code for three statements, building and performing "
+        "them in Python, and the turn of the loop in which the writes of several requests are committed together. "
+        "A replay reads 19 columns, of which sqlite3 makes Python objects at 1,500 instructions each.",
+    ),
+    Limit(
+        ("http redis", "http postgresql"),
+        "Requests that wait at the same time share a statement or a command, so that the processor time of the "
+        "Python process is left. Behind uvicorn a fresh request on Redis takes 841,000 instructions and a replay "
+        "475,000, the bare application 270,000: the claim and the response as on memory, then packing and reading "
+        "the record, the pipeline that is shared, and a future and a wake-up of the event loop for each answer.",
+    ),
+    Limit(
+        ("sqlite FULL/once", "sqlite NORMAL/once"),
+        "A fresh call takes 473,000 instructions, 129,000 by hand; a replay 251,000, 67,000 by hand. SQLite "
+        "itself takes 190,000 of ours (a look, INSERT and UPDATE) and 72,000 by hand, for a row of 19 columns "
+        "with checks and the clock of the database where the other has six. The rest is Python: the claim that "
+        "every store has (as `memory/once`), and about 60,000 for building and performing the statements.",
+    ),
+    Limit(
+        ("sqlite FULL/claim tx", "sqlite NORMAL/claim tx"),
+        "A fresh claim in a transaction of its own takes 661,000 instructions, 147,000 by hand, in eight "
+        "statements around the work instead of four: a look before the transaction is opened, so that replays "
+        "open none; a savepoint named by the key, by which an end recognises its own transaction (a name of its "
+        "own is parsed anew: 17,000 instructions); and the savepoint to which a failed handler is rolled back. A "
+        "replay takes 234,000, 67,000 by hand.",
+    ),
+    Limit(
+        ("postgresql psycopg",),
+        "A fresh call takes 608,000 instructions in two round trips, 241,000 by hand; a replay 382,000, 147,000 "
+        "by hand; a claim in a transaction of its own 1,089,000 in six, 409,000 by hand in five: the sixth is the "
+        "savepoint to which a failed handler is rolled back. What is added is the claim that every store has, and "
+        "Python around each statement: a connection lent and looked after (its process, its transaction, its "
+        "notices, a deadline).",
+    ),
+    Limit(
+        ("postgresql asyncpg ×16/once",),
+        "A fresh call takes 646,000 instructions, 226,000 by hand; a replay 372,000, 133,000 by hand. Claims that "
+        "wait at the same time share a statement, so that the wall is that of the database, which shares two "
+        "cores with the clients of this benchmark: its ratio swings with whatever else runs.",
+    ),
+    Limit(
+        ("postgresql asyncpg ×16/claim",),
+        "A claim in a transaction of its own takes 1,300,000 instructions in six round trips, 453,000 by hand in "
+        "five; with `tx=` 991,000 in five. The sixth is the savepoint to which a failed handler is rolled back. "
+        "Each round trip has a task that comes to its end when the caller is cancelled, a timer for its deadline, "
+        "and a future of asyncpg, which cannot send two statements of a transaction in one message.",
+    ),
+    Limit(
+        ("redis/",),
+        "One by one a fresh call takes 559,000 instructions, 424,000 by hand; a replay 338,000, 186,000 by hand. "
+        "With 16 at once it is 511,000 and 319,000, fewer than by hand (814,000 and 356,000), since they share a "
+        "pipeline. What is left is the claim that every store has, and packing and reading the record.",
+    ),
+    Limit(
+        ("relay asyncpg/rabbitmq", "insert → consumer"),
+        "Processor time is below the raw client's; what a message waits for is PostgreSQL and the broker on the "
+        "same two cores: the commit of the insert, the notification, the relay's read and mark, and RabbitMQ's "
+        "confirm, which a direct publish has alone.",
+    ),
+    Limit(
+        ("relay asyncpg/redis",),
+        "A message takes 200,000 instructions, fewer than the 236,000 of the raw client, whose pipeline packs "
+        "every field. Time is not less, for a batch of 500 messages is walked several times (read, planned, "
+        "published, judged, marked) and does not fit the cache of the processor: it misses 1,200 times a message, "
+        "where the raw client misses 240 times.",
+    ),
+    Limit(
+        ("inbox asyncpg/rabbitmq",),
+        "A message takes 2.4 million instructions, 1.3 million for a raw consumer with a transaction for each. It "
+        "has six statements instead of four: the claim, the savepoint to which a failed handler is rolled back, "
+        "and the result, where the raw consumer only writes. Each has a task, a timer for its deadline and a "
+        "future. Who consumes many takes them in batches or sets, which are as quick as the raw consumer.",
+    ),
+    Limit(
+        ("sweep",),
+        "Claims beside a sweep are measured at their 99th percentile, on two cores that PostgreSQL, the sweep and "
+        "the clients share: one vacuum or checkpoint in a turn is the difference. The sweep itself deletes 1,000 "
+        "rows at a time and pauses between.",
+    ),
+    Limit(
+        ("claims at",),
+        "The key is a hash, so a claim touches one page of the index at random: what does not fit the cache is "
+        "read. The CPU of the client is the same at any size. 10 million rows take an hour to make, and are "
+        "measured with `--full` only.",
+    ),
+    Limit(
+        ("import retrysafe",),
+        "126 million instructions, beside 42 million of an interpreter that only starts. A third of them makes "
+        "the 51 named tuples of the modules that a first claim needs: typing compiles each annotation, and "
+        "collections each constructor. The typing module itself and OpenSSL for hashlib take 7% each; the rest is "
+        "finding and reading 59 modules of ours and 20 of the standard library.",
+    ),
+    Limit(
+        ("crash kit",),
+        "A point is a fresh state of the store, one run of the operation to the point where it is stopped, and "
+        "one retry: making the state and one charge is 3 ms on SQLite and 48 ms on PostgreSQL, where every point "
+        "creates its tables anew, and each run opens its connections.",
+    ),
+    Limit(
+        ("client",),
+        "The journal's two writes, or the checks of each answer, beside a request of httpx over one connection, "
+        "whose wall time swings by as much from turn to turn.",
+    ),
+    Limit(
+        (
+            "relay asyncpg/nats",
+            "relay asyncpg/kafka",
+            "drain of",
+            "steps of",
+            "change data",
+            "context of",
+            "batch merge",
+        ),
+        "No row measures this: what it would measure is not in this release, or takes longer than a run of 15 minutes.",
+    ),
+)
+"""The longest beginning that fits a row counts."""
+
+
+def limit_of(row: str) -> Limit:
+    """The profile behind a row. Raises `LookupError` for a row without one."""
+    return max(_fitting(row), key=lambda found: found[0])[1]
+
+
+def _fitting(row: str) -> Sequence[tuple[int, Limit]]:
+    fitting = [(len(start), limit) for limit in LIMITS for start in limit.rows if row.startswith(start)]
+    if not fitting:
+        raise LookupError(f"{row!r} has an aim, and no profile in benchmarks/limits.py.")
+    return fitting

@@ -1,0 +1,83 @@
+"""A connection to NATS that is made anew when it is lost, instead of by the client library.
+
+The library keeps what is published while it is away, and sends it later: behind what was sent again meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import nats
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+_PING_EVERY = 5
+"""Seconds after which a connection is tried that says nothing; with two pings unanswered it is lost."""
+LOST = (nats.errors.Error, OSError, EOFError, TimeoutError)
+"""What is raised when a connection is lost, or the server cannot be reached."""
+
+
+class Connection:
+    """A client that is connected, and when it is lost."""
+
+    def __init__(self, client: Client, lost: asyncio.Event) -> None:
+        self.client, self.lost = client, lost
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not been lost, as far as anyone knows."""
+        return not self.lost.is_set() and self.client.is_connected
+
+    async def request(self, subject: str, body: bytes, patience: float) -> Msg:
+        """The answer to a request. Raises `nats.errors.Error`, also when the connection is lost meanwhile."""
+        asking = asyncio.ensure_future(self.client.request(subject, body, timeout=patience))
+        await self.first_of(asking)
+        if asking.cancelled():  # by the client library, as it hangs up
+            raise nats.errors.ConnectionClosedError
+        return asking.result()
+
+    async def first_of(self, waiting: asyncio.Future[Any], patience: float | None = None) -> None:
+        """Wait for something until the connection is lost, or the time is over. Raises `ConnectionClosedError`."""
+        lost = asyncio.create_task(self.lost.wait())
+        try:
+            await asyncio.wait({lost, waiting}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done() and self.lost.is_set():
+                raise nats.errors.ConnectionClosedError
+        finally:
+            lost.cancel()
+            waiting.cancel()
+
+    async def close(self) -> None:
+        """Hang up."""
+        self.lost.set()
+        with suppress(*LOST):
+            await self.client.close()
+
+
+async def connect(url: str, credentials: str | None, patience: float) -> Connection:
+    """Connect to one of the servers of a URL, which are separated by commas."""
+    lost = asyncio.Event()
+
+    async def is_lost() -> None:
+        lost.set()
+
+    async def ignore(error: Exception) -> None:
+        """What the server says of a subject, such as that it is not for us; who waits for an answer gets none."""
+
+    async with asyncio.timeout(patience):
+        client = await nats.connect(
+            url.split(","),
+            user_credentials=credentials,
+            allow_reconnect=False,
+            max_reconnect_attempts=1,  # of the first connection, for each server
+            reconnect_time_wait=0,
+            connect_timeout=max(1, round(patience)),
+            ping_interval=_PING_EVERY,
+            disconnected_cb=is_lost,
+            closed_cb=is_lost,
+            error_cb=ignore,
+        )
+    return Connection(client, lost)

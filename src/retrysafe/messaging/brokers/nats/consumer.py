@@ -1,0 +1,344 @@
+"""NATS JetStream: each partition has one consumer of a group at a time, and its messages are settled one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from nats.js.errors import APIError
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.lane_queue import LaneQueue
+from retrysafe.messaging.brokers.nats.connecting import LOST, Connection, connect
+from retrysafe.messaging.brokers.nats.messages import subject_of
+from retrysafe.messaging.brokers.nats.pinned import GROUP, Partition
+from retrysafe.messaging.brokers.single_flight import SingleFlight
+from retrysafe.protocol.backoff import Backoff
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.messages import Delivery
+from retrysafe.protocol.ordering import partitions_of
+from retrysafe.protocol.records import Duration
+
+_LOOK = 1.0
+"""Seconds after which a wait looks whether the connection is lost."""
+_TEND = 0.05
+"""Seconds between two looks at partitions that are being taken over; others are looked at when something happens."""
+_OLDEST = (2, 11)
+"""The first version of the server that pins clients."""
+_AGAIN = Backoff(base=0.05, cap=1.0)
+"""How it is connected again when connections end as soon as they are there."""
+_LASTING = 5.0
+"""Seconds after which a connection has not ended at once."""
+
+
+class NatsConsumer:
+    """Takes messages from the subjects of topics, for a group: a durable consumer of the stream for each partition.
+
+    A partition has one consumer of the group at a time, and another one when that one is gone for as long as the lease,
+    or hangs up. A message that is given back stays with this consumer: it and what follows it in its lane are handed
+    out when the time has come, other lanes go on. While it is handled, however long, the server is told so.
+
+    Needs NATS 2.11 or later. Declare the stream before, with `retrysafe.messaging.brokers.nats.declare`; the durable
+    consumers are made when they are not there, from the first message that the stream has.
+
+    Arguments:
+        url: of the server, such as "nats://user:password@host:4222", or of several of a cluster, separated by commas.
+        topics: one or more.
+        group: the consumers that together take each message once, such as "inventory".
+        partitions: over how many subjects each topic is spread, as its publishers were told.
+        prefix: of the subjects, as its publishers were told.
+        prefetch: how many messages of a partition are received and not settled. As many can wait for lanes that rest
+            before the partition comes to rest.
+        prefetch_bytes: how many bytes of them; a message that is larger comes alone.
+        lease: for how long a partition stays with a consumer that is dead or cut off.
+        redelivery_window: for how long after it was published a message may be handed out again; by default for as long
+            as the stream keeps it, which is read when it is first connected.
+        credentials: the path of a file of NATS credentials (.creds).
+        timeout: how long the server may take to answer.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        topics: str | Iterable[str],
+        *,
+        group: str,
+        partitions: int | None = None,
+        prefix: str = "",
+        prefetch: int = 200,
+        prefetch_bytes: int = 16 << 20,
+        lease: Duration = "15s",
+        redelivery_window: Duration | None = None,
+        credentials: str | None = None,
+        timeout: Duration = "10s",
+    ) -> None:
+        names = [topics] if isinstance(topics, str) else list(topics)
+        if not names or not group or min(prefetch, prefetch_bytes) < 1:
+            raise ConfigurationError(
+                "topics= and group= must not be empty, and prefetch= and prefetch_bytes= are numbers from 1."
+            )
+        self._url, self._prefix, self._credentials = url, prefix, credentials
+        self._prefetch, self._bytes = prefetch, prefetch_bytes
+        self._lease, self._timeout = seconds_of(lease, "lease"), seconds_of(timeout, "timeout")
+        places = [place for topic in names for place in partitions_of(topic, partitions)]
+        self._partitions = {
+            place: Partition(place, f"{_quoted(group)}-{_quoted(prefix + place)}", self._lease) for place in places
+        }
+        self._declared = None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
+        self._kept: dict[str, float] = {}
+        self._shelf = LaneQueue()
+        self._connection: Connection | None = None
+        self._opening = SingleFlight(self._open)
+        self._tending: asyncio.Task[None] | None = None
+        self._arrived, self._room = asyncio.Event(), asyncio.Event()
+        self._opened, self._failures = -_LASTING, 0
+        self._leaving: set[str] = set()
+        """Partitions that another consumer is to have; nothing of them is handed out any more."""
+        self._shares = 0.0
+
+    @property
+    def redelivery_window(self) -> float | None:
+        """For how many seconds after it was published a message may be handed out again; None: unknown."""
+        if self._declared is not None:
+            return self._declared
+        return max(self._kept.values()) if self._kept and all(self._kept.values()) else None
+
+    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
+        """Up to so many messages, in the order of their subjects; waits so many seconds for the first one.
+
+        Raises `nats.errors.Error`, `OSError` or `TimeoutError` when the server cannot be reached, and when there is no
+        stream; the next call connects again. Raises `ConfigurationError` for a server that is too old.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        while True:
+            if not self._is_open():
+                await self._opening()
+            now = loop.time()
+            self._arrived.clear()
+            if taken := self._shelf.take(limit, now, self._leaving):
+                return taken
+            if now >= deadline:
+                return []
+            wakes = self._shelf.wakes()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(min(deadline, now + _LOOK, deadline if wakes is None else wakes)):
+                    await self._arrived.wait()
+
+    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
+        """Tell the server that these are settled, and wait until it knows. What cannot be told is delivered again."""
+        last: dict[str, str] = {}
+        told: list[str] = []
+        now = asyncio.get_running_loop().time()
+        for delivery in deliveries:
+            self._shelf.settle(delivery)
+            reply = self._partitions[delivery.partition].settle(delivery.tag, now)
+            if reply is None:
+                continue
+            if delivery.partition in last:
+                told.append(last[delivery.partition])
+            last[delivery.partition] = reply
+        self._room.set()
+        connection = self._connection
+        if connection is None or not last:
+            return
+        try:
+            for reply in told:
+                await connection.client.publish(reply, b"+ACK")
+            confirms = (connection.request(reply, b"+ACK", self._timeout) for reply in last.values())
+            await asyncio.gather(*confirms)  # the server works off what it is told of a consumer in its order
+        except LOST:
+            if not connection.is_open and self._connection is connection:
+                await self._hang_up()
+
+    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
+        """Hand it out again after so many seconds, and before what follows it in its lane."""
+        self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
+        self._arrived.set()
+
+    async def aclose(self) -> None:
+        """Hang up; what is not settled is taken by whoever gets the partitions."""
+        await self._opening.aclose()
+        connection = self._connection
+        if connection is not None and connection.is_open:
+            with suppress(*LOST):
+                async with asyncio.timeout(self._timeout):
+                    for partition in self._partitions.values():
+                        await self._leave(connection, partition)
+        await self._hang_up()
+
+    # ------------------------------------------------------------ the connection
+
+    def _is_open(self) -> bool:
+        return (
+            self._connection is not None
+            and self._connection.is_open
+            and self._tending is not None
+            and not self._tending.done()
+        )
+
+    async def _open(self) -> None:
+        await self._hang_up()
+        await self._rest()
+        try:
+            self._connection = await connect(self._url, self._credentials, self._timeout)
+            version = self._connection.client.connected_server_version
+            if (version.major, version.minor) < _OLDEST:
+                raise ConfigurationError(f"NATS is {version}, and one consumer of a group at a time needs 2.11.")
+            streams = self._connection.client.jetstream(timeout=self._timeout)
+            for partition in random.sample(list(self._partitions.values()), len(self._partitions)):
+                await self._subscribe(self._connection, streams, partition)
+            self._tending = asyncio.create_task(self._tend(self._connection), name="retrysafe-nats")
+        except BaseException:
+            await self._hang_up()
+            raise
+
+    async def _rest(self) -> None:
+        """Wait before connecting again, if the last connection did not last."""
+        loop = asyncio.get_running_loop()
+        self._failures = self._failures + 1 if loop.time() - self._opened < _LASTING else 0
+        if self._failures > 1:
+            await asyncio.sleep(_AGAIN.delay(self._failures - 2, 0.5 + random.random() / 2))
+        self._opened = loop.time()
+
+    async def _subscribe(self, connection: Connection, streams: JetStreamContext, partition: Partition) -> None:
+        """Make the durable consumer, if it is not there, and listen to what it hands out."""
+        client = connection.client
+        subject = subject_of(self._prefix, partition.place)
+        stream = await streams.find_stream_name_by_subject(subject)
+        self._kept[stream] = (await streams.stream_info(stream)).config.max_age or 0.0
+        nanoseconds = int(self._lease * 1e9)
+        config = {
+            "durable_name": partition.durable,
+            "name": partition.durable,
+            "filter_subject": subject,
+            "deliver_policy": "all",
+            "ack_policy": "explicit",
+            "replay_policy": "instant",
+            "ack_wait": nanoseconds,
+            "max_deliver": -1,
+            "max_ack_pending": -1,
+            "priority_groups": [GROUP],
+            "priority_policy": "pinned_client",
+            "priority_timeout": nanoseconds,
+        }
+        making = f"CONSUMER.CREATE.{stream}.{partition.durable}"
+        await _asked(connection, making, self._timeout, stream_name=stream, config=config)
+        inbox = client.new_inbox()
+        await client.subscribe(f"{inbox}.*", cb=partial(self._take_in, connection, partition))
+        partition.reconnected(inbox, f"{stream}.{partition.durable}")
+
+    async def _take_in(self, connection: Connection, partition: Partition, message: Msg) -> None:
+        if self._connection is not connection:
+            return
+        delivery, given_up = partition.arrived(message, asyncio.get_running_loop().time())
+        if given_up:
+            self._shelf.forget(partition.place)
+            for reply in given_up:
+                await connection.client.publish(reply, b"-NAK")
+        if delivery is not None:
+            self._shelf.put(delivery)
+            self._arrived.set()
+        if delivery is None or partition.is_idle:
+            self._room.set()
+
+    async def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        self._shelf.clear()
+        self._leaving.clear()
+        for partition in self._partitions.values():
+            partition.lost()
+        tending, self._tending = self._tending, None
+        if tending is not None:
+            tending.cancel()
+            await asyncio.wait([tending])
+            if not tending.cancelled():
+                tending.exception()
+        if connection is not None:
+            await connection.close()
+
+    # ------------------------------------------------------------ partitions
+
+    async def _tend(self, connection: Connection) -> None:
+        """Ask for messages, take partitions over, and keep what is held, for as long as the connection lasts."""
+        while connection.is_open:
+            self._room.clear()
+            taking_over = False
+            for partition in self._partitions.values():
+                await self._ask(connection, partition)
+                if partition.is_taking_over:
+                    await self._take_over(connection, partition)
+                    taking_over = True
+            await self._share(connection)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TEND if taking_over else self._lease / 6):
+                    await asyncio.sleep(_TEND) if taking_over else await self._room.wait()
+
+    async def _ask(self, connection: Connection, partition: Partition) -> None:
+        now = asyncio.get_running_loop().time()
+        if partition.is_lost:
+            await connection.close()
+            return
+        if partition.lapsed(now):
+            self._shelf.forget(partition.place)
+        for reply in list(partition.in_progress(now)):
+            await connection.client.publish(reply, b"+WPI")
+        asked = partition.request(now, self._prefetch, self._bytes)
+        if asked is not None:
+            answers, request = asked
+            await connection.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{partition.next}", request, reply=answers)
+
+    async def _take_over(self, connection: Connection, partition: Partition) -> None:
+        held, turn = len(partition.held), partition.turn
+        info = await _asked(connection, f"CONSUMER.INFO.{partition.next}", self._timeout)
+        if self._connection is connection:
+            for delivery in partition.own(info["num_ack_pending"], held, turn):
+                self._shelf.put(delivery)
+            self._arrived.set()
+
+    async def _share(self, connection: Connection) -> None:
+        """Leave a partition to others, when more than a fair share of those with messages are ours."""
+        now = asyncio.get_running_loop().time()
+        for place in [place for place in self._leaving if not self._shelf.out(place)]:
+            self._leaving.discard(place)
+            self._partitions[place].rest(now + self._lease)
+            await self._leave(connection, self._partitions[place])
+        ours = [partition for partition in self._partitions.values() if partition.pin]
+        if len(ours) < 2 or self._leaving or now < self._shares:
+            return
+        self._shares = now + self._lease / 2
+        info = await _asked(connection, f"CONSUMER.INFO.{ours[-1].next}", self._timeout)
+        others = info["num_waiting"] - (not ours[-1].is_idle)
+        if others > 0 and len(ours) > math.ceil(len(self._partitions) / (others + 1)):
+            self._leaving.add(ours[-1].place)
+
+    async def _leave(self, connection: Connection, partition: Partition) -> None:
+        """Let another consumer have a partition at once, instead of after the lease."""
+        pin = partition.pin
+        self._shelf.forget(partition.place)
+        for reply in partition.lost():
+            await connection.client.publish(reply, b"-NAK")
+        if pin:
+            await _asked(connection, f"CONSUMER.UNPIN.{partition.next}", self._timeout, group=GROUP)
+
+
+async def _asked(connection: Connection, what: str, patience: float, **body: Any) -> dict[str, Any]:
+    """The answer of JetStream. Raises `nats.errors.Error` when it refuses."""
+    answer = await connection.request(f"$JS.API.{what}", json.dumps(body).encode(), patience)
+    said: dict[str, Any] = json.loads(answer.data)
+    if "error" in said:
+        raise APIError.from_error(said["error"])
+    return said
+
+
+def _quoted(name: str) -> str:
+    """A name as that of a durable consumer, in which no two names are alike."""
+    return "".join(char if char.isascii() and char.isalnum() else f"_{ord(char):x}_" for char in name)

@@ -1,0 +1,234 @@
+"""One partition of a topic: its durable consumer, which one client of all that ask is pinned to, and what that holds.
+
+The server hands a partition to the client that it has pinned, and to another one when that one falls silent. It does
+not wait for what the former has not settled, and would hand out later messages before it. So a new owner holds back
+what it gets until everything that is unsettled is its own: settled by the former owner, if that is alive and says so,
+or handed out again after the lease. It can only count what is unsettled. So a former owner must never settle what may
+have been handed out again: after a lease without a word to the server, and after its connection, it gives all up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from nats.aio.msg import Msg
+
+from retrysafe.messaging.brokers.nats.messages import envelope_from
+from retrysafe.protocol.messages import Delivery
+
+_SURE = 0.8
+"""The part of a lease for which a message is certainly ours; the rest is for what is under way to the server."""
+GROUP = "retrysafe"
+"""The priority group: all clients of a durable consumer are in it."""
+_PIN = "Nats-Pin-Id"
+_WRONG_PIN, _CONFLICT, _NOBODY = "423", "409", "503"
+_TOO_LARGE, _DELETED = "Message Size Exceeds MaxBytes", "Deleted"
+
+
+@dataclass
+class _Held:
+    """A message that is not settled: where its answer goes, its size, and when the server last heard of it."""
+
+    turn: int
+    reply: str
+    size: int
+    touched: float
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A message of a partition by its place in the stream, in one of the turns in which the partition was ours."""
+
+    place: str
+    turn: int
+    sequence: int
+
+
+class Partition:
+    """What a consumer knows of one partition. Instants are seconds of one clock."""
+
+    def __init__(self, place: str, durable: str, lease: float) -> None:
+        self.place, self.durable = place, durable
+        self.inbox = self.next = ""
+        self.held: dict[int, _Held] = {}
+        self.turn = 0
+        """Counts the times that the partition was won and lost."""
+        self.is_lost = False
+        """The stream or the durable consumer is gone, or has no leader."""
+        self._lease = lease
+        self._pin = ""
+        self._asked, self._until, self._requests = 0, 0.0, 0
+        self._owned = False
+        self._newcomers: dict[int, Delivery] = {}
+        self._others = 0
+        self._one = self._again = False
+        self._bytes, self._rests = 0, 0.0
+
+    # ------------------------------------------------------------ asking
+
+    def request(self, now: float, prefetch: int, most: int) -> tuple[str, bytes] | None:
+        """What to ask the server for, and where its answers go, lest more is held than so many messages and bytes.
+
+        None: nothing now.
+
+        Until all that is unsettled is ours, little is asked for: what others may have left, or one message. A pin ends
+        when nothing is asked for during a lease.
+        """
+        every = self._lease / 3
+        if now < self._rests:
+            return None
+        if self._asked and now < self._until + every:
+            return None
+        if not self._owned:
+            if self._newcomers and now < self._until and not self._again:
+                return None
+            batch = max(1, self._others)
+        else:
+            batch = prefetch - len(self.held)
+            if self._one and not self.held:
+                batch = 1
+            elif batch < 1 or self._bytes >= most or (batch < prefetch // 4 and now < self._until):
+                return None
+        asked: dict[str, Any] = {"batch": batch, "expires": int(every * 1e9), "group": GROUP}
+        if self._owned and not (self._one and not self.held):
+            asked["max_bytes"] = most - self._bytes
+        if self._pin:
+            asked["id"] = self._pin
+        self._requests += 1
+        self._asked, self._until = batch, now + every
+        return f"{self.inbox}.{self._requests}", json.dumps(asked).encode()
+
+    def reconnected(self, inbox: str, next_: str) -> None:
+        """Ask anew: answers to what was asked before are lost."""
+        self.inbox, self.next, self._asked, self.is_lost = inbox, next_, 0, False
+
+    # ------------------------------------------------------------ answers
+
+    def arrived(self, message: Msg, now: float) -> tuple[Delivery | None, list[str]]:
+        """A delivery to be handed out, and the replies of messages that are given up because the partition was lost."""
+        headers = message.headers or {}
+        if (status := headers.get("Status")) is not None and not message.data:
+            return None, self._ended(message.subject, status, headers.get("Description", ""))
+        given_up = self._pinned(headers.get(_PIN, ""))
+        self._asked = max(0, self._asked - 1)
+        told = message.metadata
+        sequence = told.sequence.stream
+        if sequence in self.held:  # the server has not heard of it in time
+            self.held[sequence].reply, self.held[sequence].touched = message.reply, now
+            return None, given_up
+        envelope = envelope_from(headers, message.data, self.place)
+        self.held[sequence] = _Held(self.turn, message.reply, envelope.size, now)
+        self._bytes += envelope.size
+        self._one = False
+        redelivered = self._again = (told.num_delivered or 1) > 1  # those come first: there may be more of them
+        delivery = Delivery(envelope, Tag(self.place, self.turn, sequence), self.place, redelivered)
+        if self._owned:
+            return delivery, given_up
+        self._newcomers[sequence] = delivery
+        return None, given_up
+
+    def _ended(self, subject: str, status: str, description: str) -> list[str]:
+        """A request has ended before all was handed out that was asked for.
+
+        Two that wait for each other's messages would wait for ever: who is not pinned any more gives up what it holds
+        back.
+        """
+        if subject != f"{self.inbox}.{self._requests}":
+            return []
+        self._asked = 0
+        if status == _WRONG_PIN:
+            self._pin, self._until = "", 0.0
+            return [] if self._owned else self.leave()
+        if status == _NOBODY:
+            self.is_lost = True
+        elif status == _CONFLICT:
+            self._one = _TOO_LARGE in description
+            self.is_lost = _DELETED in description
+        return []
+
+    def _pinned(self, pin: str) -> list[str]:
+        """Note whom the server has pinned: us, but maybe somebody else in between, who has what was ours."""
+        if pin == self._pin and pin:
+            return []
+        self._pin, self._owned, self._others = pin, False, 0
+        return self.leave()
+
+    # ------------------------------------------------------------ taking over
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing more comes until it is asked for."""
+        return not self._asked
+
+    @property
+    def is_taking_over(self) -> bool:
+        """Whether something is held back until it is known who holds what came before."""
+        return bool(self._newcomers)
+
+    def own(self, unsettled: int, held: int, turn: int) -> list[Delivery]:
+        """What can be handed out now, in the order of the stream, as so many messages are unsettled at all.
+
+        ``held`` and ``turn``: how many were held, and in which turn, when that was asked; later ones are not counted.
+        """
+        if turn != self.turn:
+            return []
+        self._others = unsettled - held
+        if self._others > 0:
+            return []
+        self._owned = True
+        found = [self._newcomers[sequence] for sequence in sorted(self._newcomers)]
+        self._newcomers.clear()
+        return found
+
+    # ------------------------------------------------------------ holding
+
+    def settle(self, tag: Tag, now: float) -> str | None:
+        """Where to tell that it is settled; None: it is not ours any more."""
+        held = self.held.get(tag.sequence)
+        if held is None or held.turn != tag.turn or self._is_over(held, now):
+            return None
+        del self.held[tag.sequence]
+        self._bytes -= held.size
+        return held.reply
+
+    def lapsed(self, now: float) -> bool:
+        """Whether the server may have handed out again what is held; all of it is then given up."""
+        if not any(self._is_over(held, now) for held in self.held.values()):
+            return False
+        self.lost()
+        return True
+
+    def lost(self) -> list[str]:
+        """It is not ours any more, or may not be; the replies of what was not settled."""
+        return self._pinned("")
+
+    def _is_over(self, held: _Held, now: float) -> bool:
+        return now > held.touched + self._lease * _SURE
+
+    def in_progress(self, now: float) -> Iterator[str]:
+        """Where to tell that a message is still being worked on, before its lease ends."""
+        for held in self.held.values():
+            if now >= held.touched + self._lease / 3:
+                held.touched = now
+                yield held.reply
+
+    def rest(self, until: float) -> None:
+        """Ask for nothing until then, so that another consumer is pinned."""
+        self._rests = until
+
+    def leave(self) -> list[str]:
+        """Give everything up; the replies of what is not settled."""
+        given_up = [held.reply for held in self.held.values()]
+        self.turn += 1
+        self.held.clear()
+        self._newcomers.clear()
+        self._bytes = 0
+        return given_up
+
+    @property
+    def pin(self) -> str:
+        """What the server knows us by, if it has pinned us."""
+        return self._pin

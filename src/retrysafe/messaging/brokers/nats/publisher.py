@@ -1,0 +1,139 @@
+"""NATS JetStream: messages that the stream of their subject has acknowledged, and recognises when they come again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from nats.errors import ConnectionClosedError
+
+from retrysafe.messaging.brokers.nats.confirms import Confirm, Confirms, judged
+from retrysafe.messaging.brokers.nats.connecting import LOST, Connection, connect
+from retrysafe.messaging.brokers.nats.messages import headers_of, size_of, subject_of
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.ordering import partition, partitions_of
+from retrysafe.protocol.records import Duration
+
+_UNCONFIRMED = PublishResult(PublishStatus.STALLED, "the stream did not confirm it in time")
+_LOST = PublishResult(PublishStatus.UNKNOWN, "the connection was lost")
+
+
+class NatsPublisher:
+    """Publishes to subjects that streams keep, each message with its topic as subject, and waits for confirms.
+
+    A confirm means that the stream has the message, on a majority of its servers if it has several. Declare the stream
+    before. One that is missing, full, without a leader, or that does not confirm in time keeps its own messages
+    waiting, which spend no attempt; messages to other subjects go on. A message that is larger than the server takes is
+    given up. One that comes again within the stream's window is recognised.
+
+    Arguments:
+        url: of the server, such as "nats://user:password@host:4222", or of several of a cluster, separated by commas.
+        prefix: of the subjects.
+        partitions: over how many subjects a topic is spread, named "TOPIC.0" and so on: all messages of one key go to
+            one of them. By default one, named like the topic. Their number is not to be changed while messages are
+            under way, and consumers must be told the same.
+        credentials: the path of a file of NATS credentials (.creds).
+        timeout: how long confirms are waited for; a message without one is sent again, under the same id.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "",
+        partitions: int | None = None,
+        credentials: str | None = None,
+        timeout: Duration = "10s",
+    ) -> None:
+        partitions_of("", partitions)  # refuses a wrong number
+        self._url, self._prefix, self._partitions, self._credentials = url, prefix, partitions, credentials
+        self._timeout = seconds_of(timeout, "timeout")
+        self.by_topic = partitions is None
+        self._connection: Connection | None = None
+        self._confirms: Confirms | None = None
+        self._opening = asyncio.Lock()
+
+    def destination(self, envelope: Envelope, /) -> str:
+        """The subject that a message is published to."""
+        return f"{self._prefix}{partition(envelope.topic, envelope.key, envelope.id, self._partitions)}"
+
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+        """Publish them one behind the other, and wait for every confirm."""
+        try:
+            async with self._opening:  # publish may be called while it is under way
+                connection, confirms = await self._connected()
+        except LOST as error:
+            return [PublishResult(PublishStatus.UNAVAILABLE, _error_text(error))] * len(envelopes)
+        sent = [await self._sent(connection, confirms, envelope) for envelope in envelopes]
+        waiting = {one for one in sent if not isinstance(one, PublishResult)}
+        try:
+            await self._wait(connection, waiting)
+            silent = _UNCONFIRMED if await self._answers(connection, waiting) else _LOST
+            return [
+                one if isinstance(one, PublishResult) else judged(one.result()) if one.done() else silent
+                for one in sent
+            ]
+        finally:
+            for one in waiting:
+                one.cancel()
+
+    async def aclose(self) -> None:
+        """Hang up."""
+        await self._hang_up()
+
+    async def _sent(
+        self, connection: Connection, confirms: Confirms, envelope: Envelope
+    ) -> asyncio.Future[Confirm] | PublishResult:
+        try:
+            subject = subject_of("", self.destination(envelope))
+            headers = headers_of(envelope)
+        except ValueError as error:
+            return PublishResult(PublishStatus.RETRYABLE, str(error))
+        limit = connection.client.max_payload
+        if size_of(headers, envelope.payload) > limit:  # the server would hang up on it
+            return PublishResult(PublishStatus.REJECTED, f"larger than the {limit} bytes that the server takes")
+        try:
+            return await confirms.publish(subject, envelope.payload, headers)
+        except ConnectionClosedError:
+            return _LOST
+        except LOST as error:
+            return PublishResult(PublishStatus.UNKNOWN, _error_text(error))
+
+    async def _wait(self, connection: Connection, waiting: set[asyncio.Future[Confirm]]) -> None:
+        """Until every confirm has come, the connection is lost, or the time is over."""
+        if not waiting:
+            return
+        with suppress(ConnectionClosedError):
+            await connection.first_of(asyncio.ensure_future(asyncio.wait(waiting)), self._timeout)
+
+    async def _answers(self, connection: Connection, waiting: set[asyncio.Future[Confirm]]) -> bool:
+        """Whether the server is there, although confirms are missing; else the connection is given up."""
+        if all(one.done() for one in waiting):
+            return True
+        if connection.is_open:
+            with suppress(*LOST):
+                await connection.client.flush(timeout=max(1, round(self._timeout)))
+                return True
+        if self._connection is connection:
+            await self._hang_up()
+        return False
+
+    # ------------------------------------------------------------ the connection
+
+    async def _connected(self) -> tuple[Connection, Confirms]:
+        if self._connection is None or self._confirms is None or not self._connection.is_open:
+            await self._hang_up()
+            connection = await connect(self._url, self._credentials, self._timeout)
+            self._connection, self._confirms = connection, await Confirms.open(connection.client)
+        return self._connection, self._confirms
+
+    async def _hang_up(self) -> None:
+        connection, self._connection, self._confirms = self._connection, None, None
+        if connection is not None:
+            await connection.close()
+
+
+def _error_text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

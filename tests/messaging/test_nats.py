@@ -1,0 +1,314 @@
+"""What is special to NATS: turns of a partition, headers, and what the server says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from string import ascii_letters
+from typing import Any
+
+import pytest
+from nats.aio.msg import Msg
+
+from retrysafe import ConfigurationError
+from retrysafe.messaging.brokers.nats import NatsConsumer, NatsPublisher, declare
+from retrysafe.messaging.brokers.nats.confirms import judged
+from retrysafe.messaging.brokers.nats.consumer import _quoted
+from retrysafe.messaging.brokers.nats.messages import envelope_from, headers_of, subject_of
+from retrysafe.messaging.brokers.nats.pinned import Partition, Tag
+from retrysafe.protocol.messages import Delivery, PublishStatus
+from retrysafe.testing.consumers import Trial, numbers
+from tests.conftest import require
+from tests.messaging.harnesses import bench
+from tests.messaging.harnesses.nats import LARGEST, subjects
+from tests.messaging.inboxes import envelope
+
+LEASE = 10.0
+
+
+class Turns:
+    """A partition whose server is the test."""
+
+    def __init__(self) -> None:
+        self.partition = Partition("orders.0", "group-orders", LEASE)
+        self.partition.reconnected("inbox", "stream.group-orders")
+
+    def message(self, sequence: int, pin: str = "ours", *, now: float = 0.0, delivered: int = 1) -> Delivery | None:
+        reply = f"$JS.ACK.stream.group.{delivered}.{sequence}.{sequence}.1795388637700051664.0"
+        arrived = Msg(_client=None, subject="orders.0", reply=reply, data=b"", headers={"Nats-Pin-Id": pin})  # type: ignore[arg-type]
+        found, self.given_up = self.partition.arrived(arrived, now)
+        return found
+
+    def status(self, status: str, description: str = "") -> list[str]:
+        headers = {"Status": status, "Description": description}
+        said = Msg(_client=None, subject="inbox.1", reply="", data=b"", headers=headers)  # type: ignore[arg-type]
+        return self.partition.arrived(said, 0.0)[1]
+
+    def own(self, unsettled: int) -> list[int]:
+        found = self.partition.own(unsettled, len(self.partition.held), self.partition.turn)
+        return [one.tag.sequence for one in found]
+
+    def asked(self, now: float) -> dict[str, Any] | None:
+        found = self.partition.request(now, 200, 1 << 20)
+        return None if found is None else json.loads(found[1])
+
+
+@pytest.fixture
+def turns() -> Turns:
+    return Turns()
+
+
+@pytest.mark.fault(52)
+def test_a_new_owner_hands_out_nothing_before_all_that_is_unsettled_is_its_own(turns: Turns) -> None:
+    assert turns.message(7) is None
+    assert turns.own(3) == []
+    assert turns.message(5, delivered=2) is None
+    assert turns.own(3) == []
+    assert turns.message(6, delivered=2) is None
+    assert turns.own(3) == [5, 6, 7]
+    eighth = turns.message(8)
+    assert eighth is not None
+
+
+def test_what_arrives_while_it_is_asked_what_is_unsettled_is_not_counted(turns: Turns) -> None:
+    turns.message(7)
+    held, turn = len(turns.partition.held), turns.partition.turn
+    turns.message(8)
+    assert turns.partition.own(2, held, turn) == []  # one of the two is somebody else's
+    assert turns.own(2) == [7, 8]
+
+
+def test_an_answer_about_an_earlier_turn_says_nothing(turns: Turns) -> None:
+    turns.message(7)
+    turn = turns.partition.turn
+    turns.message(7, pin="later")
+    assert turns.partition.own(1, 1, turn) == []
+
+
+@pytest.mark.fault(52)
+def test_who_is_pinned_anew_gives_up_what_it_held(turns: Turns) -> None:
+    turns.message(5)
+    turns.own(1)
+    assert turns.message(6, pin="later") is None
+    assert [reply.split(".")[5] for reply in turns.given_up] == ["5"]
+    assert list(turns.partition.held) == [6]
+
+
+@pytest.mark.fault(52)
+def test_what_may_have_been_handed_out_again_is_not_settled(turns: Turns) -> None:
+    turns.message(5, now=0.0)
+    turns.message(6, now=0.0)
+    turn = turns.partition.turn
+    assert turns.partition.settle(Tag("orders.0", turn, 5), 0.79 * LEASE) is not None
+    assert turns.partition.settle(Tag("orders.0", turn, 6), 0.81 * LEASE) is None
+    assert turns.partition.lapsed(0.81 * LEASE)
+    assert not turns.partition.held
+    turns.message(6, now=LEASE, delivered=2)
+    assert turns.partition.settle(Tag("orders.0", turn, 6), LEASE) is None, "it was handed out in an earlier turn"
+
+
+def test_what_is_held_is_kept(turns: Turns) -> None:
+    turns.message(5, now=0.0)
+    assert list(turns.partition.in_progress(0.3 * LEASE)) == []
+    assert len(list(turns.partition.in_progress(0.4 * LEASE))) == 1
+    assert not turns.partition.lapsed(1.1 * LEASE)
+    assert turns.partition.lapsed(1.3 * LEASE)
+
+
+def test_who_is_not_pinned_any_more_gives_up_what_it_holds_back(turns: Turns) -> None:
+    """Else two wait for each other's messages for ever."""
+    turns.asked(0.0)
+    turns.message(5)
+    assert len(turns.status("423", "Nats-Pin-Id mismatch")) == 1
+    assert "id" not in (turns.asked(0.0) or {})
+
+
+def test_little_is_asked_for_until_the_partition_is_ours(turns: Turns) -> None:
+    first = turns.asked(0.0)
+    assert first is not None
+    assert first["batch"] == 1
+    turns.message(5)
+    assert turns.asked(0.1) is None
+    turns.own(4)
+    later = turns.asked(LEASE / 3 + 0.1)
+    assert later is not None
+    assert (later["batch"], later["id"]) == (3, "ours")
+    for sequence in (2, 3, 4):
+        turns.message(sequence, delivered=2)
+    assert turns.own(4) == [2, 3, 4, 5]
+    whole = turns.asked(LEASE)
+    assert whole is not None
+    assert (whole["batch"], "max_bytes" in whole) == (196, True)
+
+
+def test_a_message_larger_than_the_room_comes_alone(turns: Turns) -> None:
+    turns.asked(0.0)
+    turns.message(1)
+    turns.own(1)
+    assert turns.partition.settle(Tag("orders.0", turns.partition.turn, 1), 0.0) is not None
+    turns.partition.request(0.0, 200, 10)
+    headers = {"Status": "409", "Description": "Message Size Exceeds MaxBytes"}
+    said = Msg(_client=None, subject="inbox.2", reply="", data=b"", headers=headers)  # type: ignore[arg-type]
+    turns.partition.arrived(said, 0.0)
+    alone = turns.asked(0.0)
+    assert alone is not None
+    assert (alone["batch"], "max_bytes" in alone) == (1, False)
+
+
+# ---------------------------------------------------------------- messages
+
+
+def test_a_header_that_would_be_an_order_to_the_server_is_refused() -> None:
+    for name in ("Nats-Rollup", "nats-ttl", "ce-id", "with space", "colon:"):
+        with pytest.raises(ValueError, match="cannot be sent"):
+            headers_of(envelope("1")._replace(headers={name: "x"}))
+    sent = headers_of(envelope("1")._replace(headers={"X-Tenant": "100 %\r\nNats-TTL: 1s"}))
+    assert all(value.isascii() and not any(char in value for char in " \r\n") for value in sent.values())
+    assert envelope_from(sent, b"", "orders").headers["X-Tenant"] == "100 %\r\nNats-TTL: 1s"
+
+
+def test_events_of_others_are_read_in_both_modes() -> None:
+    event = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "subject": "k", "data": {"n": 1}}
+    structured = json.dumps(event).encode()
+    for headers in (None, {"Content-Type": "application/cloudevents+json; charset=utf-8"}):
+        read = envelope_from(headers, structured, "orders")
+        assert (read.id, read.source, read.type, read.key, read.payload) == ("1", "/s", "t", "k", b'{"n":1}')
+    binary = {"CE-Id": "1", "ce-specversion": "1.0", "ce-source": "/s%20x", "ce-type": "t"}
+    assert envelope_from(binary, b"x", "orders").source == "/s x"
+    assert envelope_from(None, b'{"item": "book"}', "orders").payload == b'{"item": "book"}'
+
+
+@pytest.mark.parametrize("topic", ["", "a b", "a.*", ">", "a..b", "$JS.API.INFO", ".a"])
+def test_a_topic_that_is_no_subject_is_refused(topic: str) -> None:
+    with pytest.raises(ValueError, match="no subject of NATS"):
+        subject_of("", topic)
+
+
+def test_no_two_durable_consumers_have_one_name() -> None:
+    names = ["a.b", "a_b", "a_2e_b", "a b", "ä", "a-b"]
+    assert len({_quoted(name) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ({"stream": "S", "seq": 1}, "acked"),
+        ({"stream": "S", "seq": 1, "duplicate": True}, "duplicate"),
+        ({"nobody": True}, "stalled"),
+        ({}, "unknown"),
+        ({"error": {"code": 503, "err_code": 10077, "description": "maximum messages exceeded"}}, "stalled"),
+        ({"error": {"code": 429, "err_code": 10167, "description": "too many requests"}}, "stalled"),
+        ({"error": {"code": 400, "err_code": 10054, "description": "message size exceeds maximum"}}, "rejected"),
+        ({"error": {"code": 400, "err_code": 10071, "description": "wrong last sequence"}}, "retryable"),
+        ({"error": {"code": 503, "err_code": 10008, "description": "temporarily unavailable"}}, "unavailable"),
+    ],
+)
+def test_what_a_stream_says(said: dict[str, Any], status: str) -> None:
+    assert judged(said).status is PublishStatus(status)
+
+
+# ---------------------------------------------------------------- on the server
+
+
+@pytest.mark.fault(52)
+async def test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_its_consumer() -> None:
+    import nats
+
+    require("nats")
+    async with bench("nats") as broker:
+        trial = Trial(broker)
+        await trial.published("A")
+        async with trial.consumer() as one, trial.consumer() as two:
+            (found,) = await trial.take(one, 1)
+            assert not await two.receive(1, 2.5), "two leases and a half"
+            async with await nats.connect(broker.url) as client:
+                infos = await client.jetstream().consumers_info(broker.topic)
+            assert sum(one.num_redelivered or 0 for one in infos) == 0
+            await one.ack([found])
+        async with trial.consumer() as later:
+            await trial.nothing(later)
+
+
+async def test_consumers_share_the_partitions() -> None:
+    require("nats")
+    async with bench("nats") as broker:
+        trial = Trial(broker)
+        handled: dict[int, set[str]] = {0: set(), 1: set()}
+        done = asyncio.Event()
+
+        async def work(at: int, consumer: Any) -> None:
+            while not done.is_set():
+                found = await consumer.receive(10, 0.2)
+                handled[at] |= {one.partition for one in found}
+                await consumer.ack(found)
+
+        async with trial.consumer() as one, trial.consumer() as two, asyncio.timeout(60):
+            working = [asyncio.create_task(work(0, one))]
+            await trial.published(*ascii_letters)
+            working.append(asyncio.create_task(work(1, two)))
+            while len(handled[1]) < 2:
+                await trial.published(*ascii_letters)
+            done.set()
+            await asyncio.gather(*working)
+
+
+async def test_the_window_is_read_from_the_stream() -> None:
+    require("nats")
+    async with bench("nats") as broker, Trial(broker).consumer() as consumer:
+        assert consumer.redelivery_window is None
+        await consumer.receive(1, 0.0)
+        assert consumer.redelivery_window == 7 * 86400
+
+
+async def test_settings_that_cannot_be_are_refused() -> None:
+    for wrong in ({"topics": []}, {"group": ""}, {"prefetch": 0}, {"prefetch_bytes": 0}):
+        with pytest.raises(ConfigurationError, match="must not be empty"):
+            NatsConsumer(**{"url": "nats://localhost", "topics": "orders", "group": "mail", **wrong})  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="no subject"):
+        await declare("nats://localhost", "a b", stream="s")
+    require("nats")
+    async with subjects() as made:
+        with pytest.raises(ConfigurationError, match="refuses the stream"):
+            await declare(made.url, made.topic, stream="another")
+
+
+async def test_a_topic_that_is_no_subject_keeps_no_other() -> None:
+    require("nats")
+    async with subjects() as made:
+        said = await made.publish(made.envelope(1, topic="a b"), made.envelope(2))
+        assert [one.status for one in said] == [PublishStatus.RETRYABLE, PublishStatus.ACKED]
+
+
+async def test_headers_count_for_the_size_of_a_message() -> None:
+    """The server hangs up on a message that is too large with its headers."""
+    require("nats")
+    async with subjects() as made:
+        large = made.envelope(1, payload=b"x" * (LARGEST - 10))
+        said = await made.publish(large, made.envelope(2))
+        assert [one.status for one in said] == [PublishStatus.REJECTED, PublishStatus.ACKED]
+
+
+async def test_a_server_that_is_not_there_is_told_at_once() -> None:
+    publisher = NatsPublisher("nats://127.0.0.1:9")
+    (said,) = await publisher.publish([envelope("1")])
+    assert said.status is PublishStatus.UNAVAILABLE
+    await publisher.aclose()
+
+
+async def test_a_durable_consumer_that_is_deleted_is_made_again() -> None:
+    import nats
+
+    require("nats")
+    async with bench("nats") as broker:
+        trial = Trial(broker)
+        await trial.published("A")
+        async with trial.consumer() as consumer:
+            await consumer.ack(await trial.take(consumer, 1))
+            async with await nats.connect(broker.url) as client:
+                for one in await client.jetstream().consumers_info(broker.topic):
+                    await client.jetstream().delete_consumer(broker.topic, one.name)
+            await trial.published("A")
+            seen: set[int] = set()
+            async with asyncio.timeout(30):
+                while 1 not in seen:
+                    seen |= set(numbers(await consumer.receive(10, 1.0)))

@@ -1,0 +1,266 @@
+"""Mistakes of the first hour: what somebody writes, and the part of the error that names what to write instead."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mistake(NamedTuple):
+    """A mistake; its code runs in an empty directory, after `PRELUDE`."""
+
+    what: str
+    code: str
+    fix: str
+    """A part of the error's text; "…" stands for what differs from machine to machine."""
+    error: str = "ConfigurationError"
+    without: str = ""
+    """A library that is not installed."""
+
+
+PRELUDE = """
+import asyncio, sqlite3
+from retrysafe import Boundary, current
+from retrysafe.messaging import Inbox, Outbox, Relay
+
+def boundary(store="memory://", **options):
+    return Boundary("shop", store=store, observers=(), **options)
+
+def file(**options):
+    return boundary("sqlite:///shop.db", **options)
+"""
+
+_BOUNDARY = "Write boundary = Boundary('shop', store=…), where store= is a URL, an engine, a sessionmaker or a pool"
+_AUTOCOMMIT = "Begin a transaction first, and pass the connection inside it"
+
+_STORES = [
+    Mistake("a path", 'boundary("shop.db")', "write store='sqlite:///shop.db'"),
+    Mistake("a URL of an unknown kind", 'boundary("mongodb://localhost/shop")', "known are …postgresql://"),
+    Mistake("a word", 'boundary("default")', "set DJANGO_SETTINGS_MODULE first"),
+    Mistake("an open connection", 'boundary(sqlite3.connect("shop.db"))', "expected a URL, a SQLAlchemy engine"),
+    Mistake("SQLite in memory", 'boundary("sqlite:///:memory:")', "for memory, memory://"),
+    Mistake(
+        "an engine on SQLite in memory",
+        'import sqlalchemy; boundary(sqlalchemy.create_engine("sqlite://"))',
+        "for tests, memory:// or a temporary file",
+    ),
+    Mistake(
+        "a file whose directory is missing",
+        'boundary("sqlite:///data/shop.db")',
+        "Create it (mkdir -p …/data)",
+        "StoreMisconfigured",
+    ),
+    Mistake(
+        "a file that is no database",
+        'import pathlib; pathlib.Path("shop.db").write_text("order 1 " * 99); file()',
+        "name another one in store=",
+        "StoreMisconfigured",
+    ),
+    Mistake(
+        "a store without its tables",
+        'b = file(); sqlite3.connect("shop.db").execute("DROP TABLE retrysafe_schema"); b.check()',
+        "Run:  retrysafe migrate --store sqlite:///…/shop.db",
+        "SchemaOutdated",
+    ),
+]
+
+_BOUNDARIES = [
+    Mistake("no name", 'Boundary("", store="memory://")', "as in Boundary('shop', store=…)"),
+    Mistake("a window in words", 'boundary(window="1 day")', 'write 30, "30s", "5m" or "48h"'),
+    Mistake("a lease of zero", "boundary(lease=0)", "must be longer than zero"),
+    Mistake(
+        "a memory shorter than the window", 'boundary(window="24h", memory="1h")', "at least as long as its result"
+    ),
+    Mistake("`effects` misspelt", 'boundary(effects="transactionl")', "expected one of transactional, keyed, external"),
+    Mistake(
+        "transactions in memory",
+        'boundary(effects="transactional")',
+        "Give SQLite, PostgreSQL, MySQL or MariaDB as store=",
+    ),
+    Mistake("`concurrency` as a word", 'boundary(concurrency="wait")', "reject() or wait(seconds), called"),
+    Mistake("`quota` as text", 'boundary(quota="5/minute")', 'such as Quota(rate="100/1m", outstanding=1000)'),
+]
+
+_CLAIMS = [
+    Mistake(
+        "`@boundary.once` without parentheses",
+        "@boundary().once\ndef charge(order_id): ...",
+        "@boundary.once(key='order_id') above def charge(",
+    ),
+    Mistake("`once()` without a key", 'boundary().once(operation="charge")', "once() needs key="),
+    Mistake(
+        "a key that is no argument",
+        '@boundary().once(key="order")\ndef charge(order_id): ...',
+        "the function has no argument 'order'; it has order_id",
+    ),
+    Mistake(
+        "two functions under one operation",
+        'b = boundary()\n@b.once(key="n", operation="pay")\ndef one(n): ...\n'
+        '@b.once(key="n", operation="pay")\ndef two(n): ...',
+        "Give one of them another operation=",
+    ),
+    Mistake("no key", 'with boundary().claim(""): ...', "Make one key per intended operation", "InvalidKey"),
+    Mistake(
+        "a float as the key", "with boundary().claim(1.5): ...", "must be a string, an int or a UUID", "InvalidKey"
+    ),
+    Mistake(
+        "a payload that cannot be compared",
+        'with boundary().claim("k", payload=object()): ...',
+        "switch the check off: …without payload= of claim()",
+    ),
+    Mistake(
+        "a result that cannot be stored",
+        'with boundary().claim("k") as claim: claim.result = object()',
+        "Return JSON types, datetime, Decimal, UUID or bytes",
+        "ResultNotEncodable",
+    ),
+    Mistake(
+        "the work done on a replay too",
+        'b = boundary()\nfor n in range(2):\n    with b.claim("k") as claim: claim.result = n',
+        "put the work under 'if not claim.replayed'",
+    ),
+    Mistake(
+        "a claim entered twice",
+        'c = boundary().claim("k")\nwith c: ...\nwith c: ...',
+        "make a new one with .claim()",
+    ),
+    Mistake("`current()` outside a claim", "current()", "outside a guarded operation"),
+    Mistake(
+        "`with` on a store for async code",
+        'with boundary("postgresql+asyncpg://localhost/shop").claim("k"): ...',
+        "use 'async with' or a coroutine",
+    ),
+    Mistake(
+        "`async with` on a store for sync code",
+        "import sqlalchemy\nasync def main():\n"
+        '    async with boundary(sqlalchemy.create_engine("sqlite:///shop.db")).claim("k"): ...\n'
+        "asyncio.run(main())",
+        "give a URL or an async engine or client",
+    ),
+    Mistake(
+        "`tx=` in autocommit",
+        'tx = sqlite3.connect("shop.db", isolation_level=None)\n'
+        'with file(effects="transactional").claim("k", tx=tx): ...',
+        _AUTOCOMMIT,
+    ),
+    Mistake(
+        "`tx=` on another database",
+        'with file(effects="transactional").claim("k", tx=sqlite3.connect("other.db")): ...',
+        "Give a transaction on the database of the store",
+    ),
+    Mistake(
+        "`tx=` with a lease",
+        'with file().claim("k", tx=sqlite3.connect("shop.db")): ...',
+        "tx= needs effects='transactional'",
+    ),
+    Mistake("an outcome misspelt", 'boundary().resolve("k", "done")', "expected one of completed, failed, released"),
+]
+
+_MESSAGES = [
+    Mistake("an outbox in memory", 'Outbox("memory://", source="/shop")', "an outbox is in SQLite, PostgreSQL, MySQL"),
+    Mistake("an outbox without a source", 'Outbox("sqlite:///shop.db", source="")', 'as in source="/shop/orders"'),
+    Mistake(
+        "a message outside a transaction",
+        'tx = sqlite3.connect("shop.db", isolation_level=None)\n'
+        'Outbox("sqlite:///shop.db", source="/shop").add(tx, "orders", 1)',
+        _AUTOCOMMIT,
+    ),
+    Mistake(
+        "a payload that is no JSON",
+        'Outbox("sqlite:///shop.db", source="/shop").add(sqlite3.connect("shop.db"), "orders", object())',
+        "Give JSON types, dataclasses, models or bytes",
+        "MessageRefused",
+    ),
+    Mistake(
+        "an outbox made inside a transaction",
+        'b = boundary("sqlite:///shop.db?busy=10ms"); tx = sqlite3.connect("shop.db"); tx.execute("BEGIN IMMEDIATE")\n'
+        'Outbox("sqlite:///shop.db?busy=10ms", source="/shop")',
+        "Make the object before a transaction begins",
+        "StoreUnavailable",
+    ),
+    Mistake("an inbox on a store", 'Inbox("sqlite:///shop.db")', _BOUNDARY),
+    Mistake("an inbox in memory", "Inbox(boundary())", "give dead_letter_store=, a database"),
+    Mistake(
+        "the outbox of a file that is not there",
+        'from retrysafe.messaging.relay.operator import OutboxOperator\nOutboxOperator("sqlite:///shpo.db")',
+        "shpo.db) does not exist. A boundary that uses it creates it",
+    ),
+]
+
+_WEB = [
+    Mistake(
+        "a sessionmaker in place of a boundary",
+        "from sqlalchemy.orm import sessionmaker\nfrom retrysafe.http.fastapi import Idempotency\n"
+        "Idempotency(sessionmaker())",
+        _BOUNDARY,
+    ),
+    Mistake(
+        "an option misspelt",
+        "from retrysafe.http.fastapi import Idempotency\nIdempotency(boundary(), requird=True)",
+        "requird= is no option; there are required, routes",
+    ),
+    Mistake(
+        "`principal` as a word",
+        'from retrysafe.http.fastapi import Idempotency\nIdempotency(boundary(), principal="everybody")',
+        "expected a function that takes the request",
+    ),
+    Mistake(
+        "Flask's extension without a boundary",
+        'from flask import Flask\nfrom retrysafe.http.flask import Idempotency\nIdempotency(Flask("shop"))',
+        "give it there, or to init_app()",
+    ),
+    Mistake(
+        "Flask's extension twice",
+        "from flask import Flask\nfrom retrysafe.http.flask import Idempotency\n"
+        'app = Flask("shop")\nIdempotency(app, boundary()); Idempotency(app, boundary())',
+        "a view may name its own boundary=",
+    ),
+    Mistake(
+        "a receiver of webhooks on a store",
+        'from retrysafe.webhooks import GitHub, Receiver\nReceiver("sqlite:///shop.db", GitHub("secret"))',
+        _BOUNDARY,
+    ),
+]
+
+_LIBRARIES = [
+    *(
+        Mistake(f"{library} is missing", f'boundary("{url}")', f"pip install 'retrysafe[{extra}]'", without=library)
+        for library, url, extra in (
+            ("psycopg", "postgresql://localhost/shop", "psycopg"),
+            ("asyncpg", "postgresql+asyncpg://localhost/shop", "asyncpg"),
+            ("pymysql", "mysql://localhost/shop", "mysql"),
+            ("redis", "redis://localhost/0", "redis"),
+        )
+    ),
+    *(
+        Mistake(
+            f"{library} is missing",
+            f"import retrysafe.{module}",
+            f"pip install 'retrysafe[{extra}]'",
+            "ModuleNotFoundError",
+            without=library,
+        )
+        for library, module, extra in (
+            ("fastapi", "http.fastapi", "fastapi"),
+            ("starlette", "http.starlette", "starlette"),
+            ("litestar", "http.litestar", "litestar"),
+            ("flask", "http.flask", "flask"),
+            ("aiohttp", "http.aiohttp", "aiohttp"),
+            ("django", "http.django", "django"),
+            ("rest_framework", "http.drf", "drf"),
+            ("grpc", "http.grpc", "grpc"),
+            ("httpx", "http.client.httpx", "httpx"),
+            ("requests", "http.client.requests", "requests"),
+            ("opentelemetry", "observability.otel", "otel"),
+            ("faststream", "messaging.brokers.faststream", "faststream"),
+        )
+    ),
+]
+
+MISTAKES = {
+    "The store": _STORES,
+    "The boundary": _BOUNDARIES,
+    "Functions and claims": _CLAIMS,
+    "Messages": _MESSAGES,
+    "HTTP and webhooks": _WEB,
+    "Libraries": _LIBRARIES,
+}
