@@ -25,14 +25,30 @@ def prose(docstring: str | None) -> str:
         if line in ("Arguments:", "Attributes:"):
             listing = True
             out += [f"**{line[:-1]}**", ""]
-        elif listing and (match := re.match(r"    (\w+): (.*)", line)):
-            out.append(f"- `{match[1]}`: {match[2]}")
+        elif listing and (match := re.match(r"    (\w+(?:, \w+)*): (.*)", line)):
+            out.append(f"- {codes(match[1].split(', '))}: {match[2]}")
         elif listing and line.startswith("        "):
             out.append("  " + line.strip())
         else:
             listing = listing and not line.strip()
             out.append(line)
-    return "\n".join(out).strip() + "\n"
+    return "\n\n".join(_listed(part) for part in "\n".join(out).strip().split("\n\n")) + "\n"
+
+
+def _listed(paragraph: str) -> str:
+    """A paragraph of nothing but names and their meanings as a list; any other as it is."""
+    lines = paragraph.splitlines()
+    named = [re.match(r"([a-z_]+(?:, [a-z_]+)*): (.*)", line) for line in lines]
+    if (
+        not named[:1]
+        or named[0] is None
+        or not all(one or line.startswith("    ") for one, line in zip(named, lines, strict=True))
+    ):
+        return paragraph
+    return "\n".join(
+        f"- {codes(one[1].split(', '))}: {one[2]}" if one else f"  {line.strip()}"
+        for one, line in zip(named, lines, strict=True)
+    )
 
 
 def paragraphs(docstring: str | None) -> list[str]:

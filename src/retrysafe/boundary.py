@@ -89,7 +89,7 @@ class Boundary:
         on_missing: what a missing key is: an "error" (`InvalidKey`), or let "pass" unguarded.
         codec: how results are stored; by default `JSONCodec`. Every result is decoded again before it is stored, and
             refused with `ResultNotEncodable` if it would come back different.
-        observers: told of every decision; by default a `LoggingObserver`.
+        observers: receive an event for every decision; by default a `LoggingObserver`.
         quota: a `Quota`: how many new keys each scope may claim in a period, and how many it may have in the store.
         encryption: a `Keyring` that encrypts stored results and failures; by default they are stored as they are.
         shared: several boundaries of this name are to claim the same keys of this store, in one process: each of them

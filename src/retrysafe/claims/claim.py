@@ -167,7 +167,7 @@ class Claim:
 
     @property
     def ownership(self) -> Ownership:
-        """What every write of this attempt is conditional on; raises `ConfigurationError` unless it holds its key."""
+        """The condition of every write of this attempt; raises `ConfigurationError` unless it holds its key."""
         if self._held is None:
             raise ConfigurationError("This attempt does not hold its key: it is a replay, or has not been entered.")
         return self._held.ownership
@@ -198,7 +198,7 @@ class Claim:
         return self._result
 
     def restart_pause(self, restarts: int) -> float | None:
-        """Seconds until who called the work runs the whole of it again after `RetryTransaction`; None: not at all.
+        """Seconds until the caller should run the whole work again after `RetryTransaction`; None: it should not.
 
         Only a transaction of the boundary's own can be run again, with a new claim, and ``restarts`` are bounded.
         """
@@ -208,11 +208,11 @@ class Claim:
         return RESTART.delay(restarts, self._settings.chance())
 
     def emit(self, name: str, **fields: Any) -> None:
-        """Tell the observers, as an entry point does, of something that concerns this attempt."""
+        """Send the observers an event that concerns this attempt, as an entry point does."""
         self._events.emit(name, **fields)
 
     def signed(self, error: RetrysafeError) -> RetrysafeError:
-        """Let an error say whose it is, unless it is that of a claim inside this one."""
+        """Add this claim's boundary, operation and key to an error that does not belong to a nested claim."""
         if not error.boundary:
             error.boundary, error.operation = self.boundary, self.operation
             if self._request is not None:

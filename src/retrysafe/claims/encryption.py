@@ -55,7 +55,7 @@ class Keyring:
             "read" them, for one window after encryption was switched on. While they are read, anyone who can write to
             the store can put an answer of their own there.
 
-    What is stored is bound to its boundary, scope, operation, key, media type and codec version, and to being a
+    A stored result is bound to its boundary, scope, operation, key, media type and codec version, and to being a
     result or a failure: anywhere else it does not open. Lengths, states, times, scopes and names stay readable.
     """
 

@@ -35,7 +35,7 @@ EVENTS: dict[str, EventSpec] = {
     "passed": EventSpec(DEBUG, "there was no key, and the boundary lets such calls pass unguarded"),
     "store_request": EventSpec(
         DEBUG,
-        "the store was asked: for which step, how long that took, and whether it answered at all",
+        "a request to the store ended: its step, its duration, and whether the store answered",
         ("step", "seconds", "answered"),
     ),
     "started": EventSpec(INFO, "the key was claimed and the work begins", ("token", "attempts"), _PROCESSING),
@@ -49,27 +49,27 @@ EVENTS: dict[str, EventSpec] = {
     "failure_replayed": EventSpec(
         INFO, "the stored failure was given instead of running again", ("error_type",), _RETURNED
     ),
-    "conflict": EventSpec(INFO, "another attempt is running; the caller was told so", ("retry_after",)),
+    "conflict": EventSpec(INFO, "another attempt is running; the call was refused", ("retry_after",)),
     "waiting": EventSpec(DEBUG, "another attempt is running; the caller waits", ("pause",)),
     "frozen_snapshot": EventSpec(
         WARNING,
-        "the isolation level hides from a waiting duplicate what it waits for: rerun its transaction",
+        "the isolation level hides the result from a waiting duplicate: run its transaction again",
         ("isolation",),
     ),
     "store_warning": EventSpec(
         WARNING,
-        "the server's settings weaken a promise (told once per process), or a commit did not get what they promise",
+        "the server's settings weaken a promise (once per process), or a commit was not replicated as they require",
         ("setting", "text"),
     ),
     "mismatch": EventSpec(WARNING, "the same key came with another payload and was refused", ("differing",)),
     "expired_refused": EventSpec(INFO, "the key's window is over and the boundary refuses its reuse"),
     "unreadable": EventSpec(
         ERROR,
-        "the stored answer could not be decrypted; the caller was told so, and nothing was run again",
+        "the stored result could not be decrypted; the call was refused, and nothing was run again",
         ("reason",),
     ),
     "quota_refused": EventSpec(
-        INFO, "the scope has used up its quota of new keys; the caller was told so", ("limit", "retry_after")
+        INFO, "the scope has used up its quota of new keys; the call was refused", ("limit", "retry_after")
     ),
     "completed": EventSpec(INFO, "the work ended and its result is stored"),
     "result_withheld": EventSpec(ERROR, "the work ended, but its result could not be encoded"),
@@ -77,7 +77,7 @@ EVENTS: dict[str, EventSpec] = {
     "released": EventSpec(INFO, "the work failed and the key is free for a retry", ("error_type",)),
     "rolled_back": EventSpec(INFO, "the work failed and its transaction was rolled back", ("error_type",)),
     "unknown": EventSpec(WARNING, "the work ended in doubt and the key waits for a probe or a person", ("error_type",)),
-    "unknown_refused": EventSpec(WARNING, "the caller was told that an earlier outcome is unknown"),
+    "unknown_refused": EventSpec(WARNING, "a call was refused, because the outcome of an earlier attempt is unknown"),
     "probed": EventSpec(INFO, "the probe answered", ("outcome",)),
     "resolved": EventSpec(
         WARNING,
@@ -89,9 +89,9 @@ EVENTS: dict[str, EventSpec] = {
         "an operator ended the window of a key: its next use runs again",
         ("forgotten", "reason", "actor", "before", "after"),
     ),
-    "swept": EventSpec(INFO, "a sweeper has removed what was forgotten", ("removed", "archived", "seconds")),
-    "sweep_failed": EventSpec(WARNING, "a sweeper could not go on; it tries again", ("error",)),
-    "relay_failed": EventSpec(WARNING, "a relay could not go on; it tries again", ("error",)),
+    "swept": EventSpec(INFO, "a sweeper removed records whose memory had ended", ("removed", "archived", "seconds")),
+    "sweep_failed": EventSpec(WARNING, "a sweeper was interrupted by an error; it tries again", ("error",)),
+    "relay_failed": EventSpec(WARNING, "a relay was interrupted by an error; it tries again", ("error",)),
     "message_retry_scheduled": EventSpec(
         INFO,
         "a message was not settled and comes again: it failed, met a gap, or another consumer is handling it",
@@ -99,16 +99,16 @@ EVENTS: dict[str, EventSpec] = {
     ),
     "message_stalled": EventSpec(
         WARNING,
-        "what the handler needs for a message cannot be reached: it spends no attempt, and comes again",
+        "a service that a message's handler needs cannot be reached: the message spends no attempt, and comes again",
         ("topic", "pause", "error"),
     ),
     "batch_handled": EventSpec(
         DEBUG,
-        "messages were handled in a batch: how many, and how many of them for the first time",
+        "messages were handled in a batch: their number, and the number of those handled for the first time",
         ("messages", "handled"),
     ),
     "dead_letter_handled": EventSpec(
-        INFO, "a dead letter was handled again: what became of it", ("topic", "became", "error")
+        INFO, "a dead letter was handled again, with this outcome", ("topic", "became", "error")
     ),
     "consumer_failed": EventSpec(
         WARNING, "a subscription could not ask its broker or its database; it tries again", ("error",)
@@ -120,61 +120,63 @@ EVENTS: dict[str, EventSpec] = {
     ),
     "retention_unknown": EventSpec(
         WARNING,
-        "nobody can tell for how long the broker may hand out a message again: the window must be longer",
+        "it is not known for how long the broker may deliver a message again: the window must be longer",
         ("window",),
     ),
     "message_late": EventSpec(
         WARNING,
-        "a message was handled that is older than the window: if it was handled before, that is forgotten",
+        "a message older than the window was handled: a record of an earlier handling would be gone",
         ("topic",),
     ),
     "sequence_skipped": EventSpec(
         WARNING,
-        "a person has let a consumer go on after a sequence that it did not apply",
+        "an operator has let a consumer continue after a sequence that it did not apply",
         ("entity", "sequence", "actor", "reason"),
     ),
     "relayed": EventSpec(
         DEBUG,
-        "a relay has published messages: how many, and seconds since the oldest of them was written",
+        "a relay has published messages: their number, and seconds since the oldest was written",
         ("messages", "lag", "seconds"),
     ),
     "publish_delayed": EventSpec(
-        INFO, "a message was not taken; it is tried again, and its lane waits with it", ("topic", "attempts", "error")
+        INFO,
+        "the broker refused a message; it is tried again, and its lane waits with it",
+        ("topic", "attempts", "error"),
     ),
     "destination_stalled": EventSpec(
         ERROR,
-        "a queue, stream or endpoint takes nothing: its messages wait, spend no attempt, and one at a time is a probe",
+        "a queue, stream or endpoint accepts no messages: they wait, spend no attempt, and one is sent as a probe",
         ("destination", "error", "pause"),
     ),
-    "destination_recovered": EventSpec(
-        INFO, "a queue, stream or endpoint that took nothing takes messages again", ("destination",)
-    ),
+    "destination_recovered": EventSpec(INFO, "a queue, stream or endpoint accepts messages again", ("destination",)),
     "parked": EventSpec(
         ERROR, "a message was given up, and its lane waits for a person", ("topic", "attempts", "error")
     ),
     "dead_lettered": EventSpec(
         ERROR,
-        "a relay or a consumer has given a message up: it is a dead letter of the side's",
+        "a relay or a consumer has given a message up: it is a dead letter of this side",
         ("side", "topic", "attempts", "error"),
     ),
     "backlog": EventSpec(
         DEBUG,
-        "how an outbox stands: messages that wait, those that are due, seconds since the oldest were written, relays",
+        "the state of an outbox: waiting messages, due messages, seconds since the oldest were written, relays",
         ("messages", "oldest", "due", "oldest_due", "dead", "relays"),
     ),
     "relay_lost": EventSpec(
         WARNING,
-        "a relay is silent for a minute, and did not say that it goes: dead, frozen or cut off",
+        "a relay has been silent for a minute without a regular end: it is dead, frozen or cut off",
         ("relay", "silent"),
     ),
-    "backlog_uncounted": EventSpec(
-        WARNING, "a relay could not look how its outbox stands; messages go on leaving", ("error",)
-    ),
+    "backlog_uncounted": EventSpec(WARNING, "a relay could not count its outbox; it goes on publishing", ("error",)),
     "backlog_stalled": EventSpec(
-        ERROR, "messages are due for too long: nobody relays them, or not fast enough", ("due", "oldest_due", "relays")
+        ERROR,
+        "messages are due for too long: no relay publishes them, or not fast enough",
+        ("due", "oldest_due", "relays"),
     ),
-    "topic_paused": EventSpec(WARNING, "an operator has paused a topic: nothing of it leaves", ("topic", "actor")),
-    "topic_resumed": EventSpec(WARNING, "an operator lets a topic go on", ("topic", "actor")),
+    "topic_paused": EventSpec(
+        WARNING, "an operator has paused a topic: its messages are not published", ("topic", "actor")
+    ),
+    "topic_resumed": EventSpec(WARNING, "an operator has resumed a topic", ("topic", "actor")),
     "redriven": EventSpec(
         WARNING,
         "an operator has dead letters of the outbox published again, or of the inbox handled again",
@@ -185,7 +187,7 @@ EVENTS: dict[str, EventSpec] = {
         "a stream was trimmed of messages that a consumer had received and not settled: they are lost",
         ("stream", "group", "messages"),
     ),
-    "restarted": EventSpec(INFO, "the database wanted the whole transaction again", ("restarts",)),
+    "restarted": EventSpec(INFO, "the database asked for the whole transaction to be run again", ("restarts",)),
     "renewal_failed": EventSpec(WARNING, "a lease could not be renewed in time; it is tried again", ("error",)),
     "lease_lost": EventSpec(ERROR, "this attempt holds its key no longer; nothing it writes will be stored"),
     "outside_commit": EventSpec(
@@ -193,44 +195,44 @@ EVENTS: dict[str, EventSpec] = {
         "in a transactional request another session committed to the same database: not undone if the request fails",
         ("when",),
     ),
-    "request_sent": EventSpec(DEBUG, "the HTTP client sends a request: which attempt of it", ("number",)),
+    "request_sent": EventSpec(DEBUG, "the HTTP client sends a request: the number of the attempt", ("number",)),
     "request_ended": EventSpec(
-        DEBUG, "an attempt has ended, by a status or by an error", ("number", "outcome", "seconds")
+        DEBUG, "an attempt at a request has ended, with a status or an error", ("number", "outcome", "seconds")
     ),
     "request_retried": EventSpec(
         INFO, "the request is sent again after a pause, with the same key", ("number", "outcome", "pause")
     ),
-    "request_hedged": EventSpec(INFO, "no answer has come for long: a copy of the request is sent too", ("number",)),
+    "request_hedged": EventSpec(INFO, "no answer has come in time: a copy of the request is sent", ("number",)),
     "request_given_up": EventSpec(
         WARNING,
-        "the request is not sent again, although it failed in a way that may pass: what stood in the way",
+        "the request is not sent again, although its failure may be temporary: the reason",
         ("number", "outcome", "limit"),
     ),
     "request_unsettled": EventSpec(
-        ERROR, "the request has ended, but its journal could not note it: it may be resumed for nothing", ("error",)
+        ERROR, "the request has ended, but its journal could not record that: it may be resumed needlessly", ("error",)
     ),
     "upstream_failed": EventSpec(
         WARNING,
-        "the service behind a gateway did not answer: how it failed, and whether the request may have been begun",
+        "the service behind a gateway did not answer: the failure, and whether the request may have been carried out",
         ("error", "sent"),
     ),
     "delivery_refused": EventSpec(
         WARNING,
-        "a webhook was not taken: it could not be verified, or not be read; no key was used",
+        "a webhook was refused: it could not be verified or read; no key was used",
         ("scheme", "refusal"),
     ),
     "unhandled": EventSpec(
         WARNING, "a webhook's event has no handler: it was acknowledged and kept", ("scheme", "event_type")
     ),
     "delivery_retried": EventSpec(
-        DEBUG, "a webhook was not delivered yet, and is sent again", ("destination", "attempts", "status", "pause")
+        DEBUG, "a webhook was not delivered, and is sent again", ("destination", "attempts", "status", "pause")
     ),
     "delivery_ended": EventSpec(
         INFO, "a webhook was sent for the last time", ("destination", "outcome", "attempts", "status")
     ),
     "settle_deferred": EventSpec(
         WARNING,
-        "the work ended and the store has not taken its outcome: it is put again until the lease ends",
+        "the work ended and the store did not store its outcome: storing is tried again until the lease ends",
         ("ending",),
     ),
     "result_not_stored": EventSpec(

@@ -67,7 +67,7 @@ def add_to(below: Any, side: Side) -> None:
     )
     redriving.add_argument("--yes", action="store_true", help="do not ask (needed where there is no terminal)")
     redriving.add_argument("--reason", metavar="TEXT", default="", help="why, for the log")
-    redriving.add_argument("--actor", metavar="NAME", help="who, for the log (default: user@host)")
+    redriving.add_argument("--actor", metavar="NAME", help="the name of the operator in the log (default: user@host)")
 
 
 def _add_selection(parser: argparse.ArgumentParser, side: Side) -> None:

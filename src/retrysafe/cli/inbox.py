@@ -49,7 +49,7 @@ def add_to(verbs: Any) -> None:
     skip.add_argument("--entity", metavar="TEXT", required=True, help="the entity of the sequence: usually the key")
     skip.add_argument("--to", metavar="N", type=int, required=True, help="the last sequence to skip")
     skip.add_argument("--reason", metavar="TEXT", default="", help="why, for the log")
-    skip.add_argument("--actor", metavar="NAME", help="who, for the log (default: user@host)")
+    skip.add_argument("--actor", metavar="NAME", help="the name of the operator in the log (default: user@host)")
     skip.add_argument("--json", action="store_true", help="print JSON, one object per line")
     dead_letters.add_to(below, DEAD_LETTERS)
 

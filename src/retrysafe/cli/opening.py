@@ -61,7 +61,7 @@ def add_store_verb(
 def add_audit(parser: argparse.ArgumentParser) -> None:
     """Add --reason, --actor and --audit, for verbs that change records."""
     parser.add_argument("--reason", metavar="TEXT", default="", help="why, for the audit")
-    parser.add_argument("--actor", metavar="NAME", help="who, for the audit (default: user@host)")
+    parser.add_argument("--actor", metavar="NAME", help="the name of the operator in the audit (default: user@host)")
     parser.add_argument("--audit", metavar="FILE", help=f"append the audit to FILE (default: ${AUDIT}, if set)")
 
 

@@ -41,7 +41,7 @@ def add_to(verbs: Any) -> None:
     ):
         one = add_store_verb(below, name, text, run)
         one.add_argument("topic", metavar="TOPIC", help="the topic")
-        one.add_argument("--actor", metavar="NAME", help="who, for the log (default: user@host)")
+        one.add_argument("--actor", metavar="NAME", help="the name of the operator in the log (default: user@host)")
     _add_sweep(below)
     dead_letters.add_to(below, DEAD_LETTERS)
 

@@ -37,7 +37,9 @@ def add_to(verbs: Any) -> None:
     resuming = add_verb(
         below, "resume", "send requests that no running process holds again, with the same keys", run_resume
     )
-    discarding = add_verb(below, "discard", "remove a request, after you found out what became of it", run_discard)
+    discarding = add_verb(
+        below, "discard", "remove a request, after you found out whether it had its effect", run_discard
+    )
     for one in (showing, discarding):
         one.add_argument("name", metavar="KEY", help="the key as it is listed")
     resuming.add_argument(

@@ -8,8 +8,8 @@ from retrysafe.errors import RetrysafeError
 class MessageRefused(RetrysafeError):
     """The message cannot be sent as it is, so it was not written into the outbox.
 
-    Nothing has left, and nothing will because of this call; your transaction is as it was. Change what is named
-    above, or give the payload as bytes with their media type, and add the message again.
+    It will not be published, and your transaction is unchanged. Change the part that is named above, or pass the
+    payload as bytes with their media type, and add the message again.
     """
 
     effect_happened = "no"
@@ -18,11 +18,10 @@ class MessageRefused(RetrysafeError):
 
 
 class BrokerUnavailable(RetrysafeError):
-    """The broker cannot be reached, or takes nothing from anybody, so the relay stopped for now.
+    """The broker cannot be reached, or accepts no messages at all, so the relay stopped for now.
 
-    Every message that has not left is where it was, and none has lost an attempt by it. Some may have reached the
-    broker all the same; they leave again, under the same ids. Relays that run try again by themselves; see to the
-    broker and its URL.
+    Unpublished messages stay in the outbox, and this spends no attempt. Some of them may have reached the broker;
+    they are published again, with the same ids. Running relays try again by themselves; check the broker and its URL.
     """
 
     retry_same_key = True
@@ -38,10 +37,10 @@ class QueueMissing(BrokerUnavailable):
 
 
 class MessageUnreadable(RetrysafeError):
-    """The payload of the message is not what its media type says, so no handler can be given it.
+    """The payload of the message does not match its media type, so it was not passed to the handler.
 
-    The handler has not run. The message is in the dead letters; if the type is at fault and the payload is right, let
-    the consumer take bytes with ``parse=`` and redrive it, else have it sent again as a new message.
+    The handler has not run. The message is in the dead letters. If the type is wrong and the payload is right, let the
+    consumer read bytes with ``parse=`` and redrive the message; otherwise have it sent again as a new message.
     """
 
     effect_happened = "no"
@@ -50,23 +49,23 @@ class MessageUnreadable(RetrysafeError):
 
 
 class MessageDead(RetrysafeError):
-    """The message was given up: it lies in the dead letters, and its key is settled as failed.
+    """The message is a dead letter, and its key is settled as failed.
 
-    Nothing of the handler's own transaction was kept; what it did elsewhere may have happened, as often as it was
-    tried. Find out why, then redrive it: ``retrysafe inbox dead list``, ``retrysafe inbox dead redrive``.
+    The handler's transactions were rolled back; its effects elsewhere may have happened, once for each attempt. Find
+    the cause, then redrive the message: ``retrysafe inbox dead list``, ``retrysafe inbox dead redrive``.
     """
 
 
 class SequenceGap(RetrysafeError):
-    """The message is not the next one of its entity: what comes before it has not been applied.
+    """The message is not the next one of its entity: an earlier one has not been applied.
 
-    Let it leave the handler: what the handler did is rolled back, and the message comes again after a pause. If what is
-    missing does not come, or was given up itself, it ends in the dead letters, and so does at once what follows it.
-    Redrive the missing one, or skip it (``retrysafe inbox skip``), then redrive the others of its key.
+    Let this exception leave the handler: its transaction is rolled back, and the message comes again after a pause. If
+    the missing message does not come, or is a dead letter, this message becomes a dead letter, and the messages after
+    it do so at once. Redrive the missing one, or skip it (``retrysafe inbox skip``), then redrive the others.
 
     Attributes:
         last: the sequence that was applied last; None if none was.
-        entity: whose sequence it is; None where the handler raised the error itself.
+        entity: the entity of the sequence; None if the handler raised the error itself.
         missing: the sequence that has to be applied next.
     """
 

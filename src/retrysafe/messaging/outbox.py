@@ -40,15 +40,15 @@ class Message(NamedTuple):
 
 
 class Outbox:
-    """Writes messages into the database of your work, in your transaction: they leave if it commits, and only then.
+    """Writes messages into your database, in your transaction: they are published only if it commits.
 
     Arguments:
         store: the database, as ``Boundary(store=…)`` takes it: SQLite, PostgreSQL, MySQL or MariaDB.
-        source: who speaks, a URI reference such as "/shop/orders" (CloudEvents ``source``); with a message's id
+        source: the sender, a URI reference such as "/shop/orders" (CloudEvents ``source``); with a message's id
             it identifies the message everywhere.
         largest: bytes of a payload over which a message is refused.
-        notify: tell relays of other processes that listen (``Relay(listen=…)``; PostgreSQL only): beside your
-            transaction, from a thread or a task, with one small transaction for all that is written in a moment.
+        notify: notify listening relays of other processes (``Relay(listen=…)``; PostgreSQL only), in a small
+            separate transaction from a thread or a task, one for all messages written within some milliseconds.
 
     Rows are written once and never changed. A `Relay` publishes them, each at least once, under one id; messages of
     one topic and key in the order in which they were written. That is the order of your changes only if each
@@ -57,7 +57,7 @@ class Outbox:
 
     def __init__(self, store: Any, *, source: str, largest: int = LARGEST, notify: bool = False) -> None:
         if not source:
-            raise ConfigurationError('source= is empty: name who speaks, as in source="/shop/orders".')
+            raise ConfigurationError('source= is empty: name the sender, as in source="/shop/orders".')
         self.source = keys.check_name(source, "source")
         self._largest = largest
         self._backend = registry.connect(store)
@@ -83,7 +83,7 @@ class Outbox:
         tx: a connection or session in a transaction, as ``Boundary.claim(tx=…)`` takes it, or ``claim.tx``.
         topic: where it goes, 1 to 255 bytes.
         payload: bytes, or what becomes JSON.
-        key: what it is about (CloudEvents ``subject``), such as an order's id; messages of one topic and key keep
+        key: the message's subject (CloudEvents ``subject``), such as an order's id; messages of one topic and key keep
             their order, and those without a key have none.
         type: what happened, with its major version; by default the topic and ".v1".
         sequence: the version of what ``key`` names, for consumers that apply only what is newer.

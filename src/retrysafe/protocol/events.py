@@ -18,7 +18,7 @@ class Event(NamedTuple):
 
 
 class Observer(Protocol):
-    """Is told of every decision. It must be quick, and what it raises is logged and ignored.
+    """Receives an event for every decision. It must be quick, and what it raises is logged and ignored.
 
     It is told in the thread or task of the decision; of leases also in the heartbeat's. Three methods are optional:
     ``is_enabled(name) -> bool``, asked before an event is made, spares it those that it has no use for;

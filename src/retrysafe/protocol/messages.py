@@ -120,7 +120,7 @@ class DeadLetter(NamedTuple):
 
 
 class DeadLetterFilter(NamedTuple):
-    """Which dead letters are meant; None and the empty tuple mean any. ``error`` is a part of what was said.
+    """A selection of dead letters; None and the empty tuple select any. ``error`` is a part of the last error's text.
 
     ``except_type``: any type but this one.
     """
@@ -184,7 +184,7 @@ class PublishStatus(StrEnum):
     tried, or an attempt is still under way. Stalled: its destination takes nothing now (a queue that is full or
     missing, lost its majority, does not confirm; an endpoint that answers 503); the relay leaves the destination
     alone, lets one message at a time through as a probe, and goes on with all others. Unavailable: the broker as a
-    whole cannot be reached or takes nothing from anybody, and the relay rests.
+    whole cannot be reached or accepts no messages at all, and the relay pauses.
     """
 
     ACKED = "acked"

@@ -16,7 +16,7 @@ _UNKNOWN_END = 60.0
 
 
 class Quota:
-    """What each scope of a boundary may claim, for ``Boundary(quota=…)``: give one limit, or both.
+    """The limits of each scope of a boundary, for ``Boundary(quota=…)``: give one limit, or both.
 
     Arguments:
         rate: how many new keys in which period: "100/1m" for 100 in any minute.
@@ -44,7 +44,7 @@ class Quota:
         return f"Quota({', '.join(shown)})"
 
     def allowance(self, boundary: str, scope: str) -> Allowance:
-        """What one scope may claim, and under which name its keys are counted."""
+        """The limits of one scope, and the name under which its keys are counted."""
         return Allowance(holder(boundary, scope), self.rate, self.period, self.outstanding)
 
 

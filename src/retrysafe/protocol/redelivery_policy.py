@@ -16,7 +16,7 @@ class MessageOutcome(StrEnum):
     Busy: another consumer is handling it. Gap: what comes before it has not been applied. Failed: its handler raised,
     and it is tried again. Stalled: what its handler needs cannot be reached, which spends no attempt. Behind: it was
     not tried, because one before it in its lane has to come again. Suspect: an attempt at it ended with its consumer,
-    and it is to be tried while nothing else is; told only to who asks for it.
+    and it is to be tried with no other in progress; returned only with ``alone=False``.
     """
 
     HANDLED = "handled"

@@ -46,7 +46,7 @@ class Head:
 
 
 class Known(NamedTuple):
-    """What a scheme finds out about a verified delivery.
+    """The identity of a verified delivery, as a scheme read it.
 
     Attributes:
         id: the provider's id of the event, the same on every delivery of it.

@@ -88,10 +88,10 @@ class GitHub:
 
     Arguments:
         secrets: the webhook's secret, or several while it is rotated.
-        identity: what makes a delivery another event. The id in ``X-GitHub-Delivery`` is not signed, so whoever has
-            seen one delivery can send it again under a new id. "body": the signed body alone is the key, and the
-            same body under another id or event name is refused with 422, loudly, never run. "delivery": body and id
-            are the key, for events of which two can be alike byte by byte, such as ``workflow_dispatch``; then a
+        identity: which part of a delivery identifies an event. The id in ``X-GitHub-Delivery`` is not signed, so an
+            attacker who has seen one delivery can send it again under a new id. "body": the signed body alone is
+            the key; the same body under another id or event name is refused with 422 and never handled. "delivery":
+            body and id are the key, for events whose bodies can be equal, such as ``workflow_dispatch``; then a
             captured delivery under a new id runs again.
 
     There is no signed time: after the boundary's window a captured delivery runs again.

@@ -29,7 +29,7 @@ class Receiver:
 
     A handler runs inside the claim of its event, as the boundary's ``effects`` promise it. When it raises, nothing is
     stored (but for the boundary's ``permanent`` types, and the doubt that ``effects="external"`` leaves), and the error
-    goes on to the framework, whose 500 makes the provider deliver again. Events that nobody handles are acknowledged,
+    goes on to the framework, whose 500 makes the provider deliver again. Events without a handler are acknowledged,
     and kept as the results of their keys under the operation `unhandled`: once there is a handler, a later delivery is
     handled.
 
@@ -39,10 +39,10 @@ class Receiver:
         operation: part of every event's identity; by default "webhook" and the scheme's name, which one receiver of a
             boundary can have. Two receivers of the same scheme need two: what strangers may choose the ids for, such
             as two accounts or tenants with secrets of their own, and endpoints that both act on the same event.
-        shared: the events of this ``operation`` are handled once by all who claim it: each of them says so.
+        shared: the events of this ``operation`` are handled once by all receivers that claim it: each of them says so.
         concurrent_status: what a delivery gets while another one of its event is handled: 503, 409, 425 or 429.
         body_limit: bytes of a body over which it is refused with 413; by default what the provider sends at most.
-        clock: what tells the time, in seconds since the Unix epoch.
+        clock: returns the time, in seconds since the Unix epoch.
 
     Raises `ConfigurationError` for choices that cannot be kept.
     """
@@ -91,7 +91,7 @@ class Receiver:
     ) -> Callable[[Callable[[WebhookEvent[T]], Any]], Callable[[WebhookEvent[T]], Any]]: ...
 
     def on(self, *types: str, parse: Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
-        """Decorate the handler, sync or async, of events of these types. What it returns is not used.
+        """Decorate the handler, sync or async, of events of these types. Its return value is not used.
 
         ``parse`` makes of the delivered document what the handler finds as ``event.data``, such as a model's
         ``model_validate``; what it raises is an error of the handler, which has not run. A type has one handler.
@@ -140,7 +140,7 @@ class Receiver:
             return self._answer(handling, error)
 
     def verify(self, headers: HeaderLines, body: bytes) -> WebhookEvent[Any] | Response:
-        """The event of a delivery, not handled; or the response to a handshake, which is no event.
+        """The event of a delivery, which is not handled; or the response to a handshake.
 
         Raises `DeliveryRefused`. Everything that is read of a body is read after its signature was found right.
         """

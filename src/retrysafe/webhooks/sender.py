@@ -123,9 +123,9 @@ class SenderOptions(TypedDict, total=False):
         deadline: no pause is begun that would end later than this after the call began; by default "5m". An attempt
             of an `AsyncSender` ends with it too, or after ``timeout`` if that is later.
         timeout: how long an endpoint may keep an attempt waiting for the next byte; by default "15s".
-        observers: told of every attempt that is not the last, and of every outcome; by default a `LoggingObserver`.
-        clock: what tells the time that is signed, in seconds since the Unix epoch.
-        monotonic: what measures the deadline, in seconds.
+        observers: receive an event for every attempt but the last, and every outcome; by default a `LoggingObserver`.
+        clock: returns the time that is signed, in seconds since the Unix epoch.
+        monotonic: returns the monotonic time that the deadline is measured by, in seconds.
         chance: what gives a random number in [0, 1).
     """
 
@@ -217,7 +217,7 @@ class Sender(_Sending):
         self._sleep = sleep
 
     def send(self, message: Message, endpoint: Endpoint, *, earlier: Delivery | None = None) -> Delivery:
-        """Send a message until it is delivered, unwanted, or out of attempts; returns what became of it.
+        """Send a message until it is delivered, unwanted, or out of attempts; returns the outcome.
 
         ``earlier`` is what an earlier call for the same message and endpoint returned, with which back-off and
         doubt go on; what was delivered or is gone is returned as it is. Never raises for what an endpoint does.

@@ -21,7 +21,7 @@ from retrysafe.webhooks.errors import DeliveryRefused
 class Scheme(Protocol):
     """How one provider signs its deliveries and names its events. Pure: time is an argument, nothing is asked.
 
-    `verify` is called first and alone sees bytes that nobody has vouched for; `identify` is called for what it let
+    `verify` is called first, and is the only one to see unverified bytes; `identify` is called for what it let
     through. Both raise `DeliveryRefused`.
     """
 

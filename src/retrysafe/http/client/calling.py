@@ -67,7 +67,7 @@ class Retries:
         response_limit: up to so many bytes, a response counts only when it is whole; what is longer is read by the
             caller, and not retried if it breaks off.
         journal: a `Journal` in which requests with a key survive a crash; by default there is none.
-        observers: told of every attempt; by default a `LoggingObserver`.
+        observers: receive an event for every attempt; by default a `LoggingObserver`.
         budgets: the `Budgets` of retries per host; by default of this object's own.
         world: clocks, chance and sleep, for tests.
 

@@ -73,7 +73,7 @@ class Consumer(Protocol):
         ...
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
-        """Tell the broker that these are settled. What cannot be told is delivered again, which is harmless."""
+        """Acknowledge these deliveries. A message whose acknowledgement is lost comes again, which is harmless."""
         ...
 
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
@@ -81,7 +81,7 @@ class Consumer(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Hang up; what is not settled is the broker's again."""
+        """Close the connection; the broker delivers unsettled messages again."""
         ...
 
 

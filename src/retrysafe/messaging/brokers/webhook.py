@@ -192,13 +192,13 @@ class WebhookPublisher:
     """Delivers each message to the endpoint of its topic, one attempt at a time, and judges by the answer.
 
     2xx: it has it. 410: it will never take it. 400, 413, 422 and other refusals of the message (4xx) spend an attempt.
-    What says something about the endpoint spends none: that it cannot be reached, 3xx, 401, 403, 404, 408, 429, 502,
-    503, 504. It is left alone for a while, at least for its Retry-After, and then tried with one message. Without an
-    answer, and after 500, nobody can tell: an attempt is spent when the endpoint takes other messages. It recognises
-    the message by its ``webhook-id``, the same on every attempt.
+    A failure of the endpoint spends none: it cannot be reached, or answers 3xx, 401, 403, 404, 408, 429, 502, 503 or
+    504. The publisher sends it nothing for a while, at least for its Retry-After, and then one message as a probe.
+    Without an answer, and after 500, the cause is not known: an attempt is spent if the endpoint accepts other
+    messages. The endpoint recognises the message by its ``webhook-id``, the same on every attempt.
 
-    An endpoint that is slow or hangs keeps its own messages waiting, no others: after ``patience`` the publisher goes
-    on without its answer, which the next look at the message finds. Two URLs are two endpoints, on one host too.
+    An endpoint that is slow or hangs delays its own messages only: after ``patience`` the publisher continues
+    without the answer, and finds it at the next call for this message. Two URLs are two endpoints, on one host too.
 
     Arguments:
         sender: signs and sends; its ``attempts`` must be 1, since the relay tries again.

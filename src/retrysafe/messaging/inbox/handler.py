@@ -51,16 +51,16 @@ class Handler(Generic[P, R]):
     # ------------------------------------------------------------ one message
 
     def handle(self, envelope: Envelope, *, redelivered: bool = True, alone: bool = True) -> HandleResult:
-        """Handle one message, and return what became of it; its ack is due when ``settled``, else it comes again.
+        """Handle one message and return its outcome. Acknowledge it if ``settled``; otherwise it has to come again.
 
         ``redelivered``: False only if the broker says that it hands the message out for the first time. Then the
         attempt is noted when it fails, not before it begins, which saves two statements; that it killed its consumer
-        shows when it is redelivered. ``alone``: False to be told of a `MessageOutcome.SUSPECT`, which is then not
-        tried: one that may kill its consumer, with which what is handled beside it would be suspected too.
+        shows when it is redelivered. ``alone``: False if other messages are in progress. A message that may kill its
+        consumer is then not tried, and the outcome is `MessageOutcome.SUSPECT`.
 
-        Errors of the handler are counted, not raised; those that say that something it needs cannot be reached are not
-        even counted. Raises `StoreUnavailable` when the database does not answer: then nobody can tell, and the message
-        has to come again; `ConfigurationError` and `SchemaOutdated` for what no message is to blame for.
+        Errors of the handler are counted, not raised; errors that report an outage of a service are not counted.
+        Raises `StoreUnavailable` when the database does not answer: the outcome is not known, and the message has to
+        come again. Raises `ConfigurationError` and `SchemaOutdated` for faults of the set-up.
         """
         attempt = Attempt(self.setting, envelope, alone=alone)
         end = self._begin(attempt) if redelivered else None

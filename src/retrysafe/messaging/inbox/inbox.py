@@ -94,7 +94,7 @@ class Inbox:
     def handler(self, consumer: str, **options: Unpack[Options]) -> Callable[[Callable[P, R]], Handler[P, R]]:
         """Decorate the function, sync or async, that handles this consumer's messages.
 
-        It takes one `InboxMessage` message. What it returns is not used; what it raises rolls its transaction back, and
+        It takes one `InboxMessage`. Its return value is not used; an exception rolls its transaction back, and
         the message comes again. ``consumer`` is its name: with a message's source and id it is the key, so that two
         consumers each handle every message. See `Options` for the others.
 
@@ -184,7 +184,7 @@ class Inbox:
     ) -> bool:
         """Note in ``tx`` that this sequence of an entity is applied; False when it, or a newer one, was applied before.
 
-        The latest wins: what is older is to be skipped. With ``strict``, sequences are applied one after the other,
+        The latest wins: the handler skips an older one. With ``strict``, sequences are applied one after the other,
         beginning with ``first``; raises `SequenceGap` when one before it has not been: let that leave the handler.
         ``consumer`` is by default the one whose handler runs: each one keeps sequences of its own.
         """
@@ -250,7 +250,7 @@ class Inbox:
 
     def _taken(self, consumer: str) -> str:
         if not check_name(consumer, "consumer"):
-            raise ConfigurationError("consumer= is empty: name who handles the messages.")
+            raise ConfigurationError("consumer= is empty: name the consumer of the messages.")
         if consumer in self._consumers:
             raise ConfigurationError(
                 f"There is a handler {consumer!r} already: a message would be handled by one alone."

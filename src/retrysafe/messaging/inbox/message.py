@@ -55,8 +55,8 @@ class InboxMessage(Generic[T_co]):
             handler made of that.
         tx: the transaction of a transactional boundary, in which the handler works. See `Claim.tx`.
         claim: the claim around the handler; in a batch there is none of the message's own.
-        late: whether it was written longer ago than the boundary's window, or redriven after it: should it have been
-            handled before then, nobody knows any more.
+        late: whether it was written longer ago than the boundary's window, or redriven after it: a record of an
+            earlier handling would be gone.
     """
 
     envelope: Envelope

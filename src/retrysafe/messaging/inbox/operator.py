@@ -40,7 +40,7 @@ class InboxOperator(Operating):
         store: the boundary's, or the one that ``Inbox(dead_letter_store=…)`` was given; a URL of an async driver will
             do.
         actor: who makes the changes; by default the user and the machine.
-        observers: told of every change; by default a `LoggingObserver`.
+        observers: receive an event for every change; by default a `LoggingObserver`.
     """
 
     def __init__(self, store: Any, *, actor: str | None = None, observers: Iterable[Observer] | None = None) -> None:
@@ -110,7 +110,7 @@ class InboxOperator(Operating):
         return marked
 
     def forget(self, older_than: Duration) -> int:
-        """Remove notes of attempts, and sequences of entities, that nobody has touched for so long; returns how many.
+        """Remove notes of attempts, and sequences of entities, that have not changed for so long; returns how many.
 
         Never less than the longest window: an old sequence that comes again would be applied.
         """

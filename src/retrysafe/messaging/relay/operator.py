@@ -73,7 +73,7 @@ class OutboxOperator(Operating):
     Arguments:
         store: what ``Outbox(store=…)`` was given; a URL of an async driver will do.
         actor: who makes the changes; by default the user and the machine.
-        observers: told of every change, and by `report` of how the outbox stands; by default a `LoggingObserver`.
+        observers: receive an event for every change, and from `report` the backlog; by default a `LoggingObserver`.
     """
 
     def __init__(self, store: Any, *, actor: str | None = None, observers: Iterable[Observer] | None = None) -> None:

@@ -104,7 +104,7 @@ class Relay:
     process wake it. The publisher is yours to close.
 
     Arguments:
-        store: what ``Outbox(store=…)`` was given.
+        store: the database of the outbox, as ``Outbox(store=…)`` takes it.
         publisher: a `Publisher` for `run_once` and threads, an `AsyncPublisher` for event loops.
         hold: how a bucket is held while its messages are published: by an open "transaction" (PostgreSQL, MySQL), or by
             a "lease" with a fencing token, for slow brokers; SQLite, which has one writer, has leases only.
@@ -112,22 +112,23 @@ class Relay:
         batch: how many messages of a bucket are taken at once.
         batch_bytes: how many bytes of payloads and headers, at most; one message is taken however large it is.
         concurrency: how many buckets an `AsyncPublisher` works on together.
-        keep_published: move what has left to ``retrysafe_outbox_published`` instead of removing it.
+        keep_published: move published messages to ``retrysafe_outbox_published`` instead of removing them.
         max_attempts: how often the broker may refuse a message before it is moved to the dead letters.
         max_crashes: how often a message may be under way when its relay dies before it is taken for the cause, and
             moved there too. After a first time it is tried alone. With transactions, the first death of a relay that
             has published from the bucket before is not counted.
         backoff_base, backoff_max: bounds of the wait before a refused message is tried again: of the first one, doubled
             with each, and of the last. The wait is a random time below them.
-        on_dead: what then becomes of its lane: "skip" goes on with the next message, "park" waits for a person.
-        publish_timeout: how long one call of the publisher may take: longer than its own time-outs. An `AsyncPublisher`
-            is not waited for any longer, and what it had then is tried again. A transaction that holds a bucket stays
-            open for 15 s more, whatever the server's setting; PostgreSQL and MariaDB then end it, so that others have
-            the buckets of a relay that is frozen or cut off.
-        stalled_after: how long a message may be due before "backlog_stalled" is told.
-        listen: the URL of the PostgreSQL server, to hear on a connection of its own when an ``Outbox(notify=True)`` of
-            another process has written: not through a pooler that lends connections by transaction. Needs psycopg.
-        observers: told of what happens; by default a `LoggingObserver`.
+        on_dead: what its lane does then: "skip" continues with the next message, "park" waits for a person.
+        publish_timeout: how long one call of the publisher may take: longer than its own time-outs. An
+            `AsyncPublisher` is not waited for any longer, and its messages are tried again. A transaction that holds a
+            bucket stays open for 15 s more, whatever the server's setting; PostgreSQL and MariaDB then end it, so that
+            other relays get the buckets of one that is frozen or cut off.
+        stalled_after: how long a message may be due before the event "backlog_stalled".
+        listen: the URL of the PostgreSQL server, for a separate connection that is notified when an
+            ``Outbox(notify=True)`` of another process has written. A pooler in transaction mode cannot be used. Needs
+            psycopg.
+        observers: receive the relay's events; by default a `LoggingObserver`.
     """
 
     def __init__(

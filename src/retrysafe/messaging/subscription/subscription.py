@@ -57,11 +57,11 @@ class Subscription:
 
     Messages of one topic and key are handled one after the other, in the order in which the broker hands them out; up
     to ``lanes`` of different keys at once. One that fails is tried again after a pause; its own lane waits for it, and
-    no other. Messages without a key wait for nobody: they are given back to the broker instead. One that may have
-    killed a consumer is tried while nothing else is, for which the others wait a few seconds at most.
+    no other. Messages without a key have no lane: they are given back to the broker instead. One that may have killed
+    a consumer is tried with no other in progress; the others wait a few seconds at most for that.
 
-    The ack follows the commit: a consumer that dies between the two is handed the message again, and the inbox knows
-    it. Messages that nobody has settled are the broker's again when the subscription ends.
+    The ack follows the commit. If the consumer dies between the two, the broker delivers the message again, and the
+    inbox recognises it. The broker delivers unsettled messages again when the subscription ends.
 
     Arguments:
         consumer: where messages come from; the subscription hangs up for it when it ends.
@@ -114,9 +114,9 @@ class Subscription:
         asyncio.run(self.arun_forever())
 
     async def arun_once(self, wait: float = 0.0) -> Counter[MessageOutcome]:
-        """Handle what there is, until nothing comes for ``wait`` seconds, and return what became of it.
+        """Handle messages until none has come for ``wait`` seconds, and count their outcomes.
 
-        What has to come again is given back to the broker. Raises what the broker's client or the database raises.
+        Messages that have to come again go back to the broker. Raises errors of the broker's client and the store.
         """
         run = Run(self._consumer, self._handler, self._in_flight, StopSignal(), forever=False)
         await run.work(self._workers, self._drain(run, wait))
@@ -134,7 +134,7 @@ class Subscription:
         return asyncio.run(once())
 
     def stop(self) -> None:
-        """Let it end when what is being handled has been acked; threads and signal handlers may call it too."""
+        """End after the messages in progress have been acknowledged; threads and signal handlers may call it too."""
         self._bell.ring()
 
     async def __aenter__(self) -> Subscription:

@@ -88,7 +88,7 @@ class KafkaConsumer:
     """Takes messages from topics, for a group. Consumers of a group share the partitions.
 
     A message that is given back stays with this consumer: it and what follows it with its key are handed out when the
-    time has come, other keys go on. What is committed is the offset of the first unsettled message; the commit's
+    time has come, other keys go on. The committed offset is that of the first unsettled message; the commit's
     metadata names the settled ones behind it, so that they are not handed out again. A partition that goes to another
     consumer is left when what was handed out of it is settled, or after ``leave_within``; what is settled later is not
     committed. A group that is new begins with the oldest message.
@@ -97,7 +97,7 @@ class KafkaConsumer:
         url: of the brokers, as `KafkaPublisher` takes it.
         topics: one or more, without the prefix.
         group: the consumers that together take each message once, such as "inventory".
-        prefix: of the topics' names, as its publishers were told.
+        prefix: of the topics' names; its publishers need the same.
         prefetch: how many messages of a partition are received and not settled. As many can wait for lanes that rest
             before the partition comes to rest.
         prefetch_bytes: how many bytes of them.
@@ -215,7 +215,7 @@ class KafkaConsumer:
             self._arrived.set()
 
     async def aclose(self) -> None:
-        """Hang up; what is not settled is handed to whoever gets the partitions."""
+        """Leave the group; the next consumer of the partitions gets the unsettled messages."""
         with self._turn:
             self._is_closing = True
             self._turn.notify_all()

@@ -110,9 +110,9 @@ class KafkaTransactions:
                     for record in tx.records:
                         tx.produce("totals", total_of(record.value()), key=record.key())
 
-    Leaving the block commits. Who reads the output with ``isolation.level=read_committed`` finds what was made of each
-    input record once, whoever dies in between. An exception aborts, the records are read again, and the exception goes
-    on. What the block does elsewhere, as in a database, is no part of it.
+    Leaving the block commits. A consumer with ``isolation.level=read_committed`` reads the output of each input record
+    once, also if a process dies in between. An exception aborts the transaction and is raised; the records are read
+    again. Effects of the block elsewhere, as in a database, are not part of the transaction.
 
     Arguments:
         url: of the brokers, as `KafkaPublisher` takes it.

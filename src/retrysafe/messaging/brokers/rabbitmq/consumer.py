@@ -63,9 +63,9 @@ class RabbitMQConsumer:
     Arguments:
         url: of the broker, as in "amqp://user:password@host/".
         topics: one or more.
-        partitions: over how many queues each topic is spread, as its publishers were told.
+        partitions: over how many queues each topic is spread; its publishers need the same number.
         only_partitions: the numbers of the partitions to take part in; by default all.
-        group: the service whose queues are consumed, as `declare` was told: each group gets every message. By default
+        group: the service whose queues are consumed, as in `declare`: each group gets every message. By default
             there is one queue for all, and each message reaches one consumer.
         prefetch: how many messages of a queue are received and not settled. As many can wait for lanes that rest before
             the queue comes to rest.
@@ -137,7 +137,7 @@ class RabbitMQConsumer:
                     await asyncio.sleep(0)  # what was read from the wire together is taken together
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
-        """Tell the broker that these are settled. What cannot be told is delivered again, which is harmless."""
+        """Acknowledge these deliveries. A message whose acknowledgement is lost comes again, which is harmless."""
         ours = [delivery.tag for delivery in deliveries if self._shelf.settle(delivery)]
         if not ours:
             return
@@ -172,7 +172,7 @@ class RabbitMQConsumer:
         self._arrived.set()
 
     async def aclose(self) -> None:
-        """Hang up; what is not settled is the broker's again."""
+        """Close the connection; the broker delivers unsettled messages again."""
         await self._opening.aclose()
         await self._hang_up()
 

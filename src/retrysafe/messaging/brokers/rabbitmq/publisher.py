@@ -59,7 +59,7 @@ class RabbitMQPublisher:
         exchange: its name; by default the exchange that routes to the queue named like the topic.
         partitions: over how many queues a topic is spread, named "TOPIC.0" and so on: all messages of one key go to one
             of them. By default one queue, named like the topic. Their number is not to be changed while messages
-            are under way, and consumers must be told the same.
+            are under way, and consumers need the same number.
         timeout: how long confirms are waited for; a message without one is sent again, under the same id.
         binding: of CloudEvents, in which headers are written: "amqp" ("cloudEvents:id"), or "rabbitmq" ("ce-id") for
             consumers that read only that one. Our consumers read both, and structured mode.

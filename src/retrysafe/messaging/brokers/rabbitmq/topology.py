@@ -47,13 +47,13 @@ async def declare(
         ordered: a queue has a single active consumer, so that messages of one key keep their order; others wait to
             take its place. Without it consumers share a queue, and order is what the inbox's sequences make of it.
         exchange: the durable exchange of type "topic" to declare too, to which the queues are bound with the names of
-            topics (or of their partitions) as routing keys; publishers are told the same. A message is lost for a group
+            topics (or of their partitions) as routing keys; publishers need the same. A message is lost for a group
             whose queues are not bound yet when it is published.
-        group: the service whose queues these are, as its consumers are told: they are named "GROUP.TOPIC".
+        group: the service whose queues these are; its consumers need the same. They are named "GROUP.TOPIC".
         within: how long the broker may take; after that `TimeoutError` is raised.
 
     Raises `ConfigurationError` for a group without an exchange, `aio_pika.exceptions.ChannelPreconditionFailed` when
-    a queue or an exchange is there with other arguments: what it is cannot be changed. Give it another name, or delete
+    a queue or an exchange is there with other arguments: these cannot be changed. Give it another name, or delete
     it when it is empty.
     """
     if group is not None and not exchange:

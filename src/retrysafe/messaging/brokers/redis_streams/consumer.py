@@ -150,8 +150,8 @@ class RedisStreamsConsumer:
         client: of redis.asyncio, without ``decode_responses``. `aclose` closes it.
         topics: one or more.
         group: the consumers that together take each message once, such as "inventory".
-        partitions: over how many streams each topic is spread, as its publishers were told.
-        prefix: of the streams' names, as its publishers were told.
+        partitions: over how many streams each topic is spread; its publishers need the same number.
+        prefix: of the streams' names; its publishers need the same.
         prefetch: how many messages of a stream are received and not settled. As many can wait for lanes that rest
             before the stream comes to rest.
         prefetch_bytes: how many bytes of them; ten messages more may be read, as their sizes are known afterwards.
@@ -235,9 +235,9 @@ class RedisStreamsConsumer:
                 await self._rest(min(deadline, now + _LOOK, deadline if wakes is None else wakes) - now)
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
-        """Tell the broker that these are settled; what cannot be told now is told before more is read.
+        """Acknowledge these deliveries; acknowledgements that fail now are sent before the next read.
 
-        What belongs to a stream that this consumer has lost meanwhile is settled too, whoever holds it.
+        Deliveries of a stream that this consumer has lost meanwhile are settled too, whichever consumer holds it.
         """
         for delivery in deliveries:
             self._shelf.settle(delivery)
@@ -254,7 +254,7 @@ class RedisStreamsConsumer:
         self._moved.set()
 
     async def aclose(self) -> None:
-        """Hang up; what is not settled is taken by whoever gets the streams."""
+        """Release the streams; their next consumer takes the unsettled messages."""
         await self._filling.aclose()
         await self._holdings.aclose()
         await self._client.aclose()

@@ -152,7 +152,7 @@ class RedisStreamsPublisher:
         prefix: of the streams' names.
         partitions: over how many streams a topic is spread, named "TOPIC.0" and so on: all messages of one key go to
             one of them. By default one stream, named like the topic. Their number is not to be changed while messages
-            are under way, and consumers must be told the same.
+            are under way, and consumers need the same number.
         remember: for how long a message that comes again is recognised; after that only the inbox of a consumer
             recognises it.
         length: about how many entries a stream keeps; by default all. What a consumer has not settled by then is lost.

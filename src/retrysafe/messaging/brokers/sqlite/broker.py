@@ -184,7 +184,7 @@ class SqliteConsumer:
 
     @property
     def redelivery_window(self) -> float | None:
-        """Nobody can tell: a message stays until it is settled."""
+        """None: a message stays until it is settled, so there is no bound."""
         return None
 
     async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
