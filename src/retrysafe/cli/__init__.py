@@ -21,6 +21,7 @@ from retrysafe.cli import (
     plan,
     relay,
     requests,
+    scan,
     status,
     sweep,
 )
@@ -39,6 +40,7 @@ VERBS = (
     plan,
     relay,
     requests,
+    scan,
     status,
     sweep,
 )
