@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import retrysafe
 from retrysafe.cli import (
+    audit,
     conformance,
     console,
     demo,
@@ -28,6 +29,7 @@ from retrysafe.cli import (
 from retrysafe.errors import RetrysafeError
 
 VERBS = (
+    audit,
     conformance,
     console,
     demo,
