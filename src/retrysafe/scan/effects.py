@@ -231,7 +231,7 @@ class Effects:
                 return False  # compare-and-set: a second run finds no row
             return any(self._adds_f(module, one.value, one.arg or "") for one in node.keywords)
         if symbol.endswith(".values") and symbol in known.SQL_UPDATE:
-            return any(_adds_column(one.value, one.arg or "") for one in node.keywords)
+            return any(self._adds_column(module, one.value, one.arg or "") for one in node.keywords)
         return False
 
     def _adds_f(self, module: Module, node: ast.expr, field: str) -> bool:
@@ -241,6 +241,15 @@ class Effects:
             if isinstance(side, ast.Call) and self.project.resolve(module, side.func) in known.DJANGO_F:
                 return bool(side.args) and isinstance(side.args[0], ast.Constant) and side.args[0].value == field
         return False
+
+    def _adds_column(self, module: Module, node: ast.expr, field: str) -> bool:
+        """``Table.field + n``; what is taken from a column of JSON is a text."""
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add | ast.Sub):
+            return False
+        sides = (node.left, node.right)
+        if any(_literal(self.project.value(module, side)) is not None for side in sides):
+            return False
+        return any(isinstance(side, ast.Attribute) and side.attr == field for side in sides)
 
     def _is_row(self, module: Module, owner: ast.expr) -> bool:
         """Whether a value is a stored row, rather than one that is made here."""
@@ -295,12 +304,6 @@ def _adds_itself(node: ast.expr, target: ast.Attribute) -> bool:
         and not _is_text(node.right)
         and ast.unparse(node.left) == ast.unparse(target)
     )
-
-
-def _adds_column(node: ast.expr, field: str) -> bool:
-    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add | ast.Sub):
-        return False
-    return any(isinstance(side, ast.Attribute) and side.attr == field for side in (node.left, node.right))
 
 
 def _is_text(node: ast.expr) -> bool:

@@ -92,9 +92,11 @@ def looked_up(project: Project, module: Module, node: ast.AST) -> bool:
         match current:
             case ast.ExceptHandler(type=ast.expr() as caught) if _is_error(project, module, caught, known.NO_ROW):
                 return True
-            case ast.Try() if inner in current.body and any(
-                one.type is not None and _is_error(project, module, one.type, known.NOT_UNIQUE)
-                for one in current.handlers
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if any(
+                isinstance(one, ast.ExceptHandler)
+                and one.type is not None
+                and _is_error(project, module, one.type, known.NOT_UNIQUE)
+                for one in own_nodes(current)
             ):
                 return True
             case ast.If(test, body) if inner in body and _found(project, module, test) is False:
@@ -137,8 +139,23 @@ def _found(project: Project, module: Module, test: ast.expr) -> bool | None:
             case _:
                 break
     symbol = project.resolve(module, test)
+    if _may_find_nothing(project, module, test):
+        return positive
     looked = symbol in known.LOOK_UPS or symbol in known.SESSION_READS or symbol in known.DJANGO_READS
     return positive if looked else None
+
+
+def _may_find_nothing(project: Project, module: Module, test: ast.expr) -> bool:
+    """Whether a value is what a function of the project returned that may return None."""
+    made = project.value(module, test)
+    found = project.function(project.resolve(module, made.func)) if isinstance(made, ast.Call) else None
+    if found is None or found[1].returns is None:
+        return False
+    return any(
+        (isinstance(one, ast.Constant) and one.value is None) or (isinstance(one, ast.Name) and one.id == "Optional")
+        for one in ast.walk(found[1].returns)
+        if one is not found[1].returns
+    )
 
 
 def _is_error(project: Project, module: Module, caught: ast.expr, errors: Symbols) -> bool:

@@ -61,9 +61,16 @@ def _keys(project: Project, module: Module, node: ast.AST) -> Iterator[ast.expr]
         case ast.Assign([ast.Subscript(slice=name)], value) if reads_key(name):
             yield value
         case ast.Call():
-            yield from (one.value for one in node.keywords if one.arg == "idempotency_key")
-            if project.resolve(module, node.func) in known.CLAIMS and node.args:
+            symbol = project.resolve(module, node.func)
+            if not _is_stored(project, symbol):
+                yield from (one.value for one in node.keywords if one.arg == "idempotency_key")
+            if symbol in known.CLAIMS and node.args:
                 yield node.args[0]
+
+
+def _is_stored(project: Project, symbol: str) -> bool:
+    """Whether a call makes a row: a key that is stored is the same on every later attempt."""
+    return symbol in known.DJANGO_CREATES or project.is_a(symbol, known.DJANGO_MODEL)
 
 
 def _chance(project: Project, module: Module, node: ast.AST | None, steps: int = 0) -> ast.AST | None:
