@@ -6,24 +6,9 @@ from tests.proving.breaks import Break
 
 RULES = "tests/scan/test_rules.py"
 COMMAND = "tests/scan/test_command.py"
-HOSTILE = "tests/scan/test_hostile.py"
 AUDIT = "tests/operating/test_audit_command.py"
 
 BREAKS = [
-    Break(
-        "scan: a file that is nested too deeply ends the scan",
-        "scan/source.py",
-        "    if not _shallow(tree):",
-        "    if False:",
-        killed_by=(f"{HOSTILE}::test_a_hostile_file_is_reported_and_the_others_are_scanned[nested sums]",),
-    ),
-    Break(
-        "scan: a file of any size is parsed",
-        "scan/source.py",
-        "    if len(data) > MAX_BYTES:",
-        "    if False:",
-        killed_by=(f"{HOSTILE}::test_a_hostile_file_is_reported_and_the_others_are_scanned[too large]",),
-    ),
     Break(
         "scan: an allowance needs no reason",
         "scan/allowances.py",
@@ -44,13 +29,6 @@ BREAKS = [
         "        alike[parts] += 1",
         "        alike[parts] = 1",
         killed_by=(f"{COMMAND}::test_equal_code_twice_in_one_function_is_two_findings",),
-    ),
-    Break(
-        "scan: a function that is only defined inside a transaction counts as called",
-        "scan/project.py",
-        "if not isinstance(node, Function | ast.Lambda | ast.ClassDef):",
-        "if True:",
-        killed_by=(f"{RULES}::test_transactions[a function that is only defined]",),
     ),
     Break(
         "scan: a compare-and-set counts as an increment",
