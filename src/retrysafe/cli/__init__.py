@@ -11,6 +11,7 @@ from typing import Any
 import retrysafe
 from retrysafe.backends.commands import PROGRAM
 from retrysafe.cli import (
+    audit,
     conformance,
     console,
     demo,
@@ -23,12 +24,14 @@ from retrysafe.cli import (
     plan,
     relay,
     requests,
+    scan,
     status,
     sweep,
 )
 from retrysafe.errors import RetrysafeError
 
 VERBS = (
+    audit,
     conformance,
     console,
     demo,
@@ -41,6 +44,7 @@ VERBS = (
     plan,
     relay,
     requests,
+    scan,
     status,
     sweep,
 )

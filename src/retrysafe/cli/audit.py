@@ -1,0 +1,100 @@
+"""`retrysafe audit`: compare what happened, as a business table or a CSV file lists it, with the records.
+
+Names effects without a record, completed records without an effect, and keys with more than one effect. Exit code 0:
+they agree; 1: they differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from retrysafe.admin import effect_rows
+from retrysafe.admin.reconcile import Difference, Found, Reconciliation
+from retrysafe.cli.opening import SECRET, add_store, open_operator
+from retrysafe.cli.rendering import as_json
+from retrysafe.errors import ConfigurationError
+from retrysafe.protocol import durations
+from retrysafe.protocol.records import Filter
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    parser = verbs.add_parser(
+        "audit",
+        help="compare a business table with the records",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_store(parser)
+    parser.add_argument("--boundary", metavar="NAME", required=True, help="the boundary of the keys")
+    parser.add_argument("--operation", metavar="NAME", help="their operation (default: the boundary's name)")
+    parser.add_argument("--scope", metavar="NAME", help="their scope (default: that of each row, or none)")
+    parser.add_argument("--csv", metavar="FILE", help="a CSV file with a head line; - is stdin")
+    parser.add_argument("--key-column", metavar="NAME", help="the column of the key (default: the first)")
+    parser.add_argument("--scope-column", metavar="NAME", help="the column of the scope")
+    parser.add_argument("--sql", metavar="URL", help="the database of --query: sqlite, postgresql or mysql")
+    parser.add_argument("--query", metavar="SELECT", help="a query of the keys, and of their scopes as second column")
+    parser.add_argument(
+        "--settled-for",
+        metavar="TIME",
+        default="5m",
+        help="leave out records that changed more recently: their rows may have come since (default: 5m)",
+    )
+    parser.add_argument(
+        "--limit", metavar="N", type=int, default=20, help="differences of a kind to print (default: 20)"
+    )
+    parser.add_argument("--show-keys", action="store_true", help="print keys in full")
+    parser.add_argument(
+        "--secret-env", metavar="NAME", help=f"the variable with the boundary's secret (default: {SECRET})"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare, and print what differs."""
+    rows = _rows(options)
+    settled_for = durations.micros(options.settled_for, "--settled-for")
+    wanted = Filter(options.boundary, options.operation or options.boundary, options.scope)
+    counts: Counter[Difference] = Counter()
+    with open_operator(options) as operator, Reconciliation() as both:
+        both.add_effects(operator, rows, boundary=options.boundary, operation=options.operation)
+        both.add_records(operator, wanted, settled_for=settled_for)
+        for found in both.differences():
+            counts[found.difference] += 1
+            if counts[found.difference] <= options.limit:
+                print(_shown(found, options))
+        _summarise(options, both, counts)
+    return int(bool(counts))
+
+
+def _rows(options: argparse.Namespace) -> Iterator[effect_rows.Row]:
+    if bool(options.csv) == bool(options.sql) or bool(options.sql) != bool(options.query):
+        raise ConfigurationError("Give either --csv, or --sql with --query.")
+    if options.csv:
+        rows = effect_rows.from_csv(options.csv, options.key_column, options.scope_column)
+    else:
+        rows = effect_rows.from_sql(options.sql, options.query)
+    return ((key, scope if options.scope is None else options.scope) for key, scope in rows)
+
+
+def _shown(found: Found, options: argparse.Namespace) -> str:
+    key = found.key if options.show_keys else None
+    digits = found.key_hash.hex()
+    if options.json:
+        return as_json(
+            {"difference": found.difference.name.lower(), "hash": digits, "key": key, "detail": found.detail}
+        )
+    return "  ".join(filter(None, (f"{found.difference.value}:", digits[:16], key, found.detail)))
+
+
+def _summarise(options: argparse.Namespace, both: Reconciliation, counts: Counter[Difference]) -> None:
+    if options.json:
+        each = {one.name.lower(): counts[one] for one in Difference}
+        print(as_json({"effects": both.effects, "records": both.records, "differences": each}))
+        return
+    told = ", ".join(f"{one.value}: {counts[one]:,}" for one in Difference if counts[one]) or "they agree"
+    print(f"{both.effects:,} effects, {both.records:,} records; {told}", file=sys.stderr)

@@ -1,0 +1,116 @@
+"""Idempotency keys that no retry can repeat."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrysafe.scan import catalogue as known
+from retrysafe.scan.findings import Finding, Rule, Severity, finding
+from retrysafe.scan.guards import reads_key
+from retrysafe.scan.module import Function, How, Module
+from retrysafe.scan.project import Project
+from retrysafe.scan.rules.view import View
+
+RANDOM_KEY = Rule(
+    "RS501",
+    "A key that is made from chance or time",
+    Severity.ERROR,
+    "Every attempt gets a key of its own, so the other side recognises none of them as a retry.",
+    "Make the key from what is the same on every attempt: the id of the order, the claim (`claim.key_for`), or a key "
+    "that is stored before the first attempt.",
+    "how-to/call-an-external-api.md",
+    """
+import uuid
+
+import stripe
+
+
+def charge(order):
+    stripe.PaymentIntent.create(amount=order.amount, currency="eur", idempotency_key=str(uuid.uuid4()))
+""",
+    """
+import stripe
+
+
+def charge(order):
+    stripe.PaymentIntent.create(amount=order.amount, currency="eur", idempotency_key=f"charge-{order.id}")
+""",
+)
+_PURE = frozenset({"hex", "int", "isoformat", "timestamp", "strftime", "bytes"})
+_STEPS = 12
+
+
+def check(view: View) -> Iterator[Finding]:
+    """RS501."""
+    for node in view.module.nodes:
+        for key in _keys(view.project, view.module, node):
+            made = _chance(view.project, view.module, key)
+            if made is not None and not _kept_for_attempts(view.module, key, made):
+                what = ast.unparse(made)
+                yield finding(RANDOM_KEY, view.module, key, f"Every attempt gets another key: it is made from {what}.")
+
+
+def _keys(project: Project, module: Module, node: ast.AST) -> Iterator[ast.expr]:
+    """Expressions that are used as an idempotency key."""
+    match node:
+        case ast.Dict(names, values):
+            yield from (
+                value for name, value in zip(names, values, strict=True) if name is not None and reads_key(name)
+            )
+        case ast.Assign([ast.Subscript(slice=name)], value) if reads_key(name):
+            yield value
+        case ast.Call():
+            symbol = project.resolve(module, node.func)
+            if not _is_stored(project, symbol):
+                yield from (one.value for one in node.keywords if one.arg == "idempotency_key")
+            if symbol in known.CLAIMS and node.args:
+                yield node.args[0]
+
+
+def _is_stored(project: Project, symbol: str) -> bool:
+    """Whether a call makes a row: a key that is stored is the same on every later attempt."""
+    return symbol in known.DJANGO_CREATES or project.is_a(symbol, known.DJANGO_MODEL)
+
+
+def _chance(project: Project, module: Module, node: ast.AST | None, steps: int = 0) -> ast.AST | None:
+    """The part of a value that is random or a time, if there is one; the other parts do not make it repeatable."""
+    if node is None or steps > _STEPS:
+        return None
+    if isinstance(node, ast.Call | ast.Attribute | ast.Subscript) and project.resolve(module, node) in known.RANDOM:
+        return node
+    match node:
+        case ast.Name():
+            found = project.binding(module, node)
+            local = found is not None and found.how is How.VALUE and module.function_around(found.node) is not None  # type: ignore[arg-type]
+            return _chance(project, module, found.node, steps + 1) if found is not None and local else None
+        case ast.Call(ast.Name("str" | "repr" | "hash" | "int"), [argument, *_]):
+            return _chance(project, module, argument, steps + 1)
+        case ast.Call(ast.Attribute(value, method)) if method in ("format", "join", *_PURE):
+            parts: list[ast.AST] = [value, *node.args, *(one.value for one in node.keywords)]
+        case ast.Attribute(value, attribute) if attribute in _PURE:
+            parts = [value]
+        case ast.JoinedStr(values):
+            parts = [one.value for one in values if isinstance(one, ast.FormattedValue)]
+        case ast.BinOp(left, ast.Add() | ast.Mod(), right):
+            parts = [left, right]
+        case ast.Tuple(elements) | ast.List(elements):
+            parts = list(elements)
+        case ast.Subscript(value):
+            parts = [value]
+        case _:
+            return None
+    return next(filter(None, (_chance(project, module, part, steps + 1) for part in parts)), None)
+
+
+def _kept_for_attempts(module: Module, key: ast.AST, made: ast.AST) -> bool:
+    """Whether the key is made before a loop that the call is in: all attempts of the loop have the same."""
+    inner = module.parents.get(key)
+    while inner is not None and not isinstance(inner, Function | ast.Lambda):
+        if isinstance(inner, ast.For | ast.AsyncFor | ast.While):
+            above: ast.AST | None = made
+            while above is not None and above is not inner:
+                above = module.parents.get(above)
+            return above is None
+        inner = module.parents.get(inner)
+    return False

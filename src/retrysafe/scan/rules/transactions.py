@@ -1,0 +1,161 @@
+"""What must not happen inside a database transaction."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from retrysafe.scan import catalogue as known
+from retrysafe.scan.effects import Effect, Kind
+from retrysafe.scan.findings import Finding, Rule, Severity, finding
+from retrysafe.scan.module import Function, Module
+from retrysafe.scan.project import Project, own_nodes
+from retrysafe.scan.rules.view import View
+
+CALL = Rule(
+    "RS201",
+    "A call out inside a transaction",
+    Severity.WARNING,
+    "If the transaction rolls back or the process dies before the commit, the other service has acted and no row says "
+    "so; a retry calls it again. While the call is on its way, the transaction holds its locks and its connection.",
+    "Commit what is to be done first, and call afterwards with a derived key; or write a message to the outbox.",
+    "how-to/provider-call-and-rows.md",
+    """
+import requests
+from django.db import transaction
+
+
+def pay(order):
+    with transaction.atomic():
+        requests.post("https://bank.example/charges", json={"order": order.pk})
+        order.save()
+""",
+    """
+import requests
+from django.db import transaction
+
+
+def pay(order):
+    with transaction.atomic():
+        order.save()
+    requests.post("https://bank.example/charges", json={"order": order.pk})
+""",
+)
+SEND = Rule(
+    "RS202",
+    "A message is sent before the commit",
+    Severity.WARNING,
+    "The consumer may run before the commit and not find the rows. If the transaction rolls back, the message is out "
+    "all the same; if the process dies after the commit, a message that is sent then is lost.",
+    "Write the message to the outbox in the transaction. Where a lost message does no harm, send it after the commit "
+    "(`transaction.on_commit`).",
+    "how-to/outbox.md",
+    """
+from celery import shared_task
+from django.db import transaction
+
+
+@shared_task
+def ship(order): ...
+
+
+def confirm(order):
+    with transaction.atomic():
+        order.save()
+        ship.delay(order.pk)
+""",
+    """
+from celery import shared_task
+from django.db import transaction
+
+
+@shared_task
+def ship(order): ...
+
+
+def confirm(order):
+    with transaction.atomic():
+        order.save()
+        transaction.on_commit(lambda: ship.delay(order.pk))
+""",
+)
+_FOLLOWED = 2
+"""Calls that are followed into functions of the project."""
+
+
+def check(view: View) -> Iterator[Finding]:
+    """RS201 and RS202."""
+    reported: set[tuple[str, ast.AST]] = set()
+    for nodes in _regions(view.project, view.module):
+        for effect in view.effects.of_nodes(view.module, iter(nodes), _FOLLOWED):
+            rule = {Kind.CALL: CALL, Kind.READ: CALL, Kind.SEND: SEND}.get(effect.kind)
+            if rule is not None and (rule.id, effect.node) not in reported:
+                reported.add((rule.id, effect.node))
+                yield _found(rule, view.module, effect)
+
+
+def _found(rule: Rule, module: Module, effect: Effect) -> Finding:
+    if rule is SEND:
+        return finding(rule, module, effect.node, f"Inside a transaction: {effect.told()}.")
+    severity = Severity.NOTE if effect.kind is Kind.READ else None
+    held = "; the transaction stays open meanwhile" if effect.kind is Kind.READ else ""
+    return finding(rule, module, effect.node, f"Inside a transaction: {effect.told()}{held}.", severity)
+
+
+def _regions(project: Project, module: Module) -> Iterator[list[ast.AST]]:
+    for node in module.nodes:
+        match node:
+            case ast.With() | ast.AsyncWith() if any(_opens(project, module, one) for one in node.items):
+                yield _inside(node.body)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                if any(_decorates(project, module, one) for one in node.decorator_list):
+                    yield _inside(node.body)
+
+
+def _inside(body: Iterable[ast.stmt]) -> list[ast.AST]:
+    return [node for statement in body for node in own_nodes(statement) if not _is_definition(statement)]
+
+
+def _is_definition(node: ast.AST) -> bool:
+    return isinstance(node, Function | ast.ClassDef)
+
+
+def _opens(project: Project, module: Module, item: ast.withitem) -> bool:
+    """Whether entering this begins a transaction, itself or in a context manager of the project."""
+    expression = item.context_expr
+    if project.resolve(module, expression) in known.TRANSACTION_CONNECTIONS:
+        return True
+    if isinstance(expression, ast.Await):
+        expression = expression.value
+    if not isinstance(expression, ast.Call):
+        return False
+    symbol = project.resolve(module, expression.func)
+    return symbol in known.TRANSACTIONS or _manages(project, symbol)
+
+
+def _manages(project: Project, symbol: str) -> bool:
+    found = project.function(symbol)
+    if found is None:
+        return False
+    module, function = found
+    if not any(project.resolve(module, one) in known.CONTEXT_MANAGERS for one in function.decorator_list):
+        return False
+    return any(
+        isinstance(node, ast.With | ast.AsyncWith)
+        and any(_begins(project, module, one) for one in node.items)
+        and any(isinstance(one, ast.Yield) for statement in node.body for one in own_nodes(statement))
+        for node in own_nodes(function)
+    )
+
+
+def _begins(project: Project, module: Module, item: ast.withitem) -> bool:
+    call = item.context_expr
+    return isinstance(call, ast.Call) and project.resolve(module, call.func) in known.TRANSACTIONS
+
+
+def _decorates(project: Project, module: Module, decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    symbol = project.resolve(module, called)
+    if symbol in known.METHOD_DECORATOR and isinstance(decorator, ast.Call) and decorator.args:
+        return _decorates(project, module, decorator.args[0])
+    return symbol in known.TRANSACTION_DECORATORS

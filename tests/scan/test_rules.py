@@ -1,0 +1,379 @@
+"""The rules: each reports its wrong example, and not its right one; names alone decide nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from retrysafe.scan.findings import Finding, Rule
+from retrysafe.scan.rules.catalogue import EVERY_RULE, RULES
+from retrysafe.scan.scanner import scan
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def scanned(folder: Path, /, **modules: str) -> list[Finding]:
+    """The findings in a project of these modules; ``__`` in a name stands for a folder."""
+    for name, text in modules.items():
+        path = folder / (name.replace("__", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return scan([str(folder)]).findings
+
+
+def ids(findings: list[Finding]) -> list[str]:
+    return [one.rule.id for one in findings]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_the_wrong_example_is_reported_and_the_right_one_is_not(rule: Rule, tmp_path: Path) -> None:
+    assert ids(scanned(tmp_path / "a", wrong=rule.wrong)) == [rule.id]
+    assert scanned(tmp_path / "b", right=rule.right) == []
+
+
+def test_every_rule_has_a_page_that_exists() -> None:
+    assert len({rule.id for rule in EVERY_RULE}) == len(EVERY_RULE)
+    assert [rule.id for rule in EVERY_RULE if not (DOCS / rule.page).exists()] == []
+
+
+FRAMEWORKS = {
+    "fastapi router of another module": (
+        {
+            "shop__routing": "import fastapi as web\nrouter = web.APIRouter()\n",
+            "shop__views": "from shop.routing import router as r\nfrom shop import db\n\n@r.post('/')\n"
+            "async def add(item): await db.save(item)\n",
+            "shop__db": "async def save(item):\n    conn.execute('INSERT INTO t VALUES (1)')\n",
+        },
+        ["RS101"],
+    ),
+    "flask": (
+        {
+            "app": "from flask import Blueprint\nbp = Blueprint('x', __name__)\n\n"
+            "@bp.route('/', methods=['GET', 'POST'])\ndef add():\n    c.execute('INSERT INTO t VALUES (1)')\n"
+        },
+        ["RS101"],
+    ),
+    "flask view of GET": (
+        {
+            "app": "from flask import Flask\napp = Flask('x')\n\n@app.route('/')\n"
+            "def add():\n    c.execute('INSERT INTO t VALUES (1)')\n"
+        },
+        [],
+    ),
+    "django view by its route": (
+        {
+            "urls": "from django.urls import path\nimport views\nurlpatterns = [path('x', views.add)]\n",
+            "views": "import models\n\ndef add(req):\n    if req.method == 'POST':\n"
+            "        models.Order.objects.create()\n",
+            "models": "from django.db import models\n\nclass Order(models.Model): ...\n",
+        },
+        ["RS101"],
+    ),
+    "django view without a route": (
+        {
+            "views": "import models\n\ndef add(req):\n    if req.method == 'POST':\n"
+            "        models.Order.objects.create()\n",
+            "models": "from django.db import models\n\nclass Order(models.Model): ...\n",
+        },
+        [],
+    ),
+    "rest framework": (
+        {
+            "views": "from rest_framework.views import APIView\nimport requests\n\nclass Base(APIView): ...\n\n"
+            "class Pay(Base):\n    def post(self, request):\n        self.call()\n\n"
+            "    def call(self):\n        requests.post('x')\n"
+        },
+        ["RS101"],
+    ),
+    "starlette": (
+        {
+            "app": "import httpx\nfrom starlette.routing import Route\n\nasync def pay(request):\n"
+            "    async with httpx.AsyncClient() as c:\n        await c.post('x')\n\n"
+            "routes = [Route('/', pay, methods=['POST'])]\n"
+        },
+        ["RS101"],
+    ),
+    "aiohttp": (
+        {
+            "app": "from aiohttp import web, ClientSession\n\nasync def pay(request):\n"
+            "    async with ClientSession() as s:\n        await s.post('x')\n\n"
+            "app = web.Application()\napp.router.add_post('/', pay)\n"
+        },
+        ["RS101"],
+    ),
+    "a router that is none": (
+        {
+            "app": "from mine import router\n\n@router.post('/')\ndef add():\n"
+            "    c.execute('INSERT INTO t VALUES (1)')\n"
+        },
+        [],
+    ),
+    "a middleware of the application": (
+        {
+            "main": "from starlette.applications import Starlette\n"
+            "from retrysafe.http.asgi import IdempotencyMiddleware\n"
+            "app = Starlette()\napp.add_middleware(IdempotencyMiddleware, boundary=1)\n",
+            "app": "from fastapi import FastAPI\napp = FastAPI()\n\n@app.post('/')\n"
+            "def add():\n    c.execute('INSERT INTO t VALUES (1)')\n",
+        },
+        [],
+    ),
+    "a key that the handler reads": (
+        {
+            "app": "from fastapi import FastAPI, Request\napp = FastAPI()\n\n@app.post('/')\ndef add(r: Request):\n"
+            "    if not seen(r.headers['Idempotency-Key']): c.execute('INSERT INTO t VALUES (1)')\n"
+        },
+        [],
+    ),
+    "an upsert": (
+        {
+            "app": "from fastapi import FastAPI\napp = FastAPI()\n\n@app.post('/')\n"
+            "def add():\n    c.execute('INSERT INTO t VALUES (1) ON CONFLICT DO NOTHING')\n"
+        },
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(("modules", "expected"), FRAMEWORKS.values(), ids=FRAMEWORKS.keys())
+def test_handlers(modules: dict[str, str], expected: list[str], tmp_path: Path) -> None:
+    assert ids(scanned(tmp_path, **modules)) == expected
+
+
+TRANSACTIONS = {
+    "client as an attribute of an object": (
+        (
+            "import httpx\nfrom django.db import transaction as t\n\nclass Bank:\n    def __init__(self):\n"
+            "        self.http = httpx.Client()\n\n    @t.atomic\n    def pay(self):\n        self.http.post('x')\n"
+        ),
+        ["RS201"],
+    ),
+    "through a function, in a session": (
+        (
+            "import stripe\nfrom sqlalchemy.orm import sessionmaker\n\nMaker = sessionmaker()\n\n"
+            "def charge():\n    stripe.Charge.create()\n\ndef pay():\n    with Maker.begin() as s:\n        charge()\n"
+        ),
+        ["RS201"],
+    ),
+    "a context manager of the project": (
+        (
+            "import smtplib\nfrom contextlib import contextmanager\nfrom django.db import transaction\n\n"
+            "@contextmanager\ndef traced():\n    with transaction.atomic():\n        yield\n\n"
+            "def pay():\n    with traced(), smtplib.SMTP() as s:\n        s.send_message(1)\n"
+        ),
+        ["RS201"],
+    ),
+    "after the transaction": (
+        (
+            "import requests\nfrom django.db import transaction\n\ndef pay():\n    with transaction.atomic():\n"
+            "        x()\n"
+            "    requests.post('x')\n"
+        ),
+        [],
+    ),
+    "another function called post": (
+        (
+            "from django.db import transaction\nfrom mine import requests\n\n"
+            "def pay():\n    with transaction.atomic():\n"
+            "        requests.post('x')\n"
+        ),
+        [],
+    ),
+    "a function that is only defined": (
+        (
+            "import requests\nfrom django.db import transaction\n\ndef pay():\n    with transaction.atomic():\n"
+            "        def later():\n            requests.post('x')\n        transaction.on_commit(later)\n"
+        ),
+        [],
+    ),
+    "a task that waits for the commit by itself": (
+        (
+            "from celery import Celery\nfrom django.db import transaction\n\napp = Celery()\n\nclass Later(app.Task):\n"
+            "    def apply_async(self, *a):\n        transaction.on_commit(lambda: super().apply_async(*a))\n\n"
+            "@app.task(base=Later)\ndef ship(): ...\n\n@transaction.atomic\ndef pay():\n    ship.apply_async()\n"
+        ),
+        [],
+    ),
+    "a producer": (
+        (
+            "from confluent_kafka import Producer\n\nproducer = Producer({})\n\nasync def pay(pool):\n"
+            "    import asyncpg\n    conn = await asyncpg.connect()\n    async with conn.transaction():\n"
+            "        producer.produce('t', b'')\n"
+        ),
+        ["RS202"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), TRANSACTIONS.values(), ids=TRANSACTIONS.keys())
+def test_transactions(text: str, expected: list[str], tmp_path: Path) -> None:
+    assert ids(scanned(tmp_path, app=text)) == expected
+
+
+MODEL = "from django.db import models\nfrom django.db.models import F as field\n\nclass M(models.Model): ...\n\n"
+INCREMENTS = {
+    "in memory": (f"{MODEL}def f(m: M):\n    m.n += 1\n    m.save()\n", ["RS301"]),
+    "of a row that was read": (
+        f"{MODEL}def f():\n    m = M.objects.get()\n    m.n = m.n + 1\n    m.save()\n",
+        ["RS301"],
+    ),
+    "of a new row": (f"{MODEL}def f():\n    m = M()\n    m.n += 1\n    m.save()\n", []),
+    "of an object that is no row": ("def f(m):\n    m.n += 1\n    m.save()\n", []),
+    "of a text": (f"{MODEL}def f(m: M):\n    m.n += 'x' + str(1)\n    m.save()\n", []),
+    "in the database": (f"{MODEL}def f():\n    M.objects.update(n=field('n') + 1)\n", ["RS301"]),
+    "compare-and-set": (f"{MODEL}def f():\n    M.objects.filter(paid=False).update(paid=True, n=field('n') + 1)\n", []),
+    "in SQL": ("def f(c):\n    c.execute('UPDATE t SET n = t.n + 1 WHERE id = 1')\n", ["RS301"]),
+    "in SQL, of a version that is compared": (
+        "def f(c):\n    c.execute('UPDATE t SET v = v + 1, n = 2 WHERE v = 7')\n",
+        [],
+    ),
+    "in SQLAlchemy": ("from sqlalchemy import update\n\ndef f(M):\n    update(M).values(n=M.n + 1)\n", ["RS301"]),
+    "in a claim": (
+        (
+            f"{MODEL}from retrysafe import Boundary\nb = Boundary('b')\n\ndef f():\n    with b.claim('k'):\n"
+            "        M.objects.update(n=field('n') + 1)\n"
+        ),
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), INCREMENTS.values(), ids=INCREMENTS.keys())
+def test_increments(text: str, expected: list[str], tmp_path: Path) -> None:
+    assert ids(scanned(tmp_path, app=text)) == expected
+
+
+OUT = "    requests.post('x')\n"
+CONSUMERS = {
+    "celery, acknowledged early": (
+        f"import requests\nfrom celery import shared_task\n\n@shared_task\ndef f():\n{OUT}",
+        [],
+    ),
+    "celery, with self.retry": (
+        (
+            f"import requests\nfrom celery import shared_task\n\n@shared_task(bind=True)\ndef f(self):\n"
+            f"{OUT}    self.retry()\n"
+        ),
+        ["RS401"],
+    ),
+    "pika": (
+        (
+            f"import pika, requests\n\nchannel = pika.BlockingConnection().channel()\n\ndef f(c, m, p, body):\n{OUT}\n"
+            "channel.basic_consume('q', on_message_callback=f)\n"
+        ),
+        ["RS401"],
+    ),
+    "kafka": (
+        (
+            "import requests\nfrom kafka import KafkaConsumer\n\nfor message in KafkaConsumer('t'):\n"
+            "    requests.post('x')\n"
+        ),
+        ["RS401"],
+    ),
+    "confluent": (
+        (
+            "import requests\nfrom confluent_kafka import Consumer\n\nc = Consumer({})\nwhile True:\n    m = c.poll()\n"
+            "    requests.post('x')\n"
+        ),
+        ["RS401"],
+    ),
+    "faststream": (
+        (
+            "import requests\nfrom faststream.rabbit import RabbitBroker\n\nb = RabbitBroker()\n\n@b.subscriber('q')\n"
+            f"async def f(m):\n{OUT}"
+        ),
+        ["RS401"],
+    ),
+    "a key for the other side": (
+        (
+            "import requests\nfrom faststream.rabbit import RabbitBroker\n\nb = RabbitBroker()\n\n@b.subscriber('q')\n"
+            "async def f(m):\n    requests.post('x', headers={'Idempotency-Key': m.id})\n"
+        ),
+        [],
+    ),
+    "a row that is looked up first": (
+        (
+            f"{MODEL}import dramatiq\n\n@dramatiq.actor\ndef f(key):\n    if not M.objects.filter(key=key).exists():\n"
+            "        M.objects.create(key=key)\n"
+        ),
+        [],
+    ),
+    "a unique constraint whose error is handled": (
+        (
+            f"{MODEL}import dramatiq\nfrom django.db import IntegrityError\n\n@dramatiq.actor\ndef f(key):\n    try:\n"
+            "        M.objects.create(key=key)\n    except IntegrityError:\n        pass\n"
+        ),
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), CONSUMERS.values(), ids=CONSUMERS.keys())
+def test_consumers(text: str, expected: list[str], tmp_path: Path) -> None:
+    assert ids(scanned(tmp_path, app=text)) == expected
+
+
+KEYS = {
+    "time in a header": ("import time\n\ndef f():\n    return {'Idempotency-Key': f'k-{time.time()}'}\n", ["RS501"]),
+    "through a variable": (
+        "from uuid import uuid4 as new\n\ndef f(pay):\n    key = str(new())\n    pay(idempotency_key=key)\n",
+        ["RS501"],
+    ),
+    "one key for all attempts of a loop": (
+        (
+            "import uuid\n\ndef f(pay):\n    key = uuid.uuid4()\n    for _ in range(3):\n"
+            "        pay(idempotency_key=key)\n"
+        ),
+        [],
+    ),
+    "a key for each attempt of a loop": (
+        (
+            "import uuid\n\ndef f(pay):\n    for _ in range(3):\n        key = uuid.uuid4()\n"
+            "        pay(idempotency_key=key)\n"
+        ),
+        ["RS501"],
+    ),
+    "a key that is given": ("def f(pay, key):\n    pay(idempotency_key=str(key))\n", []),
+    "a claim": (
+        "import secrets\nfrom retrysafe import Boundary\nb = Boundary('b')\nb.claim(secrets.token_hex())\n",
+        ["RS501"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), KEYS.values(), ids=KEYS.keys())
+def test_keys(text: str, expected: list[str], tmp_path: Path) -> None:
+    assert ids(scanned(tmp_path, app=text)) == expected
+
+
+MARKS = {
+    "early return": (
+        (
+            "import redis, requests\nr = redis.from_url('x')\n\ndef f():\n    if not r.setnx('k', 1):\n        return\n"
+            "    requests.post('x')\n"
+        ),
+        ["RS601"],
+    ),
+    "Django's cache": (
+        (
+            "import requests\nfrom django.core.cache import cache\n\ndef f():\n    if cache.add('k', 1):\n"
+            "        requests.post('x')\n"
+        ),
+        ["RS601"],
+    ),
+    "a lock that is released": (
+        (
+            "import requests\nfrom django.core.cache import cache\n\n"
+            "def f():\n    if cache.add('k', 1):\n        try:\n"
+            "            requests.post('x')\n        finally:\n            cache.delete('k')\n"
+        ),
+        [],
+    ),
+    "a set called add": ("import requests\n\ndef f(seen):\n    if seen.add('k'):\n        requests.post('x')\n", []),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), MARKS.values(), ids=MARKS.keys())
+def test_marks(text: str, expected: list[str], tmp_path: Path) -> None:
+    assert ids(scanned(tmp_path, app=text)) == expected
