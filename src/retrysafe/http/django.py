@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial, wraps
 from typing import Any, Literal, TypeVar, Unpack
@@ -23,7 +23,7 @@ from django.db import connections, transaction
 from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
-from django.urls import Resolver404, resolve
+from django.urls import Resolver404, get_resolver, resolve
 from django.utils.module_loading import import_string
 
 from retrysafe.boundary import Boundary
@@ -323,3 +323,25 @@ def check_preconditions(
     """
     unmet = evaluate(request_of(request), current, required=required)
     return None if unmet is None else response_of(unmet.response)
+
+
+def unguarded(project: object) -> list[str]:
+    """The class-based views of the project with a ``post`` or ``patch`` that nothing guards.
+
+    Which methods a plain function serves cannot be known, so that those are not listed.
+    """
+    if any(name.startswith(__name__) for name in settings.MIDDLEWARE):
+        return []
+    return list(_unguarded(get_resolver().url_patterns, "/"))
+
+
+def _unguarded(patterns: Iterable[Any], prefix: str) -> Iterator[str]:
+    for pattern in patterns:
+        template = f"{prefix}{pattern.pattern}"
+        if hasattr(pattern, "url_patterns"):
+            yield from _unguarded(pattern.url_patterns, template)
+            continue
+        view = getattr(pattern.callback, "view_class", None) or getattr(pattern.callback, "cls", None)
+        for method in ("patch", "post"):
+            if hasattr(view, method) and not guards_itself(pattern.callback, method):
+                yield f"{method.upper()} {template}"

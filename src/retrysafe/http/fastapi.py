@@ -221,3 +221,8 @@ def check_preconditions(request: Request, current: Version | None, *, required: 
     unmet = evaluate(request_of(request.scope), current, required=required)
     if unmet is not None:
         raise HTTPException(unmet.status, unmet.detail, unmet.fields)
+
+
+def unguarded(app: Any) -> list[str]:
+    """The routes for POST and PATCH of an application that nothing guards, as "POST /payments"."""
+    return starlette.unguarded(app, IdempotencyMiddleware)

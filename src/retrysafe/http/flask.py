@@ -440,3 +440,14 @@ def check_preconditions(request: Request, current: Version | None, *, required: 
     if unmet.status == 304:
         abort(response)
     abort(unmet.status, unmet.detail, response)
+
+
+def unguarded(app: Flask) -> list[str]:
+    """The routes for POST and PATCH of an application that has no `Idempotency`, as "POST /payments"."""
+    if _EXTENSION in app.extensions:
+        return []
+    return [
+        f"{method} {rule.rule}"
+        for rule in app.url_map.iter_rules()
+        for method in sorted({"POST", "PATCH"} & set(rule.methods or ()))
+    ]

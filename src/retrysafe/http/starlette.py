@@ -326,3 +326,28 @@ def check_preconditions(request: Request, current: Version | None, *, required: 
     unmet = evaluate(request_of(request.scope), current, required=required)
     if unmet is not None:
         raise HTTPException(unmet.status, unmet.problem, unmet.fields)
+
+
+def unguarded(app: Any, kind: type[IdempotencyMiddleware] = IdempotencyMiddleware) -> list[str]:
+    """The routes for POST and PATCH of an application that nothing guards, as "POST /payments"."""
+    if any(_guards(added.cls) for added in app.user_middleware):
+        return []
+    looking = kind.__new__(kind)  # only looks at routes, and guards none
+    return list(_unguarded(looking, app.routes, ""))
+
+
+def _unguarded(looking: IdempotencyMiddleware, routes: Iterable[Any], prefix: str) -> Iterator[str]:
+    for matcher, route in looking.flat([route for route in routes if hasattr(route, "matches")]):
+        endpoint, inner = getattr(matcher, "endpoint", None), getattr(matcher, "routes", None)
+        template = prefix + (getattr(matcher, "path", None) or "")
+        guarded = looking.guarded_by_itself(route, endpoint)
+        if inner is not None and not guarded:
+            yield from _unguarded(looking, inner, template)
+            continue
+        for method in sorted(_DEFAULT & (set(getattr(matcher, "methods", None) or ()) - guarded)):
+            declared = declared_by(_handler(endpoint, method))
+            if declared is None or declared.need != "off":
+                yield f"{method} {template}"
+
+
+_DEFAULT = frozenset({"POST", "PATCH"})

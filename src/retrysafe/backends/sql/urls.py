@@ -86,6 +86,7 @@ def postgresql(url: str) -> Backend:
         asynchronous=partial(module.AsyncPsycopgClient.connect, plain),
         address=without_password(url),
         places=_place("postgresql", url),
+        own_connections=True,
     )
 
 
@@ -112,6 +113,7 @@ def mysql(url: str, *, sync: bool = True, asynchronous: bool = True) -> Backend:
         asynchronous=aclient,
         address=without_password(url),
         places=_place("mysql", url),
+        own_connections=True,
     )
 
 
