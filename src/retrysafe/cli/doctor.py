@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
+from retrysafe.admin import lock
+from retrysafe.cli import locking
 from retrysafe.cli.opening import STORE, loaded
 from retrysafe.cli.rendering import as_json, say
 from retrysafe.doctor import registry
@@ -40,6 +44,7 @@ def add_to(verbs: Any) -> None:
         "--topic", metavar="NAME", action="append", default=[], help="a topic or queue to look at there"
     )
     parser.add_argument("--app", metavar="MODULE:APP", help="an application; its boundaries and stores are examined")
+    parser.add_argument("--lock", metavar="FILE", help="the lock file that --app is compared with")
     parser.add_argument("--settings", metavar="MODULE", help="Django's settings: the project is examined")
     parser.add_argument("--retried-for", metavar="TIME", help="for how long clients retry, as in 72h")
     parser.add_argument("--request-timeout", metavar="TIME", help="after how long a request ends, as in 30s")
@@ -78,11 +83,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _found(options: argparse.Namespace, stores: list[str], waivers: list[Waiver]) -> list[Diagnosis]:
-    app = None
+    app, drift = None, list[str]()
     if options.settings:
         app = _django(options.settings)
     elif options.app:
         app = loaded("--app", options.app)
+        if options.lock:
+            module = sys.modules[options.app.partition(":")[0]]
+            drift = [f"{one.where}: {one.text}." for one in lock.drift(lock.read(options.lock), _now(module))]
     return diagnose(
         stores=stores,
         brokers=options.broker,
@@ -91,9 +99,14 @@ def _found(options: argparse.Namespace, stores: list[str], waivers: list[Waiver]
         app_name=options.app or options.settings or "",
         retried_for=options.retried_for,
         request_timeout=options.request_timeout,
+        drift=drift,
         waivers=waivers,
         within=options.within,
     )
+
+
+def _now(module: ModuleType) -> dict[str, Any]:
+    return locking.current(vars(module).values())
 
 
 def _django(settings: str) -> Any:

@@ -140,6 +140,14 @@ APPLICATION_CHECKS = (
         _unguarded,
     ),
     Check(
+        "application-drift",
+        "Are boundaries and operations as the lock file says?",
+        Severity.ERROR,
+        "Undo the change, or deploy it when no key lives, and write the lock again:  retrysafe describe … --lock FILE",
+        "how-to/describe-and-lock.md",
+        lambda facts: " ".join(facts["drift"]) or None,
+    ),
+    Check(
         "application-boundaries",
         "Does the application have a boundary?",
         Severity.WARNING,
@@ -157,7 +165,9 @@ def examine_boundary(entry: EntryPoint, retried_for: float | None, request_timeo
     return judged(BOUNDARY_CHECKS, facts, f"boundary {entry.name}")
 
 
-def examine_application(title: str, unguarded: list[str], boundaries: Iterable[object]) -> list[Diagnosis]:
+def examine_application(
+    title: str, unguarded: list[str], boundaries: Iterable[object], drift: tuple[str, ...]
+) -> list[Diagnosis]:
     """What is wrong with an application as a whole."""
-    facts = {"unguarded": unguarded, "boundaries": list(boundaries)}
+    facts = {"unguarded": unguarded, "boundaries": list(boundaries), "drift": drift}
     return judged(APPLICATION_CHECKS, facts, title)

@@ -34,6 +34,7 @@ def diagnose(
     app_name: str = "application",
     retried_for: Duration | None = None,
     request_timeout: Duration | None = None,
+    drift: Iterable[str] = (),
     waivers: Iterable[Waiver] = (),
     within: Duration = WITHIN,
 ) -> list[Diagnosis]:
@@ -48,6 +49,7 @@ def diagnose(
         app_name: what it is called in findings.
         retried_for: for how long clients or providers retry.
         request_timeout: after how long a request to the application ends.
+        drift: what differs from the lock file of the application, see `retrysafe describe --lock`.
         waivers: findings that are accepted.
         within: how long each store and each broker may take, in all; one that takes longer is a finding.
 
@@ -63,7 +65,8 @@ def diagnose(
         found += examine_broker(url, named, seconds)
     if app is not None:
         longest, timeout = _seconds(retried_for, "retried_for"), _seconds(request_timeout, "request_timeout")
-        found += application.examine_application(app_name, served.unguarded(app) or [], entries)
+        unguarded = [route for route, policy in served.policies(app).items() if policy == "unguarded"]
+        found += application.examine_application(app_name, unguarded, entries, tuple(drift))
         for entry in entries:
             found += application.examine_boundary(entry, longest, timeout)
     found.sort(key=lambda one: (_ORDER.index(one.severity), one.id, one.subject))

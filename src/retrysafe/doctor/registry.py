@@ -13,15 +13,20 @@ from retrysafe.protocol.checks import Check
 
 
 def groups() -> Iterator[tuple[str, tuple[Check, ...]]]:
-    """A title for each group of checks, with its checks; those that two groups share are in the first."""
+    """A title for each group of checks, with its checks; those that a broker shares with a store are with the store."""
+    seen: set[str] = set()
     yield "Every store", checks.CHECKS
     for spec in backends.specs():
         for kind, reference in spec.checks.items():
-            yield f"Store: {kind}", spec.load(reference).checks
+            found = spec.load(reference).checks
+            seen.update(check.id for check in found)
+            yield f"Store: {kind}", found
     yield "Every broker", (broker_checks.UNREACHABLE,)
     for broker in brokers.specs():
         if broker.checks:
-            yield f"Broker: {broker.title}", broker.load(broker.checks).checks
+            found = tuple(check for check in broker.load(broker.checks).checks if check.id not in seen)
+            if found:
+                yield f"Broker: {broker.title}", found
     yield "Boundaries", application.BOUNDARY_CHECKS
     yield "Application", application.APPLICATION_CHECKS
 

@@ -43,7 +43,7 @@ from retrysafe.http.django_serving import (
     visit_of,
 )
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import UNSAFE, Options
+from retrysafe.http.policy import GUARDED_BY_DEFAULT, UNSAFE, Options, Policed
 from retrysafe.http.principals import SHARED
 
 Principal = Literal["user", "shared"] | Callable[[Any], Any]
@@ -325,23 +325,23 @@ def check_preconditions(
     return None if unmet is None else response_of(unmet.response)
 
 
-def unguarded(project: object) -> list[str]:
-    """The class-based views of the project with a ``post`` or ``patch`` that nothing guards.
+def policies(project: object) -> dict[str, Policed]:
+    """The class-based views of the project with a ``post`` or ``patch``, and whether each is guarded.
 
     Which methods a plain function serves cannot be known, so that those are not listed.
     """
-    if any(name.startswith(__name__) for name in settings.MIDDLEWARE):
-        return []
-    return list(_unguarded(get_resolver().url_patterns, "/"))
+    whole = any(name.startswith(__name__) for name in settings.MIDDLEWARE)
+    return dict(_policies(get_resolver().url_patterns, "/", whole=whole))
 
 
-def _unguarded(patterns: Iterable[Any], prefix: str) -> Iterator[str]:
+def _policies(patterns: Iterable[Any], prefix: str, *, whole: bool) -> Iterator[tuple[str, Policed]]:
     for pattern in patterns:
         template = f"{prefix}{pattern.pattern}"
         if hasattr(pattern, "url_patterns"):
-            yield from _unguarded(pattern.url_patterns, template)
+            yield from _policies(pattern.url_patterns, template, whole=whole)
             continue
         view = getattr(pattern.callback, "view_class", None) or getattr(pattern.callback, "cls", None)
-        for method in ("patch", "post"):
-            if hasattr(view, method) and not guards_itself(pattern.callback, method):
-                yield f"{method.upper()} {template}"
+        for method in sorted(GUARDED_BY_DEFAULT):
+            if hasattr(view, method.lower()):
+                guarded = whole or guards_itself(pattern.callback, method)
+                yield f"{method} {template}", "guarded" if guarded else "unguarded"

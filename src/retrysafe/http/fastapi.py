@@ -25,7 +25,7 @@ from retrysafe.http import openapi, starlette
 from retrysafe.http.asgi import HELD, Exchange, Receive, Scope, Send, guarded, refuse_unseparated, request_of
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import Options, declared_by, policy
+from retrysafe.http.policy import Options, Policed, declared_by, policy
 from retrysafe.http.principals import Principal
 from retrysafe.http.security import secured
 
@@ -223,6 +223,6 @@ def check_preconditions(request: Request, current: Version | None, *, required: 
         raise HTTPException(unmet.status, unmet.detail, unmet.fields)
 
 
-def unguarded(app: Any) -> list[str]:
-    """The routes for POST and PATCH of an application that nothing guards, as "POST /payments"."""
-    return starlette.unguarded(app, IdempotencyMiddleware)
+def policies(app: Any) -> dict[str, Policed]:
+    """The routes for POST and PATCH of an application, as "POST /payments", and whether each is guarded."""
+    return starlette.policies(app, IdempotencyMiddleware)
