@@ -218,7 +218,7 @@ def test_a_frozen_server_is_a_finding_in_time(redis_server: Callable[..., Server
         said = diagnose(stores=[server.url], within=1)
     finally:
         server.thaw()
-    assert [one.id for one in said] == ["store-unreachable"]
+    assert [(one.id, one.evidence) for one in said] == [("store-unreachable", "It did not answer within 1 s.")]
 
 
 # ------------------------------------------------------------ SQLite

@@ -78,6 +78,7 @@ def test_what_is_unchanged_or_new_is_no_drift(locked: Path) -> None:
         ("idempotent(payments)(pay)", "pay", "was guarded and is not any more"),
         ('source="/shop"', 'source="/store"', "outbox /shop: is gone or renamed"),
     ],
+    ids=["function", "scope", "boundary", "window", "key", "payload", "consumer", "route", "guard", "outbox"],
 )
 def test_a_change_is_told_by_what_it_does(before: str, after: str, told: str, locked: Path) -> None:
     assert MODULE.count(before) == 1
