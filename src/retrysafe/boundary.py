@@ -13,6 +13,7 @@ from retrysafe.backends.stores import Store
 from retrysafe.claims import key_spaces
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import CheckedCodec, Codec, JSONCodec, encode_failure
+from retrysafe.claims.declaration import Declaration, Safety, declaration_of
 from retrysafe.claims.decorator import UNCHECKED, Guarded, Selector, fingerprint_of, wrap
 from retrysafe.claims.encryption import Bound, Keyring, sealed
 from retrysafe.claims.observers import LoggingObserver, Observers
@@ -141,7 +142,7 @@ class Boundary:
         _check_kinds(quota, encryption)
         _check_quota(quota, clocks, backend)
         clocks = clocks._replace(margin=backend.store.capabilities.margin)
-        self._guarded: dict[str, Guarded] = {}
+        self._declarations: dict[str, Declaration] = {}
         settings = BoundarySettings(
             name=name,
             backend=backend,
@@ -164,6 +165,7 @@ class Boundary:
         )
         self.entrypoint = EntryPoint(settings, shared=shared, origin=key_spaces.origin_of_caller(1))
         """What HTTP, webhooks, messages and other ways in need of it."""
+        self._guarded = self.entrypoint.guarded
         backend.users += 1
         backend.boundaries.add(name)
 
@@ -230,6 +232,9 @@ class Boundary:
         payload: Selector | Literal["arguments"] | None = "arguments",
         operation: str | None = None,
         shared: bool = False,
+        sentence: str | None = None,
+        safety: Safety | None = None,
+        side_effects: Iterable[str] = (),
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a function, method or coroutine: it runs once per key, and retries get its result.
 
@@ -240,6 +245,10 @@ class Boundary:
         that class too; name it before you rename or move the function, because it is part of every key's identity.
         ``shared`` lets several functions claim keys under one named operation, when each of them says so: the first
         one that is called with a key answers for all. An argument ``tx`` of a transactional boundary is joined.
+
+        For people, and printed by `retrysafe describe`: ``sentence`` says what the operation does and what counts as
+        the same intent (by default the first line of the docstring), ``safety`` whether it is "safe", "idempotent" or
+        "neither" without this decorator, and ``side_effects`` lists what it changes or causes.
         Raises `ConfigurationError` for a second function of one operation that is not shared.
         """
 
@@ -254,6 +263,7 @@ class Boundary:
             wrapped: Callable[P, R] = wrap(guarded)
             self.entrypoint.take_operation(named, function, shared=shared)
             self._guarded.setdefault(named, guarded)
+            self._declarations.setdefault(named, declaration_of(function, sentence, safety, side_effects))
             return wrapped
 
         return decorate

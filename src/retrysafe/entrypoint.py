@@ -20,7 +20,7 @@ from retrysafe.claims.batch import Claims
 from retrysafe.claims.cancellation import is_cancelled, run_to_completion
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import Codec, JSONCodec
-from retrysafe.claims.decorator import is_coroutine_function, is_generator_function
+from retrysafe.claims.decorator import Guarded, is_coroutine_function, is_generator_function
 from retrysafe.claims.outcome import is_permanent
 from retrysafe.claims.plan import Plans
 from retrysafe.claims.restarts import arestarting, restarting
@@ -60,6 +60,8 @@ class EntryPoint:
         self.settings = settings
         self.closed = False
         """Whether its boundary claims nothing any more."""
+        self.guarded: dict[str, Guarded] = {}
+        """The functions that `Boundary.once` has decorated, by operation."""
         self.shared = shared
         """Whether other boundaries of its name are to claim the same keys."""
         self.origin = origin

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from retrysafe.boundary import Boundary
+from retrysafe.claims.declaration import Declaration, first_line
 from retrysafe.claims.decorator import Guarded
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.protocol.decisions import Decision
@@ -35,7 +36,7 @@ def describe(boundary: Boundary) -> dict[str, Any]:
         "window": _window(settings),
         "concurrency": _concurrency(settings),
         "effects": f"{settings.effects}: {_COVERS[settings.effects]}",
-        "scope": _scope(settings.scope),
+        "scope": scope_text(settings.scope),
         "secret": "set" if settings.secret else "not set",
         "quota": _quota(settings),
         "encryption": _encryption(settings),
@@ -51,7 +52,19 @@ def _owned(boundary: Boundary, name: str) -> dict[str, str]:
     """The function or entry point that claims keys under an operation."""
     owner, guarded = boundary.entrypoint.owners[name], boundary._guarded.get(name)
     told = {"entry point": owner.title} if guarded is None else operation(guarded)
-    return {"operation": name, **told, **({"shared": "with others that set shared=True"} if owner.shared else {})}
+    return {
+        "operation": name,
+        **_declared(boundary, name, owner.what),
+        **told,
+        **({"shared": "with others that set shared=True"} if owner.shared else {}),
+    }
+
+
+def _declared(boundary: Boundary, name: str, what: object) -> dict[str, str]:
+    """What the team has declared of an operation; of a function that says nothing, the first line of its docstring."""
+    found = boundary._declarations.get(name) or Declaration(first_line(what))
+    said = {"sentence": found.sentence, "safety": found.safety or "", "side effects": ", ".join(found.side_effects)}
+    return {title: text for title, text in said.items() if text}
 
 
 def operation(guarded: Guarded) -> dict[str, str]:
@@ -59,8 +72,8 @@ def operation(guarded: Guarded) -> dict[str, str]:
     return {
         "named": "by operation=" if guarded.named else "by module and name: keys are new when either changes",
         "function": f"{guarded.function.__module__}.{getattr(guarded.function, '__qualname__', '(callable)')}",
-        "key": _selected(guarded.key_by),
-        "payload": "not checked" if guarded.payload_by is None else _selected(guarded.payload_by),
+        "key": selected(guarded.key_by),
+        "payload": "not checked" if guarded.payload_by is None else selected(guarded.payload_by),
     }
 
 
@@ -78,7 +91,7 @@ def _answer(prospect: Prospect, settings: BoundarySettings) -> str:
     if decision is Decision.REPLAY and prospect.withheld:
         return WITHHELD
     if decision is Decision.DOUBT and settings.probe is not None:
-        return f"asks probe={_selected(settings.probe)}; if the probe does not know, it {ANSWERS[decision]}"
+        return f"asks probe={selected(settings.probe)}; if the probe does not know, it {ANSWERS[decision]}"
     if decision is Decision.BUSY and not isinstance(settings.concurrency, Reject):
         return f"waits up to {settings.concurrency.seconds:g} s for its result, then {ANSWERS[decision]}"
     return ANSWERS[decision]
@@ -121,11 +134,13 @@ def _encryption(settings: BoundarySettings) -> str:
     return f"XAES-256-GCM with the key {settings.encryption.current}" + (f"; {older} can be read too" if older else "")
 
 
-def _scope(scope: str | Callable[[], str] | None) -> str:
+def scope_text(scope: str | Callable[[], str] | None) -> str:
+    """A scope in words."""
     if scope is None:
         return "none, unless claim(scope=) gives one"
-    return repr(scope) if isinstance(scope, str) else f"what {_selected(scope)}() returns"
+    return repr(scope) if isinstance(scope, str) else f"what {selected(scope)}() returns"
 
 
-def _selected(given: Any) -> str:
+def selected(given: Any) -> str:
+    """A selector in words: its path, or the name of its function."""
     return given if isinstance(given, str) else str(getattr(given, "__qualname__", type(given).__qualname__))

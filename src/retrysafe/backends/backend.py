@@ -87,6 +87,7 @@ class Backend:
         missing: Callable[[], bool] = lambda: False,
         places: Callable[[], set[Place]] = set,
         no_transactions: str = "",
+        own_connections: bool = False,
     ) -> None:
         self.store = store
         self.near: ReadThroughCache | None = None
@@ -98,6 +99,8 @@ class Backend:
         """Whether the store is not there, and would be made by using it: an operator's typing error, say."""
         self.no_transactions = no_transactions
         """Why transactions of the boundary's own cannot be kept on these connections; empty where they can."""
+        self.own_connections = own_connections
+        """Whether every client has connections that nothing else uses."""
         self.serves_sync = sync is not None
         self.serves_async = asynchronous is not None
         self.alias = alias

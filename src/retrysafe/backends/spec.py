@@ -42,6 +42,7 @@ class BackendSpec(NamedTuple):
     alias: the function that makes a `Backend` of text which is no URL; one backend has it.
     cache: how it serves as a fast store, if it does.
     footprints: for each kind of its stores, the function from `Sizes` to the `Footprint` of a record.
+    checks: for each kind of its stores, the `Examination` of `retrysafe doctor`; reading it needs no client library.
     """
 
     package: str
@@ -56,6 +57,7 @@ class BackendSpec(NamedTuple):
     alias: str = ""
     cache: CacheSpec | None = None
     footprints: Mapping[str, str] = NOTHING
+    checks: Mapping[str, str] = NOTHING
 
     @property
     def name(self) -> str:

@@ -176,6 +176,13 @@ def _others(made: Member) -> list[Member]:
     ]
 
 
+def living() -> list[Member]:
+    """The boundaries of this process that can claim keys, by name."""
+    with _lock.mine:
+        found: list[Member] = [one for name in sorted(_living) for one in _living[name]]
+    return [one for one in found if not one.closed]
+
+
 def _difference(one: Member, made: Member) -> str | None:
     """Why two boundaries cannot both claim the keys of their name, if they cannot."""
     there = f"There is a boundary {made.name!r} on this store already, built at {one.origin}"

@@ -1,7 +1,8 @@
 """`retrysafe describe`: print the settings and guarantees of your boundaries, and what a retry gets in every case.
 
-Imports your module, which may be in the current directory; opens no connection. Exit code:
-0, or 2 if the module or boundary was not found.
+Imports your module, which may be in the current directory; opens no connection. With --lock it writes a file of every
+boundary, operation, window and route that the import has made; with --check it compares with that file, and says which
+change orphans keys. Exit code: 0, 1 if --check finds a change, or 2 if the module, boundary or file was not found.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from retrysafe.admin import lock
 from retrysafe.admin.describe import describe
 from retrysafe.boundary import Boundary
+from retrysafe.cli import locking
 from retrysafe.cli.opening import imported
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.errors import ConfigurationError
@@ -29,12 +32,18 @@ def add_to(verbs: Any) -> None:
     parser.add_argument(
         "target", metavar="MODULE[:BOUNDARY]", help="a module, or one boundary in it: shop.payments:charges"
     )
+    parser.add_argument("--lock", metavar="FILE", help="write what keys depend on to FILE, for --check")
+    parser.add_argument("--check", action="store_true", help="compare with the FILE of --lock; exit 1 for a change")
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Describe boundaries."""
+    """Describe boundaries, or write or check their lock file."""
+    if options.check and not options.lock:
+        raise ConfigurationError("--check needs --lock FILE: the file to compare with.")
+    if options.lock:
+        return _lock(options)
     for number, boundary in enumerate(_boundaries(options.target)):
         described = describe(boundary)
         if options.json:
@@ -43,6 +52,21 @@ def run(options: argparse.Namespace) -> int:
             say([""] * (number > 0))
             say(_as_text(described))
     return 0
+
+
+def _lock(options: argparse.Namespace) -> int:
+    name = options.target.partition(":")[0]
+    module = imported(name, f"Module {name!r} could not be imported")
+    now = locking.current(vars(module).values())
+    if not options.check:
+        lock.write(options.lock, now)
+        return 0
+    found = list(lock.drift(lock.read(options.lock), now))
+    if options.json:
+        say(as_json(one._asdict()) for one in found)
+    else:
+        say([f"{one.where}: {one.text}" for one in found] or ["no drift"])
+    return 1 if found else 0
 
 
 def _boundaries(target: str) -> list[Boundary]:

@@ -22,7 +22,7 @@ from retrysafe.backends import registry
 from retrysafe.boundary import Boundary
 from retrysafe.claims.encryption import Keyring
 from retrysafe.console import boundaries as boundary_pages
-from retrysafe.console import bulk, keys, messages, now, templates
+from retrysafe.console import bulk, doctor, keys, messages, now, templates
 from retrysafe.console.access import Access, Principal
 from retrysafe.console.operations import Operations
 from retrysafe.console.security import HEADERS, Forms, Refused, check_host, check_origin, host_of
@@ -40,10 +40,10 @@ MOST_FIELDS = 100
 
 _OF_MESSAGES = (*bulk.MESSAGE_PAGES, *messages.PAGES)
 PAGES: tuple[Page, ...] = (
-    *now.PAGES, *bulk.KEY_PAGES, *keys.PAGES, *_OF_MESSAGES, *boundary_pages.PAGES, *bulk.PAGES
+    *now.PAGES, *bulk.KEY_PAGES, *keys.PAGES, *_OF_MESSAGES, *boundary_pages.PAGES, *doctor.PAGES, *bulk.PAGES
 )  # fmt: skip
 """Every page; where paths overlap, the first one is meant."""
-_AREAS = (now.AREA, keys.AREA, keys.UNKNOWN, messages.AREA, boundary_pages.AREA, bulk.AREA)
+_AREAS = (now.AREA, keys.AREA, keys.UNKNOWN, messages.AREA, boundary_pages.AREA, doctor.AREA, bulk.AREA)
 
 
 class Console:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial, wraps
 from typing import Any, Literal, TypeVar, Unpack
@@ -32,7 +32,7 @@ from retrysafe.http.django_serving import (
     visit_of,
 )
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import UNSAFE, Options
+from retrysafe.http.policy import GUARDED_BY_DEFAULT, UNSAFE, Options, Policed
 from retrysafe.http.principals import SHARED
 
 with NeedsExtra("django", "django", "asgiref"):
@@ -45,7 +45,7 @@ with NeedsExtra("django", "django", "asgiref"):
     from django.http import Http404, HttpRequest
     from django.http.multipartparser import MultiPartParserError
     from django.http.response import HttpResponseBase
-    from django.urls import Resolver404, resolve
+    from django.urls import Resolver404, get_resolver, resolve
     from django.utils.module_loading import import_string
 
 Principal = Literal["user", "shared"] | Callable[[Any], Any]
@@ -326,3 +326,26 @@ def check_preconditions(
     """
     unmet = evaluate(request_of(request), current, required=required)
     return None if unmet is None else response_of(unmet.response)
+
+
+def policies(project: object) -> dict[str, Policed]:
+    """The class-based views of the project with a ``post`` or ``patch``, and whether each is guarded.
+
+    Which methods a plain function serves cannot be known, so that those are not listed.
+    """
+    whole = any(name.startswith(__name__) for name in settings.MIDDLEWARE)
+    resolver: Any = get_resolver()
+    return dict(_policies(resolver.url_patterns, "/", whole=whole))
+
+
+def _policies(patterns: Iterable[Any], prefix: str, *, whole: bool) -> Iterator[tuple[str, Policed]]:
+    for pattern in patterns:
+        template = f"{prefix}{pattern.pattern}"
+        if hasattr(pattern, "url_patterns"):
+            yield from _policies(pattern.url_patterns, template, whole=whole)
+            continue
+        view = getattr(pattern.callback, "view_class", None) or getattr(pattern.callback, "cls", None)
+        for method in sorted(GUARDED_BY_DEFAULT):
+            if hasattr(view, method.lower()):
+                guarded = whole or guards_itself(pattern.callback, method)
+                yield f"{method} {template}", "guarded" if guarded else "unguarded"

@@ -32,7 +32,7 @@ from retrysafe.http.asgi import (
 )
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import Options, declared_by, policy
+from retrysafe.http.policy import Options, Policed, declared_by, policy
 from retrysafe.http.principals import Principal
 from retrysafe.http.security import secured
 
@@ -253,3 +253,8 @@ def check_preconditions(request: Request, current: Version | None, *, required: 
     unmet = evaluate(request_of(request.scope), current, required=required)
     if unmet is not None:
         raise HTTPException(unmet.status, unmet.detail, unmet.fields)
+
+
+def policies(app: Any) -> dict[str, Policed]:
+    """The routes for POST and PATCH of an application, as "POST /payments", and whether each is guarded."""
+    return starlette.policies(app, IdempotencyMiddleware)

@@ -23,7 +23,7 @@ from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.exchange import Chunks, Exchange, Live
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import latin
-from retrysafe.http.policy import UNSAFE, Options, policy_of
+from retrysafe.http.policy import GUARDED_BY_DEFAULT, UNSAFE, Options, Policed, policy_of
 from retrysafe.http.principals import Principal, check, find
 from retrysafe.http.problems import Refusal
 from retrysafe.http.routes import NEEDS, Need
@@ -442,3 +442,13 @@ def check_preconditions(request: Request, current: Version | None, *, required: 
     if unmet.status == 304:
         abort(response)
     abort(unmet.status, unmet.detail, response)
+
+
+def policies(app: Flask) -> dict[str, Policed]:
+    """The routes for POST and PATCH of an application, as "POST /payments", and whether it has an `Idempotency`."""
+    found: Policed = "guarded" if _EXTENSION in app.extensions else "unguarded"
+    return {
+        f"{method} {rule.rule}": found
+        for rule in app.url_map.iter_rules()
+        for method in sorted(GUARDED_BY_DEFAULT & set(rule.methods or ()))
+    }

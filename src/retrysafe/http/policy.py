@@ -20,6 +20,10 @@ NEVER_GUARDED = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """Methods that are safe, so that a retry needs no key (RFC 9110 section 9.2.1)."""
 UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """Methods that are guarded where a handler says itself that it wants a key."""
+GUARDED_BY_DEFAULT = frozenset({"POST", "PATCH"})
+"""Methods that are guarded where nothing else is said."""
+Policed = Literal["guarded", "unguarded", "off"]
+"""What becomes of requests to a route: "off" is a choice, "unguarded" is none."""
 PASSING = frozenset({401, 403, 408, 421, 425, 429})
 """Refusals of which a retry may fare better: the key is free again."""
 
@@ -79,7 +83,7 @@ class Policy(NamedTuple):
 
     required: bool = False
     routes: Routes | None = None
-    methods: frozenset[str] = frozenset({"POST", "PATCH"})
+    methods: frozenset[str] = GUARDED_BY_DEFAULT
     key_syntax: KeySyntax = "lenient"
     key_policy: KeyPolicy = "any"
     operation: Scoping = "http"

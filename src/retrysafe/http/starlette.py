@@ -30,7 +30,16 @@ from retrysafe.http.asgi import (
 )
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import NEVER_GUARDED, UNSAFE, Options, declared_by, policy, policy_of
+from retrysafe.http.policy import (
+    GUARDED_BY_DEFAULT,
+    NEVER_GUARDED,
+    UNSAFE,
+    Options,
+    Policed,
+    declared_by,
+    policy,
+    policy_of,
+)
 from retrysafe.http.principals import Principal, afind
 from retrysafe.http.security import secured, secured_stack
 
@@ -328,3 +337,28 @@ def check_preconditions(request: Request, current: Version | None, *, required: 
     unmet = evaluate(request_of(request.scope), current, required=required)
     if unmet is not None:
         raise HTTPException(unmet.status, unmet.problem, unmet.fields)
+
+
+def policies(app: Any, kind: type[IdempotencyMiddleware] = IdempotencyMiddleware) -> dict[str, Policed]:
+    """The routes for POST and PATCH of an application, as "POST /payments", and whether each is guarded."""
+    looking = kind.__new__(kind)  # only looks at routes, and guards none
+    whole = any(_guards(added.cls) for added in app.user_middleware)
+    return dict(_policies(looking, app.routes, "", whole=whole))
+
+
+def _policies(
+    looking: IdempotencyMiddleware, routes: Iterable[Any], prefix: str, *, whole: bool
+) -> Iterator[tuple[str, Policed]]:
+    for matcher, route in looking.flat([route for route in routes if hasattr(route, "matches")]):
+        endpoint, inner = getattr(matcher, "endpoint", None), getattr(matcher, "routes", None)
+        template = prefix + (getattr(matcher, "path", None) or "")
+        guarded = looking.guarded_by_itself(route, endpoint)
+        if inner is not None:
+            yield from _policies(looking, inner, template, whole=whole or bool(guarded))
+            continue
+        for method in sorted(GUARDED_BY_DEFAULT & set(getattr(matcher, "methods", None) or ())):
+            declared = declared_by(_handler(endpoint, method))
+            if declared is not None and declared.need == "off":
+                yield f"{method} {template}", "off"
+            else:
+                yield f"{method} {template}", "guarded" if whole or method in guarded else "unguarded"

@@ -30,6 +30,11 @@ class Handlers:
         self._by_type: dict[str, Function] = {}
         self._otherwise: Function | None = None
 
+    @property
+    def types(self) -> list[str]:
+        """The types of events that have a handler of their own."""
+        return sorted(self._by_type)
+
     def add(
         self, types: tuple[str, ...], function: Callable[[WebhookEvent[T]], Any], parse: Callable[[Any], T] | None
     ) -> None:

@@ -82,6 +82,11 @@ class Receiver:
 
     # ------------------------------------------------------------ handlers
 
+    @property
+    def types(self) -> list[str]:
+        """The types of events that have a handler of their own."""
+        return self._handlers.types
+
     @overload
     def on(self, *types: str) -> Callable[[F], F]: ...
 

@@ -14,4 +14,5 @@ BACKEND = BackendSpec(
     },
     extra="dynamodb",
     footprints={"dynamodb": "footprint:dynamodb"},
+    checks={"dynamodb": "checks:EXAMINATION"},
 )

@@ -8,4 +8,5 @@ BACKEND = BackendSpec(
     time_travel={"store:MemoryStore": "time_travel:age"},
     schemes={"memory": "opening:from_url"},
     unshared=("memory://",),
+    checks={"memory": "checks:EXAMINATION"},
 )

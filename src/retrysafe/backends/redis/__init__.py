@@ -24,4 +24,5 @@ BACKEND = BackendSpec(
     extra="redis",
     cache=CacheSpec("cache:RedisCache", "opening:impatient"),
     footprints={"redis": "footprint:redis"},
+    checks={"redis": "checks:EXAMINATION"},
 )

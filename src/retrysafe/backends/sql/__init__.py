@@ -41,4 +41,5 @@ BACKEND = BackendSpec(
         "postgresql": "footprint:postgresql",
         "mysql": "footprint:mysql",
     },
+    checks={kind: f"checks.{kind}:EXAMINATION" for kind in ("sqlite", "postgresql", "mysql")},
 )

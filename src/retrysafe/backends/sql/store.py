@@ -217,6 +217,10 @@ class SqlStore(SqlStatements, SqlTransactions):
         """Which database this is; None for one that is like no other."""
         return Ask(Query(self.WHEREABOUTS, {}, writes=False), lambda answer: tuple(answer.rows[0]))
 
+    def time(self) -> Ask[int]:
+        """The database's clock, in microseconds since 1970."""
+        return Ask(Query(f"SELECT {self.NOW}", {}, writes=False), lambda answer: int(answer.rows[0][0]))
+
     def examine(self) -> list[Ask[list[Finding]]]:
         """Look at no settings: a dialect overrides what is worth it."""
         return []

@@ -88,6 +88,7 @@ def postgresql(url: str) -> Backend:
         asynchronous=partial(module.AsyncPsycopgClient.connect, plain),
         address=without_password(url),
         places=_place("postgresql", url),
+        own_connections=True,
     )
 
 
@@ -114,6 +115,7 @@ def mysql(url: str, *, sync: bool = True, asynchronous: bool = True) -> Backend:
         asynchronous=aclient,
         address=without_password(url),
         places=_place("mysql", url),
+        own_connections=True,
     )
 
 

@@ -44,6 +44,7 @@ class BrokerSpec(NamedTuple):
     publisher: makes the publisher of `retrysafe relay`: of a URL, ``asynchronous`` and the options.
     options: of that publisher.
     extra: the optional dependency that it needs; empty if none.
+    checks: the `Examination` of `retrysafe doctor`.
     """
 
     package: str
@@ -53,6 +54,7 @@ class BrokerSpec(NamedTuple):
     publisher: str
     options: tuple[Option, ...] = ()
     extra: str = ""
+    checks: str = ""
 
     @property
     def name(self) -> str:

@@ -38,6 +38,7 @@ BROKER = BrokerSpec(
         Option("delivery_timeout", "how long a delivery may take (20s)", default="20s", metavar="TIME"),
     ),
     extra="kafka",
+    checks="checks:EXAMINATION",
 )
 
 __getattr__ = lazily(

@@ -26,6 +26,7 @@ BROKER = BrokerSpec(
         PARTITIONS,
     ),
     extra="rabbitmq",
+    checks="checks:EXAMINATION",
 )
 
 __getattr__ = lazily(

@@ -25,6 +25,7 @@ BROKER = BrokerSpec(
         PARTITIONS,
     ),
     extra="redis",
+    checks="checks:EXAMINATION",
 )
 
 __getattr__ = lazily(

@@ -1,0 +1,143 @@
+"""The lock file of `retrysafe describe`: what keys depend on, so that a change that orphans them is told beforehand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from retrysafe.admin.describe import scope_text, selected
+from retrysafe.claims import key_spaces
+from retrysafe.claims.decorator import Guarded
+from retrysafe.entrypoint import EntryPoint
+from retrysafe.errors import ConfigurationError
+
+VERSION = 1
+Lock = Mapping[str, Any]
+
+
+class Drift(NamedTuple):
+    """One difference from the lock file: where it is, and what becomes of the keys that live."""
+
+    where: str
+    text: str
+
+
+def lock_of(routes: Mapping[str, str], outboxes: Iterable[str]) -> dict[str, Any]:
+    """What the boundaries of this process are, in a form that is compared.
+
+    Arguments:
+        routes: of the application: method and path, and "guarded" or "unguarded".
+        outboxes: the sources of the application's outboxes.
+    """
+    entries = [one for one in key_spaces.living() if isinstance(one, EntryPoint)]
+    return {
+        "version": VERSION,
+        "boundaries": {entry.name: _boundary(entry) for entry in entries},
+        "routes": dict(sorted(routes.items())),
+        "outboxes": sorted(set(outboxes)),
+    }
+
+
+def _boundary(entry: EntryPoint) -> dict[str, Any]:
+    settings = entry.settings
+    return {
+        "store": settings.backend.kind,
+        "window": settings.clocks.window / 1e6,
+        "memory": settings.clocks.memory / 1e6,
+        "effects": settings.effects,
+        "on_expired": settings.on_expired,
+        "scope": scope_text(settings.scope),
+        "secret": settings.secret is not None,
+        "operations": {name: _operation(entry, name, entry.guarded.get(name)) for name in sorted(entry.owners)},
+    }
+
+
+def _operation(entry: EntryPoint, name: str, guarded: Guarded | None) -> dict[str, Any]:
+    owner = entry.owners[name]
+    found: dict[str, Any] = {"owner": owner.title}
+    if guarded is not None:
+        payload = guarded.payload_by
+        found |= {"key": selected(guarded.key_by), "payload": None if payload is None else selected(payload)}
+    types = getattr(owner.what, "types", None)
+    return found if types is None else {**found, "types": list(types)}
+
+
+def read(path: str | Path) -> Lock:
+    """Read a lock file. Raises `ConfigurationError` for one that is missing, or of another version."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"--lock {path}: {error}") from error
+    if not isinstance(found, dict) or found.get("version") != VERSION:
+        raise ConfigurationError(f"--lock {path} is no lock file of version {VERSION}: write it again without --check.")
+    return found
+
+
+def write(path: str | Path, lock: Lock) -> None:
+    """Write a lock file."""
+    try:
+        Path(path).write_text(json.dumps(lock, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"--lock {path}: {error}") from error
+
+
+# ---------------------------------------------------------------- comparing
+
+_ORPHANS = "every key that lives is orphaned: a retry runs the work again"
+_CHANGED = {
+    "store": f"another kind of store is asked; {_ORPHANS}",
+    "scope": f"keys are looked for under another scope; {_ORPHANS}",
+    "secret": f"keys are hashed in another way; {_ORPHANS}",
+    "effects": "attempts that are unclear now are judged by other rules",
+    "on_expired": "a retry after the window is answered otherwise",
+}
+
+
+def drift(locked: Lock, now: Lock) -> Iterator[Drift]:
+    """What has changed since the lock file was written. What is new orphans nothing, and is not told."""
+    for name, old in locked["boundaries"].items():
+        new = now["boundaries"].get(name)
+        if new is None:
+            yield Drift(f"boundary {name}", f"is gone or renamed; {_ORPHANS}")
+        else:
+            yield from _settings(f"boundary {name}", old, new)
+            yield from _operations(name, old["operations"], new["operations"])
+    for route, policy in locked["routes"].items():
+        if route not in now["routes"]:
+            yield Drift(f"route {route}", "is gone or renamed: a retry of a request that was sent there is not found")
+        elif policy == "guarded" and now["routes"][route] != "guarded":
+            yield Drift(f"route {route}", f"was guarded and is not any more; {_ORPHANS}")
+    for source in locked["outboxes"]:
+        if source not in now["outboxes"]:
+            text = "is gone or renamed: consumers take messages that are published again for new ones"
+            yield Drift(f"outbox {source}", text)
+
+
+def _settings(where: str, old: Lock, new: Lock) -> Iterator[Drift]:
+    for name, meaning in _CHANGED.items():
+        if old[name] != new[name]:
+            yield Drift(where, f"{name} was {old[name]}, is {new[name]}: {meaning}")
+    for name in ("window", "memory"):
+        if new[name] < old[name]:
+            text = f"{name} was {old[name]:g} s, is {new[name]:g} s: a retry that comes later than that is not known"
+            yield Drift(where, text)
+
+
+def _operations(boundary: str, old: Lock, new: Lock) -> Iterator[Drift]:
+    added = [name for name in new if name not in old]
+    for name, locked in old.items():
+        where = f"operation {name} of boundary {boundary}"
+        if name not in new:
+            hint = f" If it is {added[0]} now, give that operation={name!r}." if len(added) == 1 else ""
+            yield Drift(where, f"is gone or renamed; {_ORPHANS}.{hint}")
+            continue
+        if locked.get("key") != new[name].get("key"):
+            change = f"key was {locked.get('key')}, is {new[name].get('key')}"
+            yield Drift(where, f"{change}: a retry may carry another key, and run the work again")
+        if locked.get("payload") != new[name].get("payload"):
+            change = f"payload was {locked.get('payload')}, is {new[name].get('payload')}"
+            yield Drift(where, f"{change}: a retry of a key that lives is refused (KeyReused)")
+        for gone in sorted(set(locked.get("types", ())) - set(new[name].get("types", ()))):
+            yield Drift(where, f"events of type {gone} have no handler any more")

@@ -1,0 +1,100 @@
+"""The checks of a store that `retrysafe doctor` asks, and those that every store has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from retrysafe.protocol.checks import Check, Facts, Severity
+from retrysafe.protocol.procedures import examine
+from retrysafe.protocol.requests import Ask, Steps, ask
+
+if TYPE_CHECKING:
+    from retrysafe.backends.backend import Backend
+
+MOST_SKEW = 1.0
+"""Seconds between the store's clock and this machine's above which the difference is a finding."""
+
+
+class Examination(NamedTuple):
+    """The checks of one kind of store.
+
+    checks: each judges the facts.
+    facts: asks the store for them. ``findings`` is there already.
+    apart: finds facts that need more than one connection of our own; called for stores that are given as a URL.
+    clock: from the store to what asks for its time, in microseconds since 1970; None where it cannot be asked.
+    """
+
+    checks: tuple[Check, ...]
+    facts: Callable[[Backend], Steps[dict[str, Any]]]
+    apart: Callable[[Backend], Mapping[str, Any]] | None = None
+    clock: Callable[[Any], Ask[int]] | None = None
+
+
+def no_facts(backend: Backend) -> Steps[dict[str, Any]]:
+    """For a kind whose checks judge the store's own findings alone."""
+    yield from ()
+    return {}
+
+
+def gather(backend: Backend, examination: Examination, leases: list[float]) -> Steps[Facts]:
+    """The facts of a store. ``leases`` are those of the boundaries that use it, in seconds."""
+    facts: dict[str, Any] = {"address": backend.address, "leases": leases, "skew": 0.0}
+    schema = facts["schema"] = yield from backend.schema()
+    facts["findings"] = yield from examine(backend.store)
+    if examination.clock is not None:
+        before = time.time()
+        now = yield from ask(examination.clock(backend.store))
+        after = time.time()
+        ahead, within = now / 1e6 - (before + after) / 2, (after - before) / 2
+        facts["skew"] = max(0.0, abs(ahead) - within) * (1 if ahead >= 0 else -1)
+    if schema is None or schema.version >= schema.needed:
+        facts.update((yield from examination.facts(backend)))
+    return facts
+
+
+def _outdated(facts: Facts) -> str | None:
+    schema = facts["schema"]
+    if schema is None or schema.version >= schema.needed:
+        return None
+    return f"The schema has version {schema.version}; this retrysafe needs {schema.needed}."
+
+
+def _skewed(facts: Facts) -> str | None:
+    skew: float = facts["skew"]
+    if abs(skew) <= MOST_SKEW:
+        return None
+    way = "ahead of" if skew > 0 else "behind"
+    return f"The store's clock is at least {abs(skew):.1f} s {way} this machine's."
+
+
+UNREACHABLE = Check(
+    "store-unreachable",
+    "Does the store answer, and let us in?",
+    Severity.ERROR,
+    "Start the store, or correct the address, user and password in store=; try  retrysafe status --store {address}",
+    "how-to/troubleshooting.md",
+    lambda facts: facts.get("unreachable"),
+)
+CHECKS = (
+    UNREACHABLE,
+    Check(
+        "store-schema",
+        "Is the schema as new as this version needs?",
+        Severity.ERROR,
+        "retrysafe migrate --store {address}",
+        "how-to/migrate-the-schema.md",
+        _outdated,
+    ),
+    Check(
+        "store-clock",
+        "Do the clocks of the store and of this machine agree within a second?",
+        Severity.WARNING,
+        "Run a time service such as chrony on both machines. Leases and windows are unharmed: they are reckoned by the "
+        "store's clock alone.",
+        "explanation/three-clocks.md",
+        _skewed,
+    ),
+)
+"""The checks that every store has."""

@@ -1,0 +1,1 @@
+"""The checks of `retrysafe doctor` for SQL databases, one module per dialect."""

@@ -1,0 +1,237 @@
+"""The checks of PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from retrysafe.backends.checks import Examination
+from retrysafe.backends.sql.checks import indexes
+from retrysafe.protocol.checks import Check, Facts, Severity, told
+from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
+
+if TYPE_CHECKING:
+    from retrysafe.backends.backend import Backend
+
+_GUIDE = "how-to/deploy.md"
+_STORES = "reference/stores.md"
+_MILLISECONDS = ("idle_in_transaction_session_timeout", "statement_timeout", "lock_timeout")
+_SETTINGS = (*_MILLISECONDS, "default_transaction_isolation", "default_transaction_read_only")
+_FACTS = (
+    "SELECT current_database(), (SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'), "
+    "current_setting('synchronous_standby_names'), "
+    + ", ".join(f"(SELECT setting FROM pg_settings WHERE name = '{name}')" for name in _SETTINGS)
+)
+_INDEXES = (
+    "SELECT c.relname FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid "
+    "WHERE i.indisvalid AND starts_with(CAST(c.relname AS text), 'retrysafe_') AND pg_table_is_visible(c.oid)"
+)
+_TABLES = (
+    "SELECT c.relname, CAST(c.relpersistence AS text), EXISTS (SELECT 1 FROM pg_index AS i "
+    "WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL) FROM pg_class AS c "
+    "WHERE c.relkind IN ('r', 'p') AND starts_with(CAST(c.relname AS text), 'retrysafe_') "
+    "AND pg_table_is_visible(c.oid)"
+)
+_PID = Query("SELECT pg_backend_pid()", {}, writes=False)
+
+
+def _gather(backend: Backend) -> Steps[dict[str, Any]]:
+    row = yield from ask(_rows(_FACTS))
+    facts: dict[str, Any] = dict(zip(("database", "replicas", "standbys", *_SETTINGS), row[0], strict=True))
+    facts["indexes"] = [row[0] for row in (yield from ask(_rows(_INDEXES)))]
+    facts["tables"] = yield from ask(_rows(_TABLES))
+    facts["unlogged"] = ", ".join(name for name, kept, _ in facts["tables"] if kept == "u")
+    facts["lost"] = indexes.missing(indexes.PARTIAL, facts["indexes"])
+    return facts
+
+
+def _rows(sql: str) -> Ask[list[tuple[Any, ...]]]:
+    return Ask(Query(sql, {}, writes=False), _decoded)
+
+
+def _decoded(answer: Rows) -> list[tuple[Any, ...]]:
+    return [tuple(cell.decode() if isinstance(cell, bytes) else cell for cell in row) for row in answer.rows]
+
+
+def _pooled(backend: Backend) -> Mapping[str, Any]:
+    """Whether sessions of the server change hands between transactions.
+
+    One connection that asks twice hears from two server processes; or a second connection hears from the process that
+    the first one, still open, was served by.
+    """
+    one, other = backend.another(), backend.another()
+    try:
+        first = {one(_PID).rows[0][0] for _ in range(2)}
+        second = other(_PID).rows[0][0]
+    finally:
+        one.close()
+        other.close()
+    return {"pooled": len(first) > 1 or second in first}
+
+
+def _asynchronous(facts: Facts) -> str | None:
+    if not facts.get("replicas") or facts["standbys"]:
+        return None
+    return f"{facts['replicas']} replica(s) stream, and synchronous_standby_names is empty."
+
+
+def _idle(facts: Facts) -> str | None:
+    limit, longest = int(facts.get("idle_in_transaction_session_timeout") or 0), max(facts["leases"], default=0.0)
+    if not limit or limit / 1000 >= longest:
+        return None
+    return (
+        f"idle_in_transaction_session_timeout is {limit} ms, and a lease {longest:g} s: work that calls nothing for "
+        "longer loses its transaction while its lease still runs."
+    )
+
+
+def _statement(facts: Facts) -> str | None:
+    limit = int(facts.get("statement_timeout") or 0)
+    return f"statement_timeout is {limit} ms." if 0 < limit < 1000 else None
+
+
+def _read_only(facts: Facts) -> str | None:
+    return "default_transaction_read_only is on." if facts.get("default_transaction_read_only") == "on" else None
+
+
+def _serializable(facts: Facts) -> str | None:
+    level = facts.get("default_transaction_isolation", "read committed")
+    return f"default_transaction_isolation is {level}." if level in ("serializable", "repeatable read") else None
+
+
+def _keyless(facts: Facts) -> str | None:
+    found = [name for name, _, unique in facts.get("tables", ()) if not unique and "_records_p" not in name]
+    return f"No valid unique index on: {', '.join(found)}." if found else None
+
+
+def _unlogged(facts: Facts) -> str | None:
+    return f"Unlogged: {facts['unlogged']}. A crash of the server empties them." if facts.get("unlogged") else None
+
+
+def _create(facts: Facts) -> list[str]:
+    return [index.create("CREATE INDEX CONCURRENTLY IF NOT EXISTS") for index in facts["lost"]]
+
+
+CHECKS = (
+    Check(
+        "postgresql-standby",
+        "Is the server a primary?",
+        Severity.ERROR,
+        "Point store= at the primary, for example with target_session_attrs=read-write.",
+        _GUIDE,
+        told("in_recovery"),
+    ),
+    Check(
+        "postgresql-encoding",
+        "Can every character be stored?",
+        Severity.ERROR,
+        "Use a database made with  CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0;",
+        _STORES,
+        told("server_encoding"),
+    ),
+    Check(
+        "postgresql-client-encoding",
+        "Can every character be sent?",
+        Severity.ERROR,
+        "ALTER DATABASE {database} RESET client_encoding; and unset PGCLIENTENCODING",
+        _STORES,
+        told("client_encoding"),
+    ),
+    Check(
+        "postgresql-fsync",
+        "Is a commit on disk before it is acknowledged?",
+        Severity.ERROR,
+        "ALTER SYSTEM SET fsync = on; ALTER SYSTEM SET full_page_writes = on; SELECT pg_reload_conf();",
+        _GUIDE,
+        told("fsync"),
+    ),
+    Check(
+        "postgresql-synchronous-commit",
+        "Does a commit wait for its log record?",
+        Severity.WARNING,
+        "ALTER DATABASE {database} SET synchronous_commit = on;",
+        _GUIDE,
+        told("synchronous_commit"),
+    ),
+    Check(
+        "postgresql-asynchronous-replica",
+        "Would a failover keep every commit?",
+        Severity.WARNING,
+        "ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'; SELECT pg_reload_conf();",
+        "explanation/which-store.md",
+        _asynchronous,
+    ),
+    Check(
+        "postgresql-idle-transaction-timeout",
+        "Do transactions live as long as the leases of the work in them?",
+        Severity.WARNING,
+        "ALTER DATABASE {database} SET idle_in_transaction_session_timeout = 0; or a longer time than every lease=",
+        "explanation/three-clocks.md",
+        _idle,
+    ),
+    Check(
+        "postgresql-statement-timeout",
+        "Has a claim a second to wait for another one?",
+        Severity.WARNING,
+        "ALTER DATABASE {database} SET statement_timeout = '5s';",
+        _GUIDE,
+        _statement,
+    ),
+    Check(
+        "postgresql-read-only",
+        "Do transactions write by default?",
+        Severity.ERROR,
+        "ALTER DATABASE {database} RESET default_transaction_read_only;",
+        _GUIDE,
+        _read_only,
+    ),
+    Check(
+        "postgresql-isolation",
+        "Is READ COMMITTED the default level of isolation?",
+        Severity.WARNING,
+        "ALTER DATABASE {database} SET default_transaction_isolation = 'read committed'; and raise the level where a "
+        "transaction of yours needs it",
+        "explanation/transactional-or-leased.md",
+        _serializable,
+    ),
+    Check(
+        "postgresql-unique-key",
+        "Has every table the unique index by which one of two claims wins?",
+        Severity.ERROR,
+        "Find and remove the duplicates, then  ALTER TABLE retrysafe_records ADD PRIMARY KEY (key_hash);",
+        "how-to/own-the-schema.md",
+        _keyless,
+    ),
+    Check(
+        "postgresql-unlogged",
+        "Do the tables survive a crash of the server?",
+        Severity.ERROR,
+        "ALTER TABLE … SET LOGGED; for each of {unlogged}",
+        "how-to/own-the-schema.md",
+        _unlogged,
+    ),
+    Check(
+        "postgresql-indexes",
+        "Are the indexes of the migrations there, and valid?",
+        Severity.WARNING,
+        "retrysafe doctor --store {address} --fix  (CREATE INDEX CONCURRENTLY, for each of them)",
+        "how-to/own-the-schema.md",
+        lambda facts: indexes.evidence(facts.get("lost", [])),
+        _create,
+    ),
+    Check(
+        "postgresql-pooler",
+        "Does a connection keep its session?",
+        Severity.WARNING,
+        "Connect to PostgreSQL itself for what listens, or set pool_mode = session in PgBouncer; with transaction "
+        "pooling, LISTEN, SET and advisory locks of a session do not work.",
+        "how-to/pools-pgbouncer-forks.md",
+        lambda facts: (
+            "A server process served two connections at a time, or one connection by two processes: a "
+            "pooler in transaction mode stands in front."
+            if facts.get("pooled")
+            else None
+        ),
+    ),
+)
+EXAMINATION = Examination(CHECKS, _gather, _pooled, lambda store: store.time())

@@ -1,0 +1,150 @@
+"""`retrysafe doctor`: find what is set up so that a promise is broken or weaker than it looks.
+
+Asks stores and brokers, and reads the boundaries and routes of an application. Nothing is changed without --fix, each
+store and broker has a limited time, and passwords are not printed. Exit code: 0 if there is no finding of the severity
+that --fail-on names, or each is waived, 1 if there is one, 2 if the command could not be carried out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from retrysafe.admin import lock
+from retrysafe.backends.commands import STORE
+from retrysafe.cli import locking
+from retrysafe.cli.opening import loaded
+from retrysafe.cli.rendering import as_json, say
+from retrysafe.doctor import registry
+from retrysafe.doctor.diagnosing import diagnose
+from retrysafe.doctor.diagnosis import Diagnosis
+from retrysafe.doctor.stores import name_of, repair
+from retrysafe.doctor.waivers import Waiver, read_waivers
+from retrysafe.errors import ConfigurationError, RetrysafeError
+from retrysafe.protocol import durations
+from retrysafe.protocol.checks import Severity
+
+PAGES = "https://retrysafe.readthedocs.io/en/latest/"
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    parser = verbs.add_parser(
+        "doctor",
+        help="find what is set up wrongly",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--store", metavar="URL", action="append", help=f"a store; may be repeated (default: ${STORE})")
+    parser.add_argument("--broker", metavar="URL", action="append", default=[], help="a broker; may be repeated")
+    parser.add_argument(
+        "--topic", metavar="NAME", action="append", default=[], help="a topic or queue to look at there"
+    )
+    parser.add_argument("--app", metavar="MODULE:APP", help="an application; its boundaries and stores are examined")
+    parser.add_argument("--lock", metavar="FILE", help="the lock file that --app is compared with")
+    parser.add_argument("--settings", metavar="MODULE", help="Django's settings: the project is examined")
+    parser.add_argument("--retried-for", metavar="TIME", help="for how long clients retry, as in 72h")
+    parser.add_argument("--request-timeout", metavar="TIME", help="after how long a request ends, as in 30s")
+    parser.add_argument("--within", metavar="TIME", default="5s", help="for each store and broker (default: 5s)")
+    parser.add_argument("--waivers", metavar="FILE", help="TOML with [[waiver]] id, subject, reason and until")
+    parser.add_argument("--fail-on", choices=[one.value for one in Severity], default=Severity.WARNING.value)
+    parser.add_argument("--fix", action="store_true", help="mend what can be mended safely under traffic")
+    parser.add_argument("--list", action="store_true", help="list the checks, and ask nothing")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the findings."""
+    if options.list:
+        say(f"{check.id}: {check.asks}" for check in registry.every().values())
+        return 0
+    stores = options.store or [url for url in [os.environ.get(STORE)] if url]
+    if not (stores or options.broker or options.app or options.settings):
+        raise ConfigurationError(
+            f"There is nothing to examine: give --store, --broker, --app or --settings, or {STORE}."
+        )
+    waivers = [] if options.waivers is None else read_waivers(options.waivers, registry.every())
+    found = _found(options, stores, waivers)
+    if options.fix:
+        for text in _mended(found, stores, durations.seconds(options.within, "--within")):
+            say([text])
+        found = _found(options, stores, waivers)
+    if options.json:
+        say(as_json(one.as_json()) for one in found)
+    else:
+        say(_as_text(found))
+    severities = tuple(Severity)
+    worst = severities.index(Severity(options.fail_on))
+    return int(any(one.waived is None and severities.index(one.severity) <= worst for one in found))
+
+
+def _found(options: argparse.Namespace, stores: list[str], waivers: list[Waiver]) -> list[Diagnosis]:
+    app, drift = None, list[str]()
+    if options.settings:
+        app = _django(options.settings)
+    elif options.app:
+        app = loaded("--app", options.app)
+        if options.lock:
+            module = sys.modules[options.app.partition(":")[0]]
+            drift = [f"{one.where}: {one.text}." for one in lock.drift(lock.read(options.lock), _now(module))]
+    return diagnose(
+        stores=stores,
+        brokers=options.broker,
+        topics=options.topic,
+        app=app,
+        app_name=options.app or options.settings or "",
+        retried_for=options.retried_for,
+        request_timeout=options.request_timeout,
+        drift=drift,
+        waivers=waivers,
+        within=options.within,
+    )
+
+
+def _now(module: ModuleType) -> dict[str, Any]:
+    return locking.current(vars(module).values())
+
+
+def _django(settings: str) -> Any:
+    """A Django project; importing its URLs builds the boundaries of its views."""
+    try:
+        import django
+        from django.core.handlers.base import BaseHandler
+        from django.urls import get_resolver
+
+        os.environ["DJANGO_SETTINGS_MODULE"] = settings
+        django.setup()
+        _ = get_resolver().url_patterns
+    except Exception as error:
+        raise ConfigurationError(f"--settings {settings}: {type(error).__name__}: {error}") from error
+    return BaseHandler()
+
+
+def _mended(found: list[Diagnosis], stores: list[str], within: float) -> Iterator[str]:
+    """Run the repairs of the findings in stores that were given; tell what became of each."""
+    by_name = {name_of(store): store for store in stores}
+    for one in found:
+        if not one.repair or one.subject not in by_name or one.waived is not None:
+            continue
+        try:
+            repair(by_name[one.subject], one.repair, max(within, 60.0))
+        except (RetrysafeError, TimeoutError) as error:
+            yield f"not fixed  {one.id}: {getattr(error, 'detail', None) or type(error).__name__}"
+        else:
+            yield f"fixed  {one.id}: {'; '.join(one.repair)}"
+
+
+def _as_text(found: list[Diagnosis]) -> Iterator[str]:
+    for one in found:
+        level = "waived" if one.waived else one.severity.value
+        yield f"{level:<8}{one.id}  {one.subject}"
+        yield f"        {one.evidence}"
+        yield f"        waived: {one.waived}" if one.waived else f"        fix: {one.fix}"
+        yield f"        {PAGES}{one.page.removesuffix('.md')}/"
+    if not found:
+        yield "no finding"

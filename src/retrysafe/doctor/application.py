@@ -1,0 +1,173 @@
+"""The checks of an application: its boundaries, and the routes that it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from retrysafe.claims import key_spaces
+from retrysafe.claims.settings import BoundarySettings
+from retrysafe.doctor.diagnosis import Diagnosis, judged
+from retrysafe.entrypoint import EntryPoint
+from retrysafe.protocol.checks import Check, Facts, Severity
+from retrysafe.protocol.records import Wait
+
+_WINDOWS = "how-to/windows-and-key-memory.md"
+SHORT_LEASE = 5.0
+"""Seconds; a pause of a garbage collector or a virtual machine may be as long as a shorter lease."""
+
+
+def _short_window(facts: Facts) -> str | None:
+    longest, settings = facts["retried_for"], _settings(facts)
+    window = settings.clocks.window / 1e6
+    if longest is None or window >= longest:
+        return None
+    return f"window= is {window:g} s, and clients retry for {longest:g} s: a late retry runs the work again."
+
+
+def _forgetful(facts: Facts) -> str | None:
+    longest, settings = facts["retried_for"], _settings(facts)
+    memory = settings.clocks.memory / 1e6
+    if longest is None or settings.on_expired == "new" or memory >= longest:
+        return None
+    return f"on_expired= refuses late retries only for memory= {memory:g} s, and clients retry for {longest:g} s."
+
+
+def _short_lease(facts: Facts) -> str | None:
+    settings = _settings(facts)
+    lease = settings.clocks.lease / 1e6
+    if lease >= SHORT_LEASE or settings.effects == "transactional":
+        return None
+    return f"lease= is {lease:g} s: a pause of the process that is longer lets a second attempt begin."
+
+
+def _long_wait(facts: Facts) -> str | None:
+    settings, timeout = _settings(facts), facts["request_timeout"]
+    if timeout is None or not isinstance(settings.concurrency, Wait) or settings.concurrency.seconds < timeout:
+        return None
+    return f"A duplicate waits for {settings.concurrency.seconds:g} s, and requests end after {timeout:g} s."
+
+
+def _unbounded(facts: Facts) -> str | None:
+    settings = _settings(facts)
+    if settings.effects != "external" or settings.probe is not None:
+        return None
+    return "effects='external' without probe=: each unclear outcome waits for a person."
+
+
+def _unnamed(facts: Facts) -> str | None:
+    found: list[str] = facts["unnamed"]
+    return f"Named by their functions: {', '.join(found)}." if found else None
+
+
+def _unnamed_operations(entry: EntryPoint) -> list[str]:
+    return [
+        name
+        for name, owner in entry.owners.items()
+        if name == f"{key_spaces.module_of(owner.what)}.{getattr(owner.what, '__qualname__', None)}"
+    ]
+
+
+def _settings(facts: Facts) -> BoundarySettings:
+    settings: BoundarySettings = facts["settings"]
+    return settings
+
+
+BOUNDARY_CHECKS = (
+    Check(
+        "boundary-window",
+        "Is a retry recognised for as long as clients retry?",
+        Severity.ERROR,
+        "window={retried_for} in Boundary({name!r}, …), or longer",
+        _WINDOWS,
+        _short_window,
+    ),
+    Check(
+        "boundary-memory",
+        "Is a late retry refused for as long as clients retry?",
+        Severity.ERROR,
+        "memory={retried_for} in Boundary({name!r}, …), or longer",
+        _WINDOWS,
+        _forgetful,
+    ),
+    Check(
+        "boundary-lease",
+        "Is a lease longer than a pause of the process?",
+        Severity.WARNING,
+        'lease="30s" in Boundary({name!r}, …)',
+        "explanation/three-clocks.md",
+        _short_lease,
+    ),
+    Check(
+        "boundary-wait",
+        "Does a waiting duplicate get its answer before its request times out?",
+        Severity.WARNING,
+        "concurrency=wait(…) shorter than {request_timeout} s, or reject(), in Boundary({name!r}, …)",
+        "how-to/wait-for-duplicates.md",
+        _long_wait,
+    ),
+    Check(
+        "boundary-unknown",
+        "Can unclear outcomes be settled without a person?",
+        Severity.NOTE,
+        "probe= in Boundary({name!r}, …), or effects='keyed' if the receiver recognises key_for(…)",
+        "how-to/settle-an-unknown-outcome.md",
+        _unbounded,
+    ),
+    Check(
+        "boundary-unnamed-operation",
+        "Do keys survive that a function is renamed?",
+        Severity.NOTE,
+        "operation='…' in @once(…); the name that it has now keeps the keys that are there",
+        "how-to/guard-a-function.md",
+        _unnamed,
+    ),
+)
+
+
+def _unguarded(facts: Facts) -> str | None:
+    routes: list[str] = facts["unguarded"]
+    return f"Nothing guards {', '.join(routes)}." if routes else None
+
+
+APPLICATION_CHECKS = (
+    Check(
+        "application-route",
+        "Has every route for POST and PATCH a policy?",
+        Severity.WARNING,
+        'Guard the application, and say routes={{"POST /…": "off"}} or @policy("off") for a route that needs none',
+        "reference/http-integrations.md",
+        _unguarded,
+    ),
+    Check(
+        "application-drift",
+        "Are boundaries and operations as the lock file says?",
+        Severity.ERROR,
+        "Undo the change, or deploy it when no key lives, and write the lock again:  retrysafe describe … --lock FILE",
+        "how-to/describe-and-lock.md",
+        lambda facts: " ".join(facts["drift"]) or None,
+    ),
+    Check(
+        "application-boundaries",
+        "Does the application have a boundary?",
+        Severity.WARNING,
+        "Import the modules that build boundaries from the module that --app names.",
+        "explanation/boundaries.md",
+        lambda facts: None if facts["boundaries"] else "Importing it has built no boundary.",
+    ),
+)
+
+
+def examine_boundary(entry: EntryPoint, retried_for: float | None, request_timeout: float | None) -> list[Diagnosis]:
+    """What is wrong with a boundary, for clients that retry for so many seconds."""
+    facts: dict[str, Any] = {"settings": entry.settings, "name": entry.name, "retried_for": retried_for}
+    facts |= {"unnamed": _unnamed_operations(entry), "request_timeout": request_timeout}
+    return judged(BOUNDARY_CHECKS, facts, f"boundary {entry.name}")
+
+
+def examine_application(
+    title: str, unguarded: list[str], boundaries: Iterable[object], drift: tuple[str, ...]
+) -> list[Diagnosis]:
+    """What is wrong with an application as a whole."""
+    facts = {"unguarded": unguarded, "boundaries": list(boundaries), "drift": drift}
+    return judged(APPLICATION_CHECKS, facts, title)

@@ -1,0 +1,26 @@
+"""Examines one broker within a limited time."""
+
+from __future__ import annotations
+
+from retrysafe.backends.urls import without_password
+from retrysafe.doctor.diagnosis import Diagnosis, judged
+from retrysafe.doctor.stores import limited
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.checks import UNREACHABLE, BrokerExamination
+from retrysafe.messaging.brokers.registry import spec_of
+
+
+def examine(url: str, topics: tuple[str, ...], within: float) -> list[Diagnosis]:
+    """What is wrong with a broker and these topics. One that does not answer in time has that as its finding."""
+    name, spec = without_password(url), spec_of(url)
+    if not spec.checks:
+        raise ConfigurationError(f"--broker {name}: there are no checks for {spec.title}.")
+    examination: BrokerExamination = spec.load(spec.checks)
+    try:
+        facts = limited(lambda: examination.facts(url, topics), within)
+    except TimeoutError:
+        return judged((UNREACHABLE,), {"unreachable": f"It did not answer within {within:g} s."}, name)
+    except Exception as error:  # noqa: BLE001 - whatever its client raises is a finding
+        told = f"{type(error).__name__} when it was asked."
+        return judged((UNREACHABLE,), {"unreachable": told}, name)
+    return judged(examination.checks, facts, name)

@@ -1,0 +1,94 @@
+"""Runs every check that applies to stores, brokers and an application."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import date
+from typing import Any
+
+from retrysafe.backends.backend import Backend
+from retrysafe.claims import key_spaces
+from retrysafe.doctor import application
+from retrysafe.doctor.brokers import examine as examine_broker
+from retrysafe.doctor.diagnosis import Diagnosis
+from retrysafe.doctor.stores import examine as examine_store
+from retrysafe.doctor.stores import name_of
+from retrysafe.doctor.waivers import Waiver, waived
+from retrysafe.entrypoint import EntryPoint
+from retrysafe.http import served
+from retrysafe.protocol import durations
+from retrysafe.protocol.checks import Severity
+from retrysafe.protocol.records import Duration
+
+WITHIN = 5.0
+"""Seconds that each store and broker has to answer all checks."""
+_ORDER = tuple(Severity)
+
+
+def diagnose(
+    *,
+    stores: Iterable[Any] = (),
+    brokers: Iterable[str] = (),
+    topics: Iterable[str] = (),
+    app: Any = None,
+    app_name: str = "application",
+    retried_for: Duration | None = None,
+    request_timeout: Duration | None = None,
+    drift: Iterable[str] = (),
+    waivers: Iterable[Waiver] = (),
+    within: Duration = WITHIN,
+) -> list[Diagnosis]:
+    """Find what is set up so that a promise is broken or weaker than it looks; errors first.
+
+    Arguments:
+        stores: what ``Boundary(store=…)`` takes for sync code; URLs are best.
+        brokers: their URLs.
+        topics: the queues, topics or streams that are looked at there.
+        app: an application of Starlette, FastAPI or Flask, or any other object, whose module has built its boundaries.
+            The boundaries of this process and their stores are examined with it.
+        app_name: what it is called in findings.
+        retried_for: for how long clients or providers retry.
+        request_timeout: after how long a request to the application ends.
+        drift: what differs from the lock file of the application, see `retrysafe describe --lock`.
+        waivers: findings that are accepted.
+        within: how long each store and each broker may take, in all; one that takes longer is a finding.
+
+    Raises `ConfigurationError` for what is no duration. A store or broker that fails is a finding.
+    """
+    seconds = durations.seconds(within, "within")
+    entries = _entries() if app is not None else []
+    found: list[Diagnosis] = []
+    for store, leases in _with_leases(stores, entries):
+        found += examine_store(store, seconds, leases)
+    named = tuple(topics)
+    for url in brokers:
+        found += examine_broker(url, named, seconds)
+    if app is not None:
+        longest, timeout = _seconds(retried_for, "retried_for"), _seconds(request_timeout, "request_timeout")
+        unguarded = [route for route, policy in served.policies(app).items() if policy == "unguarded"]
+        found += application.examine_application(app_name, unguarded, entries, tuple(drift))
+        for entry in entries:
+            found += application.examine_boundary(entry, longest, timeout)
+    found.sort(key=lambda one: (_ORDER.index(one.severity), one.id, one.subject))
+    return waived(found, list(waivers), date.today())  # noqa: DTZ011 - the day of the team that has set the end
+
+
+def _seconds(value: Duration | None, name: str) -> float | None:
+    return None if value is None else durations.seconds(value, name)
+
+
+def _entries() -> list[EntryPoint]:
+    return [one for one in key_spaces.living() if isinstance(one, EntryPoint)]
+
+
+def _with_leases(given: Iterable[Any], entries: list[EntryPoint]) -> Iterator[tuple[Any, list[float]]]:
+    """Each store once, with the leases of the boundaries that use it."""
+    used: dict[Backend, list[float]] = {}
+    for entry in entries:
+        used.setdefault(entry.backend, []).append(entry.settings.clocks.lease / 1e6)
+    yield from used.items()
+    named = {backend.address for backend in used}
+    for store in given:
+        if name_of(store) not in named:
+            named.add(name_of(store))
+            yield store, []

@@ -1,0 +1,44 @@
+"""The checks at the start of a process, for teams that ask for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from retrysafe.doctor.diagnosing import WITHIN, diagnose
+from retrysafe.doctor.diagnosis import Diagnosis
+from retrysafe.doctor.waivers import Waiver
+from retrysafe.errors import ConfigurationError
+from retrysafe.protocol.checks import Severity
+from retrysafe.protocol.records import Duration
+
+_LOG = logging.getLogger("retrysafe.doctor")
+_LEVELS = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNING, Severity.NOTE: logging.INFO}
+
+
+def check_at_start(
+    app: Any = None,
+    *,
+    stores: Iterable[Any] = (),
+    refuse: bool = False,
+    waivers: Iterable[Waiver] = (),
+    within: Duration = WITHIN,
+) -> list[Diagnosis]:
+    """Run the doctor once, when the process starts, and log each finding to "retrysafe.doctor".
+
+    Arguments:
+        app: the application; its boundaries and their stores are examined.
+        stores: further stores.
+        refuse: raise `ConfigurationError` when a finding is an error that no waiver covers.
+        waivers: findings that are accepted.
+        within: how long each store may take.
+    """
+    found = diagnose(stores=stores, app=object() if app is None else app, waivers=waivers, within=within)
+    for one in found:
+        level = logging.INFO if one.waived else _LEVELS[one.severity]
+        _LOG.log(level, "%s: %s: %s Fix: %s", one.id, one.subject, one.evidence, one.fix)
+    errors = [one for one in found if one.severity is Severity.ERROR and one.waived is None]
+    if refuse and errors:
+        raise ConfigurationError("; ".join(f"{one.id}: {one.subject}: {one.evidence} Fix: {one.fix}" for one in errors))
+    return found

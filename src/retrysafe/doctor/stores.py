@@ -1,0 +1,113 @@
+"""Examines one store within a limited time."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from retrysafe.admin.operator import connected
+from retrysafe.backends import checks, registry
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.checks import Examination, gather
+from retrysafe.backends.driver import arun, run
+from retrysafe.backends.urls import without_password
+from retrysafe.doctor.diagnosis import Diagnosis, judged
+from retrysafe.errors import RetrysafeError
+from retrysafe.protocol.checks import Facts
+from retrysafe.protocol.requests import Query
+
+R = TypeVar("R")
+
+
+def examination_of(kind: str) -> Examination:
+    """The examination that the folder of a kind of store brings."""
+    found: Examination = next(spec.load(spec.checks[kind]) for spec in registry.specs() if kind in spec.checks)
+    return found
+
+
+def examine(store: Any, within: float, leases: list[float]) -> list[Diagnosis]:
+    """What is wrong with a store. One that does not answer within so many seconds has that as its finding.
+
+    ``leases``: those of the boundaries that use it, in seconds.
+    """
+    name = name_of(store)
+    try:
+        backend = store if isinstance(store, Backend) else connected(store)
+        name = backend.address
+        facts = limited(lambda: _asked(backend, leases), within)
+    except TimeoutError:
+        return _unreachable(name, f"It did not answer within {within:g} s.")
+    except RetrysafeError as error:
+        return _unreachable(name, error.detail or str(error))
+    except Exception as error:  # noqa: BLE001 - a store that breaks its driver is a finding
+        return _unreachable(name, f"{type(error).__name__} while it was asked")
+    return judged((*checks.CHECKS, *examination_of(backend.kind).checks), facts, name)
+
+
+def name_of(store: Any) -> str:
+    """What a store is called in findings."""
+    if isinstance(store, Backend):
+        return store.address
+    return without_password(store) if isinstance(store, str) else type(store).__name__
+
+
+def repair(store: Any, statements: tuple[str, ...], within: float) -> None:
+    """Run statements that mend a finding. Raises `TimeoutError`, or what the store raises."""
+    backend = store if isinstance(store, Backend) else connected(store)
+
+    def work() -> None:
+        for statement in statements:
+            backend.client()(Query(statement, {}))
+
+    limited(work, within)
+
+
+def limited(work: Callable[[], R], within: float) -> R:
+    """Do work in a thread that does not keep the process alive; raise `TimeoutError` when it takes longer."""
+    ended: queue.Queue[tuple[R | None, BaseException | None]] = queue.Queue()
+
+    def run_it() -> None:
+        try:
+            ended.put((work(), None))
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller
+            ended.put((None, error))
+
+    threading.Thread(target=run_it, name="retrysafe-doctor", daemon=True).start()
+    try:
+        result, error = ended.get(timeout=within)
+    except queue.Empty:
+        raise TimeoutError from None
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value] # only an error leaves it None
+
+
+def _asked(backend: Backend, leases: list[float]) -> Facts:
+    examination = examination_of(backend.kind)
+    steps = gather(backend, examination, leases)
+    if not backend.serves_sync:
+        return asyncio.run(_asked_async(backend, steps))
+    if not backend.own_connections:
+        return run(steps, backend.client())
+    client = backend.another()  # a session that was opened earlier has the settings of that time
+    try:
+        facts = run(steps, client)
+    finally:
+        client.close()
+    return facts if examination.apart is None else {**facts, **examination.apart(backend)}
+
+
+async def _asked_async(backend: Backend, steps: Any) -> Facts:
+    try:
+        facts: Facts = await arun(steps, backend.aclient())
+        return facts
+    finally:
+        await backend.aclose()
+
+
+def _unreachable(name: str, why: str) -> list[Diagnosis]:
+    facts = {"address": name, "unreachable": why}
+    return judged((checks.UNREACHABLE,), facts, name)

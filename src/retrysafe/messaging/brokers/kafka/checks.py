@@ -1,0 +1,95 @@
+"""The checks of Kafka's topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
+
+from retrysafe.messaging.brokers.checks import BrokerExamination
+from retrysafe.messaging.brokers.kafka.properties import properties_of
+from retrysafe.messaging.brokers.kafka.topics import admin
+from retrysafe.protocol.checks import Check, Facts, Judge, Severity
+
+_GUIDE = "how-to/kafka.md"
+_WITHIN = 4.0
+
+
+def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
+    client = admin(properties_of(url, {}))
+    known = client.list_topics(timeout=_WITHIN).topics
+    found = [name for name in topics if name in known]
+    asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in found]
+    answers = client.describe_configs(asked, request_timeout=_WITHIN) if asked else {}
+    settings = {resource.name: _settings(answer) for resource, answer in answers.items()}
+    replicas = {name: min((len(one.replicas) for one in known[name].partitions.values()), default=0) for name in found}
+    return {"missing": sorted(set(topics) - set(found)), "settings": settings, "replicas": replicas}
+
+
+def _settings(answer: Any) -> dict[str, str]:
+    try:
+        return {name: entry.value for name, entry in answer.result().items()}
+    except KafkaException:
+        return {}
+
+
+def _topics(says: Callable[[int, Mapping[str, str]], bool], text: str) -> Judge:
+    """The evidence is the topics of which ``says`` is true, by their replicas and settings."""
+
+    def judge(facts: Facts) -> str | None:
+        found = [name for name, set_ in facts["settings"].items() if set_ and says(facts["replicas"][name], set_)]
+        return f"{text}: {', '.join(sorted(found))}." if found else None
+
+    return judge
+
+
+CHECKS = (
+    Check(
+        "kafka-topic",
+        "Are the topics there?",
+        Severity.ERROR,
+        "Make them with  retrysafe.messaging.brokers.kafka.declare(url, topics)",
+        _GUIDE,
+        lambda facts: f"No topic {', '.join(facts['missing'])}." if facts["missing"] else None,
+    ),
+    Check(
+        "kafka-replicas",
+        "Do messages survive the loss of a broker?",
+        Severity.WARNING,
+        "Give the topics three replicas (kafka-reassign-partitions.sh), and min.insync.replicas=2",
+        _GUIDE,
+        _topics(lambda replicas, _: replicas < 2, "One replica"),
+    ),
+    Check(
+        "kafka-in-sync",
+        "Is a confirmed message on two brokers?",
+        Severity.WARNING,
+        "kafka-configs.sh --alter --entity-type topics --entity-name … --add-config min.insync.replicas=2",
+        _GUIDE,
+        _topics(lambda replicas, set_: replicas > 1 and int(set_["min.insync.replicas"]) < 2, "min.insync.replicas 1"),
+    ),
+    Check(
+        "kafka-unclean-election",
+        "Are confirmed messages kept when a leader is lost?",
+        Severity.ERROR,
+        "kafka-configs.sh --alter --entity-type topics --entity-name … "
+        "--add-config unclean.leader.election.enable=false",
+        _GUIDE,
+        _topics(lambda _, set_: set_["unclean.leader.election.enable"] == "true", "A replica that lags may lead"),
+    ),
+    Check(
+        "kafka-retention",
+        "Do messages end, so that a window can outlive them?",
+        Severity.WARNING,
+        "kafka-configs.sh --alter --entity-type topics --entity-name … --add-config retention.ms=604800000, and "
+        "window= longer than that",
+        _GUIDE,
+        _topics(
+            lambda _, set_: int(set_["retention.ms"]) < 0 or "delete" not in set_["cleanup.policy"],
+            "Messages are kept for ever, and can be handed out again after any window",
+        ),
+    ),
+)
+EXAMINATION = BrokerExamination(CHECKS, _gather)

@@ -1,0 +1,100 @@
+"""The checks of RabbitMQ's queues.
+
+AMQP does not tell the arguments of a queue. To declare a queue that is there, with other arguments than it has, changes
+nothing: the broker refuses, and says which argument differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import aio_pika
+from aio_pika.exceptions import ChannelClosed, ChannelNotFoundEntity, ChannelPreconditionFailed
+
+from retrysafe.messaging.brokers.checks import BrokerExamination
+from retrysafe.messaging.brokers.rabbitmq.topology import NEVER
+from retrysafe.protocol.checks import Check, Facts, Judge, Severity
+
+_GUIDE = "how-to/rabbitmq.md"
+_DIFFERS = re.compile(r"inequivalent arg '([^']+)'")
+_ALLOWED = {"x-single-active-consumer": True}
+"""Arguments that a sound queue may have or lack, with the value that it may have."""
+
+
+def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
+    return {"differing": asyncio.run(_differing(url, topics))}
+
+
+async def _differing(url: str, queues: tuple[str, ...]) -> dict[str, str]:
+    """For each queue the argument that differs from what `declare` gives; "" for none, "missing" for no queue."""
+    async with await aio_pika.connect(url) as connection:
+        return {name: await _difference(connection, name) for name in queues}
+
+
+async def _difference(connection: Any, name: str) -> str:
+    try:
+        await (await connection.channel()).declare_queue(name, passive=True)
+    except ChannelNotFoundEntity:
+        return "missing"
+    arguments: dict[str, Any] = {"x-queue-type": "quorum", "x-delivery-limit": NEVER}
+    while True:
+        try:
+            await (await connection.channel()).declare_queue(name, durable=True, arguments=arguments)
+        except (ChannelPreconditionFailed, ChannelClosed) as error:
+            found = _DIFFERS.search(str(error))
+            argument = "" if found is None else found[1]
+            if argument not in _ALLOWED or argument in arguments:
+                return argument
+            arguments[argument] = _ALLOWED[argument]
+        else:
+            return ""
+
+
+def _queues(text: str, *arguments: str) -> Judge:
+    def judge(facts: Facts) -> str | None:
+        found = [name for name, differs in facts["differing"].items() if differs in arguments]
+        return f"{text}: {', '.join(found)}." if found else None
+
+    return judge
+
+
+CHECKS = (
+    Check(
+        "rabbitmq-queue",
+        "Are the queues there?",
+        Severity.ERROR,
+        "Make them with  retrysafe.messaging.brokers.rabbitmq.declare(url, topics)",
+        _GUIDE,
+        _queues("No queue", "missing"),
+    ),
+    Check(
+        "rabbitmq-quorum",
+        "Do messages survive the loss of a node?",
+        Severity.WARNING,
+        "Declare a quorum queue under another name with retrysafe.messaging.brokers.rabbitmq.declare, bind it, and "
+        "delete this one when it is empty.",
+        _GUIDE,
+        _queues("Not quorum queues", "x-queue-type", "type"),
+    ),
+    Check(
+        "rabbitmq-durable",
+        "Do the queues survive a restart of the broker?",
+        Severity.ERROR,
+        "Declare a durable queue under another name, bind it, and delete this one when it is empty.",
+        _GUIDE,
+        _queues("Not durable", "durable"),
+    ),
+    Check(
+        "rabbitmq-dead-letters",
+        "Does a message that is given up end as a dead letter?",
+        Severity.ERROR,
+        "rabbitmqctl set_policy keep '^…$' '{{\"delivery-limit\": 2000000000}}' --apply-to quorum_queues, or give the "
+        "queue x-dead-letter-exchange; the inbox counts attempts, and keeps dead letters",
+        _GUIDE,
+        _queues("The broker throws messages away after its delivery limit", "x-delivery-limit"),
+    ),
+)
+EXAMINATION = BrokerExamination(CHECKS, _gather)

@@ -1,0 +1,171 @@
+"""The command line, waivers, start-up, brokers, applications, and the registry."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Mount, Route
+
+from retrysafe import Boundary, ConfigurationError
+from retrysafe.backends.registry import connect
+from retrysafe.doctor import check_at_start, diagnose, registry
+from retrysafe.http import flask, starlette
+from retrysafe.http.policy import policy
+from tests.docs.pages import ROOT
+
+Made = Callable[..., Boundary]
+
+
+@pytest.fixture
+def boundary(tmp_path: Path) -> Iterator[Made]:
+    made: list[Boundary] = []
+
+    def make(name: str = "doctored", **terms: Any) -> Boundary:
+        made.append(Boundary(name, store=f"sqlite:///{tmp_path}/shop.db", **{"observers": (), **terms}))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def ids(**asked: Any) -> list[str]:
+    return [one.id for one in diagnose(app=object(), **asked) if one.subject == "boundary doctored"]
+
+
+# ------------------------------------------------------------ boundaries
+
+
+def test_a_window_that_is_shorter_than_clients_retry(boundary: Made) -> None:
+    boundary(window="24h")
+    assert ids(retried_for="72h") == ["boundary-window"]
+    assert ids(retried_for="24h") == []
+
+
+def test_a_lease_and_effects_that_end_in_doubt(boundary: Made) -> None:
+    boundary(lease="2s", effects="external")
+    assert ids() == ["boundary-lease", "boundary-unknown"]
+
+
+def test_an_operation_that_has_its_functions_name(boundary: Made) -> None:
+    charges = boundary()
+
+    @charges.once(key="order")
+    def charge(order: str) -> None: ...
+
+    @charges.once(key="order", operation="refund")
+    def refund(order: str) -> None: ...
+
+    said = [one for one in diagnose(app=object()) if one.id == "boundary-unnamed-operation"]
+    assert [one.evidence for one in said if "charge" in one.evidence] != []
+    assert all("refund" not in one.evidence for one in said)
+
+
+# ------------------------------------------------------------ routes
+
+
+async def handler(request: Request) -> JSONResponse:
+    return JSONResponse({})
+
+
+@policy("off")
+async def harmless(request: Request) -> JSONResponse:
+    return JSONResponse({})
+
+
+def routes_of(app: object) -> list[str]:
+    return [one.evidence for one in diagnose(app=app) if one.id == "application-route"]
+
+
+def test_routes_that_nothing_guards_in_starlette(boundary: Made) -> None:
+    payments = boundary()
+    routes = [
+        Route("/payments", handler, methods=["POST"]),
+        Route("/search", harmless, methods=["POST"]),
+        Route("/orders", starlette.idempotent(payments)(handler), methods=["POST"]),
+        Route("/orders", handler, methods=["GET"]),
+        Mount("/admin", routes=[Route("/users/{id}", handler, methods=["PATCH"])]),
+    ]
+    app = Starlette(routes=routes)
+    assert routes_of(app) == ["Nothing guards POST /payments, PATCH /admin/users/{id}."]
+    app.add_middleware(starlette.IdempotencyMiddleware, boundary=payments)
+    assert routes_of(app) == []
+
+
+def test_routes_that_nothing_guards_in_flask(boundary: Made) -> None:
+    app = Flask("shop")
+    app.post("/payments")(lambda: "")
+    assert routes_of(app) == ["Nothing guards POST /payments."]
+    flask.Idempotency(app, boundary())
+    assert routes_of(app) == []
+
+
+# ------------------------------------------------------------ the command
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> str:
+    """A store without an index."""
+    url = f"sqlite:///{tmp_path}/broken.db"
+    connect(url)
+    with closing(sqlite3.connect(tmp_path / "broken.db")) as connection:
+        connection.execute("DROP INDEX retrysafe_outbox_lane")
+        connection.commit()
+    return url
+
+
+def test_json_and_exit_codes(broken: str, command: Any) -> None:
+    done = command("doctor", "--store", broken, "--json")
+    assert done.code == 1
+    said = json.loads(done.out)
+    assert said["id"] == "sqlite-indexes"
+    assert said["evidence"] == "Missing: retrysafe_outbox_lane."
+    assert command("doctor", "--store", broken, "--fail-on", "error").code == 0
+    assert command("doctor").code == 2
+    assert "sqlite-indexes: " in command("doctor", "--list").out
+
+
+def test_a_waiver_holds_until_its_day(broken: str, command: Any, tmp_path: Path) -> None:
+    waivers = tmp_path / "waivers.toml"
+
+    def code(until: str, **fields: str) -> int:
+        given = {"id": "sqlite-indexes", "reason": "being rebuilt", **fields}
+        lines = [f'{name} = "{value}"' for name, value in given.items()]
+        waivers.write_text("\n".join(["[[waiver]]", *lines, until]), encoding="utf-8")
+        done: int = command("doctor", "--store", broken, "--waivers", str(waivers)).code
+        return done
+
+    assert code("until = 2999-01-01") == 0
+    assert code("until = 2020-01-01") == 1
+    assert code("until = 2999-01-01", subject="postgresql:*") == 1
+    assert code("") == 2
+    assert code("until = 2999-01-01", reason="") == 2
+    assert code("until = 2999-01-01", id="nonsense") == 2
+
+
+def test_a_process_can_refuse_to_start(tmp_path: Path) -> None:
+    missing = f"sqlite:///{tmp_path}/absent.db"
+    assert "store-unreachable" in [one.id for one in check_at_start(stores=[missing])]
+    with pytest.raises(ConfigurationError, match="store-unreachable"):
+        check_at_start(stores=[missing], refuse=True)
+
+
+# ------------------------------------------------------------ the registry
+
+
+def test_every_check_has_an_id_of_its_own_and_a_page() -> None:
+    seen = [check for _, found in registry.groups() for check in found]
+    assert len({check.id for check in seen}) == len(seen)
+    for check in seen:
+        assert (ROOT / "docs" / check.page).exists(), check.id
+        assert check.asks.endswith("?"), check.id
