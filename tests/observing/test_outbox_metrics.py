@@ -11,6 +11,7 @@ from retrysafe.messaging import Message, Outbox
 from retrysafe.messaging.brokers.memory.publisher import MemoryPublisher
 from retrysafe.messaging.relay.operator import OutboxOperator
 from retrysafe.messaging.relay.relay import Relay
+from retrysafe.protocol.events import Event
 from tests.observing.telemetry import Telemetry
 
 
@@ -27,3 +28,9 @@ def test_an_outbox_has_the_names_of_the_literature(tmp_path: Path, telemetry: Te
     assert "outbox.messages.processed" not in waiting
     Relay(url, MemoryPublisher(), observers=[telemetry.observer]).run_once()
     assert telemetry.total("outbox.messages.processed") == telemetry.total("retrysafe.outbox.published") == 3
+
+
+def test_a_wave_counts_for_all_its_messages(telemetry: Telemetry) -> None:
+    fields = {"messages": 3, "lag": 0.1, "seconds": 0.1}
+    telemetry.observer(Event("relayed", "retrysafe.outbox", "", "", "", fields))
+    assert telemetry.total("outbox.messages.processed") == 3
