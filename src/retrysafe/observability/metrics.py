@@ -257,6 +257,13 @@ COUNTERS = (
     ),
     Counter("idempotency.cache.hits", "{hit}", "The literature's name for replays.", ANSWERS),
     Counter("idempotency.cache.misses", "{miss}", "The literature's name for claims that ran.", BEGINNINGS),
+    Counter(
+        "outbox.messages.processed",
+        "{message}",
+        "The literature's name for messages that left.",
+        ("relayed",),
+        amount="messages",
+    ),
 )
 
 GAUGES = (
@@ -273,6 +280,7 @@ GAUGES = (
     Gauge("retrysafe.outbox.oldest_due", "s", "Age of the oldest that is due: alarm on it.", "backlog", "oldest_due"),
     Gauge("retrysafe.outbox.dead", "{message}", "Dead letters.", "backlog", "dead"),
     Gauge("retrysafe.outbox.relays", "{relay}", "Relays that are there.", "backlog", "relays"),
+    Gauge("outbox.queue.depth", "{message}", "The literature's name for the outbox's depth.", "backlog", "messages"),
 )
 
 STORE_DURATION = Measure(
