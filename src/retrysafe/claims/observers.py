@@ -140,6 +140,14 @@ EVENTS: dict[str, EventSpec] = {
         "a queue, stream or endpoint takes nothing: its messages wait, spend no attempt, and one at a time is a probe",
         ("destination", "error", "pause"),
     ),
+    "log_unavailable": EventSpec(
+        WARNING, "a relay cannot read PostgreSQL's log: it asks the table, and tries again", ("slot", "error")
+    ),
+    "slot_created": EventSpec(
+        WARNING,
+        "a relay has made a replication slot that was missing or lost: what the log no longer has is in the table",
+        ("slot", "reason"),
+    ),
     "destination_recovered": EventSpec(
         INFO, "a queue, stream or endpoint that took nothing takes messages again", ("destination",)
     ),

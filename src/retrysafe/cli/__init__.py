@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import retrysafe
 from retrysafe.cli import (
+    cdc,
     conformance,
     console,
     demo,
@@ -27,6 +28,7 @@ from retrysafe.cli import (
 from retrysafe.errors import RetrysafeError
 
 VERBS = (
+    cdc,
     conformance,
     console,
     demo,
