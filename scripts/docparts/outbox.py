@@ -21,6 +21,7 @@ from retrysafe.messaging.brokers.rabbitmq import topology as topology
 from retrysafe.messaging.brokers.redis_streams import consumer as from_redis
 from retrysafe.messaging.brokers.redis_streams import publisher as to_redis
 from retrysafe.messaging.brokers.sqlite import broker as sqlite
+from retrysafe.messaging.cdc import Slot, SlotStatus
 from retrysafe.messaging.inbox.inbox import Options
 
 NAMES = (
@@ -79,7 +80,8 @@ PUBLISHERS = (
 
 def names() -> str:
     """Every public name but the publishers."""
-    return "\n".join(reference(name, getattr(messaging, name)) for name in NAMES)
+    found = [reference(name, getattr(messaging, name)) for name in NAMES]
+    return "\n".join([*found, *(reference(kind.__name__, kind) for kind in (Slot, SlotStatus))])
 
 
 def publishers() -> str:

@@ -149,6 +149,14 @@ EVENTS: dict[str, EventSpec] = {
         ("destination", "error", "pause"),
     ),
     "destination_recovered": EventSpec(INFO, "a queue, stream or endpoint accepts messages again", ("destination",)),
+    "log_unavailable": EventSpec(
+        WARNING, "a relay cannot read PostgreSQL's log: it asks the table, and tries again", ("slot", "error")
+    ),
+    "slot_created": EventSpec(
+        WARNING,
+        "a relay has made a replication slot that was missing or lost: what the log no longer has is in the table",
+        ("slot", "reason"),
+    ),
     "parked": EventSpec(
         ERROR, "a message was given up, and its lane waits for a person", ("topic", "attempts", "error")
     ),

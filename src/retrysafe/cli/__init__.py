@@ -12,6 +12,7 @@ import retrysafe
 from retrysafe.backends.commands import PROGRAM
 from retrysafe.cli import (
     audit,
+    cdc,
     conformance,
     console,
     demo,
@@ -33,6 +34,7 @@ from retrysafe.errors import RetrysafeError
 
 VERBS = (
     audit,
+    cdc,
     conformance,
     console,
     demo,

@@ -21,6 +21,7 @@ from retrysafe.cli.opening import add_store, loaded, store_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers import registry
 from retrysafe.messaging.brokers.spec import Option
+from retrysafe.messaging.cdc.slot import SLOT, Slot
 from retrysafe.messaging.relay.relay import Relay, Relayed
 from retrysafe.observability.json_logs import JsonFormatter
 
@@ -117,6 +118,15 @@ def add_to(verbs: Any) -> None:
         help="publish what Outbox(notify=True) writes elsewhere without polling delay: a PostgreSQL URL, "
         "by default that of --store",
     )
+    parser.add_argument(
+        "--cdc",
+        metavar="URL",
+        nargs="?",
+        const="",
+        help="read what is new from PostgreSQL's log: the URL of the server, by default that of --store "
+        "(see retrysafe cdc)",
+    )
+    parser.add_argument("--slot", metavar="NAME", default=SLOT, help=f"with --cdc: the replication slot ({SLOT})")
     parser.add_argument("--once", action="store_true", help="exit when no message is due")
     parser.set_defaults(run=run)
 
@@ -144,6 +154,7 @@ def run(options: argparse.Namespace) -> int:
         publish_timeout=options.publish_timeout,
         stalled_after=options.stalled_after,
         listen=store if options.listen == "" else options.listen,
+        cdc=None if options.cdc is None else Slot(options.cdc or store, name=options.slot),
     )
     if inspect.iscoroutinefunction(publisher.publish):
         done = asyncio.run(_arelay(relay, publisher, once=options.once))

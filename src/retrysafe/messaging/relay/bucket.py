@@ -162,6 +162,10 @@ class Sum:
 # ---------------------------------------------------------------- held by a transaction
 
 
+Taking = Callable[[], Steps[list[Queued] | None]]
+"""Begins a transaction, holds what is to be held, and returns what is to leave."""
+
+
 def _take(setting: Setting, number: int) -> Steps[list[Queued] | None]:
     walk = setting.walks.of(number)
     reading = setting.low.mark, walk, setting.silence, setting.dispatch.shut()
@@ -211,6 +215,15 @@ async def adrain(setting: Setting, client: AsyncClient, number: int) -> Sum:
     """`drain` for async code."""
     if setting.leases is not None:
         return await _adrain_leased(setting, setting.leases, client, number)
+    return await adrain_taken(setting, client, number, lambda: _take(setting, number))
+
+
+LOGGED = -1
+"""Stands for a number where a batch has messages of several buckets, as they are read from a log."""
+
+
+async def adrain_taken(setting: Setting, client: AsyncClient, number: int, taking: Taking) -> Sum:
+    """Publish what ``taking`` returns, in the transaction that it begins; return what became of it."""
     from asyncio import CancelledError
 
     noted: list[Queued] = []
@@ -219,7 +232,8 @@ async def adrain(setting: Setting, client: AsyncClient, number: int) -> Sum:
             if setting.turn is not None and setting.probation.notes(number):
                 await turn.enter_async_context(setting.turn)
             async with client.transaction() as opened:
-                return await _adrain_held(setting, client, opened.execute, number, noted, turn)
+                found = await arun(taking(), opened.execute)
+                return await _adrain_held(setting, client, opened.execute, number, found or [], noted, turn)
     except (Exception, CancelledError):
         if noted:
             with suppress(RetrysafeError):
@@ -232,11 +246,11 @@ async def _adrain_held(
     client: AsyncClient,
     execute: AsyncExecutor,
     number: int,
+    found: list[Queued],
     noted: list[Queued],
     turn: AsyncExitStack,
 ) -> Sum:
     total = Sum()
-    found = await arun(_take(setting, number), execute)
     if not found:
         return total
     setting.took(found)

@@ -32,6 +32,10 @@ When it looks
     `Presence` writes at intervals that this relay is alive, reports the backlog when it is this relay's turn, and
     reports relays that stopped without a farewell.
 
+With ``cdc=``
+    What was committed is read from PostgreSQL's log as soon as it is there (`retrysafe.messaging.cdc.following`), and
+    drained like a batch of several buckets, for whose locks it waits. A round every second finds what is left.
+
 An unavailable store or broker ends `run_once` with an exception. `run_forever` reports it, pauses and goes on.
 """
 
@@ -40,23 +44,29 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
+from retrysafe.backends.sql.outbox_log import SqlOutboxLog
+from retrysafe.backends.sql.postgresql import PostgresqlStore
 from retrysafe.boundary import Boundary
 from retrysafe.claims.cancellation import is_failure
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.brokers.base import AsyncPublisher, Publisher
+from retrysafe.messaging.cdc.batches import LoggedMessage, take
+from retrysafe.messaging.cdc.following import Log
+from retrysafe.messaging.cdc.slot import Slot
 from retrysafe.messaging.errors import BrokerUnavailable
 from retrysafe.messaging.notifications import woken
 from retrysafe.messaging.outbox import outbox_of
-from retrysafe.messaging.relay.bucket import Probation, Setting, Sum, adrain, drain
+from retrysafe.messaging.relay.bucket import LOGGED, Probation, Setting, Sum, adrain, adrain_taken, drain
 from retrysafe.messaging.relay.dispatch import Dispatch
 from retrysafe.messaging.relay.listener import address, alistening, arefuse_pooler, listening, refuse_pooler
 from retrysafe.messaging.relay.low_water import LowWater
@@ -66,6 +76,7 @@ from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.client import AsyncClient, Client
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
+from retrysafe.protocol.messages import Queued
 from retrysafe.protocol.outbox_walk import Walks, most
 from retrysafe.protocol.publish_policy import OnDead, Rules
 from retrysafe.protocol.records import Duration
@@ -128,6 +139,8 @@ class Relay:
         listen: the URL of the PostgreSQL server, for a separate connection that is notified when an
             ``Outbox(notify=True)`` of another process has written. A pooler in transaction mode cannot be used. Needs
             psycopg.
+        cdc: read new messages from PostgreSQL's log, by this slot, instead of asking the table for them at intervals.
+            On event loops, and with transactions.
         observers: receive the relay's events; by default a `LoggingObserver`.
     """
 
@@ -150,6 +163,7 @@ class Relay:
         publish_timeout: Duration = "1m",
         stalled_after: Duration = "1m",
         listen: str | None = None,
+        cdc: Slot | None = None,
         observers: Iterable[Observer] | None = None,
     ) -> None:
         if (
@@ -171,6 +185,8 @@ class Relay:
             raise ConfigurationError(
                 'hold="transaction" would keep every writer of a SQLite file waiting for the broker: use "lease".'
             )
+        if cdc is not None and (hold != "transaction" or not isinstance(sql, PostgresqlStore)):
+            raise ConfigurationError('cdc= reads the log of a PostgreSQL store, with hold="transaction".')
         observing = (LoggingObserver(),) if observers is None else tuple(observers)
         self._leases = store if hold == "lease" else None
         self._lease = seconds_of(lease, "lease")
@@ -186,6 +202,7 @@ class Relay:
             *(cast("TransactionalStore", sql), outbox, None, rules, bounds, keep_published, self._low, self._walks),
             *(timeout, self._dispatch, Probation()),
         )
+        self._log = None if cdc is None else Log(cdc, self._reporter.emit)
         self._presence = Presence(outbox, self._reporter, hold, seconds_of(stalled_after, "stalled_after"))
         self._polls = Polls()
         self._stop_signal = StopSignal()
@@ -292,6 +309,8 @@ class Relay:
     # ------------------------------------------------------------ connections
 
     def _opened(self) -> Client:
+        if self._log is not None:
+            raise ConfigurationError("cdc= is for event loops: relay with arun_forever or async with.")
         if iscoroutinefunction(self._publisher.publish):
             raise ConfigurationError(
                 "publisher= is for async code: relay with arun_once, arun_forever or async with, or give the "
@@ -307,6 +326,8 @@ class Relay:
                 "twin. Nothing was published."
             )
         await arefuse_pooler(self._listen)
+        if self._log is not None:
+            await self._log.check()
         return self._backend.aanother()
 
     @contextmanager
@@ -375,12 +396,33 @@ class Relay:
             while not self._stop_signal.rung:
                 try:
                     await self._backend.acheck(client)
+                    if self._log is not None and self._log.is_due():
+                        await self._follow(self._log, setting, client)
                     rest = self._rest(found=await self._around(setting, client, Sum()))
                 except BaseException as error:
                     if not is_failure(error):
                         raise
                     rest = self._failed(error)
                 self._woken(nudged=await self._stop_signal.await_for(rest))
+
+    async def _follow(self, log: Log, setting: Setting, client: AsyncClient) -> None:
+        """Publish from the log, with a round now and then, until it cannot be read or the relay is to stop."""
+        asks = SqlOutboxLog(cast("PostgresqlStore", setting.store))
+
+        async def publish(batch: Sequence[LoggedMessage]) -> bool:
+            shown: list[Queued] | None = []
+
+            def taking() -> Steps[list[Queued] | None]:
+                nonlocal shown
+                shut = setting.dispatch.shut()
+                shown = yield from take(setting.store, setting.outbox, asks, batch, setting.silence, shut)
+                return shown
+
+            began = time.monotonic()
+            self._report(await adrain_taken(setting, client, LOGGED, taking), began, Sum())
+            return shown is not None
+
+        await log.follow(publish, partial(self._around, setting, client, Sum()), self._stop_signal, setting.batch)
 
     def stop(self) -> None:
         """Stop after the current batch. Safe to call from a signal handler."""

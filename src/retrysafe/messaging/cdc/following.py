@@ -1,0 +1,104 @@
+"""Following the log: publish what it says is new, and let the server forget what has left.
+
+A message has left when the broker has confirmed it and the table has it no more, or when the table knows that it waits:
+then a round of the relay publishes it, like one of any other relay. So every message that has not left is in the table,
+whatever becomes of the slot: what was committed before a slot was made, or is in a log that was lost, rounds find
+there. Positions in the log and numbers of messages are never compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from retrysafe.messaging.cdc.batches import LoggedMessage
+from retrysafe.messaging.cdc.slot import LogUnavailable, Slot, SlotInUse
+from retrysafe.messaging.cdc.stream import LogGone, Stream, opened
+from retrysafe.messaging.relay.poll_schedule import Polls
+from retrysafe.protocol.outbox_walk import Most
+from retrysafe.stop_signal import StopSignal
+
+EVERY = 1.0
+"""Seconds between two rounds over the table, for what the log does not say: that a message has waited long enough."""
+TURN = 1.0
+"""Seconds after which a relay looks whether the one that reads the log has gone."""
+AGAIN = 5.0
+"""Seconds after which a log that could not be read is tried again."""
+
+Publish = Callable[[Sequence[LoggedMessage]], Awaitable[bool]]
+"""Publishes messages, and writes down what became of them; False: the table does not show them yet."""
+Emit = Callable[..., None]
+
+
+class Log:
+    """The log as one relay reads it: the slot, and when to try again."""
+
+    def __init__(self, slot: Slot, emit: Emit, clock: Callable[[], float] = time.monotonic) -> None:
+        self._slot, self._emit, self._clock = slot, emit, clock
+        self._next = 0.0
+
+    async def check(self) -> None:
+        """See `Slot.check`."""
+        await asyncio.to_thread(self._slot.check)
+
+    def is_due(self) -> bool:
+        """Whether it is time to read the log; else the table is asked."""
+        return self._clock() >= self._next
+
+    async def follow(
+        self, publish: Publish, work_round: Callable[[], Awaitable[bool]], stop: StopSignal, most: Most
+    ) -> None:
+        """Publish what the log says, and every second what a round over the table finds, until ``stop`` is rung.
+
+        Makes the slot if it is missing or lost. Returns early while another relay reads from it, and when the log
+        cannot be read, which is reported: the table is to be asked until `is_due`.
+        """
+        try:
+            made = await asyncio.to_thread(self._slot.create)
+            if made:
+                self._emit("slot_created", slot=self._slot.name, reason=made)
+            stream = await asyncio.to_thread(opened, self._slot)
+            try:
+                async with stream.beating():
+                    await _follow(stream, publish, work_round, stop, most)
+            finally:
+                await asyncio.to_thread(stream.close)
+        except SlotInUse:
+            self._next = self._clock() + TURN
+        except LogUnavailable as error:
+            self._next = self._clock() + AGAIN
+            self._emit("log_unavailable", slot=self._slot.name, error=str(error))
+            if isinstance(error, LogGone):
+                await asyncio.to_thread(self._slot.discard)
+
+
+async def _follow(
+    stream: Stream, publish: Publish, work_round: Callable[[], Awaitable[bool]], stop: StopSignal, most: Most
+) -> None:
+    next_round, found = 0.0, True
+    while not stop.rung:
+        batch = stream.read(most)
+        if batch.messages and not await _published(batch.messages, publish, stop):
+            return
+        stream.confirm(batch.end)
+        if time.monotonic() >= next_round or (found and not batch.messages):
+            found = await work_round()
+            next_round = time.monotonic() + EVERY
+        elif not batch.messages:
+            await stream.wait(stop, next_round - time.monotonic())
+
+
+async def _published(messages: Sequence[LoggedMessage], publish: Publish, stop: StopSignal) -> bool:
+    """Publish as soon as the table shows the messages: a commit is in the log a moment before it can be seen.
+
+    With a synchronous replica that moment lasts until that has it. False when the relay is stopped meanwhile.
+    """
+    polls = Polls()
+    while not await publish(messages):
+        polls, rest = polls.empty(random.random())
+        await stop.await_for(rest)
+        if stop.rung:
+            return False
+    return True

@@ -1,0 +1,196 @@
+"""A replication slot: how far one reader of PostgreSQL's log is, and the log that is kept for it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from retrysafe.backends.sql.outbox import TABLE
+from retrysafe.errors import ConfigurationError, RetrysafeError
+from retrysafe.messaging.relay.listener import CONNECT, address
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.records import Duration
+
+SLOT = TABLE
+"""What slot and publication are called, unless they are given names."""
+PLUGIN = "pgoutput"
+_DROP = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s"
+_PATIENCE = "5s"
+"""How long a slot may take to be made: PostgreSQL waits for the end of all transactions that write."""
+
+
+class LogUnavailable(RetrysafeError):
+    """The log cannot be read now: the relay asks the table meanwhile."""
+
+
+class SlotInUse(LogUnavailable):
+    """Another relay reads from the slot."""
+
+
+class SlotStatus(NamedTuple):
+    """How a slot stands.
+
+    exists: whether there is one.
+    active: whether a relay reads from it.
+    state: PostgreSQL's ``wal_status``: "reserved" and "extended" are well, "unreserved" is about to become "lost",
+        and what is lost cannot be read from any more.
+    lag_bytes: of the log, behind what was read and is confirmed.
+    lag_seconds: since the oldest message was written that is still in the outbox.
+    kept_bytes: of the log, which are on the disk for the slot.
+    limit_bytes: how many these may become (``max_slot_wal_keep_size``); None: the disk may be filled.
+    """
+
+    exists: bool
+    active: bool
+    state: str
+    lag_bytes: int
+    lag_seconds: float
+    kept_bytes: int
+    limit_bytes: int | None
+
+    @property
+    def problems(self) -> list[str]:
+        """What a person should look after."""
+        found = []
+        if not self.exists:
+            return ["the slot does not exist: a relay with cdc= makes it, or retrysafe cdc create"]
+        if not self.active:
+            found.append("no relay reads from the slot, and the log is kept for it: start one, or retrysafe cdc drop")
+        if self.state in ("unreserved", "lost"):
+            found.append(f"the slot is {self.state}: a relay makes it anew, and reads the table meanwhile")
+        if self.limit_bytes is None:
+            found.append("max_slot_wal_keep_size is not set: a slot that nobody reads from fills the disk")
+        return found
+
+
+class Slot:
+    """Where a relay reads the outbox from PostgreSQL's log: ``Relay(store, publisher, cdc=Slot(url))``.
+
+    Arguments:
+        url: of the PostgreSQL server with the outbox, not of a pooler; its user has the attribute REPLICATION, and owns
+            the outbox or finds the publication made. Needs psycopg.
+        name: of the slot, lower-case letters, digits and underscores. Slots belong to the whole server: take another
+            name for each database.
+        publication: the name of the publication of the outbox's new rows.
+        heartbeat: how often the server is told how far the relay is, while there is nothing to publish too, so that it
+            keeps no log for an idle database; a server that says nothing six times as long is taken for gone.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = SLOT,
+        publication: str = SLOT,
+        heartbeat: Duration = "10s",
+    ) -> None:
+        if not name or not set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_") or len(name) > 63:
+            raise ConfigurationError("name= of a slot has 1 to 63 lower-case letters, digits and underscores.")
+        if not publication or '"' in publication or "'" in publication:
+            raise ConfigurationError("publication= is a name without quotes.")
+        self.url = address(url) or ""
+        self.name, self.publication = name, publication
+        self.heartbeat = seconds_of(heartbeat, "heartbeat")
+
+    # ------------------------------------------------------------ for operators
+
+    def create(self) -> str:
+        """Make publication and slot, unless they are there; return why the slot was made: "missing", "lost" or "".
+
+        Raises `ConfigurationError` for a server whose ``wal_level`` is not logical.
+        """
+        with self._connected() as connection:
+            self._check(connection)
+            # The publication comes first: the plugin looks for it in the catalogue of each moment of the log.
+            if not _first(connection, "SELECT 1 FROM pg_publication WHERE pubname = %s", self.publication):
+                table = f"FOR TABLE {TABLE} WITH (publish = 'insert')"
+                connection.execute(f'CREATE PUBLICATION "{self.publication}" {table}')
+            state = _first(connection, "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", self.name)
+            if state and state[0] != "lost":
+                return ""
+            connection.execute(_DROP, (self.name,))
+            connection.execute("SELECT pg_create_logical_replication_slot(%s, %s)", (self.name, PLUGIN))
+            return "lost" if state else "missing"
+
+    def drop(self) -> bool:
+        """Remove slot and publication, as after the last relay that read the log; whether there was a slot.
+
+        Raises `SlotInUse` while a relay reads from it.
+        """
+        from psycopg import errors
+
+        with self._connected() as connection:
+            try:
+                dropped = connection.execute(_DROP, (self.name,)).fetchall()
+            except errors.ObjectInUse as error:
+                raise SlotInUse(f"A relay reads from slot {self.name!r}: stop it first.") from error
+            connection.execute(f'DROP PUBLICATION IF EXISTS "{self.publication}"')
+        return bool(dropped)
+
+    def status(self) -> SlotStatus:
+        """How the slot stands."""
+        with self._connected() as connection:
+            unit = "SELECT setting::bigint << 20 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'"
+            limit = _first(connection, unit)[0]
+            oldest = f"SELECT coalesce(extract(epoch FROM clock_timestamp()) - min(created) / 1e6, 0) FROM {TABLE}"
+            waits = max(float(_first(connection, oldest)[0]), 0.0)
+            sql = (
+                "SELECT active, wal_status, coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn), 0), "
+                "coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0) "
+                "FROM pg_replication_slots WHERE slot_name = %s"
+            )
+            found = _first(connection, sql, self.name)
+        active, state, lag, kept = found or (False, "", 0, 0)
+        bound = None if limit < 0 else int(limit)
+        return SlotStatus(bool(found), bool(active), state or "", int(lag), waits, int(kept), bound)
+
+    # ------------------------------------------------------------ for relays
+
+    def check(self) -> None:
+        """Raise `ConfigurationError` for a server whose ``wal_level`` is not logical, unless it is away."""
+        with suppress(LogUnavailable), self._connected() as connection:
+            self._check(connection)
+
+    def discard(self) -> None:
+        """Remove a slot that cannot be read from any more, unless a relay reads from it."""
+        with suppress(LogUnavailable), self._connected() as connection:
+            connection.execute(_DROP, (self.name,))
+
+    def _check(self, connection: Any) -> None:
+        (level,) = connection.execute("SHOW wal_level").fetchone()
+        if level != "logical":
+            raise ConfigurationError(
+                f"cdc= needs wal_level = logical, and the server has {level!r}: "
+                "ALTER SYSTEM SET wal_level = 'logical', and restart it. Nothing was published."
+            )
+
+    def _connected(self) -> Any:
+        return _Connected(self.url)
+
+
+class _Connected:
+    """A connection of psycopg, whose errors become `LogUnavailable`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __enter__(self) -> Any:
+        import psycopg
+
+        try:
+            self._connection = psycopg.connect(self._url, autocommit=True, connect_timeout=CONNECT)
+            self._connection.execute(f"SET statement_timeout = '{_PATIENCE}'")
+        except psycopg.Error as error:
+            raise LogUnavailable(f"The log cannot be read: {error}") from error
+        return self._connection
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        import psycopg
+
+        self._connection.close()
+        if isinstance(error, psycopg.Error):
+            raise LogUnavailable(f"The log cannot be read: {error}") from error
+
+
+def _first(connection: Any, sql: str, *values: str) -> Any:
+    return connection.execute(sql, values).fetchone()

@@ -1,0 +1,206 @@
+"""A connection to PostgreSQL that streams the log, over libpq as psycopg wraps it; for one event loop.
+
+psycopg 3 has no interface of its own for the replication protocol. Its wrapper of libpq has all that it takes: COPY in
+both directions. psycopg2 has more, and would be a second driver beside the one that reads the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NamedTuple
+
+from retrysafe.backends.sql.outbox import TABLE
+from retrysafe.messaging.cdc.batches import LoggedMessage, message_in
+from retrysafe.messaging.cdc.pgoutput import Begin, Commit, Insert, Keepalive, Relation, parsed, standby_status
+from retrysafe.messaging.cdc.slot import LogUnavailable, Slot, SlotInUse
+from retrysafe.messaging.relay.listener import CONNECT
+from retrysafe.protocol.outbox_walk import Most
+from retrysafe.stop_signal import StopSignal
+
+_SILENT = 6
+"""Heartbeats after which a server that has said nothing is taken for gone."""
+_FAREWELL = 2.0
+"""Seconds in which the server is to end the stream."""
+_IN_USE, _NOT_THERE = b"55006", b"42704"
+
+
+class Batch(NamedTuple):
+    """Messages in the order of the log, and up to where all is in this batch or one before it; 0: nowhere new."""
+
+    messages: list[LoggedMessage]
+    end: int
+
+
+class Stream:
+    """What a slot has, from where it was confirmed on."""
+
+    def __init__(self, slot: Slot, connection: Any) -> None:
+        self._slot, self._connection = slot, connection
+        self._relations: dict[int, Relation] = {}
+        self._xid: int | None = None
+        self._confirmed = 0
+        self._beats: asyncio.Task[None] | None = None
+        self._heard = time.monotonic()
+
+    # ------------------------------------------------------------ reading
+
+    def read(self, most: Most) -> Batch:
+        """What has come, up to so much; a transaction may be in several batches. It waits for nothing.
+
+        Raises `LogUnavailable` when the stream has ended.
+        """
+        messages: list[LoggedMessage] = []
+        end = size = 0
+        if self._beats is not None and self._beats.done():
+            self._beats.result()  # raises why it has ended
+        self._guarded(self._connection.consume_input)
+        while len(messages) < most.messages and size < most.bytes:
+            length, data = self._guarded(self._connection.get_copy_data, 1)
+            if length == 0:
+                self._silent()
+                break
+            if length < 0:
+                raise _reason(self._connection.get_result())
+            self._heard = time.monotonic()
+            change = parsed(bytes(data))
+            if isinstance(change, Insert) and (found := self._message(change)):
+                messages.append(found)
+                size += found.queued.envelope.size
+            else:
+                end = max(end, self._follow(change))
+        return Batch(messages, end)
+
+    def _follow(self, change: Any) -> int:
+        """Note what is no message; return up to where the log is read with it, or 0."""
+        if isinstance(change, Relation):
+            self._relations[change.number] = change
+        elif isinstance(change, Begin):
+            self._xid = change.xid
+        elif isinstance(change, Commit):
+            self._xid = None
+            return change.end
+        elif isinstance(change, Keepalive):
+            if change.reply:
+                self._tell(reply=False)
+            return change.end if self._xid is None else 0
+        return 0
+
+    def _message(self, insert: Insert) -> LoggedMessage | None:
+        relation = self._relations[insert.relation]
+        if relation.table != TABLE or self._xid is None:
+            return None
+        row: Mapping[str, str | None] = dict(zip(relation.columns, insert.values, strict=True))
+        return message_in(self._xid, row)
+
+    async def wait(self, signal: StopSignal, seconds: float) -> None:
+        """Wait until something has come, the relay is to stop, or so long."""
+        loop, socket = asyncio.get_running_loop(), self._connection.socket
+        loop.add_reader(socket, signal.nudge)
+        try:
+            await signal.await_for(seconds)
+        finally:
+            loop.remove_reader(socket)
+
+    # ------------------------------------------------------------ telling
+
+    def confirm(self, end: int) -> None:
+        """Let the server forget what is before ``end``."""
+        if end > self._confirmed:
+            self._confirmed = end
+            self._tell(reply=False)
+
+    @asynccontextmanager
+    async def beating(self) -> AsyncIterator[None]:
+        """Tell the server at intervals how far this side is, also while messages are being published."""
+        self._beats = asyncio.create_task(self._beat(), name="retrysafe-cdc-heartbeat")
+        try:
+            yield
+        finally:
+            self._beats.cancel()
+            await asyncio.wait([self._beats])
+
+    async def _beat(self) -> None:
+        while True:
+            self._tell(reply=True)
+            await asyncio.sleep(self._slot.heartbeat)
+
+    def _silent(self) -> None:
+        """Raise `LogUnavailable` when the server has said nothing for too long."""
+        if time.monotonic() - self._heard > _SILENT * self._slot.heartbeat:
+            raise LogUnavailable("The server that streams the log has said nothing for too long.")
+
+    def _tell(self, *, reply: bool) -> None:
+        told = standby_status(self._confirmed, time.time_ns() // 1000, reply=reply)
+        self._guarded(self._connection.put_copy_data, told)
+        self._guarded(self._connection.flush)
+
+    def _guarded(self, call: Any, *arguments: Any) -> Any:
+        import psycopg
+
+        try:
+            return call(*arguments)
+        except psycopg.Error as error:
+            raise LogUnavailable(f"The stream of the log has ended: {error}") from error
+
+    def close(self) -> None:
+        """End the stream, so that another relay can have the slot, and hang up."""
+        import psycopg
+
+        with suppress(psycopg.Error):
+            self._connection.put_copy_end()
+            self._connection.flush()
+            self._drain(time.monotonic() + _FAREWELL)
+        self._connection.finish()
+
+    def _drain(self, deadline: float) -> None:
+        """Read to the end of the stream: to hang up on what was sent would lose what was told last."""
+        while time.monotonic() < deadline:
+            length, _ = self._connection.get_copy_data(1)
+            if length < 0 and not self._connection.is_busy() and self._connection.get_result() is None:
+                return
+            if length <= 0:
+                select.select([self._connection.socket], [], [], 0.05)
+                self._connection.consume_input()
+
+
+def opened(slot: Slot) -> Stream:
+    """Begin to stream. Raises `SlotInUse`, or `LogUnavailable`; it blocks."""
+    from psycopg import pq
+    from psycopg.conninfo import make_conninfo
+
+    more: dict[str, Any] = {"replication": "database", "connect_timeout": CONNECT, "keepalives_idle": 30}
+    connection = pq.PGconn.connect(make_conninfo(slot.url, **more).encode())
+    try:
+        if connection.status != pq.ConnStatus.OK:
+            raise LogUnavailable(f"The log cannot be read: {connection.get_error_message()}")
+        options = f"proto_version '1', publication_names '\"{slot.publication}\"'"
+        result = connection.exec_(f"START_REPLICATION SLOT {slot.name} LOGICAL 0/0 ({options})".encode())
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            raise _reason(result)
+        connection.nonblocking = 1
+    except BaseException:
+        connection.finish()
+        raise
+    return Stream(slot, connection)
+
+
+class LogGone(LogUnavailable):
+    """The slot cannot be read from any more: it has to be made anew."""
+
+
+def _reason(result: Any) -> LogUnavailable:
+    """Why a stream has ended, or did not begin."""
+    from psycopg import pq
+
+    if result is None or result.status == pq.ExecStatus.COMMAND_OK:
+        return LogUnavailable("The server has ended the stream of the log.")
+    said = bytes(result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+    code = result.error_field(pq.DiagnosticField.SQLSTATE)
+    if code == _IN_USE:
+        return SlotInUse(f"Another relay reads from the slot: {said}")
+    kind = LogGone if code == _NOT_THERE else LogUnavailable
+    return kind(f"The log cannot be read: {said}")

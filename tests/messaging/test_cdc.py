@@ -1,0 +1,573 @@
+"""Relays that read the outbox from PostgreSQL's log, on a server of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, closing
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from retrysafe import ConfigurationError
+from retrysafe.backends.driver import run
+from retrysafe.backends.registry import connect
+from retrysafe.backends.sql.envelopes import ENVELOPE
+from retrysafe.backends.sql.outbox import SqlOutbox
+from retrysafe.backends.sql.outbox_log import SqlOutboxLog, TableLook, Waiting
+from retrysafe.cli import main
+from retrysafe.messaging import Outbox
+from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher, MemoryPublisher
+from retrysafe.messaging.cdc import Slot, stream
+from retrysafe.messaging.cdc.batches import LoggedMessage, leaving, message_in, take
+from retrysafe.messaging.cdc.slot import LogUnavailable, SlotInUse
+from retrysafe.messaging.relay.relay import Relay
+from retrysafe.protocol.events import Event
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
+from tests.faults.helpers import auntil, own_database, unique
+from tests.faults.servers import Cluster, postgresql_programs
+
+
+class LogicalCluster(Cluster):
+    """A PostgreSQL whose log tells of rows."""
+
+    def _command(self) -> list[str]:
+        return [*super()._command(), "-c", "wal_level=logical", "-c", "max_replication_slots=20"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LogicalCluster]:
+    programs = postgresql_programs()
+    if programs is None:
+        pytest.skip("there is no PostgreSQL server to start")
+    with closing(LogicalCluster(programs)) as made:
+        yield made
+
+
+class Broker(AsyncMemoryPublisher):
+    """Takes what ``says`` lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.took: list[Envelope] = []
+        self.away = False
+        self.refuses: set[str | None] = set()
+
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+        return [self._take(one) for one in envelopes]
+
+    def _take(self, envelope: Envelope) -> PublishResult:
+        if self.away:
+            return PublishResult(PublishStatus.UNAVAILABLE, "nobody is there")
+        if envelope.key in self.refuses:
+            return PublishResult(PublishStatus.RETRYABLE, "not this one")
+        self.took.append(envelope)
+        return PublishResult(PublishStatus.ACKED)
+
+    def bodies(self) -> list[int]:
+        return [int(one.payload) for one in self.took]
+
+
+class Place:
+    """A database with an outbox, a slot, and a broker."""
+
+    def __init__(self, server: LogicalCluster, url: str) -> None:
+        self.server, self.url = server, url
+        self.slot = Slot(url, name=unique("slot"), heartbeat="50ms")
+        self.broker = Broker()
+        self.events: list[Event] = []
+        self.outbox = Outbox(url, source="/shop")
+
+    def sql(self, text: str) -> Any:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            found = connection.execute(text.encode())
+            return found.fetchall() if found.description else None
+
+    def write(self, *bodies: int, key: str | None = "A") -> list[Envelope]:
+        """Write messages in one transaction."""
+        with psycopg.connect(self.url) as connection:
+            return [self.outbox.add(connection, "orders", body, key=key) for body in bodies]
+
+    def waiting(self) -> int:
+        return int(self.sql("SELECT count(*) FROM retrysafe_outbox")[0][0])
+
+    def confirmed(self) -> int:
+        found = self.sql(
+            f"SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = '{self.slot.name}'"
+        )
+        return int(found[0][0])
+
+    def written(self) -> int:
+        return int(self.sql("SELECT pg_current_wal_lsn() - '0/0'")[0][0])
+
+    def told(self, name: str) -> list[Any]:
+        return [event.fields for event in self.events if event.name == name]
+
+    def relay(self, broker: Any = None, **options: Any) -> Relay:
+        options = {"cdc": self.slot, "observers": [self.events.append], **options}
+        return Relay(self.url, broker or self.broker, **options)
+
+    @asynccontextmanager
+    async def relaying(self, **options: Any) -> AsyncIterator[Relay]:
+        """A relay that follows the log, and has made its first round."""
+        relay, ended = self.relay(**options), asyncio.Event()
+        around = relay._around
+
+        async def noted(*arguments: Any) -> bool:
+            try:
+                return await around(*arguments)
+            finally:
+                ended.set()
+
+        relay._around = noted  # type: ignore[method-assign]
+        async with relay:
+            await ended.wait()
+            await auntil(self.is_read)
+            yield relay
+
+    def is_read(self) -> bool:
+        return bool(self.sql(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{self.slot.name}' AND active"))
+
+    async def until_took(self, number: int) -> None:
+        await auntil(lambda: len(self.broker.took) >= number)
+        await auntil(lambda: not self.waiting())
+
+
+@pytest.fixture
+def place(server: LogicalCluster) -> Iterator[Place]:
+    with own_database(server.url) as url:
+        made = Place(server, url)
+        yield made
+        made.slot.discard()
+
+
+@pytest.fixture
+def no_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but the log tells of new messages, after the first round."""
+    monkeypatch.setattr("retrysafe.messaging.cdc.following.EVERY", 3600.0)
+
+
+# ---------------------------------------------------------------- the log
+
+
+async def test_what_is_committed_leaves_as_it_was_written_and_what_is_rolled_back_does_not(
+    place: Place, no_rounds: None
+) -> None:
+    async with place.relaying():
+        with psycopg.connect(place.url) as late, psycopg.connect(place.url) as undone:
+            first = place.outbox.add(late, "orders", 1, key="late", sequence=7, headers={"tenant": "Ä"})
+            place.outbox.add(undone, "orders", 2, key="undone")
+            undone.rollback()
+            place.write(3, 4)
+            await auntil(lambda: len(place.broker.took) == 2)
+        binary = place.write(5)
+        await place.until_took(4)
+    assert place.broker.bodies() == [3, 4, 1, 5]  # as they were committed
+    assert place.broker.took[2] == first
+    assert place.broker.took[3] == binary[0]
+    assert place.confirmed() > 0
+
+
+async def test_every_kind_of_value_is_read_from_the_log(place: Place, no_rounds: None) -> None:
+    async with place.relaying():
+        with psycopg.connect(place.url) as tx:
+            written = [
+                place.outbox.add(tx, "orders", bytes(range(256)), key=None, media_type="application/x-bytes"),
+                place.outbox.add(tx, "orders", {"name": "Zoë \\x00"}, key="it's", headers={"a": "b\\c"}),
+                place.outbox.add(tx, "orders", b"", key="empty"),
+                place.outbox.add(tx, "orders", b"x" * 200_000, key="large"),
+            ]
+        await auntil(lambda: len(place.broker.took) == 4)
+    assert {one.id: one for one in place.broker.took} == {one.id: one for one in written}
+
+
+async def test_a_large_transaction_leaves_in_several_batches(place: Place, no_rounds: None) -> None:
+    async with place.relaying(batch=7):
+        place.write(*range(100))
+        await place.until_took(100)
+    assert place.broker.bodies() == [*range(100)]
+
+
+async def test_the_server_may_forget_the_log_when_messages_have_left_and_not_before(place: Place) -> None:
+    async with place.relaying():
+        place.write(1)
+        await place.until_took(1)
+        await auntil(lambda: place.confirmed() >= place.written())
+        place.broker.away = True
+        before = place.written()
+        place.write(2)
+        await auntil(lambda: len(place.told("relay_failed")) >= 2)
+        assert place.confirmed() <= before
+        place.broker.away = False
+        await place.until_took(2)
+        await auntil(lambda: place.confirmed() > before)
+
+
+async def test_a_message_that_waits_keeps_its_lane_and_not_the_log(place: Place) -> None:
+    place.broker.refuses = {"A"}
+    async with place.relaying(backoff_base="1ms", backoff_max="5ms", max_attempts=10_000):
+        place.write(1)
+        end = place.written()
+        await auntil(lambda: place.told("publish_delayed"))
+        place.write(2)
+        place.write(3, key="B")
+        await auntil(lambda: place.broker.bodies() == [3])
+        await auntil(lambda: place.confirmed() >= end)
+        place.broker.refuses = set()
+        await place.until_took(3)
+    assert place.broker.bodies() == [3, 1, 2]
+
+
+async def test_the_log_of_an_idle_database_is_not_kept(place: Place) -> None:
+    """What other databases write is in the same log."""
+    async with place.relaying():
+        with own_database(place.server.url) as other, psycopg.connect(other, autocommit=True) as busy:
+            busy.execute("CREATE TABLE noise AS SELECT generate_series(1, 10000) AS n")
+        end = place.written()
+        await auntil(lambda: place.confirmed() >= end)
+
+
+async def test_what_is_in_the_log_before_it_can_be_seen_is_waited_for(place: Place, no_rounds: None) -> None:
+    """As long as a synchronous replica has not confirmed a commit, nobody sees it, and the log says it all the same."""
+    async with place.relaying():
+        before = place.confirmed()
+        place.server.set(synchronous_standby_names="nobody")
+        try:
+            writer = threading.Thread(target=place.write, args=(1,))
+            writer.start()
+            unseen = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+            await auntil(lambda: place.sql(unseen))
+            await auntil(lambda: place.sql(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{place.slot.name}'"))
+            for _ in range(20):  # as many looks
+                await asyncio.sleep(0.01)
+            assert place.broker.took == []
+            assert place.confirmed() >= before
+        finally:
+            place.server.set(synchronous_standby_names="")
+            writer.join()
+        await place.until_took(1)
+
+
+async def test_what_a_relay_that_polls_has_under_way_is_waited_for(place: Place, no_rounds: None) -> None:
+    async with place.relaying():
+        with psycopg.connect(place.url) as polling:
+            polling.execute("SELECT 1 FROM retrysafe_outbox_buckets FOR UPDATE")
+            place.write(1)
+            waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            await auntil(lambda: place.sql(waits))
+            polling.execute("DELETE FROM retrysafe_outbox")  # it has published
+        end = place.written()
+        await auntil(lambda: place.confirmed() >= end)
+    assert place.broker.took == []
+
+
+def test_what_follows_a_message_that_the_log_does_not_tell_of_stays(place: Place) -> None:
+    place.write(1)
+    place.write(2)
+    columns = ("id", "lane", "created", *ENVELOPE)
+    texts = ", ".join(f"CAST({name} AS text)" for name in columns)
+    rows = place.sql(f"SELECT {texts} FROM retrysafe_outbox AS o ORDER BY o.id")
+    batch = [message_in(1, dict(zip(columns, row, strict=True))) for row in rows]
+    backend = connect(place.url)
+    store: Any = backend.store
+    for logged, bodies in ((batch[1:], []), (batch, [b"1", b"2"])):
+        with backend.client().transaction() as opened:
+            taking = take(store, SqlOutbox(store), SqlOutboxLog(store), logged, 5.0, ())
+            found = run(taking, opened.execute)
+        assert found is not None
+        assert [queued.envelope.payload for queued in found] == bodies
+
+
+# ---------------------------------------------------------------- crashes
+
+
+class Crash(BaseException):
+    """The end of the process, as far as the servers can tell."""
+
+
+class Crashes:
+    """Ends a relay at the n-th message of the protocol, before or after it is read or written."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.at = self.seen = 0
+        for name in ("parsed", "standby_status"):
+            monkeypatch.setattr(stream, name, self._counting(getattr(stream, name)))
+
+    def _counting(self, call: Any) -> Any:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self.seen += 1
+            if self.seen == self.at:
+                raise Crash
+            return call(*arguments, **options)
+
+        return counted
+
+
+async def test_a_crash_at_any_message_of_the_protocol_loses_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashes, wrote = Crashes(monkeypatch), 0
+    place.slot.create()
+    for at in range(1, 25):
+        crashes.at, crashes.seen = at, 0
+        running = asyncio.create_task(place.relay(max_crashes=1000).arun_forever())
+        place.write(wrote, wrote + 1)
+        place.write(wrote + 2, key="B")
+        wrote += 3
+        with pytest.raises(Crash):
+            async with asyncio.timeout(60):
+                await running
+    crashes.at = 0
+    async with place.relaying():
+        await auntil(lambda: not place.waiting())
+    for key in ("A", "B"):
+        assert [n for n in place.broker.bodies() if (n % 3 == 2) == (key == "B")] == [
+            n for n in range(wrote) if (n % 3 == 2) == (key == "B")
+        ]
+
+
+async def test_what_was_published_and_not_written_down_leaves_again_under_its_id(place: Place) -> None:
+    class Dies(Broker):
+        async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+            await super().publish(envelopes)
+            raise Crash
+
+    dying = Dies()
+    place.slot.create()
+    written = place.write(1)
+    with pytest.raises(Crash):
+        await place.relay(dying).arun_forever()
+    async with place.relaying():
+        await place.until_took(1)
+    assert dying.took == place.broker.took == written
+
+
+async def test_a_server_that_is_killed_is_read_again(server: LogicalCluster) -> None:
+    with closing(connect(server.url)) as backend:
+        backend.migrate()
+    place = Place(server, server.url)
+    async with place.relaying():
+        place.write(1)
+        await place.until_took(1)
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.start)
+        place.write(2)
+        await place.until_took(2)
+        await auntil(place.is_read)
+    place.slot.drop()
+    assert place.broker.bodies() == [1, 2]
+    assert place.told("log_unavailable")
+
+
+# ---------------------------------------------------------------- switching over
+
+
+async def test_relays_are_switched_over_in_both_directions_under_load(place: Place) -> None:
+    stop, wrote = threading.Event(), count()
+
+    def write() -> None:
+        while not stop.is_set():
+            body = next(wrote)
+            place.write(body, key=f"key {body % 5}")
+
+    writer = threading.Thread(target=write)
+    polling: dict[str, Any] = {"cdc": None}
+    writer.start()
+    try:
+        async with place.relay(**polling):
+            await auntil(lambda: len(place.broker.took) > 30)
+            following = place.relay()
+            await following.__aenter__()
+            await auntil(lambda: len(place.broker.took) > 60)
+        await auntil(place.is_read)
+        await auntil(lambda: len(place.broker.took) > 120)
+        async with place.relay(**polling):
+            await following.__aexit__()
+            await asyncio.to_thread(place.slot.drop)
+            seen = len(place.broker.took)
+            await auntil(lambda: len(place.broker.took) > seen + 30)
+            stop.set()
+            await asyncio.to_thread(writer.join)
+            await auntil(lambda: not place.waiting())
+    finally:
+        stop.set()
+        writer.join()
+    bodies, total = place.broker.bodies(), next(wrote)
+    assert sorted(bodies) == [*range(total)]
+    for key in range(5):
+        assert [body for body in bodies if body % 5 == key] == [*range(key, total, 5)]
+
+
+async def test_another_relay_takes_over_when_the_one_that_reads_has_gone(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retrysafe.messaging.cdc.following.TURN", 0.05)
+    standby = Place(place.server, place.url)
+    standby.slot = place.slot
+    async with place.relaying():
+        following = standby.relay()
+        running = asyncio.create_task(following.arun_forever())
+        await auntil(lambda: standby.sql("SELECT 1 FROM retrysafe_outbox_relays OFFSET 1"))  # both say so
+        with pytest.raises(SlotInUse):
+            await asyncio.to_thread(place.slot.drop)
+    await auntil(place.is_read)
+    place.write(1)
+    await auntil(lambda: standby.broker.bodies() == [1])
+    following.stop()
+    await running
+    assert standby.told("log_unavailable") == []
+
+
+# ---------------------------------------------------------------- slots that are lost
+
+
+async def test_a_slot_that_was_dropped_is_made_anew_and_what_its_log_had_is_in_the_table(place: Place) -> None:
+    place.slot.create()
+    place.write(1)
+    place.slot.discard()
+    place.write(2)
+    async with place.relaying():
+        await place.until_took(2)
+        place.write(3)
+        await place.until_took(3)
+    assert place.broker.bodies() == [1, 2, 3]
+    assert place.told("slot_created") == [{"slot": place.slot.name, "reason": "missing"}]
+
+
+async def test_a_slot_whose_log_the_server_has_removed_is_made_anew(place: Place) -> None:
+    place.slot.create()
+    place.write(1)
+    place.server.set(max_slot_wal_keep_size="1MB")
+    try:
+        for _ in range(3):
+            place.sql("SELECT pg_switch_wal()")
+            place.sql("CREATE TABLE noise AS SELECT 1")
+            place.sql("DROP TABLE noise")
+        place.sql("CHECKPOINT")
+        found = place.slot.status()
+        assert (found.state, found.limit_bytes) == ("lost", 1 << 20)
+        assert any("lost" in problem for problem in found.problems)
+        async with place.relaying():
+            await place.until_took(1)
+            place.write(2)
+            await place.until_took(2)
+            assert place.slot.status().problems == []
+    finally:
+        place.server.set(max_slot_wal_keep_size="-1")
+    assert place.broker.bodies() == [1, 2]
+    assert place.told("slot_created") == [{"slot": place.slot.name, "reason": "lost"}]
+
+
+async def test_a_publication_that_was_dropped_is_made_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrysafe.messaging.cdc.following.AGAIN", 0.05)
+    async with place.relaying():
+        place.sql("DROP PUBLICATION retrysafe_outbox")
+        place.write(1)
+        await place.until_took(1)
+        publication = "SELECT 1 FROM pg_publication WHERE pubname = 'retrysafe_outbox'"
+        await auntil(lambda: place.sql(publication) and place.is_read())
+        place.write(2)
+        await place.until_took(2)
+
+
+# ---------------------------------------------------------------- operators
+
+
+def test_a_slot_is_made_and_dropped_once(place: Place) -> None:
+    assert [place.slot.create(), place.slot.create()] == ["missing", ""]
+    found = place.slot.status()
+    assert (found.exists, found.active, found.state, found.limit_bytes) == (True, False, "reserved", None)
+    assert len(found.problems) == 2
+    place.write(1)
+    assert place.slot.status().lag_bytes > found.lag_bytes
+    assert 0 < place.slot.status().lag_seconds < 60
+    assert [place.slot.drop(), place.slot.drop()] == [True, False]
+    assert not place.slot.status().exists
+    assert place.slot.status().problems[0].startswith("the slot does not exist")
+
+
+async def test_a_relay_that_cannot_read_the_log_says_so_before_it_begins(place: Place, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="hold="):
+        place.relay(hold="lease")
+    with pytest.raises(ConfigurationError, match="PostgreSQL store"):
+        Relay(f"sqlite:///{tmp_path}/outbox.db", place.broker, cdc=place.slot)
+    with pytest.raises(ConfigurationError, match="event loops"):
+        place.relay(MemoryPublisher()).run_forever()
+    for wrong in ({"name": "No"}, {"name": ""}, {"publication": 'a"b'}):
+        with pytest.raises(ConfigurationError):
+            Slot(place.url, **wrong)
+
+
+async def test_a_server_that_logs_no_rows_is_refused(postgresql: str) -> None:
+    with psycopg.connect(postgresql) as connection:
+        if connection.execute("SHOW wal_level").fetchone() == ("logical",):
+            pytest.skip("this server logs rows")
+    with pytest.raises(ConfigurationError, match="wal_level = logical"):
+        await Relay(postgresql, Broker(), cdc=Slot(postgresql)).arun_forever()
+
+
+def test_the_commands(server: LogicalCluster, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(verb: str, *more: str) -> tuple[int, str]:
+        code = main(["cdc", verb, "--store", place.url, "--slot", place.slot.name, *more])
+        return code, capsys.readouterr().out
+
+    name = place.slot.name
+    assert said("status")[0] == 1
+    assert said("create") == (0, f"the slot {name} was made\n")
+    assert said("create") == (1, f"the slot {name} is there\n")
+    code, status = said("status")
+    assert code == 1
+    assert f"{name}: reserved, read by no relay\nbehind by " in status
+    assert "! max_slot_wal_keep_size is not set" in status
+    assert json.loads(said("status", "--json")[1])["limit_bytes"] is None
+    assert said("drop") == (0, f"the slot {name} was removed\n")
+    assert said("drop", "--json") == (1, f'{{"slot": "{name}", "dropped": false}}\n')
+
+
+def test_a_server_that_is_away_is_no_fault_of_the_slot() -> None:
+    slot = Slot("postgresql://127.0.0.1:1/nowhere")
+    slot.check()
+    with pytest.raises(LogUnavailable):
+        slot.create()
+
+
+# ---------------------------------------------------------------- what leaves, without a server
+
+
+def test_a_snapshot_tells_which_transactions_it_shows() -> None:
+    wrapped = 3 << 32
+    look = TableLook({}, 0, f"{wrapped + 5}:{wrapped + 9}:{wrapped + 5},{wrapped + 7}")
+    assert [xid for xid in range(3, 12) if look.shows(xid)] == [3, 4, 6, 8]
+    assert look.shows((1 << 32) - 1)  # before the numbers began anew
+
+
+def logged(number: int, lane: int) -> LoggedMessage:
+    row = {
+        "id": str(number),
+        "lane": str(lane),
+        "created": "1",
+        "message_id": f"m{number}",
+        "topic": "t",
+        "message_key": "k",
+        "message_type": "t.v1",
+        "source": "/s",
+        "sequence": None,
+        "headers": "{}",
+        "payload": "\\x00ff",
+        "media_type": "x/y",
+    }
+    return message_in(1, row)
+
+
+def test_a_lane_stops_at_what_waits_and_what_has_left_is_passed_by() -> None:
+    batch = [logged(5, 1), logged(2, 2), logged(4, 1), logged(3, 2), logged(6, 3), logged(7, 3)]
+    there = {number: Waiting(f"m{number}", True, 0, 0, False) for number in (2, 3, 4, 5, 7)}
+    there[2] = there[2]._replace(free=False)
+    there[7] = there[7]._replace(message_id="of another table")
+    assert [queued.id for queued in leaving(batch, TableLook(there, 9, "1:2:"))] == [4, 5]
+    assert batch[0].queued.envelope.payload == b"\0\xff"
