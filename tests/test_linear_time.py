@@ -41,12 +41,14 @@ OURS = {
     "backends/urls.py: _SECRET": "reads addresses of an operator's configuration",
     "claims/decorator.py: findall": "reads the name of a parameter in a program",
     "backends/sql/mysql.py: findall": "reads the version of the database",
+    "scan/symbols.py: _TOKEN": "reads the patterns of our catalogue",
     "testing/crashing/exploring.py: findall": "reads labels of ours",
     "testing/crashing/instruments.py: _VOLATILE": "reads labels of ours",
 }
 """Expressions that are ambiguous when a text is searched; no peer chooses what they read."""
 LINEAR = {
     "messaging/error_kinds.py: _VARYING": "each part begins at the beginning of a word, or matches at the first digit",
+    "scan/effects.py: _ADDED": "it begins at the beginning of a word, and every repetition is possessive",
 }
 """Expressions that are taken for ambiguous, because the analysis does not look at what stands around a match."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -43,5 +42,7 @@ def declaration_of(
 
 
 def first_line(function: Any) -> str:
-    """The first line of a docstring, or nothing."""
-    return (inspect.getdoc(function) or "").partition("\n")[0] if inspect.isroutine(function) else ""
+    """The first line of a function's docstring, or nothing."""
+    is_named = hasattr(function, "__name__") and not isinstance(function, type)
+    text = (function.__doc__ if is_named else None) or ""
+    return str(text).strip().partition("\n")[0].rstrip()

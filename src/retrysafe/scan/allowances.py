@@ -10,7 +10,7 @@ from retrysafe.scan.findings import Finding
 from retrysafe.scan.rules.catalogue import ALLOWANCE
 from retrysafe.scan.source import comments
 
-_COMMENT = re.compile(r"#\s*retrysafe:\s*allow\[([^\]]*)\]\s*(.*)")
+_COMMENT = re.compile(r"#\s*+retrysafe:\s*+allow\[([^\]]*+)\]\s*+(.*)")
 
 
 class Allowance(NamedTuple):

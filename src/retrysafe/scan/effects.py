@@ -15,9 +15,10 @@ from retrysafe.scan.project import Project, own_nodes
 
 _INSERT = re.compile(r"\s*(?:WITH\b.*\)\s*)?INSERT\s+INTO\b", re.IGNORECASE | re.DOTALL)
 _UPSERT = re.compile(r"\bON\s+CONFLICT\b|\bON\s+DUPLICATE\b|\bNOT\s+EXISTS\b", re.IGNORECASE)
-_COUNTED = re.compile(
-    r"\bUPDATE\b.*?\bSET\b.*?\b(\w+)\s*=\s*(?:\w+\.)?\1\s*[+-]\s*[\w:%$?.(]+(?P<rest>.*)", re.IGNORECASE | re.DOTALL
-)
+_UPDATE = re.compile(r"\bUPDATE\b", re.IGNORECASE)
+_SET = re.compile(r"\bSET\b", re.IGNORECASE)
+_ADDED = re.compile(r"\b(\w++)\s*+=\s*+(?:\w++\.)?+(\w++)\s*+[+-]\s*+[\w:%$?.(]")
+"""A column that is set to something plus or minus something."""
 _DEPTH = 3
 """Calls that are followed into functions of the project, one below the other."""
 _BREADTH = 200
@@ -222,8 +223,7 @@ class Effects:
     def _updates(self, module: Module, node: ast.Call) -> bool:
         text = self.sql(module, node)
         if text is not None:
-            found = _COUNTED.search(text)
-            return found is not None and not re.search(rf"\b{found[1]}\s*=", found["rest"], re.IGNORECASE)
+            return _adds_in_sql(text)
         symbol = self.project.resolve(module, node.func)
         if symbol in known.DJANGO_UPDATES:
             fields = {one.arg for one in node.keywords}
@@ -325,3 +325,12 @@ def _literal(node: ast.AST) -> str | None:
 def _text(node: ast.AST) -> str:
     text = " ".join(ast.unparse(node).split())
     return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def _adds_in_sql(text: str) -> bool:
+    """Whether SQL adds to a column, without comparing it in the condition: a second run would find no such row."""
+    begun = (update := _UPDATE.search(text)) and _SET.search(text, update.end())
+    for found in _ADDED.finditer(text, begun.end()) if begun else ():
+        if found[1].lower() == found[2].lower():
+            return not re.search(rf"\b{found[1]}\s*=", text[found.end() :], re.IGNORECASE)
+    return False
