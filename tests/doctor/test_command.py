@@ -119,9 +119,15 @@ def broken(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/broken.db"
     connect(url)
     with closing(sqlite3.connect(tmp_path / "broken.db")) as connection:
-        connection.execute("DROP INDEX retrysafe_outbox_lane")
+        connection.execute("DROP INDEX retrysafe_records_tombstone")
         connection.commit()
     return url
+
+
+def test_a_table_that_was_not_needed_yet_misses_no_index(tmp_path: Path, command: Any) -> None:
+    connect(f"sqlite:///{tmp_path}/fresh.db")
+    done = command("doctor", "--store", f"sqlite:///{tmp_path}/fresh.db", "--json")
+    assert (done.code, done.out) == (0, "")
 
 
 def test_json_and_exit_codes(broken: str, command: Any) -> None:
@@ -129,7 +135,7 @@ def test_json_and_exit_codes(broken: str, command: Any) -> None:
     assert done.code == 1
     said = json.loads(done.out)
     assert said["id"] == "sqlite-indexes"
-    assert said["evidence"] == "Missing: retrysafe_outbox_lane."
+    assert said["evidence"] == "Missing: retrysafe_records_tombstone."
     assert command("doctor", "--store", broken, "--fail-on", "error").code == 0
     assert command("doctor").code == 2
     assert "sqlite-indexes: " in command("doctor", "--list").out

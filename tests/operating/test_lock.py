@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from retrysafe import Boundary, ConfigurationError
 from retrysafe.admin.describe import describe
-from tests.operating.conftest import SOURCES
+from tests.operating.conftest import surroundings
 
 MODULE = """
 from starlette.applications import Starlette
@@ -43,7 +42,7 @@ def described(tmp_path: Path, text: str, *options: str) -> subprocess.CompletedP
     return subprocess.run(
         [sys.executable, "-B", "-m", "retrysafe", "describe", "shop", "--lock", "shop.lock", *options],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": SOURCES},
+        env=surroundings(),
         capture_output=True,
         text=True,
         check=False,
