@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from starlette.applications import Starlette
+from starlette.endpoints import HTTPEndpoint
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
@@ -83,6 +84,11 @@ async def harmless(request: Request) -> JSONResponse:
     return JSONResponse({})
 
 
+class Refunds(HTTPEndpoint):
+    async def post(self, request: Request) -> JSONResponse:
+        return JSONResponse({})
+
+
 def routes_of(app: object) -> list[str]:
     return [one.evidence for one in diagnose(app=app) if one.id == "application-route"]
 
@@ -94,10 +100,11 @@ def test_routes_that_nothing_guards_in_starlette(boundary: Made) -> None:
         Route("/search", harmless, methods=["POST"]),
         Route("/orders", starlette.idempotent(payments)(handler), methods=["POST"]),
         Route("/orders", handler, methods=["GET"]),
+        Route("/refunds", Refunds),
         Mount("/admin", routes=[Route("/users/{id}", handler, methods=["PATCH"])]),
     ]
     app = Starlette(routes=routes)
-    assert routes_of(app) == ["Nothing guards POST /payments, PATCH /admin/users/{id}."]
+    assert routes_of(app) == ["Nothing guards POST /payments, POST /refunds, PATCH /admin/users/{id}."]
     app.add_middleware(starlette.IdempotencyMiddleware, boundary=payments)
     assert routes_of(app) == []
 
