@@ -204,7 +204,7 @@ def look():
 def test_every_way_in_is_described_with_what_is_declared_of_it(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(DECLARED, encoding="utf-8")
     command = [sys.executable, "-B", "-m", "retrysafe", "describe", "shop"]
-    asked = {"cwd": tmp_path, "env": surroundings(), "capture_output": True, "text": True, "check": False}
+    asked: Any = {"cwd": tmp_path, "env": surroundings(), "capture_output": True, "text": True, "check": False}
     done: Any = subprocess.run([*command, "--json"], **asked)
     assert done.returncode == 0, done.stderr
     said = [json.loads(line) for line in done.stdout.splitlines()]
