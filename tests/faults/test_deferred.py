@@ -347,6 +347,35 @@ REFUSALS = 5
 """How many statements in a row are refused: more than a second try would survive, of two statements in a lane."""
 
 
+@pytest.mark.fault(18)
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_what_a_cancelled_caller_has_won_is_given_back_when_the_trouble_is_over(
+    driver: str, migrated: str, make: Making, told: Told
+) -> None:
+    async def work() -> None:
+        async with boundary.claim("key"):
+            raise AssertionError("it was cancelled before")
+
+    with _refusing_postgresql(migrated) as trouble, psycopg.connect(trouble.url) as other:
+        boundary = make(driven(trouble.url, driver), lease=LEASE)
+        async with boundary.claim("first") as claim:
+            claim.result = 1
+        trouble.begin()
+        other.execute("LOCK TABLE retrysafe_records IN EXCLUSIVE MODE")
+        working = asyncio.create_task(work())
+        waiting = "SELECT 1 FROM pg_locks WHERE relation = 'retrysafe_records'::regclass AND NOT granted"
+        await auntil(lambda: other.execute(waiting).fetchone() is not None)
+        working.cancel()
+        await asyncio.sleep(0)
+        other.rollback()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        assert (told.names["settle_deferred"], told.names["released"]) == (1, 0)
+        trouble.end()
+        await auntil(lambda: told.names["released"] == 1)
+        await boundary.aclose()
+
+
 @pytest.fixture
 def contended(migrated: str) -> Iterator[str]:
     """A database whose statements on records fail as under SERIALIZABLE; its sequence counts them for good."""

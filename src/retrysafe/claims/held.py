@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from retrysafe.backends.backend import Backend
 from retrysafe.claims.deferred import Deferred
 from retrysafe.claims.encryption import Bound, sealed
-from retrysafe.claims.lease import Lease, LoopHeartbeat, ThreadHeartbeat
+from retrysafe.claims.lease import Lease, LoopHeartbeat, ThreadHeartbeat, for_loop, for_thread
 from retrysafe.claims.modes import ClaimMode, Settled
 from retrysafe.claims.observers import UNOBSERVED, AttemptEvents
 from retrysafe.claims.outcome import NO_SIGNALS, HandlerSignals, WorkOutcome, end_of
@@ -72,7 +73,7 @@ class HeldClaim(Lease):
             except Exception as failure:
                 self._not_settled(failure)
                 raise
-            self._settled(settled, signals, outcome, error)
+            self._settled(settled, signals, outcome, error, for_thread)
             if held.transactional:
                 self._mode.after()
         finally:
@@ -88,7 +89,7 @@ class HeldClaim(Lease):
             except Exception as failure:
                 self._not_settled(failure)
                 raise
-            self._settled(settled, signals, outcome, error)
+            self._settled(settled, signals, outcome, error, for_loop)
         finally:
             self.let_go()
 
@@ -119,9 +120,17 @@ class HeldClaim(Lease):
         backend.wakeups.wake(self.ownership.key)
 
     def _settled(
-        self, settled: Settled, signals: HandlerSignals, outcome: WorkOutcome, error: BaseException | None
+        self,
+        settled: Settled,
+        signals: HandlerSignals,
+        outcome: WorkOutcome,
+        error: BaseException | None,
+        heartbeat_of: Callable[[Backend], ThreadHeartbeat | LoopHeartbeat],
     ) -> None:
-        """Tell what happened, and raise what the caller must know."""
+        """Tell what happened, and raise what the caller must know.
+
+        A claim that was left while it was entered has no heartbeat yet that could carry its outcome.
+        """
         backend = self._settings.backend
         if backend.warnings or backend.near is not None or backend.wakeups.waiting:
             self._announce()
@@ -129,8 +138,7 @@ class HeldClaim(Lease):
             if self.events is not UNOBSERVED:
                 _tell_recorded(self.events, signals, outcome, error)
         elif settled is Settled.UNANSWERED:
-            assert self.heartbeat is not None
-            self.heartbeat.carry(self._deferred(signals, outcome, error))
+            (self.heartbeat or heartbeat_of(backend)).carry(self._deferred(signals, outcome, error))
             self.events.emit("settle_deferred", ending=outcome.ending.name.lower())
         elif settled is Settled.LOST:
             self._lost(error)

@@ -8,6 +8,7 @@ CRASHES, MESSAGES = "tests/faults/test_crashes.py::", "tests/faults/test_message
 CANCELLATION = "tests/faults/test_cancellation.py::"
 SQL, POINTS = "tests/faults/test_sql_faults.py::", "tests/faults/test_crash_points.py::"
 DEFERRED = "tests/faults/test_deferred.py::"
+DYING = "tests/faults/test_dying_connections.py::"
 BEATS, MYSQL = "tests/faults/test_heartbeat.py::", "tests/faults/test_mysql.py::"
 REPLICAS, PGBOUNCER = "tests/faults/test_replicas.py::", "tests/faults/test_pgbouncer.py::"
 GROUPS = "tests/faults/test_group_commit.py::"
@@ -204,10 +205,34 @@ BREAKS: list[Break] = [
     Break(
         "asyncpg waits for a silent server to confirm a cancellation",
         "backends/sql/drivers/asyncpg.py",
-        "    if isinstance(error, TimeoutError):\n        connection.terminate()",
+        "    if isinstance(error, (TimeoutError, asyncpg.InternalClientError)):\n        connection.terminate()",
         "    return",
         (f"{CANCELLATION}test_a_connection_of_asyncpg_that_did_not_answer_in_time_is_not_lent_again",),
         rows=(18,),
+    ),
+    Break(
+        "an internal error of asyncpg is no outage",
+        "backends/sql/drivers/asyncpg.py",
+        "asyncpg.InterfaceError, asyncpg.InternalClientError, OSError",
+        "asyncpg.InterfaceError, OSError",
+        (f"{DYING}test_a_goodbye_before_the_hang_up_is_an_outage",),
+        rows=(14,),
+    ),
+    Break(
+        "an aborted connection of asyncpg is asked for its transaction",
+        "backends/sql/drivers/asyncpg.py",
+        "if not self.handle.is_closed() and (self._outer is not None or self.handle.is_in_transaction()):",
+        "if self.handle.is_in_transaction():",
+        (f"{DYING}test_a_transaction_whose_connection_was_aborted[True]",),
+        rows=(14,),
+    ),
+    Break(
+        "what SQLAlchemy lets through of asyncpg is no outage",
+        "backends/sql/drivers/sqlalchemy.py",
+        "OSError, *raw)",
+        "OSError)",
+        (f"{DYING}test_sqlalchemy_lets_errors_of_asyncpg_through_when_it_connects[InterfaceError]",),
+        rows=(14,),
     ),
     Break(
         "a body that breaks off counts as whole, in ASGI",
@@ -305,12 +330,20 @@ BREAKS: list[Break] = [
     Break(
         "an outcome that the store did not take at once is given up",
         "claims/held.py",
-        "            self.heartbeat.carry(self._deferred(signals, outcome, error))\n",
+        "            (self.heartbeat or heartbeat_of(backend)).carry(self._deferred(signals, outcome, error))\n",
         "            pass\n",
         (
             f"{DEFERRED}test_in_a_thread_it_is_recorded_too[sqlite]",
             f"{DEFERRED}test_a_result_is_recorded_when_the_trouble_is_over[sqlite]",
         ),
+        rows=(18,),
+    ),
+    Break(
+        "only a claim that was entered carries its outcome",
+        "claims/held.py",
+        "(self.heartbeat or heartbeat_of(backend)).carry(",
+        "self.heartbeat.carry(  # type: ignore[union-attr]\n",
+        (f"{DEFERRED}test_what_a_cancelled_caller_has_won_is_given_back_when_the_trouble_is_over[psycopg]",),
         rows=(18,),
     ),
     Break(

@@ -28,7 +28,7 @@ from retrysafe.backends.sql.drivers.base import (
 )
 from retrysafe.backends.sql.drivers.lane import Lanes
 from retrysafe.backends.sql.drivers.own import AsyncOwn
-from retrysafe.errors import ConfigurationError
+from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
 
 CHECKOUT = 10.0
@@ -37,7 +37,8 @@ CHECKOUT = 10.0
 DEADLINE = 10.0
 """Seconds after which a server that does not answer counts as gone."""
 
-_Failures = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+_Failures = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+"""An internal error is what a connection raises that the server ended while nobody used it, until it knows."""
 
 
 async def perform(connection: Any, query: Query) -> Rows:
@@ -129,7 +130,7 @@ class InOwnTransaction(InTransaction):
             async with asyncio.timeout(DEADLINE):
                 await self._control(request.control)
         except _Failures as error:
-            _hang_up_on_silence(self.handle, error)
+            _hang_up_if_unusable(self.handle, error)
             fail(error)
         return Rows([], 0)
 
@@ -153,12 +154,14 @@ class InOwnTransaction(InTransaction):
     async def end(self) -> None:
         """Leave no transaction open. A connection that broke has been taken back by its pool already."""
         with suppress(*_Failures):
-            if self._outer is not None or self.handle.is_in_transaction():
+            if not self.handle.is_closed() and (self._outer is not None or self.handle.is_in_transaction()):
                 self.handle.terminate()
 
 
 def ajoin(connection: Any) -> InTransaction:
     """An executor on the caller's connection."""
+    if connection.is_closed():
+        raise StoreUnavailable("tx= is a connection that is closed", unsent=True)
     if not connection.is_in_transaction():
         raise ConfigurationError(AUTOCOMMIT)
     refuse_encoding(connection)
@@ -198,7 +201,7 @@ class AsyncpgClient:
             try:
                 return await ain_turn(request, partial(self._perform, connection))
             except _Failures as error:
-                _hang_up_on_silence(connection, error)
+                _hang_up_if_unusable(connection, error)
                 fail(error, alone=True)
 
     @asynccontextmanager
@@ -298,7 +301,7 @@ class Pooled:
             with suppress(*_Failures):
                 connection.remove_log_listener(self._hear)
             # A connection that broke has been taken back by its pool already, which then refuses to take it again.
-            with suppress(asyncpg.InternalClientError, *_Failures):
+            with suppress(*_Failures):
                 await self._pool.release(connection)
 
     async def aclose(self) -> None:
@@ -308,7 +311,10 @@ class Pooled:
         """So it is without a loop."""
 
 
-def _hang_up_on_silence(connection: Any, error: BaseException) -> None:
-    """The pool would wait for a silent server to confirm that the statement was cancelled."""
-    if isinstance(error, TimeoutError):
+def _hang_up_if_unusable(connection: Any, error: BaseException) -> None:
+    """The pool would wait for a silent server to confirm that the statement was cancelled.
+
+    A connection with an internal error is in the middle of something, and would not say that it is closed.
+    """
+    if isinstance(error, (TimeoutError, asyncpg.InternalClientError)):
         connection.terminate()

@@ -6,6 +6,7 @@ parameters. Async objects run the sync code with ``run_sync``, so there is one c
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,13 @@ if TYPE_CHECKING:  # importing it needs greenlet, which SQLAlchemy 2.1 does not 
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
 _STYLES = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric_dollar": "$"}
-_Failures = (exc.DBAPIError, exc.TimeoutError, OSError)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What SQLAlchemy raises, and what it lets through as it is: asyncpg's errors of connecting, and internal ones."""
+    asyncpg = sys.modules.get("asyncpg")
+    raw = () if asyncpg is None else (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+    return (exc.DBAPIError, exc.TimeoutError, OSError, *raw)
 
 
 def perform(connection: Connection, query: Query) -> Rows:
@@ -123,7 +130,7 @@ class InTransaction:
             return in_turn(request, lambda query: perform(connection, query))
         except (exc.PendingRollbackError, exc.ResourceClosedError) as error:
             raise StoreUnavailable(str(error)) from error
-        except _Failures as error:
+        except _failures() as error:
             fail(error)
 
     def _end_savepoint_before(self, request: Query) -> None:
@@ -221,7 +228,7 @@ class Joined:
             _refuse_autocommit(connection)
             refuse_encoding(_dbapi(connection))
             _begin(connection, "BEGIN IMMEDIATE")
-        except _Failures as error:
+        except _failures() as error:
             fail(error)
         self._started = True
 
@@ -283,7 +290,7 @@ class EngineClient:
         try:
             with self._autocommit.connect() as connection:
                 return _alone(connection, request)
-        except _Failures as error:
+        except _failures() as error:
             fail(error, alone=True, path=_file_of(self._engine))
 
     @contextmanager
@@ -291,7 +298,7 @@ class EngineClient:
         """Lend a connection or session for one transaction."""
         try:
             handle = self._engine.connect() if self._sessions is None else self._sessions()
-        except _Failures as error:
+        except _failures() as error:
             raise not_connected(error, _file_of(self._engine)) from error
         here = this_process()
         try:
@@ -318,7 +325,7 @@ class AsyncEngineClient:
                 self._leased = await self._for_leased()
             async with self._leased.connect() as connection:
                 return await connection.run_sync(_alone, request)
-        except _Failures as error:
+        except _failures() as error:
             fail(error, alone=True, path=_file_of(self._engine))
 
     async def _for_leased(self) -> AsyncEngine:
@@ -339,7 +346,7 @@ class AsyncEngineClient:
         handle: AsyncConnection | AsyncSession
         try:
             handle = await self._engine.connect() if self._sessions is None else self._sessions()
-        except _Failures as error:
+        except _failures() as error:
             raise not_connected(error, _file_of(self._engine)) from error
         try:
             yield AsyncInTransaction(handle)
