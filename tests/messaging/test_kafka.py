@@ -21,6 +21,7 @@ from retrysafe.backends.registry import connect
 from retrysafe.messaging import Inbox, Outbox, Subscription
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.brokers.kafka import KafkaConsumer, KafkaPublisher
+from retrysafe.messaging.brokers.kafka.delivery import Sender
 from retrysafe.messaging.brokers.kafka.envelope import Mode, envelope_from, record_of
 from retrysafe.messaging.brokers.kafka.properties import LOG, properties_of
 from retrysafe.protocol.events import Event
@@ -310,6 +311,79 @@ async def test_messages_that_a_topic_no_longer_has_are_told(broker: KafkaBench) 
     async with trial.consumer() as later:
         assert numbers(await trial.take(later, 1)) == [4]
     assert [(one.name, one.fields["messages"]) for one in told] == [("messages_trimmed", 3)]
+
+
+@pytest.mark.fault(50)
+async def test_a_group_that_is_ahead_of_the_topic_begins_with_the_oldest_message(broker: KafkaBench) -> None:
+    """As when the topic was made again, or a broker has lost the end of a partition: nothing is passed by."""
+    from confluent_kafka import Consumer as Client
+    from confluent_kafka import KafkaException, TopicPartition
+
+    trial = Trial(broker)
+    await trial.published(*"A" * 5)
+    async with trial.consumer() as consumer:
+        (found,) = await trial.take(consumer, 1)
+    place = TopicPartition(broker.topic, found.tag.partition, 1000)
+    client = Client(properties_of(broker.url, {"group.id": broker.topic}), logger=LOG)
+    await asyncio.to_thread(client.commit, offsets=[place], asynchronous=False)
+    client.close()
+    async with trial.consumer() as consumer:
+        with pytest.raises(KafkaException, match="out of range"):
+            await consumer.receive(5, 10.0)
+        again = await trial.take(consumer, 5)
+        assert numbers(again) == [*range(5)]
+        await consumer.ack(again)
+    async with trial.consumer() as later:
+        await trial.nothing(later)
+
+
+async def test_bytes_are_counted_that_may_not_be_handed_out_yet(broker: KafkaBench) -> None:
+    broker.options["prefetch_bytes"] = 1000
+    trial = Trial(broker)
+    envelopes = [envelope._replace(payload=b"x" * 100) for envelope in trial.envelopes(*"A" * 200)]
+    await broker.publish(envelopes)
+    consumer: Any = await broker.consumer()
+    most, took = [0], consumer._took
+
+    def noting(*arguments: Any) -> None:
+        took(*arguments)
+        most.append(max((len(one.withheld) for one in consumer._held.values()), default=0))
+
+    consumer._took = noting
+    try:
+        await trial.take(consumer, 1)
+    finally:
+        await consumer.aclose()
+    assert 0 < max(most) <= 10
+
+
+async def test_the_text_of_a_commit_is_as_long_as_the_brokers_take(
+    broker: KafkaBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retrysafe.messaging.brokers.kafka.progress._MOST", 6000)
+    broker.options["prefetch"] = 5000
+    trial = Trial(broker)
+    await trial.published(*"A" * 2600)
+    async with trial.consumer() as consumer:
+        found = await trial.take(consumer, 2600)
+        await consumer.ack(found[1::2])
+        await consumer.ack(found[:1])
+    async with trial.consumer() as later:
+        (again,) = await trial.take(later, 1)
+        assert numbers([again]) == [2]
+
+
+async def test_a_sender_that_was_closed_reports_what_it_does_not_send() -> None:
+    """As when another thread has closed it, after an error of the client that is for good."""
+    from confluent_kafka import KafkaError
+
+    require("kafka")
+    sender = Sender(properties_of(os.environ["RETRYSAFE_TEST_KAFKA"], {}), 1.0)
+    sender.close()
+    async with asyncio.timeout(10):
+        (report,) = await asyncio.wrap_future(sender.send([record_of(ENVELOPE, "binary", "")]))
+    assert report is not None
+    assert report.code() == KafkaError._PURGE_QUEUE
 
 
 @pytest.mark.fault(53)

@@ -51,6 +51,13 @@ _AHEAD = 10_000
 """Messages of a partition from the first unsettled one on: who takes it over is handed them again, if told nothing."""
 _WITHIN = 5.0
 """Seconds for which the brokers' answer is waited for."""
+_REFUSED = (
+    KafkaError.OFFSET_METADATA_TOO_LARGE,
+    KafkaError.INVALID_COMMIT_OFFSET_SIZE,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+)
+"""Why a broker takes no commit, until a person mends it."""
 _NAME = "retrysafe.consumer"
 
 _Place = tuple[str, int]
@@ -73,6 +80,7 @@ class _Held:
         self.assignment, self.progress = assignment, progress
         self.withheld: list[Delivery] = []
         """What was received, and may not be handed out before a commit."""
+        self.withheld_bytes = 0
         self.is_paused = False
 
 
@@ -280,7 +288,7 @@ class KafkaConsumer:
         topic, number, offset = message.topic(), message.partition(), message.offset()
         if error is not None:
             if error.code() == KafkaError._AUTO_OFFSET_RESET and topic is not None and number is not None:
-                self._begin_anew(client, topic, number)
+                self._begin_anew(client, (topic, number), error)
             else:
                 self._failed(error)
             return
@@ -299,22 +307,34 @@ class KafkaConsumer:
                 self._shelf.put(delivery)
             else:
                 held.withheld.append(delivery)
+                held.withheld_bytes += envelope.size
             has_room = self._has_room((topic, number), 1.0)
         if not has_room:
             self._pause(client)
 
-    def _begin_anew(self, client: confluent_kafka.Consumer, topic: str, number: int) -> None:
-        """The committed offset is not in the partition: the messages from there on were removed unsettled."""
-        place = TopicPartition(topic, number)
-        oldest, _ = client.get_watermark_offsets(place, timeout=_WITHIN)
+    def _begin_anew(self, client: confluent_kafka.Consumer, place: _Place, error: KafkaError) -> None:
+        """Go on with the oldest message of a partition that does not have the offset that was reached any more.
+
+        Before it: messages were removed unsettled. Behind it: the partition has lost its end, or is of a topic that was
+        made again. What it has now may not have been handled.
+        """
+        oldest, end = client.get_watermark_offsets(TopicPartition(*place), timeout=_WITHIN)
         with self._turn:
-            held = self._held.get((topic, number))
-            missed = max(0, oldest - held.progress.low) if held is not None else 0
-        if missed:
-            fields = {"stream": f"{topic}-{number}", "group": self._group, "messages": missed}
+            held = self._held.get(place)
+            if held is None:
+                return
+            missed = max(0, oldest - held.progress.low)
+            if is_another := held.progress.next > end:
+                self._assignments += 1
+                self._held[place] = _Held(self._assignments, Progress(oldest, None, self._prefetch))
+                self._shelf.forget(f"{place[0]}-{place[1]}")
+        if is_another:
+            self._failed(error)
+        elif missed:
+            fields = {"stream": f"{place[0]}-{place[1]}", "group": self._group, "messages": missed}
             self._observers.emit("messages_trimmed", _NAME, "", b"", "", fields)
-        client.incremental_unassign([place])  # a partition that has failed cannot be sought
-        client.incremental_assign([TopicPartition(topic, number, oldest)])
+        client.incremental_unassign([TopicPartition(*place)])  # a partition that has failed cannot be sought
+        client.incremental_assign([TopicPartition(*place, oldest)])
 
     def _pause(self, client: confluent_kafka.Consumer) -> None:
         """Pause partitions that have enough in memory, and resume those that have room for half of it again."""
@@ -333,7 +353,7 @@ class KafkaConsumer:
         held, partition = self._held[place], f"{place[0]}-{place[1]}"
         return (
             self._shelf.held(partition) + len(held.withheld) < self._prefetch * share
-            and self._shelf.held_bytes(partition) < self._bytes * share
+            and self._shelf.held_bytes(partition) + held.withheld_bytes < self._bytes * share
             and held.progress.ahead < _AHEAD
         )
 
@@ -439,12 +459,15 @@ class KafkaConsumer:
         with self._turn:
             if self._committing is None:
                 return
-            failed = {(one.topic, one.partition) for one in places if one.error is not None}
+            failed = {(one.topic, one.partition): one.error for one in places if one.error is not None}
             for place, commit in self._committing.commits.items():
                 held = self._committing.owed[place]
-                if error is not None or place in failed:
+                if (why := failed.get(place, error)) is not None:
                     held.progress.is_owed = True
                     self._not_before = time.monotonic() + _AGAIN
+                    is_too_long = why.code() == KafkaError.OFFSET_METADATA_TOO_LARGE
+                    if why.code() in _REFUSED and not (is_too_long and held.progress.shorten()):
+                        self._failure = KafkaException(why)
                 elif self._held.get(place) is held:
                     held.progress.committed(commit)
                     self._hand_out(held)
@@ -467,6 +490,7 @@ class KafkaConsumer:
             if delivery.tag.offset < held.progress.granted:
                 self._shelf.put(delivery)
         held.withheld = [one for one in held.withheld if one.tag.offset >= held.progress.granted]
+        held.withheld_bytes = sum(one.envelope.size for one in held.withheld)
 
 
 def _offsets(commits: Mapping[_Place, Commit]) -> list[TopicPartition]:
