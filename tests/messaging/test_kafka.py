@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -28,8 +29,10 @@ from retrysafe.protocol.events import Event
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require
+from tests.faults.helpers import DEADLINE
 from tests.messaging.harnesses import bench
 from tests.messaging.harnesses.kafka import KafkaBench, kafka, operator
+from tests.messaging.own_brokers import KafkaServer
 
 ENVELOPE = Envelope(
     "01-1", "orders", "order-7", "placed.v1", "/shop", 10, {"X-Tenant": "ä"}, b'{"a": 1}', "application/json"
@@ -431,6 +434,32 @@ async def test_a_client_that_has_failed_for_good_is_replaced(
         assert numbers(await trial.take(consumer, 1)) == [0]
     finally:
         await consumer.aclose()
+
+
+@pytest.mark.fault(86)
+async def test_a_consumer_is_closed_although_the_brokers_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their connections are open, as those of brokers that are frozen: librdkafka waits for them without end."""
+    monkeypatch.setattr("retrysafe.messaging.brokers.kafka.consumer._WITHIN", 2.0)
+    require("kafka")
+    with closing(await asyncio.to_thread(KafkaServer)) as server:
+        async with bench("kafka", server.url) as broker:
+            trial = Trial(broker)
+            await trial.published("A")
+            consumer: Any = KafkaConsumer(server.url, broker.topic, group=broker.topic, session="2s")
+            (found,) = await trial.take(consumer, 1)
+            server.signal(signal.SIGSTOP)
+            try:
+                await consumer.ack([found])
+                async with asyncio.timeout(DEADLINE):
+                    await consumer.aclose()
+            finally:
+                server.signal(signal.SIGCONT)
+            await trial.published("A")
+            async with asyncio.timeout(DEADLINE):
+                while 1 not in numbers(again := await consumer.receive(2, 1.0)):
+                    pass
+            await consumer.ack(again)
+            await consumer.aclose()
 
 
 async def settle_nothing(consumer: Consumer) -> None:

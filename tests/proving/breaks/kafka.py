@@ -13,6 +13,14 @@ TRANSACTIONS = "tests/messaging/test_kafka_transactions.py::"
 
 BREAKS = [
     Break(
+        "a consumer is not closed before its brokers answer",
+        f"{FOLDER}consumer.py",
+        "thread.join, 2 * _WITHIN)",
+        "thread.join)",
+        killed_by=(f"{OWN}test_a_consumer_is_closed_although_the_brokers_do_not_answer",),
+        rows=(86,),
+    ),
+    Break(
         "a group that is ahead of a topic passes by what the topic has",
         f"{FOLDER}consumer.py",
         "if is_another := held.progress.next > end:",

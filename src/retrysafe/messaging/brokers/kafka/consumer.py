@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import NamedTuple, cast
@@ -160,6 +160,8 @@ class KafkaConsumer:
         self._committing: _Committing | None = None
         self._not_before = 0.0
         self._thread: threading.Thread | None = None
+        self._run_now: object = None
+        """Stands for the client that is in use; what another one tells, which is still closing, is not heard."""
 
     @property
     def redelivery_window(self) -> float | None:
@@ -223,14 +225,20 @@ class KafkaConsumer:
             self._arrived.set()
 
     async def aclose(self) -> None:
-        """Leave the group; the next consumer of the partitions gets the unsettled messages."""
+        """Leave the group; the next consumer of the partitions gets the unsettled messages.
+
+        Brokers that do not answer are waited for for 10 s. The client goes on trying to leave then, in its thread.
+        """
         with self._turn:
             self._is_closing = True
             self._turn.notify_all()
         thread, self._thread = self._thread, None
         if thread is not None:
-            await asyncio.to_thread(thread.join)
+            await asyncio.to_thread(thread.join, 2 * _WITHIN)
         with self._turn:
+            self._run_now = None
+            self._held.clear()
+            self._end_commit()
             self._is_closing = False
             self._shelf.clear()
             self._failure = None
@@ -246,28 +254,38 @@ class KafkaConsumer:
 
     def _open(self) -> None:
         self._arrived = asyncio.Event()
-        told = {"error_cb": self._failed, "on_commit": self._committed}
+        run = self._run_now = object()
+
+        def heard(tell: Callable[..., None]) -> Callable[..., None]:
+            return lambda *told: tell(*told) if self._run_now is run else None
+
+        told = {"error_cb": heard(self._failed), "on_commit": heard(self._committed)}
         client = confluent_kafka.Consumer({**self._properties, **told}, logger=LOG)
-        client.subscribe([*self._topics], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
-        self._thread = threading.Thread(target=self._run, args=(client,), name="retrysafe-kafka-consumer", daemon=True)
+        assigned, revoked, lost = (heard(tell) for tell in (self._assigned, self._revoked, self._lost))
+        client.subscribe([*self._topics], on_assign=assigned, on_revoke=revoked, on_lost=lost)
+        arguments = (client, run)
+        self._thread = threading.Thread(target=self._run, args=arguments, name="retrysafe-kafka-consumer", daemon=True)
         self._thread.start()
 
-    def _run(self, client: confluent_kafka.Consumer) -> None:
+    def _run(self, client: confluent_kafka.Consumer, run: object) -> None:
         failure: BaseException | None = None
         try:
-            self._poll(client)
+            self._poll(client, run)
         except BaseException as error:  # noqa: BLE001 - told by `receive`
             failure = error
         with suppress(KafkaException):
             client.close()
         with self._turn:
+            if self._run_now is not run:
+                return
             self._failure = failure
             self._held.clear()
+            self._shelf.clear()
             self._end_commit()
         self._wake()
 
-    def _poll(self, client: confluent_kafka.Consumer) -> None:
-        while not self._is_closing:
+    def _poll(self, client: confluent_kafka.Consumer, run: object) -> None:
+        while not self._is_closing and self._run_now is run:
             message = client.poll(_BRIEF if self._is_busy() else _LOOK)
             if message is not None:
                 while message is not None:
@@ -276,7 +294,8 @@ class KafkaConsumer:
                 self._wake()
             self._pause(client)
             self._commit(client)
-        self._commit_last(client)
+        if self._run_now is run:
+            self._commit_last(client)
 
     def _is_busy(self) -> bool:
         with self._turn:
