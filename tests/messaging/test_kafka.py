@@ -32,6 +32,7 @@ from tests.conftest import require
 from tests.faults.helpers import DEADLINE
 from tests.messaging.harnesses import bench
 from tests.messaging.harnesses.kafka import KafkaBench, kafka, operator
+from tests.messaging.kafka_records import produce
 from tests.messaging.own_brokers import KafkaServer
 
 ENVELOPE = Envelope(
@@ -387,6 +388,20 @@ async def test_a_sender_that_was_closed_reports_what_it_does_not_send() -> None:
         (report,) = await asyncio.wrap_future(sender.send([record_of(ENVELOPE, "binary", "")]))
     assert report is not None
     assert report.code() == KafkaError._PURGE_QUEUE
+
+
+@pytest.mark.fault(53)
+async def test_a_record_with_a_header_that_is_not_utf_8_is_no_event(broker: KafkaBench) -> None:
+    """The client fails to read it, and ends the process when it is asked again."""
+    await asyncio.to_thread(produce, broker.url, broker.topic, [(b"\xff\xfe", b"v"), (b"ce_id", b"1")], b"body")
+    await asyncio.to_thread(produce, broker.url, broker.topic, [(b"ce_id", b"2")], b"")
+    trial = Trial(broker)
+    async with trial.consumer() as consumer:
+        found = await trial.take(consumer, 2)
+        assert [(one.envelope.id, one.envelope.payload) for one in found] == [("", b"body"), ("2", b"")]
+        await consumer.ack(found)
+    async with trial.consumer() as later:
+        await trial.nothing(later)
 
 
 @pytest.mark.fault(53)

@@ -13,6 +13,14 @@ TRANSACTIONS = "tests/messaging/test_kafka_transactions.py::"
 
 BREAKS = [
     Break(
+        "a record with a header that is not UTF-8 ends its consumer",
+        f"{FOLDER}consumer.py",
+        "    except (SystemError, UnicodeError):\n",
+        "    except UnicodeError:\n",
+        killed_by=(f"{OWN}test_a_record_with_a_header_that_is_not_utf_8_is_no_event",),
+        rows=(53,),
+    ),
+    Break(
         "a consumer is not closed before its brokers answer",
         f"{FOLDER}consumer.py",
         "thread.join, 2 * _WITHIN)",

@@ -318,8 +318,7 @@ class KafkaConsumer:
             held = self._held.get((topic, number))
             if held is None or not held.progress.receive(offset):
                 return
-            headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-            envelope = envelope_from(headers, message.key(), message.value(), self._topics[topic])
+            envelope = envelope_from(_headers(message), message.key(), message.value(), self._topics[topic])
             tag = Tag(held.assignment, topic, number, offset)
             delivery = Delivery(envelope, tag, f"{topic}-{number}", held.progress.is_again(offset))
             if offset < held.progress.granted:
@@ -510,6 +509,17 @@ class KafkaConsumer:
                 self._shelf.put(delivery)
         held.withheld = [one for one in held.withheld if one.tag.offset >= held.progress.granted]
         held.withheld_bytes = sum(one.envelope.size for one in held.withheld)
+
+
+def _headers(message: confluent_kafka.Message) -> list[tuple[str, bytes | None]]:
+    """The headers of a record; none if the name of one is not UTF-8.
+
+    The client fails then, and ends the process when it is asked for them again. Without headers the record is no event.
+    """
+    try:
+        return cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    except (SystemError, UnicodeError):
+        return []
 
 
 def _offsets(commits: Mapping[_Place, Commit]) -> list[TopicPartition]:
