@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from operator import methodcaller
 from typing import NamedTuple, cast
 
 import confluent_kafka
@@ -511,13 +512,17 @@ class KafkaConsumer:
         held.withheld_bytes = sum(one.envelope.size for one in held.withheld)
 
 
-def _headers(message: confluent_kafka.Message) -> list[tuple[str, bytes | None]]:
-    """The headers of a record; none if the name of one is not UTF-8.
+_read_headers = methodcaller("headers")
+"""Python sees to it that a failure of this call is raised; of one that is written out, not where it has become hot."""
 
-    The client fails then, and ends the process when it is asked for them again. Without headers the record is no event.
+
+def _headers(message: confluent_kafka.Message) -> list[tuple[str, bytes | None]]:
+    """The headers of a record; none if the name of one is not UTF-8. Without headers the record is no event.
+
+    The client fails at such a name, and leaves nothing in its place, not even None: to look there ends the process.
     """
     try:
-        return cast("list[tuple[str, bytes | None]]", message.headers() or [])
+        return cast("list[tuple[str, bytes | None]]", _read_headers(message) or [])
     except (SystemError, UnicodeError):
         return []
 
