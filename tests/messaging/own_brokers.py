@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,6 +49,10 @@ class OwnBroker:
     def kill(self) -> None:
         """SIGKILL, as a power cut would."""
         self._services("kill")
+
+    def signal(self, signum: signal.Signals) -> None:
+        """Stop it, or let it go on."""
+        os.kill(json.loads((self.home / "process.json").read_text())["pid"], signum)
 
     def close(self) -> None:
         """Kill it, and remove its directory."""

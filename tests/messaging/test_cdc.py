@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
@@ -29,6 +30,7 @@ from retrysafe.messaging.cdc.slot import LogUnavailable, SlotInUse
 from retrysafe.messaging.relay.relay import Relay
 from retrysafe.protocol.events import Event
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.outbox_walk import Most
 from tests.faults.helpers import auntil, own_database, unique
 from tests.faults.servers import Cluster, postgresql_programs
 
@@ -36,8 +38,10 @@ from tests.faults.servers import Cluster, postgresql_programs
 class LogicalCluster(Cluster):
     """A PostgreSQL whose log tells of rows."""
 
+    level = "logical"
+
     def _command(self) -> list[str]:
-        return [*super()._command(), "-c", "wal_level=logical", "-c", "max_replication_slots=20"]
+        return [*super()._command(), "-c", f"wal_level={self.level}", "-c", "max_replication_slots=20"]
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +190,52 @@ async def test_every_kind_of_value_is_read_from_the_log(place: Place, no_rounds:
     assert {one.id: one for one in place.broker.took} == {one.id: one for one in written}
 
 
+@pytest.mark.parametrize("setting", ["bytea_output = 'escape'", "client_encoding = 'LATIN1'"])
+async def test_the_log_is_read_as_it_was_written_whatever_the_database_is_set_to(
+    place: Place, no_rounds: None, setting: str
+) -> None:
+    place.sql(f"ALTER DATABASE {place.url.rpartition('/')[2]} SET {setting}")
+    async with place.relaying():
+        with psycopg.connect(place.url, client_encoding="utf8") as tx:
+            written = place.outbox.add(tx, "orders", b"abcd12", key="Ä")
+        await auntil(lambda: place.broker.took)
+    assert place.broker.took == [written]
+    assert not place.told("log_unavailable")
+
+
+class Counting:
+    """A connection that counts how often something is taken from the network."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection, self.taken = connection, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def consume_input(self) -> None:
+        self.taken += 1
+        self._connection.consume_input()
+
+
+async def test_no_more_of_a_large_transaction_is_taken_than_is_read(place: Place) -> None:
+    """libpq keeps in memory what it has taken."""
+    place.slot.create()
+    place.write(*range(500))
+    reading = await asyncio.to_thread(stream.opened, place.slot)
+    reading._connection = counting = Counting(reading._connection)
+    one_at_a_time = Most(1, 1 << 20, 1)
+
+    def read() -> list[LoggedMessage]:
+        return reading.read(one_at_a_time).messages
+
+    await auntil(read)
+    counting.taken, found = 0, 1
+    while found < 500:
+        found += len(read())
+    reading.close()
+    assert counting.taken < 250
+
+
 async def test_a_large_transaction_leaves_in_several_batches(place: Place, no_rounds: None) -> None:
     async with place.relaying(batch=7):
         place.write(*range(100))
@@ -251,6 +301,26 @@ async def test_what_is_in_the_log_before_it_can_be_seen_is_waited_for(place: Pla
             place.server.set(synchronous_standby_names="")
             writer.join()
         await place.until_took(1)
+
+
+async def test_what_others_see_leaves_while_the_log_has_what_nobody_sees(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retrysafe.messaging.cdc.following.EVERY", 0.05)
+    async with place.relaying():
+        place.server.set(synchronous_standby_names="nobody")
+        try:
+            writer = threading.Thread(target=place.write, args=(1,))
+            writer.start()
+            await auntil(lambda: place.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
+            with psycopg.connect(place.url) as tx:
+                tx.execute("SET synchronous_commit = local")
+                place.outbox.add(tx, "orders", 2, key="B")
+            await auntil(lambda: place.broker.bodies() == [2])
+        finally:
+            place.server.set(synchronous_standby_names="")
+            writer.join()
+        await place.until_took(2)
 
 
 async def test_what_a_relay_that_polls_has_under_way_is_waited_for(place: Place, no_rounds: None) -> None:
@@ -475,7 +545,89 @@ async def test_a_publication_that_was_dropped_is_made_anew(place: Place, monkeyp
         await place.until_took(2)
 
 
+async def test_messages_leave_while_a_slot_cannot_be_made(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL waits for the end of every transaction that writes."""
+    monkeypatch.setattr("retrysafe.messaging.cdc.following.EVERY", 0.05)
+    with psycopg.connect(place.url) as writing:
+        writing.execute("CREATE TABLE lasting ()")
+        async with place.relay():
+            await auntil(lambda: place.sql("SELECT 1 FROM pg_replication_slots"))
+            place.write(1)
+            await place.until_took(1)
+            assert not place.told("slot_created")
+            assert not place.told("log_unavailable")
+            writing.rollback()
+
+
+async def test_messages_leave_when_the_log_has_what_is_no_message(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retrysafe.messaging.cdc.following.AGAIN", 0.05)
+    place.sql("CREATE PUBLICATION retrysafe_outbox FOR TABLE retrysafe_outbox (id) WITH (publish = 'insert')")
+    async with place.relaying():
+        place.write(1)
+        await auntil(lambda: place.told("log_unavailable"))
+        place.sql("ALTER PUBLICATION retrysafe_outbox SET TABLE retrysafe_outbox")
+        await place.until_took(1)
+        await auntil(place.is_read)
+        place.write(2)
+        await place.until_took(2)
+    assert not place.told("relay_failed")
+
+
+async def test_messages_leave_when_the_server_has_become_one_without_a_log_of_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("retrysafe.messaging.cdc.following.AGAIN", 0.05)
+    programs = postgresql_programs()
+    if programs is None:
+        pytest.skip("there is no PostgreSQL server to start")
+    with closing(LogicalCluster(programs)) as server:
+        with closing(connect(server.url)) as backend:
+            backend.migrate()
+        place = Place(server, server.url)
+        async with place.relaying():
+            await asyncio.to_thread(server.kill)
+            for slot in (server.home / "data" / "pg_replslot").iterdir():
+                shutil.rmtree(slot)
+            server.level = "replica"
+            await asyncio.to_thread(server.start)
+            place.write(1)
+            await place.until_took(1)
+            await auntil(lambda: "wal_level" in str(place.told("log_unavailable")))
+
+
 # ---------------------------------------------------------------- operators
+
+
+def test_a_slot_of_another_database_is_left_alone(place: Place) -> None:
+    place.slot.create()
+    with own_database(place.server.url) as url:
+        other = Slot(url, name=place.slot.name)
+        for call in (other.create, other.drop, other.status, other.check):
+            with pytest.raises(ConfigurationError, match="another name"):
+                call()
+        other.discard()
+    assert place.slot.status().exists
+
+
+def test_a_publication_of_another_table_is_refused(place: Place) -> None:
+    place.sql("CREATE SCHEMA other")
+    place.sql("CREATE TABLE other.retrysafe_outbox (id int)")
+    place.sql("CREATE PUBLICATION retrysafe_outbox FOR TABLE other.retrysafe_outbox")
+    for call in (place.slot.create, place.slot.check):
+        with pytest.raises(ConfigurationError, match="does not have the new rows"):
+            call()
+    place.sql("DROP PUBLICATION retrysafe_outbox")
+    assert place.slot.create() == "missing"
+
+
+async def test_a_slot_has_any_name_that_the_server_takes(place: Place, no_rounds: None) -> None:
+    place.slot = Slot(place.url, name=f"1_{unique('slot')}", publication="Über all", heartbeat="50ms")
+    async with place.relaying():
+        place.write(1)
+        await place.until_took(1)
+    place.slot.discard()
 
 
 def test_a_slot_is_made_and_dropped_once(place: Place) -> None:
@@ -498,7 +650,7 @@ async def test_a_relay_that_cannot_read_the_log_says_so_before_it_begins(place: 
         Relay(f"sqlite:///{tmp_path}/outbox.db", place.broker, cdc=place.slot)
     with pytest.raises(ConfigurationError, match="event loops"):
         place.relay(MemoryPublisher()).run_forever()
-    for wrong in ({"name": "No"}, {"name": ""}, {"publication": 'a"b'}):
+    for wrong in ({"name": "No"}, {"name": ""}, {"publication": 'a"b'}, {"publication": "a" * 64}):
         with pytest.raises(ConfigurationError):
             Slot(place.url, **wrong)
 

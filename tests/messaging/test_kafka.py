@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -21,14 +22,18 @@ from retrysafe.backends.registry import connect
 from retrysafe.messaging import Inbox, Outbox, Subscription
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.brokers.kafka import KafkaConsumer, KafkaPublisher
+from retrysafe.messaging.brokers.kafka.delivery import Sender
 from retrysafe.messaging.brokers.kafka.envelope import Mode, envelope_from, record_of
 from retrysafe.messaging.brokers.kafka.properties import LOG, properties_of
 from retrysafe.protocol.events import Event
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require
+from tests.faults.helpers import DEADLINE
 from tests.messaging.harnesses import bench
 from tests.messaging.harnesses.kafka import KafkaBench, kafka, operator
+from tests.messaging.kafka_records import produce
+from tests.messaging.own_brokers import KafkaServer
 
 ENVELOPE = Envelope(
     "01-1", "orders", "order-7", "placed.v1", "/shop", 10, {"X-Tenant": "ä"}, b'{"a": 1}', "application/json"
@@ -312,6 +317,98 @@ async def test_messages_that_a_topic_no_longer_has_are_told(broker: KafkaBench) 
     assert [(one.name, one.fields["messages"]) for one in told] == [("messages_trimmed", 3)]
 
 
+@pytest.mark.fault(50)
+async def test_a_group_that_is_ahead_of_the_topic_begins_with_the_oldest_message(broker: KafkaBench) -> None:
+    """As when the topic was made again, or a broker has lost the end of a partition: nothing is passed by."""
+    from confluent_kafka import Consumer as Client
+    from confluent_kafka import KafkaException, TopicPartition
+
+    trial = Trial(broker)
+    await trial.published(*"A" * 5)
+    async with trial.consumer() as consumer:
+        (found,) = await trial.take(consumer, 1)
+    place = TopicPartition(broker.topic, found.tag.partition, 1000)
+    client = Client(properties_of(broker.url, {"group.id": broker.topic}), logger=LOG)
+    await asyncio.to_thread(client.commit, offsets=[place], asynchronous=False)
+    client.close()
+    async with trial.consumer() as consumer:
+        with pytest.raises(KafkaException, match="out of range"):
+            await consumer.receive(5, 10.0)
+        again = await trial.take(consumer, 5)
+        assert numbers(again) == [*range(5)]
+        await consumer.ack(again)
+    async with trial.consumer() as later:
+        await trial.nothing(later)
+
+
+async def test_bytes_are_counted_that_may_not_be_handed_out_yet(broker: KafkaBench) -> None:
+    broker.options["prefetch_bytes"] = 1000
+    trial = Trial(broker)
+    envelopes = [envelope._replace(payload=b"x" * 100) for envelope in trial.envelopes(*"A" * 200)]
+    await broker.publish(envelopes)
+    consumer: Any = await broker.consumer()
+    most, took = [0], consumer._took
+
+    def noting(*arguments: Any) -> None:
+        took(*arguments)
+        most.append(max((len(one.withheld) for one in consumer._held.values()), default=0))
+
+    consumer._took = noting
+    try:
+        await trial.take(consumer, 1)
+    finally:
+        await consumer.aclose()
+    assert 0 < max(most) <= 10
+
+
+async def test_the_text_of_a_commit_is_as_long_as_the_brokers_take(
+    broker: KafkaBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retrysafe.messaging.brokers.kafka.progress._MOST", 6000)
+    broker.options["prefetch"] = 5000
+    trial = Trial(broker)
+    await trial.published(*"A" * 2600)
+    async with trial.consumer() as consumer:
+        found = await trial.take(consumer, 2600)
+        await consumer.ack(found[1::2])
+        await consumer.ack(found[:1])
+    async with trial.consumer() as later:
+        (again,) = await trial.take(later, 1)
+        assert numbers([again]) == [2]
+
+
+async def test_a_sender_that_was_closed_reports_what_it_does_not_send() -> None:
+    """As when another thread has closed it, after an error of the client that is for good."""
+    from confluent_kafka import KafkaError
+
+    require("kafka")
+    sender = Sender(properties_of(os.environ["RETRYSAFE_TEST_KAFKA"], {}), 1.0)
+    sender.close()
+    async with asyncio.timeout(10):
+        (report,) = await asyncio.wrap_future(sender.send([record_of(ENVELOPE, "binary", "")]))
+    assert report is not None
+    assert report.code() == KafkaError._PURGE_QUEUE
+
+
+@pytest.mark.fault(53)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("before", [0, 100])
+async def test_a_record_with_a_header_that_is_not_utf_8_is_no_event(broker: KafkaBench, before: int) -> None:
+    """The client fails to read it; where Python has made the call fast, it does not look whether it has failed."""
+    trial = Trial(broker)
+    headers = [(b"\xff\xfe", b"v"), (b"ce_id", b"1")]
+    await trial.published(*"A" * before)
+    async with trial.consumer() as consumer:
+        await consumer.ack(await trial.take(consumer, before))
+        await asyncio.to_thread(produce, broker.url, broker.topic, headers, b"body")
+        await asyncio.to_thread(produce, broker.url, broker.topic, [(b"ce_id", b"2")], b"")
+        found = await trial.take(consumer, 2)
+        assert [(one.envelope.id, one.envelope.payload) for one in found] == [("", b"body"), ("2", b"")]
+        await consumer.ack(found)
+    async with trial.consumer() as later:
+        await trial.nothing(later)
+
+
 @pytest.mark.fault(53)
 async def test_the_window_of_an_inbox_is_compared_with_what_topics_keep(broker: KafkaBench, tmp_path: Any) -> None:
     day = 86_400
@@ -357,6 +454,32 @@ async def test_a_client_that_has_failed_for_good_is_replaced(
         assert numbers(await trial.take(consumer, 1)) == [0]
     finally:
         await consumer.aclose()
+
+
+@pytest.mark.fault(86)
+async def test_a_consumer_is_closed_although_the_brokers_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their connections are open, as those of brokers that are frozen: librdkafka waits for them without end."""
+    monkeypatch.setattr("retrysafe.messaging.brokers.kafka.consumer._WITHIN", 2.0)
+    require("kafka")
+    with closing(await asyncio.to_thread(KafkaServer)) as server:
+        async with bench("kafka", server.url) as broker:
+            trial = Trial(broker)
+            await trial.published("A")
+            consumer: Any = KafkaConsumer(server.url, broker.topic, group=broker.topic, session="2s")
+            (found,) = await trial.take(consumer, 1)
+            server.signal(signal.SIGSTOP)
+            try:
+                await consumer.ack([found])
+                async with asyncio.timeout(DEADLINE):
+                    await consumer.aclose()
+            finally:
+                server.signal(signal.SIGCONT)
+            await trial.published("A")
+            async with asyncio.timeout(DEADLINE):
+                while 1 not in numbers(again := await consumer.receive(2, 1.0)):
+                    pass
+            await consumer.ack(again)
+            await consumer.aclose()
 
 
 async def settle_nothing(consumer: Consumer) -> None:

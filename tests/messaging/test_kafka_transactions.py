@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from retrysafe import ConfigurationError
 from retrysafe.messaging.brokers.kafka import Aborted, Committed, KafkaState, KafkaTransactions, Recreated, declare
 from retrysafe.messaging.brokers.kafka.properties import LOG, properties_of
 from tests.conftest import require
 from tests.docs.pages import ROOT
-from tests.messaging.harnesses.kafka import delete, every_record
+from tests.messaging.harnesses.kafka import delete, every_record, operator
 from tests.messaging.kafka_children import CALLS, drain, transformed
 from tests.proving.effort import effort
 
@@ -114,6 +115,61 @@ def test_a_zombie_with_the_same_id_commits_nothing(make: Callable[[int], Topics]
         assert tx.outcome.error.fatal()
         outcomes = drain(zombie, topics.output, RECORDS)  # it has the id again
         assert outcomes == [Committed(2), Committed(2), Committed(2), Committed(1)]
+    topics.check()
+
+
+@pytest.mark.fault(50)
+def test_a_stream_goes_on_when_brokers_are_back_that_did_not_answer_in_time(make: Callable[[int], Topics]) -> None:
+    topics = make(1)
+    with ExitStack() as stack:
+        stream = stack.enter_context(topics.stream(topics.group, timeout="2s"))
+        broker = stream._properties["bootstrap.servers"]
+
+        def fence() -> None:
+            stack.enter_context(topics.stream(topics.group)).close()
+            stream._properties["bootstrap.servers"] = "127.0.0.1:1"
+
+        with pytest.raises(KafkaException):
+            produced(stream, topics, until_left=fence)
+        with pytest.raises(KafkaException), stream.transaction(0.1):
+            pass
+        stream._properties["bootstrap.servers"] = broker
+        assert drain(stream, topics.output, RECORDS) == [Committed(2), Committed(2), Committed(2), Committed(1)]
+    topics.check()
+
+
+def committed(topics: Topics, offset: int) -> None:
+    """Set the offset of the group."""
+    client = Consumer(properties_of(topics.url, {"group.id": topics.group}), logger=LOG)
+    client.commit(offsets=[TopicPartition(topics.input, 0, offset)], asynchronous=False)
+    client.close()
+
+
+@pytest.mark.fault(50)
+def test_a_group_that_is_ahead_of_the_topic_repeats_nothing(make: Callable[[int], Topics]) -> None:
+    """A partition that has lost its end is not read from the beginning, which was transformed."""
+    topics = make(1)
+    committed(topics, 1000)
+    with topics.stream() as stream:
+        for _ in range(2):
+            with pytest.raises(KafkaException, match="out of range"):
+                while True:
+                    with stream.transaction() as tx:
+                        assert not tx.records
+    committed(topics, 0)
+    with topics.stream() as stream:
+        drain(stream, topics.output, RECORDS)
+    topics.check()
+
+
+def test_records_that_a_topic_no_longer_has_are_passed_by(make: Callable[[int], Topics]) -> None:
+    topics = make(1)
+    committed(topics, 1)
+    place = TopicPartition(topics.input, 0, 4)
+    client = operator(topics.url)
+    client.delete_records([place])[place].result()
+    with topics.stream() as stream:
+        assert drain(stream, topics.output, RECORDS) == [Committed(2), Committed(1)]
     topics.check()
 
 
@@ -252,6 +308,21 @@ def test_state_and_offsets_go_together(make: Callable[[int], Topics], totals: To
         with pytest.raises(ZeroDivisionError):
             apply(stream, totals, 6, lambda: 1 // 0)
         assert apply(stream, totals, RECORDS) == [True, True]
+    assert totals.applied() == EVERYTHING
+
+
+@pytest.mark.fault(50)
+def test_a_state_that_is_ahead_of_the_topic_is_not_changed(make: Callable[[int], Topics], totals: Totals) -> None:
+    topics = make(1)
+    with state(topics, totals) as stream:
+        apply(stream, totals, RECORDS)
+    with closing(totals.connect()) as connection:
+        connection.execute("UPDATE kafka_offsets SET next_offset = 1000")
+        connection.commit()
+    with state(topics, totals) as stream:
+        for _ in range(2):
+            with pytest.raises(KafkaException, match="out of range"):
+                apply(stream, totals, RECORDS + 1)
     assert totals.applied() == EVERYTHING
 
 

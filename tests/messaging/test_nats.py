@@ -295,6 +295,21 @@ async def test_a_server_that_is_not_there_is_told_at_once() -> None:
     await publisher.aclose()
 
 
+async def test_a_message_is_no_answer_of_the_server_whatever_its_headers_say() -> None:
+    require("nats")
+    async with bench("nats") as broker:
+        trial = Trial(broker)
+        headers = {"Status": "409", "Description": "Consumer Deleted"}
+        envelopes = [one._replace(headers=headers, payload=b"") for one in trial.envelopes("A", "A")]
+        await broker.publish(envelopes)
+        async with trial.consumer() as consumer:
+            found = await trial.take(consumer, 2)
+            assert [one.envelope.headers for one in found] == [headers, headers]
+            await consumer.ack(found)
+        async with trial.consumer() as later:
+            await trial.nothing(later)
+
+
 async def test_a_durable_consumer_that_is_deleted_is_made_again() -> None:
     import nats
 

@@ -9,6 +9,41 @@ OWN = "tests/messaging/test_cdc.py::"
 
 BREAKS = [
     Break(
+        "payloads are read as the database happens to write them",
+        f"{FOLDER}stream.py",
+        "        for setting in _SETTINGS:\n",
+        "        for setting in ():\n",
+        killed_by=(f"{OWN}test_the_log_is_read_as_it_was_written_whatever_the_database_is_set_to",),
+    ),
+    Break(
+        "all that the network has is taken for each message that is read",
+        f"{FOLDER}stream.py",
+        'libpq keeps whatever it takes."""\n',
+        'libpq keeps whatever it takes."""\n        self._guarded(self._connection.consume_input)\n',
+        killed_by=(f"{OWN}test_no_more_of_a_large_transaction_is_taken_than_is_read",),
+    ),
+    Break(
+        "no message leaves while a slot is being made",
+        f"{FOLDER}following.py",
+        "        while not (await asyncio.wait({calling}, timeout=0 if found else EVERY))[0]:\n",
+        "        while not (await asyncio.wait({calling}))[0]:\n",
+        killed_by=(f"{OWN}test_messages_leave_while_a_slot_cannot_be_made",),
+    ),
+    Break(
+        "what the log has and nobody sees keeps everything waiting",
+        f"{FOLDER}following.py",
+        "        if time.monotonic() >= next_round:\n            await work_round()\n            next_round",
+        "        if time.monotonic() >= next_round:\n            next_round",
+        killed_by=(f"{OWN}test_what_others_see_leaves_while_the_log_has_what_nobody_sees",),
+    ),
+    Break(
+        "the slot of another database is dropped",
+        f"{FOLDER}slot.py",
+        'FROM pg_replication_slots WHERE {_OURS}"',
+        'FROM pg_replication_slots WHERE slot_name = %s"',
+        killed_by=(f"{OWN}test_a_slot_of_another_database_is_left_alone",),
+    ),
+    Break(
         "the server forgets its log before the broker has what is in it",
         f"{FOLDER}following.py",
         "        batch = stream.read(most)\n",

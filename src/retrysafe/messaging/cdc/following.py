@@ -12,13 +12,18 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
+from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.cdc.batches import LoggedMessage
 from retrysafe.messaging.cdc.slot import LogUnavailable, Slot, SlotInUse
 from retrysafe.messaging.cdc.stream import LogGone, Stream, opened
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.protocol.outbox_walk import Most
 from retrysafe.stop_signal import StopSignal
+
+T = TypeVar("T")
 
 EVERY = 1.0
 """Seconds between two rounds over the table, for what the log does not say: that a message has waited long enough."""
@@ -56,10 +61,10 @@ class Log:
         cannot be read, which is reported: the table is to be asked until `is_due`.
         """
         try:
-            made = await asyncio.to_thread(self._slot.create)
+            made = await _beside(work_round, self._create)
             if made:
                 self._emit("slot_created", slot=self._slot.name, reason=made)
-            stream = await asyncio.to_thread(opened, self._slot)
+            stream = await _beside(work_round, partial(opened, self._slot))
             try:
                 async with stream.beating():
                     await _follow(stream, publish, work_round, stop, most)
@@ -73,6 +78,24 @@ class Log:
             if isinstance(error, LogGone):
                 await asyncio.to_thread(self._slot.discard)
 
+    def _create(self) -> str:
+        try:
+            return self._slot.create()
+        except ConfigurationError as error:  # of a server that has become another one since the relay began
+            raise LogUnavailable(f"The log cannot be read: {error}") from error
+
+
+async def _beside(work_round: Callable[[], Awaitable[bool]], call: Callable[[], T]) -> T:
+    """Call it in a thread, with a round over the table every second until it returns: a slot can take long to make."""
+    calling = asyncio.ensure_future(asyncio.to_thread(call))
+    found = False
+    try:
+        while not (await asyncio.wait({calling}, timeout=0 if found else EVERY))[0]:
+            found = await work_round()
+    finally:
+        calling.cancel()
+    return calling.result()
+
 
 async def _follow(
     stream: Stream, publish: Publish, work_round: Callable[[], Awaitable[bool]], stop: StopSignal, most: Most
@@ -80,7 +103,7 @@ async def _follow(
     next_round, found = 0.0, True
     while not stop.rung:
         batch = stream.read(most)
-        if batch.messages and not await _published(batch.messages, publish, stop):
+        if batch.messages and not await _published(batch.messages, publish, work_round, stop):
             return
         stream.confirm(batch.end)
         if time.monotonic() >= next_round or (found and not batch.messages):
@@ -90,13 +113,19 @@ async def _follow(
             await stream.wait(stop, next_round - time.monotonic())
 
 
-async def _published(messages: Sequence[LoggedMessage], publish: Publish, stop: StopSignal) -> bool:
+async def _published(
+    messages: Sequence[LoggedMessage], publish: Publish, work_round: Callable[[], Awaitable[bool]], stop: StopSignal
+) -> bool:
     """Publish as soon as the table shows the messages: a commit is in the log a moment before it can be seen.
 
-    With a synchronous replica that moment lasts until that has it. False when the relay is stopped meanwhile.
+    With a synchronous replica that moment lasts until that has it; what does not wait for it is found by rounds. False
+    when the relay is stopped meanwhile.
     """
-    polls = Polls()
+    polls, next_round = Polls(), time.monotonic() + EVERY
     while not await publish(messages):
+        if time.monotonic() >= next_round:
+            await work_round()
+            next_round = time.monotonic() + EVERY
         polls, rest = polls.empty(random.random())
         await stop.await_for(rest)
         if stop.rung:

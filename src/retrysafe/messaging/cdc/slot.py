@@ -14,7 +14,14 @@ from retrysafe.protocol.records import Duration
 SLOT = TABLE
 """What slot and publication are called, unless they are given names."""
 PLUGIN = "pgoutput"
-_DROP = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s"
+_OURS = "slot_name = %s AND database = current_database() AND plugin = 'pgoutput'"
+_DROP = f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE {_OURS}"
+_PUBLISHES = (
+    "SELECT p.pubinsert AND EXISTS (SELECT 1 FROM pg_publication_tables AS t WHERE t.pubname = p.pubname AND "
+    f"to_regclass(format('%%I.%%I', t.schemaname, t.tablename)) = to_regclass('{TABLE}')) "
+    "FROM pg_publication AS p WHERE p.pubname = %s"
+)
+"""Whether a publication has the new rows of the outbox; no row: there is none."""
 _PATIENCE = "5s"
 """How long a slot may take to be made: PostgreSQL waits for the end of all transactions that write."""
 
@@ -86,8 +93,8 @@ class Slot:
     ) -> None:
         if not name or not set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_") or len(name) > 63:
             raise ConfigurationError("name= of a slot has 1 to 63 lower-case letters, digits and underscores.")
-        if not publication or '"' in publication or "'" in publication:
-            raise ConfigurationError("publication= is a name without quotes.")
+        if not publication or set(publication) & set("'\"\0") or len(publication.encode()) > 63:
+            raise ConfigurationError("publication= is a name of 1 to 63 bytes, without quotes.")
         self.url = address(url) or ""
         self.name, self.publication = name, publication
         self.heartbeat = seconds_of(heartbeat, "heartbeat")
@@ -97,12 +104,13 @@ class Slot:
     def create(self) -> str:
         """Make publication and slot, unless they are there; return why the slot was made: "missing", "lost" or "".
 
-        Raises `ConfigurationError` for a server whose ``wal_level`` is not logical.
+        Raises `ConfigurationError` for a server whose ``wal_level`` is not logical, and when the slot is of another
+        database, or the publication of another table.
         """
         with self._connected() as connection:
             self._check(connection)
             # The publication comes first: the plugin looks for it in the catalogue of each moment of the log.
-            if not _first(connection, "SELECT 1 FROM pg_publication WHERE pubname = %s", self.publication):
+            if _first(connection, _PUBLISHES, self.publication) is None:
                 table = f"FOR TABLE {TABLE} WITH (publish = 'insert')"
                 connection.execute(f'CREATE PUBLICATION "{self.publication}" {table}')
             state = _first(connection, "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", self.name)
@@ -115,11 +123,12 @@ class Slot:
     def drop(self) -> bool:
         """Remove slot and publication, as after the last relay that read the log; whether there was a slot.
 
-        Raises `SlotInUse` while a relay reads from it.
+        Raises `SlotInUse` while a relay reads from it, and `ConfigurationError` when it is of another database.
         """
         from psycopg import errors
 
         with self._connected() as connection:
+            self._refuse_others(connection)
             try:
                 dropped = connection.execute(_DROP, (self.name,)).fetchall()
             except errors.ObjectInUse as error:
@@ -128,8 +137,9 @@ class Slot:
         return bool(dropped)
 
     def status(self) -> SlotStatus:
-        """How the slot stands."""
+        """How the slot stands. Raises `ConfigurationError` when it is of another database."""
         with self._connected() as connection:
+            self._refuse_others(connection)
             unit = "SELECT setting::bigint << 20 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'"
             limit = _first(connection, unit)[0]
             oldest = f"SELECT coalesce(extract(epoch FROM clock_timestamp()) - min(created) / 1e6, 0) FROM {TABLE}"
@@ -147,7 +157,7 @@ class Slot:
     # ------------------------------------------------------------ for relays
 
     def check(self) -> None:
-        """Raise `ConfigurationError` for a server whose ``wal_level`` is not logical, unless it is away."""
+        """Raise `ConfigurationError` as `create` does, unless the server is away."""
         with suppress(LogUnavailable), self._connected() as connection:
             self._check(connection)
 
@@ -162,6 +172,21 @@ class Slot:
             raise ConfigurationError(
                 f"cdc= needs wal_level = logical, and the server has {level!r}: "
                 "ALTER SYSTEM SET wal_level = 'logical', and restart it. Nothing was published."
+            )
+        self._refuse_others(connection)
+        if _first(connection, _PUBLISHES, self.publication) == (False,):
+            raise ConfigurationError(
+                f"Publication {self.publication!r} is there, and does not have the new rows of this {TABLE}: give this "
+                "outbox's another name, with publication= or --publication."
+            )
+
+    def _refuse_others(self, connection: Any) -> None:
+        """Raise `ConfigurationError` for a slot that is not of this database."""
+        others = f"SELECT coalesce(database, ''), plugin FROM pg_replication_slots WHERE slot_name = %s AND ({_OURS}) "
+        if found := _first(connection, f"{others} IS NOT TRUE", self.name, self.name):
+            raise ConfigurationError(
+                f"Slot {self.name!r} is of database {found[0]!r} and plugin {found[1]!r}. Slots belong to the whole "
+                "server: give this outbox's another name, with name= or --slot."
             )
 
     def _connected(self) -> Any:

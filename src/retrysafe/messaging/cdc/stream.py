@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import struct
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -26,6 +27,8 @@ _SILENT = 6
 _FAREWELL = 2.0
 """Seconds in which the server is to end the stream."""
 _IN_USE, _NOT_THERE = b"55006", b"42704"
+_SETTINGS = ("client_encoding = 'UTF8'", "bytea_output = 'hex'")
+"""How the log writes values down, whatever the database and its users are set to."""
 
 
 class Batch(NamedTuple):
@@ -57,22 +60,32 @@ class Stream:
         end = size = 0
         if self._beats is not None and self._beats.done():
             self._beats.result()  # raises why it has ended
-        self._guarded(self._connection.consume_input)
-        while len(messages) < most.messages and size < most.bytes:
-            length, data = self._guarded(self._connection.get_copy_data, 1)
-            if length == 0:
-                self._silent()
-                break
-            if length < 0:
-                raise _reason(self._connection.get_result())
-            self._heard = time.monotonic()
-            change = parsed(bytes(data))
-            if isinstance(change, Insert) and (found := self._message(change)):
+        while len(messages) < most.messages and size < most.bytes and (data := self._next()) is not None:
+            try:
+                change = parsed(data)
+                found = self._message(change) if isinstance(change, Insert) else None
+            except (LookupError, ValueError, struct.error) as error:
+                raise LogGone(f"The log has what cannot be read as a message: {error!r}") from error
+            if found is not None:
                 messages.append(found)
                 size += found.queued.envelope.size
             else:
                 end = max(end, self._follow(change))
         return Batch(messages, end)
+
+    def _next(self) -> bytes | None:
+        """What comes next, if it has come. More is taken from the network only then: libpq keeps whatever it takes."""
+        length, data = self._guarded(self._connection.get_copy_data, 1)
+        if length == 0:
+            self._guarded(self._connection.consume_input)
+            length, data = self._guarded(self._connection.get_copy_data, 1)
+        if length == 0:
+            self._silent()
+            return None
+        if length < 0:
+            raise _reason(self._connection.get_result())
+        self._heard = time.monotonic()
+        return bytes(data)
 
     def _follow(self, change: Any) -> int:
         """Note what is no message; return up to where the log is read with it, or 0."""
@@ -177,8 +190,12 @@ def opened(slot: Slot) -> Stream:
     try:
         if connection.status != pq.ConnStatus.OK:
             raise LogUnavailable(f"The log cannot be read: {connection.get_error_message()}")
+        for setting in _SETTINGS:
+            result = connection.exec_(f"SET {setting}".encode())
+            if result.status != pq.ExecStatus.COMMAND_OK:
+                raise _reason(result)
         options = f"proto_version '1', publication_names '\"{slot.publication}\"'"
-        result = connection.exec_(f"START_REPLICATION SLOT {slot.name} LOGICAL 0/0 ({options})".encode())
+        result = connection.exec_(f'START_REPLICATION SLOT "{slot.name}" LOGICAL 0/0 ({options})'.encode())
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise _reason(result)
         connection.nonblocking = 1

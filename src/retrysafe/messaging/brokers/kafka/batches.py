@@ -17,18 +17,22 @@ Place = tuple[str, int]
 _OURS: Properties = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
-    "auto.offset.reset": "earliest",
+    "auto.offset.reset": "error",  # so that a partition that is not the one that was read is told
     "partition.assignment.strategy": "cooperative-sticky",
     "isolation.level": "read_committed",
 }
 _PASSING = (KafkaError._TRANSPORT, KafkaError._MAX_POLL_EXCEEDED)
 """What the client mends by itself."""
+_WITHIN = 10.0
+"""Seconds for which the brokers' answer is waited for."""
 
 
 class Batches:
     """Reads batches, in one thread. Records of a partition that another consumer takes over are in no batch any more.
 
-    ``begun`` tells where partitions that are assigned begin; None: at the offset that their group has committed.
+    Records that a topic has removed are passed by. A partition that ends before the offset that was reached has lost
+    records, or is of a topic that was made again: to read it from the beginning would repeat what was done. So reading
+    it is an error until a person has set the offset.
     """
 
     def __init__(
@@ -43,9 +47,13 @@ class Batches:
         self.client.subscribe(names, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
         self._read: dict[Place, list[Message]] = {}
 
-    def begun(self, places: list[Place]) -> dict[Place, int] | None:
-        """Where they begin; below 0: with their oldest record."""
-        return None
+    def begun(self, places: list[Place]) -> dict[Place, int]:
+        """Where partitions that are assigned begin; below 0: with their oldest record."""
+        return self.committed(places, _WITHIN)
+
+    def reached(self, place: Place) -> int:
+        """Up to where a partition was read, and that is written down; below 0: nothing of it."""
+        return self.committed([place], _WITHIN)[place]
 
     def left(self, places: list[Place]) -> None:
         """Others may have these partitions by now."""
@@ -53,21 +61,27 @@ class Batches:
     def read(self, most: int, wait: float) -> dict[Place, list[Message]]:
         """Up to so many records by their partitions; waits so many seconds for the first one.
 
-        Raises `confluent_kafka.KafkaException` when a topic is missing or no broker can be reached.
+        Raises `confluent_kafka.KafkaException` when a topic is missing, a partition ends before the offset that was
+        reached, or no broker can be reached.
         """
         self._read = {}
         count, message = 0, self.client.poll(wait)
-        while message is not None:
-            error = message.error()
-            if error is not None and error.code() not in _PASSING:
-                self.return_to({place: first(records) for place, records in self._read.items()})
-                raise KafkaException(error)
-            if error is None:
-                self._read.setdefault((str(message.topic()), int(message.partition() or 0)), []).append(message)
-                count += 1
-            if count >= most:
-                break
-            message = self.client.poll(0)
+        try:
+            while message is not None:
+                place, error = (str(message.topic()), int(message.partition() or 0)), message.error()
+                if error is None:
+                    self._read.setdefault(place, []).append(message)
+                    count += 1
+                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    self._begin_anew(place, error)
+                elif error.code() not in _PASSING:
+                    raise KafkaException(error)
+                if count >= most:
+                    break
+                message = self.client.poll(0)
+        except KafkaException:
+            self.return_to({place: first(records) for place, records in self._read.items()})
+            raise
         read, self._read = self._read, {}
         return read
 
@@ -76,6 +90,16 @@ class Batches:
         ours = {(one.topic, one.partition) for one in self.client.assignment()}
         for place in offsets.keys() & ours:
             self.client.seek(TopicPartition(*place, offsets[place]))
+
+    def _begin_anew(self, place: Place, error: KafkaError) -> None:
+        """Go on with the oldest record of a partition that does not have the offset that was reached any more."""
+        reached = self.reached(place)
+        oldest, end = self.client.get_watermark_offsets(TopicPartition(*place), timeout=_WITHIN)
+        begin = reached if reached > end else oldest
+        self.client.incremental_unassign([TopicPartition(*place)])  # a partition that has failed cannot be sought
+        self.client.incremental_assign([TopicPartition(*place, begin)])
+        if reached > end:
+            raise KafkaException(error)
 
     def committed(self, places: Iterable[Place], within: float) -> dict[Place, int]:
         """The offsets that the group has committed."""
@@ -88,11 +112,9 @@ class Batches:
 
     def _assigned(self, client: Consumer, partitions: list[TopicPartition]) -> None:
         begun = self.begun([(one.topic, one.partition) for one in partitions])
-        if begun is not None:
-            partitions = [
-                TopicPartition(*place, offset if offset >= 0 else OFFSET_BEGINNING) for place, offset in begun.items()
-            ]
-        client.incremental_assign(partitions)
+        client.incremental_assign(
+            [TopicPartition(*place, offset if offset >= 0 else OFFSET_BEGINNING) for place, offset in begun.items()]
+        )
 
     def _revoked(self, client: Consumer, partitions: list[TopicPartition]) -> None:
         places = [(one.topic, one.partition) for one in partitions]

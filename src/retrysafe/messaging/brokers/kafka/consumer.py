@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from operator import methodcaller
 from typing import NamedTuple, cast
 
 import confluent_kafka
@@ -51,6 +52,13 @@ _AHEAD = 10_000
 """Messages of a partition from the first unsettled one on: who takes it over is handed them again, if told nothing."""
 _WITHIN = 5.0
 """Seconds for which the brokers' answer is waited for."""
+_REFUSED = (
+    KafkaError.OFFSET_METADATA_TOO_LARGE,
+    KafkaError.INVALID_COMMIT_OFFSET_SIZE,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+)
+"""Why a broker takes no commit, until a person mends it."""
 _NAME = "retrysafe.consumer"
 
 _Place = tuple[str, int]
@@ -73,6 +81,7 @@ class _Held:
         self.assignment, self.progress = assignment, progress
         self.withheld: list[Delivery] = []
         """What was received, and may not be handed out before a commit."""
+        self.withheld_bytes = 0
         self.is_paused = False
 
 
@@ -152,6 +161,8 @@ class KafkaConsumer:
         self._committing: _Committing | None = None
         self._not_before = 0.0
         self._thread: threading.Thread | None = None
+        self._run_now: object = None
+        """Stands for the client that is in use; what another one tells, which is still closing, is not heard."""
 
     @property
     def redelivery_window(self) -> float | None:
@@ -215,14 +226,20 @@ class KafkaConsumer:
             self._arrived.set()
 
     async def aclose(self) -> None:
-        """Leave the group; the next consumer of the partitions gets the unsettled messages."""
+        """Leave the group; the next consumer of the partitions gets the unsettled messages.
+
+        Brokers that do not answer are waited for for 10 s. The client goes on trying to leave then, in its thread.
+        """
         with self._turn:
             self._is_closing = True
             self._turn.notify_all()
         thread, self._thread = self._thread, None
         if thread is not None:
-            await asyncio.to_thread(thread.join)
+            await asyncio.to_thread(thread.join, 2 * _WITHIN)
         with self._turn:
+            self._run_now = None
+            self._held.clear()
+            self._end_commit()
             self._is_closing = False
             self._shelf.clear()
             self._failure = None
@@ -238,28 +255,38 @@ class KafkaConsumer:
 
     def _open(self) -> None:
         self._arrived = asyncio.Event()
-        told = {"error_cb": self._failed, "on_commit": self._committed}
+        run = self._run_now = object()
+
+        def heard(tell: Callable[..., None]) -> Callable[..., None]:
+            return lambda *told: tell(*told) if self._run_now is run else None
+
+        told = {"error_cb": heard(self._failed), "on_commit": heard(self._committed)}
         client = confluent_kafka.Consumer({**self._properties, **told}, logger=LOG)
-        client.subscribe([*self._topics], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
-        self._thread = threading.Thread(target=self._run, args=(client,), name="retrysafe-kafka-consumer", daemon=True)
+        assigned, revoked, lost = (heard(tell) for tell in (self._assigned, self._revoked, self._lost))
+        client.subscribe([*self._topics], on_assign=assigned, on_revoke=revoked, on_lost=lost)
+        arguments = (client, run)
+        self._thread = threading.Thread(target=self._run, args=arguments, name="retrysafe-kafka-consumer", daemon=True)
         self._thread.start()
 
-    def _run(self, client: confluent_kafka.Consumer) -> None:
+    def _run(self, client: confluent_kafka.Consumer, run: object) -> None:
         failure: BaseException | None = None
         try:
-            self._poll(client)
+            self._poll(client, run)
         except BaseException as error:  # noqa: BLE001 - told by `receive`
             failure = error
         with suppress(KafkaException):
             client.close()
         with self._turn:
+            if self._run_now is not run:
+                return
             self._failure = failure
             self._held.clear()
+            self._shelf.clear()
             self._end_commit()
         self._wake()
 
-    def _poll(self, client: confluent_kafka.Consumer) -> None:
-        while not self._is_closing:
+    def _poll(self, client: confluent_kafka.Consumer, run: object) -> None:
+        while not self._is_closing and self._run_now is run:
             message = client.poll(_BRIEF if self._is_busy() else _LOOK)
             if message is not None:
                 while message is not None:
@@ -268,7 +295,8 @@ class KafkaConsumer:
                 self._wake()
             self._pause(client)
             self._commit(client)
-        self._commit_last(client)
+        if self._run_now is run:
+            self._commit_last(client)
 
     def _is_busy(self) -> bool:
         with self._turn:
@@ -280,7 +308,7 @@ class KafkaConsumer:
         topic, number, offset = message.topic(), message.partition(), message.offset()
         if error is not None:
             if error.code() == KafkaError._AUTO_OFFSET_RESET and topic is not None and number is not None:
-                self._begin_anew(client, topic, number)
+                self._begin_anew(client, (topic, number), error)
             else:
                 self._failed(error)
             return
@@ -291,30 +319,41 @@ class KafkaConsumer:
             held = self._held.get((topic, number))
             if held is None or not held.progress.receive(offset):
                 return
-            headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-            envelope = envelope_from(headers, message.key(), message.value(), self._topics[topic])
+            envelope = envelope_from(_headers(message), message.key(), message.value(), self._topics[topic])
             tag = Tag(held.assignment, topic, number, offset)
             delivery = Delivery(envelope, tag, f"{topic}-{number}", held.progress.is_again(offset))
             if offset < held.progress.granted:
                 self._shelf.put(delivery)
             else:
                 held.withheld.append(delivery)
+                held.withheld_bytes += envelope.size
             has_room = self._has_room((topic, number), 1.0)
         if not has_room:
             self._pause(client)
 
-    def _begin_anew(self, client: confluent_kafka.Consumer, topic: str, number: int) -> None:
-        """The committed offset is not in the partition: the messages from there on were removed unsettled."""
-        place = TopicPartition(topic, number)
-        oldest, _ = client.get_watermark_offsets(place, timeout=_WITHIN)
+    def _begin_anew(self, client: confluent_kafka.Consumer, place: _Place, error: KafkaError) -> None:
+        """Go on with the oldest message of a partition that does not have the offset that was reached any more.
+
+        Before it: messages were removed unsettled. Behind it: the partition has lost its end, or is of a topic that was
+        made again. What it has now may not have been handled.
+        """
+        oldest, end = client.get_watermark_offsets(TopicPartition(*place), timeout=_WITHIN)
         with self._turn:
-            held = self._held.get((topic, number))
-            missed = max(0, oldest - held.progress.low) if held is not None else 0
-        if missed:
-            fields = {"stream": f"{topic}-{number}", "group": self._group, "messages": missed}
+            held = self._held.get(place)
+            if held is None:
+                return
+            missed = max(0, oldest - held.progress.low)
+            if is_another := held.progress.next > end:
+                self._assignments += 1
+                self._held[place] = _Held(self._assignments, Progress(oldest, None, self._prefetch))
+                self._shelf.forget(f"{place[0]}-{place[1]}")
+        if is_another:
+            self._failed(error)
+        elif missed:
+            fields = {"stream": f"{place[0]}-{place[1]}", "group": self._group, "messages": missed}
             self._observers.emit("messages_trimmed", _NAME, "", b"", "", fields)
-        client.incremental_unassign([place])  # a partition that has failed cannot be sought
-        client.incremental_assign([TopicPartition(topic, number, oldest)])
+        client.incremental_unassign([TopicPartition(*place)])  # a partition that has failed cannot be sought
+        client.incremental_assign([TopicPartition(*place, oldest)])
 
     def _pause(self, client: confluent_kafka.Consumer) -> None:
         """Pause partitions that have enough in memory, and resume those that have room for half of it again."""
@@ -333,7 +372,7 @@ class KafkaConsumer:
         held, partition = self._held[place], f"{place[0]}-{place[1]}"
         return (
             self._shelf.held(partition) + len(held.withheld) < self._prefetch * share
-            and self._shelf.held_bytes(partition) < self._bytes * share
+            and self._shelf.held_bytes(partition) + held.withheld_bytes < self._bytes * share
             and held.progress.ahead < _AHEAD
         )
 
@@ -439,12 +478,15 @@ class KafkaConsumer:
         with self._turn:
             if self._committing is None:
                 return
-            failed = {(one.topic, one.partition) for one in places if one.error is not None}
+            failed = {(one.topic, one.partition): one.error for one in places if one.error is not None}
             for place, commit in self._committing.commits.items():
                 held = self._committing.owed[place]
-                if error is not None or place in failed:
+                if (why := failed.get(place, error)) is not None:
                     held.progress.is_owed = True
                     self._not_before = time.monotonic() + _AGAIN
+                    is_too_long = why.code() == KafkaError.OFFSET_METADATA_TOO_LARGE
+                    if why.code() in _REFUSED and not (is_too_long and held.progress.shorten()):
+                        self._failure = KafkaException(why)
                 elif self._held.get(place) is held:
                     held.progress.committed(commit)
                     self._hand_out(held)
@@ -467,6 +509,22 @@ class KafkaConsumer:
             if delivery.tag.offset < held.progress.granted:
                 self._shelf.put(delivery)
         held.withheld = [one for one in held.withheld if one.tag.offset >= held.progress.granted]
+        held.withheld_bytes = sum(one.envelope.size for one in held.withheld)
+
+
+_read_headers = methodcaller("headers")
+"""Python sees to it that a failure of this call is raised; of one that is written out, not where it has become hot."""
+
+
+def _headers(message: confluent_kafka.Message) -> list[tuple[str, bytes | None]]:
+    """The headers of a record; none if the name of one is not UTF-8. Without headers the record is no event.
+
+    The client fails at such a name, and leaves nothing in its place, not even None: to look there ends the process.
+    """
+    try:
+        return cast("list[tuple[str, bytes | None]]", _read_headers(message) or [])
+    except (SystemError, UnicodeError):
+        return []
 
 
 def _offsets(commits: Mapping[_Place, Commit]) -> list[TopicPartition]:

@@ -78,7 +78,7 @@ class Sender:
         until = time.monotonic() + self._patience
         with self._turn:
             self._waiting += [_Waiting(record, wave, at, until) for at, record in enumerate(records)]
-            self._produce()
+            self._give_up() if self._closing else self._produce()
         return wave.reports
 
     def close(self) -> None:
@@ -95,6 +95,11 @@ class Sender:
             with self._turn:
                 self._produce()
         self._producer.flush(1.0)
+        with self._turn:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Report what waits: nothing is sent any more."""
         while self._waiting:
             one = self._waiting.popleft()
             one.wave.reported(one.at, KafkaError(KafkaError._PURGE_QUEUE))

@@ -166,6 +166,10 @@ class KafkaState(Batches):
             self._owned[place] = self._taken(place)
         return {place: self._owned[place].next for place in places}
 
+    def reached(self, place: Place) -> int:
+        """Up to where a partition was read, and that is written down; below 0: nothing of it."""
+        return self._row(place).next
+
     def left(self, places: list[Place]) -> None:
         """Others may have these partitions by now."""
         for place in places:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
-_MOST = 4000
-"""Characters of the text; brokers take 4096 by default (``offset.metadata.max.bytes``)."""
+_MOST, _LEAST = 4000, 64
+"""Characters of the text; brokers take 4096 by default (``offset.metadata.max.bytes``). None is much shorter."""
 _TEXT = re.compile(r"retrysafe (\d{1,19})((?: \d{1,19}(?:-\d{1,19})?)*)", re.ASCII)
 
 
@@ -45,6 +45,7 @@ class Progress:
         """Up to where messages may be handed out: who takes the partition over is told so."""
         self.is_owed = False
         """Whether something was settled since the last commit was made."""
+        self._most = _MOST
 
     def receive(self, offset: int) -> bool:
         """A message has come; whether it is to be handled, and was not settled by others."""
@@ -71,6 +72,11 @@ class Progress:
             del self._settled[first]
 
     @property
+    def next(self) -> int:
+        """Behind the last message that was received; below 0 while nobody knows where the partition begins."""
+        return self._next
+
+    @property
     def low(self) -> int:
         """All messages before this offset are settled."""
         return next(iter(self._settled), self._next)
@@ -87,7 +93,12 @@ class Progress:
         """
         self.is_owed = False
         upto = max(self._next + (0 if leaving else self._reserve), self._before)
-        return Commit(self.low, upto, _written(upto, self._ranges()))
+        return Commit(self.low, upto, _written(upto, self._ranges(), self._most))
+
+    def shorten(self) -> bool:
+        """Write shorter texts from now on, as the broker takes no longer ones; False: there is none much shorter."""
+        self._most //= 2
+        return self._most >= _LEAST
 
     def committed(self, commit: Commit) -> None:
         """It was committed."""
@@ -104,12 +115,12 @@ class Progress:
                 yield max(first, self._next), last
 
 
-def _written(upto: int, ranges: Iterator[tuple[int, int]]) -> str:
+def _written(upto: int, ranges: Iterator[tuple[int, int]], most: int) -> str:
     """The text of a commit. What does not fit in is left out, and those messages are handed out again."""
     text = f"retrysafe {upto}"
     for first, last in ranges:
         more = f" {first}" if first == last else f" {first}-{last}"
-        if len(text) + len(more) > _MOST:
+        if len(text) + len(more) > most:
             break
         text += more
     return text

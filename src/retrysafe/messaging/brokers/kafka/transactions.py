@@ -154,6 +154,9 @@ class KafkaTransactions:
         }
         self._properties = properties_of(url, ours, {**defaults, **(properties or {})})
         self._producer: Any = self._made()
+        """None from when one has ended until the next one is ready."""
+        self._unread: set[Place] = set()
+        """Partitions that are to be read again, from what is committed."""
         self._batches = Batches(url, topics, group, session, properties)
 
     def __enter__(self) -> KafkaTransactions:
@@ -170,6 +173,7 @@ class KafkaTransactions:
     @contextmanager
     def transaction(self, wait: float = 1.0) -> Iterator[KafkaTransaction]:
         """A transaction over the next records; waits so many seconds for the first one. `outcome` says how it ended."""
+        self._mend()
         read = self._batches.read(self._most, wait)
         group = self._batches.client.consumer_group_metadata()
         # after the metadata was taken: without a member in it, a broker refuses nobody
@@ -215,9 +219,17 @@ class KafkaTransactions:
     def _recreate(self, begins: dict[Place, int], cause: KafkaError) -> Outcome:
         """Replace the producer, and read from what is committed: the commit may have been made before the error."""
         self._producer = None  # without `close`, which fails after a fatal error
-        self._producer = self._made()
-        self._batches.return_to(self._batches.committed(begins, self._within))
+        self._unread |= begins.keys()
+        self._mend()
         return Recreated(cause)
+
+    def _mend(self) -> None:
+        """Do what is left of `_recreate`: when no broker answers in time, the next transaction begins with it."""
+        if self._producer is None:
+            self._producer = self._made()
+        if self._unread:
+            self._batches.return_to(self._batches.committed(self._unread, self._within))
+            self._unread.clear()
 
     def _made(self) -> Producer:
         """A producer whose predecessor's transaction has ended."""

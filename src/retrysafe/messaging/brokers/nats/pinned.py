@@ -110,8 +110,8 @@ class Partition:
     def arrived(self, message: Msg, now: float) -> tuple[Delivery | None, list[str]]:
         """A delivery to be handed out, and the replies of messages that are given up because the partition was lost."""
         headers = message.headers or {}
-        if (status := headers.get("Status")) is not None and not message.data:
-            return None, self._ended(message.subject, status, headers.get("Description", ""))
+        if not message.reply:  # a message of the stream has where to settle it, and headers of whoever published it
+            return None, self._ended(message.subject, headers.get("Status", ""), headers.get("Description", ""))
         given_up = self._pinned(headers.get(_PIN, ""))
         self._asked = max(0, self._asked - 1)
         told = message.metadata
