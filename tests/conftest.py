@@ -35,6 +35,8 @@ SERVED = {
     "asyncmy",
     "rabbitmq",
     "nats",
+    "sns",
+    "sqs",
     *(service for service, _ in HARNESSES.values() if service),
 }
 """What stands in the parameters of tests that need one."""

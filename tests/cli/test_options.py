@@ -13,6 +13,7 @@ from retrysafe.cli import outbox, relay, sweep
 from retrysafe.messaging.brokers.nats.publisher import NatsPublisher
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
+from retrysafe.messaging.brokers.sqs.publisher import SnsPublisher, SqsPublisher
 from retrysafe.messaging.relay.relay import Relay
 from retrysafe.messaging.relay.retention import OutboxSweeper
 
@@ -20,11 +21,13 @@ EXCEPTIONS = {
     "observers": "the command tells by its log and its output",
     "client": "is made of --broker",
     "url": "is --broker",
+    "region": "is in --broker",
+    "endpoint": "is in --broker",
 }
-NAMED = {(made, "timeout"): "broker_timeout" for made in (NatsPublisher, RabbitMQPublisher)}
-PUBLISHERS = (NatsPublisher, RabbitMQPublisher, RedisStreamsPublisher, AsyncRedisStreamsPublisher)
+NAMED = {(made, "timeout"): "broker_timeout" for made in (NatsPublisher, RabbitMQPublisher, SqsPublisher, SnsPublisher)}
+PUBLISHERS = (NatsPublisher, RabbitMQPublisher, SqsPublisher, SnsPublisher, RedisStreamsPublisher, AsyncRedisStreamsPublisher)
 NEEDED = {"outbox sweep": ("--older-than", "7d")}
-OTHER_DEFAULTS = {"every": "without it, the command ends when nothing is left", "keep": "a flag", "rotate": "a flag"}
+OTHER_DEFAULTS = {"every": "without it, the command ends when nothing is left", "keep": "a flag", "rotate": "a flag", "ordered": "a word"}
 
 
 @pytest.mark.parametrize(

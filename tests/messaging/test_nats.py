@@ -212,6 +212,8 @@ def test_what_a_stream_says(said: dict[str, Any], status: str) -> None:
 
 @pytest.mark.fault(52)
 async def test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_its_consumer() -> None:
+    import nats
+
     require("nats")
     async with bench("nats") as broker:
         trial = Trial(broker)
@@ -219,6 +221,9 @@ async def test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_it
         async with trial.consumer() as one, trial.consumer() as two:
             (found,) = await trial.take(one, 1)
             assert not await two.receive(1, 2.5), "two leases and a half"
+            async with await nats.connect(broker.url) as client:
+                infos = await client.jetstream().consumers_info(broker.topic)
+            assert sum(one.num_redelivered or 0 for one in infos) == 0
             await one.ack([found])
         async with trial.consumer() as later:
             await trial.nothing(later)

@@ -88,6 +88,22 @@ def received(given: Mapping[str, str], payload: bytes, topic: str) -> Envelope:
     return envelope_of(known, payload)
 
 
+def structured(envelope: Envelope) -> str:
+    """The event in the JSON format: its payload as JSON, where that gives the same octets again, else in base64."""
+    told: dict[str, Any] = attributes(envelope)
+    kind = envelope.media_type.partition(";")[0].strip().lower()
+    try:
+        data = json.loads(envelope.payload) if kind.endswith(("/json", "+json")) else None
+        exact = data is not None and _data(data, envelope.media_type) == envelope.payload
+    except (ValueError, RecursionError):
+        exact = False
+    if exact:
+        told["data"] = data
+    else:
+        told["data_base64"] = base64.b64encode(envelope.payload).decode()
+    return json.dumps(told)
+
+
 def _structured(given: Mapping[str, str], payload: bytes) -> tuple[dict[str, str], bytes] | None:
     """The attributes and the data of an event that is all in the payload; None for any other payload.
 

@@ -54,7 +54,7 @@ BREAKS = [
         'PublishStatus.RETRYABLE if error.get("code") == 400 else PublishStatus.STALLED',
         "PublishStatus.RETRYABLE",
         killed_by=(
-            f"{NATS}test_what_a_stream_says[said3-stalled]",
+            f"{NATS}test_what_a_stream_says[said4-stalled]",
             f"{PUBLISHERS}[nats-a_destination_that_takes_nothing_blames_no_message]",
         ),
     ),
