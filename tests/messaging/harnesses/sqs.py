@@ -192,11 +192,7 @@ HARNESS = Harness(
 FANOUT = Harness(
     "sns",
     service="sns",
-    bench=SqsBench,
-    publishings={
-        "sns": lambda folder: queues("sns"),
-        "sns-standard": lambda folder: queues("sns", ordered=False),
-    },
+    publishings={"sns": lambda folder: queues("sns")},
     left=left,
     remove=remove,
 )

@@ -53,7 +53,7 @@ class SqsConsumer:
         prefetch: how many messages of a queue are received and not settled. As many can wait for lanes that rest before
             the queue comes to rest.
         prefetch_bytes: how many bytes of them; up to ten messages more may be received.
-        lease: for how long the messages of a consumer that is dead or cut off stay invisible, from 3 seconds.
+        lease: for how long the messages of a consumer that is dead or cut off stay invisible, from 2 seconds.
         poll: how long the service waits for messages before it answers that there are none: up to 20 seconds, and a
             third of the lease. Each poll is a request to be paid, and `aclose` waits for the last one.
         redelivery_window: for how long after it was published a message may be handed out again; by default for as long
@@ -85,7 +85,7 @@ class SqsConsumer:
         except ValueError as error:
             raise ConfigurationError(f"topics=, group= or prefix=: {error}.") from error
         self._prefetch, self._bytes = prefetch, prefetch_bytes
-        self._lease = max(3, round(seconds_of(lease, "lease")))
+        self._lease = max(2, round(seconds_of(lease, "lease")))
         self._poll_for = max(1, min(LONGEST_POLL, self._lease // 3, round(seconds_of(poll, "poll"))))
         self._declared = None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
         self._client = Service("sqs", region, endpoint, seconds_of(timeout, "timeout"))
@@ -119,6 +119,7 @@ class SqsConsumer:
         while True:
             now = loop.time()
             self._arrived.clear()
+            self._forget_lapsed(now)
             if taken := self._shelf.take(limit, now):
                 return taken
             self._look()
@@ -154,8 +155,18 @@ class SqsConsumer:
         self._room.set()
         tasks, self._tasks = self._tasks, []
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._release(self._queues)
+        handles = {queue: receipts.clear() for queue, receipts in self._receipts.items()}
+        self._shelf.clear()
+        await self._tell_of("change_message_visibility_batch", handles, VisibilityTimeout=0)
         await self._client.aclose()
+
+    def _forget_lapsed(self, now: float) -> None:
+        """Hand out nothing more of a queue when another consumer may have what comes before: it is received again."""
+        for queue, receipts in self._receipts.items():
+            if receipts.lapsed(now):
+                receipts.clear()
+                self._shelf.forget(queue)
+                self._room.set()
 
     def _look(self) -> None:
         """Raise what has failed."""
@@ -214,11 +225,9 @@ class SqsConsumer:
         return len(self._receipts[queue]) < self._prefetch and self._shelf.held_bytes(queue) < self._bytes
 
     async def _keep(self) -> None:
-        """Keep invisible what is held, and let go what is not certainly so any more."""
+        """Keep invisible what is held."""
         while not await self._pause(self._lease / 12):
             now = asyncio.get_running_loop().time()
-            if lapsed := [queue for queue, receipts in self._receipts.items() if receipts.lapsed(now)]:
-                await self._release(lapsed)
             due = {queue: receipts.due(now) for queue, receipts in self._receipts.items()}
             await self._tell_of("change_message_visibility_batch", due, VisibilityTimeout=self._lease)
 
@@ -228,14 +237,6 @@ class SqsConsumer:
             async with asyncio.timeout(seconds):
                 await self._leaving.wait()
         return self._leaving.is_set()
-
-    async def _release(self, queues: Iterable[str]) -> None:
-        """Let all that is held of queues be received again, in its order."""
-        handles = {queue: self._receipts[queue].clear() for queue in queues}
-        for queue in handles:
-            self._shelf.forget(queue)
-        self._room.set()
-        await self._tell_of("change_message_visibility_batch", handles, VisibilityTimeout=0)
 
     async def _tell_of(self, operation: str, handles: dict[str, list[str]], **more: Any) -> None:
         """Tell the service of messages. What it does not hear, or refuses, lets them be delivered again."""

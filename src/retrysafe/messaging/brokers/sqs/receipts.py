@@ -30,8 +30,9 @@ class Receipts:
         self._since.pop(handle, None)
 
     def due(self, now: float) -> list[str]:
-        """Those which the service is to be told to keep from others."""
-        return [handle for handle, since in self._since.items() if now >= since + self._lease / 3]
+        """Those which the service is to be told to keep from others; not those which others may have."""
+        third = self._lease / 3
+        return [handle for handle, since in self._since.items() if since + third <= now < since + self._lease]
 
     def keep(self, handles: Iterable[str], asked: float) -> None:
         """The service keeps them, as it was asked then."""
