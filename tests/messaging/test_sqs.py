@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
 
 from retrysafe import ConfigurationError
 from retrysafe.messaging.brokers.registry import broker_at
@@ -112,6 +114,15 @@ def test_events_of_others_are_read_in_both_modes() -> None:
         read = envelope_from({"Body": "x", "MessageAttributes": binary}, "orders")
         assert (read.id, read.source, read.type, read.payload) == ("1", "/s", "t", b"x")
     assert envelope_from({"Body": '{"item": "book"}'}, "orders").payload == b'{"item": "book"}'
+
+
+def test_the_sdk_of_others_and_ours_understand_each_other() -> None:
+    body, _ = content_of(event(), "structured")
+    read = JSONFormat().read(None, body)
+    assert (read.get_id(), read.get_source(), read.get_subject(), read.get_data()) == ("1", "/shop", "k", {"n": 1})
+    theirs = CloudEvent({"type": "t", "source": "/s", "id": "1", "datacontenttype": "application/json"}, {"n": 1})
+    found = envelope_from({"Body": JSONFormat().write(theirs).decode()}, "orders")
+    assert (found.id, found.source, found.type, found.payload) == ("1", "/s", "t", b'{"n":1}')
 
 
 def strings(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -226,8 +237,9 @@ def test_the_policy_of_a_queue_keeps_what_others_wrote() -> None:
 
 @pytest.mark.fault(52)
 async def test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_its_consumer() -> None:
+    """So does the key: the queue keeps what follows."""
     require("sqs")
-    async with bench("sqs", lease="2s") as broker:
+    async with bench("sqs", lease="2s", prefetch=1) as broker:
         trial = Trial(broker)
         await trial.published(*"AA")
         async with trial.consumer() as one, trial.consumer() as two:
@@ -289,6 +301,7 @@ async def test_a_message_that_is_refused_alone_leaves_the_others_of_its_batch(mo
         assert [one.status for one in said] == [PublishStatus.ACKED, PublishStatus.RETRYABLE, PublishStatus.ACKED]
 
 
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 async def test_a_batch_that_is_refused_as_a_whole_is_sent_again_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is too large, as if that were not found before."""
     require("sns")
@@ -323,13 +336,13 @@ async def test_a_queue_that_is_missing_is_told_until_it_is_made() -> None:
     consumer = SqsConsumer(name, prefix=PREFIX, poll="1s", **options_of(url))
     with pytest.raises(ClientError, match="does not exist"):
         await consumer.receive(1, 0.0)
-    assert consumer.redelivery_window is None
+    known = [consumer.redelivery_window]
     for _ in range(2):
         await declare(name, prefix=PREFIX, keep="2d", **options_of(url))
     with pytest.raises(ConfigurationError, match="refuses"):
         await declare(name, prefix=PREFIX, keep="30d", **options_of(url))
     assert await consumer.receive(1, 0.0) == []
-    assert consumer.redelivery_window == 2 * 86400
+    assert [*known, consumer.redelivery_window] == [None, 2 * 86400]
     await consumer.aclose()
     await without_queue(url, name_in(name))
 
@@ -355,9 +368,10 @@ async def test_a_service_that_is_not_there_or_lets_nobody_in_is_told(monkeypatch
 
 
 async def test_settings_that_cannot_be_are_refused() -> None:
-    for wrong in ({"topics": []}, {"prefetch": 0}, {"prefetch_bytes": 0}):
+    settings: list[dict[str, Any]] = [{"topics": []}, {"prefetch": 0}, {"prefetch_bytes": 0}]
+    for wrong in settings:
         with pytest.raises(ConfigurationError, match="must not be empty"):
-            SqsConsumer(**{"topics": "orders", **wrong})  # type: ignore[arg-type]
+            SqsConsumer(**{"topics": "orders", **wrong})
     with pytest.raises(ConfigurationError, match="no name of a queue"):
         SqsConsumer("x" * 90)
     with pytest.raises(ConfigurationError, match="mode='text'"):
