@@ -150,11 +150,14 @@ def test_keys_are_groups_and_ids_of_sources_are_recognised() -> None:
 
 
 def test_no_two_queues_have_one_name() -> None:
-    names = ["a.b", "a_b", "a_2e_b", "a b", "ä", "a-b"]
-    assert len({name_of("", name, ordered=True) for name in names}) == len(names)
-    for wrong in ("", "x" * 76):
-        with pytest.raises(ValueError, match="no name of a queue"):
-            name_of("", wrong, ordered=True)
+    names = ["a.b", "a_b", "a_2e_b", "a b", "ä", "a-b", "x" * 75, "x" * 76, "x" * 77]
+    for ordered in (True, False):
+        found = {name_of("", name, ordered=ordered) for name in names}
+        assert len(found) == len(names)
+        assert max(map(len, found)) <= 80
+        assert all(name.endswith(".fifo") == ordered for name in found)
+    with pytest.raises(ValueError, match="no queue"):
+        name_of("shop-", "", ordered=True)
 
 
 # ---------------------------------------------------------------- what the services say
@@ -246,7 +249,6 @@ async def test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_it
             (found,) = await trial.take(one, 1)
             assert not await two.receive(2, 4.5), "two leases and a quarter"
             await one.ack([found])
-            assert numbers(await trial.take(one, 1)) == [1]
 
 
 @asynccontextmanager
@@ -372,12 +374,12 @@ async def test_settings_that_cannot_be_are_refused() -> None:
     for wrong in settings:
         with pytest.raises(ConfigurationError, match="must not be empty"):
             SqsConsumer(**{"topics": "orders", **wrong})
-    with pytest.raises(ConfigurationError, match="no name of a queue"):
-        SqsConsumer("x" * 90)
+    with pytest.raises(ConfigurationError, match="has no queue"):
+        SqsConsumer("")
     with pytest.raises(ConfigurationError, match="mode='text'"):
         SqsPublisher(mode="text")  # type: ignore[arg-type]
     for url in ("sqs://localhost", "sqs:///queue", "sns://?profile=x"):
         with pytest.raises(ConfigurationError, match="region"):
             broker_at(url, name="shop")
-    (said,) = await SqsPublisher(region="us-east-1").publish([event(topic="x" * 90)])
+    (said,) = await SqsPublisher(region="us-east-1").publish([event(topic="")])
     assert said.status is PublishStatus.RETRYABLE

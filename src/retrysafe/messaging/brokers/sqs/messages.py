@@ -25,6 +25,7 @@ _PREFIX, _MEDIA_TYPE = "ce-", "content-type"
 _PREFIXES = (_PREFIX, "ce_", "cloudevents_")
 """What attributes of others begin with."""
 _MOST_ATTRIBUTES = 10
+_LONGEST_NAME = 80
 _NAME = re.compile(r"(?!aws\.|amazon\.)[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.IGNORECASE | re.ASCII)
 _NO_TEXT = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """A character that no message has."""
@@ -33,15 +34,18 @@ _NO_TEXT = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def name_of(prefix: str, topic: str, *, ordered: bool) -> str:
     """The name of the queue or topic for a topic: what is no letter, digit or hyphen is escaped.
 
-    Raises `ValueError` for one that is too long.
+    One that is too long is cut, and told apart by a digest. Raises `ValueError` for a topic without a name.
     """
+    if not topic:
+        raise ValueError("a topic without a name has no queue")
     plain = "".join(
         char if char.isascii() and (char.isalnum() or char == "-") else f"_{ord(char):x}_" for char in prefix + topic
     )
-    name = f"{plain}.fifo" if ordered else plain
-    if not topic or len(name) > 80:
-        raise ValueError(f"{name!r} is no name of a queue: it has more than 80 characters, or none")
-    return name
+    kind = ".fifo" if ordered else ""
+    if len(plain) + len(kind) > _LONGEST_NAME:
+        digest = hashlib.sha256(plain.encode()).hexdigest()[:16]
+        plain = f"{plain[: _LONGEST_NAME - len(kind) - len(digest) - 1]}-{digest}"
+    return f"{plain}{kind}"
 
 
 def content_of(envelope: Envelope, mode: Mode) -> tuple[str, Attributes]:

@@ -56,7 +56,8 @@ class _Batches:
     ) -> None:
         if mode not in MODES:
             raise ConfigurationError(f"mode={mode!r}: write one of {', '.join(MODES)}.")
-        self._prefix, self._ordered, self._mode = prefix, ordered, mode
+        self._prefix, self._ordered = prefix, ordered
+        self._mode: Mode = mode
         self._client = Service(self._service, region, endpoint, seconds_of(timeout, "timeout"))
         self._addresses: dict[str, _Address] = {}
         self.by_topic = True
