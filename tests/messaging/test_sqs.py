@@ -17,7 +17,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from retrysafe import ConfigurationError
 from retrysafe.messaging.brokers.registry import broker_at
-from retrysafe.messaging.brokers.sqs import SqsConsumer, SqsPublisher, declare
+from retrysafe.messaging.brokers.sqs import SnsPublisher, SqsConsumer, SqsPublisher, declare
 from retrysafe.messaging.brokers.sqs import publisher as publishers
 from retrysafe.messaging.brokers.sqs.client import FAILURES, TopicMissing
 from retrysafe.messaging.brokers.sqs.judging import blames_one, failed, refused
@@ -29,7 +29,7 @@ from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require
 from tests.messaging.harnesses import bench
 from tests.messaging.harnesses.base import road_to
-from tests.messaging.harnesses.sqs import PREFIX, name_in, options_of, queues, service, without_queue
+from tests.messaging.harnesses.sqs import PREFIX, name_in, options_of, queues, service, without_queue, without_topic
 from tests.messaging.inboxes import envelope
 
 LEASE = 9.0
@@ -330,6 +330,32 @@ async def test_a_message_larger_than_its_queue_takes_is_given_up_before_it_is_se
     assert "2048 bytes" in str(said[0].error)
     await publisher.aclose()
     await without_queue(url, name_in(name))
+
+
+async def test_each_service_gets_every_message_of_a_standard_topic() -> None:
+    require("sns")
+    url, name = os.environ["RETRYSAFE_TEST_SNS"], f"suite-{secrets.token_hex(6)}"
+    options: dict[str, Any] = {"prefix": PREFIX, "ordered": False, **options_of(url)}
+    publisher = SnsPublisher(**options)
+    consumers: list[SqsConsumer] = []
+    for group in ("stock", "mail"):
+        await declare(name, group=group, **options)
+        consumers.append(SqsConsumer(name, group=group, poll="100ms", **options))
+    sent = [event(id=str(number), topic=name) for number in range(3)]
+    assert [one.status for one in await publisher.publish(sent)] == [PublishStatus.ACKED] * 3
+    for consumer in consumers:
+        found: list[Envelope] = []
+        while len(found) < len(sent):
+            some = await consumer.receive(10, 10.0)
+            assert some
+            found += [one.envelope for one in some]
+            await consumer.ack(some)
+        assert sorted(found) == sent
+        await consumer.aclose()
+    await publisher.aclose()
+    await without_topic(url, name_in(name, ordered=False))
+    for group in ("stock", "mail"):
+        await without_queue(url, name_in(f"{group}.{name}", ordered=False))
 
 
 async def test_a_queue_that_is_missing_is_told_until_it_is_made() -> None:

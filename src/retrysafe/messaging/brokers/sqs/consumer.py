@@ -54,8 +54,9 @@ class SqsConsumer:
             the queue comes to rest.
         prefetch_bytes: how many bytes of them; up to ten messages more may be received.
         lease: for how long the messages of a consumer that is dead or cut off stay invisible, from 2 seconds.
-        poll: how long the service waits for messages before it answers that there are none: up to 20 seconds, and a
-            third of the lease. Each poll is a request to be paid, and `aclose` waits for the last one.
+        poll: how long the service waits for messages before it answers that there are none, in whole seconds: up to 20,
+            and a third of the lease. Below a second it does not wait, and is asked so often. Each poll is a request to
+            be paid, and `aclose` waits for the last one.
         redelivery_window: for how long after it was published a message may be handed out again; by default for as long
             as the queue keeps it, which is read at first.
         timeout: how long the service may take to answer.
@@ -86,7 +87,7 @@ class SqsConsumer:
             raise ConfigurationError(f"topics=, group= or prefix=: {error}.") from error
         self._prefetch, self._bytes = prefetch, prefetch_bytes
         self._lease = max(2, round(seconds_of(lease, "lease")))
-        self._poll_for = max(1, min(LONGEST_POLL, self._lease // 3, round(seconds_of(poll, "poll"))))
+        self._poll_for = min(LONGEST_POLL, self._lease / 3, seconds_of(poll, "poll"))
         self._declared = None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
         self._client = Service("sqs", region, endpoint, seconds_of(timeout, "timeout"))
         self._kept: dict[str, float] = {}
@@ -203,23 +204,27 @@ class SqsConsumer:
                 await self._pause(_PAUSE)
 
     async def _receive(self, queue: str) -> None:
+        wait = int(self._poll_for)
         asked = asyncio.get_running_loop().time()
         answer = await self._client.call(
             "receive_message",
-            patience=self._poll_for,
+            patience=wait,
             QueueUrl=self._urls[queue],
             MaxNumberOfMessages=min(_AT_ONCE, self._prefetch - len(self._receipts[queue])),
-            WaitTimeSeconds=self._poll_for,
+            WaitTimeSeconds=wait,
             VisibilityTimeout=self._lease,
             MessageAttributeNames=["All"],
             MessageSystemAttributeNames=_TOLD,
         )
-        for message in answer.get("Messages", ()):
+        found = answer.get("Messages", ())
+        for message in found:
             tag = Tag(queue, message["ReceiptHandle"])
             redelivered = int(message.get("Attributes", {}).get("ApproximateReceiveCount", "1")) > 1
             self._receipts[queue].add(tag.handle, asked)
             self._shelf.put(Delivery(envelope_from(message, self._queues[queue]), tag, queue, redelivered))
         self._arrived.set()
+        if not found and not wait:
+            await self._pause(self._poll_for)
 
     def _has_room(self, queue: str) -> bool:
         return len(self._receipts[queue]) < self._prefetch and self._shelf.held_bytes(queue) < self._bytes
