@@ -251,6 +251,18 @@ async def test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_it
             await one.ack([found])
 
 
+async def test_a_consumer_that_has_gone_takes_no_message_from_others() -> None:
+    """The service goes on with a poll whose caller has gone."""
+    require("sqs")
+    async with bench("sqs", lease="30s", poll="1s") as broker:
+        trial = Trial(broker)
+        async with trial.consumer() as one:
+            assert await one.receive(1, 0.1) == []
+        await trial.published("A")
+        async with trial.consumer() as two:
+            assert numbers(await two.receive(1, 5.0)) == [0]
+
+
 @asynccontextmanager
 async def cut_off() -> AsyncIterator[tuple[Any, Any, SqsConsumer]]:
     """A bench, the road of a consumer, and that consumer."""

@@ -119,6 +119,13 @@ BREAKS = [
         rows=(52,),
     ),
     Break(
+        "a consumer of SQS that is closed leaves a poll behind, which takes messages from others",
+        f"{FOLDER}consumer.py",
+        "        await asyncio.gather(*tasks, return_exceptions=True)\n",
+        "        for task in tasks:\n            task.cancel()\n",
+        killed_by=(f"{OWN}test_a_consumer_that_has_gone_takes_no_message_from_others",),
+    ),
+    Break(
         "a queue of SQS loses the policy that others gave it",
         f"{FOLDER}topology.py",
         '"Statement": [*statements, ours]',
