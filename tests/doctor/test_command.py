@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from flask import Flask
+from litestar import Litestar
+from litestar import post as litestar_post
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
 from starlette.requests import Request
@@ -20,7 +23,7 @@ from starlette.routing import Mount, Route
 from retrysafe import Boundary, ConfigurationError
 from retrysafe.backends.registry import connect
 from retrysafe.doctor import check_at_start, diagnose, registry
-from retrysafe.http import flask, starlette
+from retrysafe.http import aiohttp, flask, litestar, starlette
 from retrysafe.http.policy import policy
 from tests.docs.pages import ROOT
 
@@ -107,6 +110,43 @@ def test_routes_that_nothing_guards_in_starlette(boundary: Made) -> None:
     assert routes_of(app) == ["Nothing guards POST /payments, POST /refunds, PATCH /admin/users/{id}."]
     app.add_middleware(starlette.IdempotencyMiddleware, boundary=payments)
     assert routes_of(app) == []
+
+
+def test_routes_that_nothing_guards_in_litestar(boundary: Made) -> None:
+    def app(**options: Any) -> Litestar:
+        @litestar_post("/payments", sync_to_thread=False)
+        def pay() -> None: ...
+
+        @litestar_post("/search", opt={"idempotency": "off"}, sync_to_thread=False)
+        def search() -> None: ...
+
+        return Litestar([pay, search], **options)
+
+    assert routes_of(app()) == ["Nothing guards POST /payments."]
+    assert routes_of(app(plugins=[litestar.IdempotencyPlugin(boundary())])) == []
+
+
+def test_routes_that_nothing_guards_in_aiohttp(boundary: Made) -> None:
+    async def serve(request: web.Request) -> web.Response:
+        return web.Response()
+
+    @policy("off")
+    async def search(request: web.Request) -> web.Response:
+        return web.Response()
+
+    def app(**options: Any) -> web.Application:
+        made, below = web.Application(**options), web.Application()
+        made.router.add_post("/payments", serve)
+        made.router.add_get("/payments", serve)
+        made.router.add_patch("/orders", aiohttp.idempotent(payments)(serve))
+        made.router.add_post("/search", search)
+        below.router.add_post("/users", serve)
+        made.add_subapp("/admin", below)
+        return made
+
+    payments = boundary()
+    assert routes_of(app()) == ["Nothing guards POST /payments, POST /admin/users."]
+    assert routes_of(app(middlewares=[aiohttp.idempotency(payments)])) == []
 
 
 def test_routes_that_nothing_guards_in_flask(boundary: Made) -> None:

@@ -11,6 +11,8 @@ KINDS = {
     "fastapi:FastAPI": "fastapi",
     "starlette.applications:Starlette": "starlette",
     "flask:Flask": "flask",
+    "litestar:Litestar": "litestar",
+    "aiohttp.web:Application": "aiohttp",
     "django.core.handlers.base:BaseHandler": "django",
 }
 """Types of applications, the more special ones first, with the module here that has ``served_routes(app)``."""
