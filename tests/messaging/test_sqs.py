@@ -247,7 +247,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_it
         await trial.published(*"AA")
         async with trial.consumer() as one, trial.consumer() as two:
             (found,) = await trial.take(one, 1)
-            assert not await two.receive(2, 4.5), "two leases and a quarter"
+            assert not await two.receive(2, 3.2), "a lease and a half"
             await one.ack([found])
 
 

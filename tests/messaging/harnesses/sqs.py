@@ -16,6 +16,7 @@ from retrysafe.testing.consumers import ConsumerFeatures
 from retrysafe.testing.publishers import PublisherFeatures
 from tests.faults.proxies.framing_http import HttpFraming
 from tests.messaging.harnesses.base import Bench, Harness, OnARoad, Place, road_to
+from tests.proving.effort import effort
 
 PREFIX = "tests-"
 for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -179,14 +180,12 @@ async def remove(at: Place) -> None:
     await without_topic(at.url, name_in(at.topic, prefix=f"{at.name}-"))
 
 
+_IN_FULL = {"sqs-standard": lambda folder: queues("sqs", ordered=False, mode="structured")}
 HARNESS = Harness(
     "sqs",
     service="sqs",
     bench=SqsBench,
-    publishings={
-        "sqs": lambda folder: queues("sqs"),
-        "sqs-standard": lambda folder: queues("sqs", ordered=False, mode="structured"),
-    },
+    publishings={"sqs": lambda folder: queues("sqs"), **effort({}, _IN_FULL)},
 )
 """On ElasticMQ, which has queues only."""
 FANOUT = Harness(
