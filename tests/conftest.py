@@ -36,6 +36,8 @@ SERVED = {
     "rabbitmq",
     "nats",
     "kafka",
+    "sns",
+    "sqs",
     *(service for service, _ in HARNESSES.values() if service),
 }
 """What stands in the parameters of tests that need one."""

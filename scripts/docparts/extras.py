@@ -34,6 +34,7 @@ PURPOSES = {
     "kafka": ("publishing to and consuming from Kafka", "how-to/kafka"),
     "nats": ("publishing to and consuming from NATS JetStream", "how-to/nats"),
     "rabbitmq": ("publishing to and consuming from RabbitMQ", "how-to/rabbitmq"),
+    "sqs": ("publishing to Amazon SQS and SNS, consuming from SQS", "how-to/sqs"),
     "faststream": ("consumers of FastStream", "how-to/faststream"),
     "pydantic": ("models as results and arguments", "how-to/results-that-can-be-stored"),
     "console": ("the operators' console in a browser", "how-to/console"),

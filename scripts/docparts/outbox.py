@@ -21,6 +21,9 @@ from retrysafe.messaging.brokers.rabbitmq import topology as topology
 from retrysafe.messaging.brokers.redis_streams import consumer as from_redis
 from retrysafe.messaging.brokers.redis_streams import publisher as to_redis
 from retrysafe.messaging.brokers.sqlite import broker as sqlite
+from retrysafe.messaging.brokers.sqs import consumer as from_sqs
+from retrysafe.messaging.brokers.sqs import publisher as to_sqs
+from retrysafe.messaging.brokers.sqs import topology as sqs_topology
 from retrysafe.messaging.cdc import Slot, SlotStatus
 from retrysafe.messaging.inbox.inbox import Options
 
@@ -60,6 +63,7 @@ CONSUMERS = (
     from_rabbitmq.RabbitMQConsumer,
     from_redis.RedisStreamsConsumer,
     from_nats.NatsConsumer,
+    from_sqs.SqsConsumer,
     memory_broker.MemoryBroker,
     sqlite.SqliteConsumer,
     faststream.InboxMiddleware,
@@ -71,6 +75,8 @@ PUBLISHERS = (
     to_redis.RedisStreamsPublisher,
     to_redis.AsyncRedisStreamsPublisher,
     to_nats.NatsPublisher,
+    to_sqs.SqsPublisher,
+    to_sqs.SnsPublisher,
     webhook.WebhookPublisher,
     webhook.AsyncWebhookPublisher,
     to_memory.MemoryPublisher,
@@ -103,6 +109,7 @@ def consumers() -> str:
         reference("kafka.declare", kafka_topics.declare),
         reference("nats.declare", nats_topology.declare),
         reference("rabbitmq.declare", topology.declare),
+        reference("sqs.declare", sqs_topology.declare),
         reference("brokers.sqlite.declare", sqlite.declare),
     ]
     return "\n".join(found).replace("\n## ", "\n### ").replace("## `", "### `", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from serviceparts.aws import ElasticMQ, Ministack
 from serviceparts.dynamodb import DynamoDB
 from serviceparts.kafka import Kafka
 from serviceparts.mysql import MariaDB, MySQL8, MySQL9
@@ -13,7 +14,7 @@ from serviceparts.service import Service
 
 _FIRST = (
     *(PostgreSQL(), MariaDB(), Redis(), RedisCluster(), RedisSentinel(), DynamoDB()),
-    *(RabbitMQ(), Kafka(), Nats()),
+    *(RabbitMQ(), Kafka(), Nats(), ElasticMQ(), Ministack()),
 )
 _OTHER_VERSIONS = (PostgreSQL18(), MySQL8(), MySQL9(), Redis8(), Valkey9(), RabbitMQ4())
 SERVICES: dict[str, Service] = {service.name: service for service in (*_FIRST, *_OTHER_VERSIONS)}

@@ -14,6 +14,7 @@ from retrysafe.messaging.brokers.kafka.publisher import AsyncKafkaPublisher, Kaf
 from retrysafe.messaging.brokers.nats.publisher import NatsPublisher
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
+from retrysafe.messaging.brokers.sqs.publisher import SnsPublisher, SqsPublisher
 from retrysafe.messaging.relay.operator import OutboxSweeper
 from retrysafe.messaging.relay.relay import Relay
 
@@ -22,14 +23,21 @@ EXCEPTIONS = {
     "properties": "are the query of --broker",
     "client": "is made of --broker",
     "url": "is --broker",
+    "region": "is in --broker",
+    "endpoint": "is in --broker",
 }
-NAMED = {(made, "timeout"): "broker_timeout" for made in (NatsPublisher, RabbitMQPublisher)}
+NAMED = {(made, "timeout"): "broker_timeout" for made in (NatsPublisher, RabbitMQPublisher, SqsPublisher, SnsPublisher)}
 PUBLISHERS = (
-    *(KafkaPublisher, AsyncKafkaPublisher, NatsPublisher),
+    *(KafkaPublisher, AsyncKafkaPublisher, NatsPublisher, SqsPublisher, SnsPublisher),
     *(RabbitMQPublisher, RedisStreamsPublisher, AsyncRedisStreamsPublisher),
 )
 NEEDED = {"outbox sweep": ("--older-than", "7d")}
-OTHER_DEFAULTS = {"every": "without it, the command ends when nothing is left", "keep": "a flag", "rotate": "a flag"}
+OTHER_DEFAULTS = {
+    "every": "without it, the command ends when nothing is left",
+    "keep": "a flag",
+    "rotate": "a flag",
+    "ordered": "a word",
+}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import pytest
 from tests.conftest import require
 from tests.docs.pages import ROOT, write_commands
 from tests.messaging.harnesses.nats import without_stream
+from tests.messaging.harnesses.sqs import options_of, without_queue
 from tests.stores.ageing import mysql_connection
 
 
@@ -121,6 +122,18 @@ def nats_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with alone_with("nats"):
         asyncio.run(without_stream(url, "docs"))
         yield url
+
+
+@pytest.fixture
+def sqs_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The endpoint of the stand-in for SQS and SNS, also as SQS_ENDPOINT; the queue of the page is not there."""
+    require("sns")
+    url = os.environ["RETRYSAFE_TEST_SNS"]
+    endpoint: str = options_of(url)["endpoint"]
+    monkeypatch.setenv("SQS_ENDPOINT", endpoint)
+    with alone_with("sns"):
+        asyncio.run(without_queue(url, "docs-orders.fifo"))
+        yield endpoint
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ import aio_pika
 import pytest
 
 from retrysafe.doctor import diagnose
-from retrysafe.messaging.brokers import kafka, rabbitmq
+from retrysafe.messaging.brokers import kafka, rabbitmq, sqs
 from retrysafe.messaging.brokers.kafka.properties import properties_of
 from retrysafe.messaging.brokers.kafka.topics import admin
 from tests.conftest import require
+from tests.messaging.harnesses.sqs import options_of, service, without_queue, without_topic
 
 
 def ids(url: str, *topics: str) -> list[str]:
@@ -80,6 +82,54 @@ def topic() -> Iterator[tuple[str, str]]:
 def test_topics_that_keep_messages_for_ever_on_one_broker(topic: tuple[str, str]) -> None:
     assert ids(*topic) == ["kafka-replicas", "kafka-retention"]
     assert ids(topic[0], "doctor-none") == ["kafka-topic"]
+
+
+@pytest.fixture
+def queue() -> Iterator[str]:
+    require("sns")
+    name = f"doctor-{secrets.token_hex(6)}"
+    yield name
+    url = os.environ["RETRYSAFE_TEST_SNS"]
+    for one in (name, f"{name}.fifo", f"{name}-dead"):
+        asyncio.run(without_queue(url, one))
+        asyncio.run(without_topic(url, one))
+
+
+def with_scheme(scheme: str) -> str:
+    return scheme + os.environ["RETRYSAFE_TEST_SNS"].removeprefix("sns")
+
+
+def test_queues_that_lose_order_and_messages(queue: str) -> None:
+    url = with_scheme("sqs")
+    assert ids(url, queue) == ["sqs-queue"]
+
+    async def make() -> None:
+        async with service("sqs", url) as client:
+            dead = (await client.call("create_queue", QueueName=f"{queue}-dead"))["QueueUrl"]
+            told = await client.call("get_queue_attributes", QueueUrl=dead, AttributeNames=["QueueArn"])
+            policy = {"deadLetterTargetArn": told["Attributes"]["QueueArn"], "maxReceiveCount": 3}
+            settings = {"RedrivePolicy": json.dumps(policy), "MessageRetentionPeriod": "3600"}
+            await client.call("create_queue", QueueName=queue, Attributes=settings)
+
+    asyncio.run(make())
+    assert ids(url, queue) == ["sqs-dead-letters", "sqs-order", "sqs-retention"]
+    asyncio.run(sqs.declare(queue, **options_of(url)))
+    assert ids(url, queue) == []
+
+
+def test_a_topic_that_no_queue_subscribes_to(queue: str) -> None:
+    url = with_scheme("sns")
+    assert ids(url, queue) == ["sqs-queue"]
+
+    async def make() -> None:
+        async with service("sns", url) as client:
+            await client.call("create_topic", Name=f"{queue}.fifo", Attributes={"FifoTopic": "true"})
+
+    asyncio.run(make())
+    assert ids(url, queue) == ["sns-subscription"]
+    asyncio.run(sqs.declare(queue, group="mail", **options_of(url)))
+    assert ids(url, queue) == []
+    asyncio.run(without_queue(url, f"mail_2e_{queue}.fifo"))
 
 
 def test_a_dead_broker_is_a_finding_without_its_password() -> None:

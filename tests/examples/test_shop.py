@@ -16,8 +16,11 @@ import redis
 
 from tests.conftest import require
 from tests.docs.pages import ROOT
+from tests.messaging.harnesses.base import Place
 from tests.messaging.harnesses.kafka import delete
 from tests.messaging.harnesses.nats import without_stream
+from tests.messaging.harnesses.sqs import remove
+from tests.proving import effort
 
 ORDERS = 60
 ALL_IS_WELL = """\
@@ -92,6 +95,19 @@ def test_on_nats(tmp_path: Path, name: str) -> None:
 
 
 @pytest.fixture
+def sns(name: str) -> Iterator[str]:
+    require("sns")
+    url = os.environ["RETRYSAFE_TEST_SNS"]
+    yield url
+
+    async def clean() -> None:
+        for service in ("inventory", "mail"):
+            await remove(Place(url, name, "orders.placed", service, 4))
+
+    asyncio.run(clean())
+
+
+@pytest.fixture
 def kafka(name: str) -> Iterator[str]:
     require("kafka")
     url = os.environ["RETRYSAFE_TEST_KAFKA"]
@@ -109,3 +125,9 @@ def test_on_rabbitmq(tmp_path: Path, rabbitmq: str, name: str) -> None:
 
 def test_on_kafka(tmp_path: Path, kafka: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", kafka, SHOP_NAME=name))
+
+
+@pytest.mark.prove
+@pytest.mark.skipif(not effort.is_full(), reason="left to make prove")
+def test_on_sns_and_sqs(tmp_path: Path, sns: str, name: str) -> None:
+    all_is_well(run(tmp_path / "shop", "--broker", sns, SHOP_NAME=name))

@@ -56,7 +56,7 @@ def test_the_registry_needs_no_library() -> None:
     """As the help of the command line is read where none is installed."""
     source = "import sys\nfrom retrysafe.messaging.brokers import registry\nlist(registry.specs())\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True)
-    assert {"redis", "aio_pika", "botocore", "confluent_kafka", "nats"}.isdisjoint(done.stdout.split())
+    assert {"redis", "aio_pika", "aiobotocore", "botocore", "confluent_kafka", "nats"}.isdisjoint(done.stdout.split())
 
 
 def test_a_library_that_is_missing_is_named_with_its_extra() -> None:
@@ -69,7 +69,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra() -> None:
 def test_a_url_that_no_broker_has_is_refused(url: str) -> None:
     with pytest.raises(
         ConfigurationError,
-        match="known are kafka://, nats://, tls://, amqp://, amqps://, redis://, rediss://, sqlite://",
+        match="known are kafka://, nats://, tls://, amqp://, amqps://, redis://, rediss://, sqlite://, sqs://, sns://",
     ):
         registry.broker_at(url, name="shop")
 

@@ -32,12 +32,13 @@ from tests.messaging.harnesses.kafka import KafkaBench
 from tests.messaging.harnesses.nats import NatsBench
 from tests.messaging.harnesses.rabbitmq import RabbitMQBench
 from tests.messaging.harnesses.redis_streams import RedisBench
+from tests.messaging.harnesses.sqs import SqsBench
 from tests.messaging.own_brokers import NatsServer, RabbitMQServer
 from tests.proving.effort import chance_of, effort
 
-AnyBench = KafkaBench | NatsBench | RabbitMQBench | RedisBench
+AnyBench = KafkaBench | NatsBench | RabbitMQBench | RedisBench | SqsBench
 KINDS: tuple[Kind, ...] = ("before", "after", "mid-message")
-REMOTE = ("kafka", "nats", "rabbitmq", "redis")
+REMOTE = ("kafka", "nats", "rabbitmq", "redis", *effort((), ("sqs",)))
 
 
 @pytest.fixture(params=REMOTE)

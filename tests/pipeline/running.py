@@ -20,7 +20,16 @@ from tests.pipeline.books import Audit
 from tests.pipeline.brokers import GROUP, KINDS, broker, place
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-PRELOADED = ["tests.pipeline.roles", "psycopg", "asyncpg", "aio_pika", "redis.asyncio", "confluent_kafka", "nats"]
+PRELOADED = [
+    "tests.pipeline.roles",
+    "psycopg",
+    "asyncpg",
+    "aio_pika",
+    "redis.asyncio",
+    "confluent_kafka",
+    "nats",
+    "aiobotocore",
+]
 SETTLING = 15.0
 """Seconds in which what is left must be settled."""
 EACH = 3

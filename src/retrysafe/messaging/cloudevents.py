@@ -70,13 +70,16 @@ def header_text(value: str) -> str:
     return unquote(value, errors=ESCAPED)
 
 
-def structured(envelope: Envelope) -> bytes:
+def structured(envelope: Envelope, *, exact: bool = False) -> bytes:
     """The event with its data as JSON; headers whose names no attribute may have are left out.
 
-    A payload that is JSON by its media type stands in it as it is, any other one in base64.
+    A payload that is JSON by its media type stands in it as it is, any other one in base64: with ``exact`` also JSON
+    that `received` would give other octets, as it does to spaces between tokens.
     """
     event = {name: value for name, value in attributes(envelope).items() if is_attribute(name)}
     data = _json_text(envelope)
+    if exact and data is not None and _data(json.loads(data), envelope.media_type) != envelope.payload:
+        data = None
     if data is None:
         event["data_base64"] = base64.b64encode(envelope.payload).decode()
     told = json.dumps(event, ensure_ascii=False, separators=(",", ":"))

@@ -33,6 +33,8 @@ class ConsumerFeatures(NamedTuple):
     """Of several consumers one has a partition at a time, so that messages of a key keep their order among them."""
     durable: bool = True
     """What is not settled outlives its consumer; False for a broker that lives inside the consumer's process."""
+    ahead: bool = True
+    """What follows in a lane is handed out before what comes first is settled, however much follows."""
 
 
 class ConsumerBench(Protocol):
@@ -108,13 +110,15 @@ class Trial:
         await self.bench.publish(envelopes)
         return envelopes
 
-    async def take(self, consumer: Consumer, number: int) -> list[Delivery]:
-        """So many messages, however many calls that takes."""
+    async def take(self, consumer: Consumer, number: int, *, settle: bool = False) -> list[Delivery]:
+        """So many messages, however many calls that takes; with ``settle`` those of a call before the next one."""
         found: list[Delivery] = []
         while len(found) < number:
             some = await consumer.receive(number - len(found), _SOON)
             assert some, f"only {len(found)} of {number} messages came: {numbers(found)}"
             found += some
+            if settle:
+                await consumer.ack(some)
         return found
 
     async def nothing(self, consumer: Consumer) -> None:
@@ -161,7 +165,7 @@ async def no_more_are_handed_out_than_asked_for(trial: Trial) -> None:
 async def messages_of_a_key_come_in_their_order(trial: Trial) -> None:
     await trial.published(*"ABAABBABAB" * 5)
     async with trial.consumer() as consumer:
-        found = await trial.take(consumer, 50)
+        found = await trial.take(consumer, 50, settle=not trial.bench.features.ahead)
         assert sorted(numbers(found)) == list(range(50))
         for key in "AB":
             of_key = numbers([delivery for delivery in found if delivery.envelope.key == key])

@@ -9,10 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from retrysafe.messaging.brokers.registry import BROKERS
+from tests.messaging.harnesses import sqs
 from tests.messaging.harnesses.base import Harness
 from tests.versions import and_on_other_versions, variable_of
 
 _MADE = [importlib.import_module(f"{__name__}.{name}").HARNESS for name in ("memory", *BROKERS, "webhook")]
+_MADE.insert(-1, sqs.FANOUT)  # two services, one folder
 HARNESSES: dict[str, Harness] = {harness.name: harness for harness in _MADE}
 BENCHES: dict[str, Any] = {name: harness.bench for name, harness in HARNESSES.items() if harness.bench is not None}
 PUBLISHINGS = and_on_other_versions(

@@ -15,7 +15,7 @@ from retrysafe.messaging.brokers.base import Broker
 from retrysafe.messaging.brokers.spec import BrokerSpec
 from retrysafe.protocol.records import Duration
 
-BROKERS = ("kafka", "nats", "rabbitmq", "redis_streams", "sqlite")
+BROKERS = ("kafka", "nats", "rabbitmq", "redis_streams", "sqlite", "sqs")
 """The folders of the brokers that have URLs."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import PREFIX, BrokerSpec, Option, lazily
+from retrysafe.messaging.brokers.spec import MODE, PREFIX, BrokerSpec, Option, lazily
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.kafka.consumer import KafkaConsumer
@@ -34,7 +34,7 @@ BROKER = BrokerSpec(
     publisher="opening:publisher",
     options=(
         PREFIX,
-        Option("mode", "the mode of CloudEvents (binary)", default="binary", choices=("binary", "structured")),
+        MODE,
         Option("delivery_timeout", "how long a delivery may take (20s)", default="20s", metavar="TIME"),
     ),
     extra="kafka",

@@ -1,0 +1,35 @@
+"""Amazon SQS and SNS: publishers to queues and to topics, consumer of queues. Needs the extra ``sqs``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retrysafe.messaging.brokers.spec import BROKER_TIMEOUT, MODE, PREFIX, BrokerSpec, Option, lazily
+
+if TYPE_CHECKING:
+    from retrysafe.messaging.brokers.sqs.consumer import SqsConsumer
+    from retrysafe.messaging.brokers.sqs.publisher import SnsPublisher, SqsPublisher
+    from retrysafe.messaging.brokers.sqs.topology import declare
+
+__all__ = ["BROKER", "SnsPublisher", "SqsConsumer", "SqsPublisher", "declare"]
+
+BROKER = BrokerSpec(
+    package=__name__,
+    title="Amazon SQS and SNS",
+    schemes=("sqs", "sns"),
+    broker="opening:Fanout",
+    publisher="opening:publisher",
+    options=(
+        PREFIX,
+        MODE,
+        Option("ordered", "whether queues and topics are FIFO (yes)", default="yes", choices=("yes", "no")),
+        BROKER_TIMEOUT,
+    ),
+    extra="sqs",
+    checks="checks:EXAMINATION",
+)
+
+__getattr__ = lazily(
+    __name__,
+    {"SnsPublisher": "publisher", "SqsConsumer": "consumer", "SqsPublisher": "publisher", "declare": "topology"},
+)

@@ -1,0 +1,134 @@
+"""The checks of queues of SQS and topics of SNS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from botocore.exceptions import ClientError
+
+from retrysafe.messaging.brokers.checks import BrokerExamination
+from retrysafe.messaging.brokers.sqs.client import Service, TopicMissing, is_missing, topic_named
+from retrysafe.messaging.brokers.sqs.opening import options_of
+from retrysafe.protocol.checks import Check, Facts, Judge, Severity
+
+_GUIDE = "how-to/sqs.md"
+_WITHIN = 4.0
+_DAY = 86400
+_OFTEN = 100
+"""How often a message may well be received whose consumers crash."""
+_DECLARE = "Make them with  retrysafe.messaging.brokers.sqs.declare(topics)"
+
+
+def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
+    return asyncio.run(_asked(url, topics))
+
+
+async def _asked(url: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """The settings of queues, or of topics, by their names; those that are missing."""
+    kind = urlsplit(url).scheme
+    options = options_of(url)
+    service = Service(kind, options.get("region"), options.get("endpoint"), _WITHIN)
+    find = _topic if kind == "sns" else _queue
+    try:
+        found = {name: await find(service, f"{name}.fifo") or await find(service, name) for name in names}
+    finally:
+        await service.aclose()
+    settings = {name: set_ for name, set_ in found.items() if set_ is not None}
+    is_topics = kind == "sns"
+    return {
+        "missing": sorted(set(names) - set(settings)),
+        "queues": {} if is_topics else settings,
+        "topics": settings if is_topics else {},
+    }
+
+
+async def _queue(service: Service, name: str) -> dict[str, str] | None:
+    try:
+        url = (await service.call("get_queue_url", QueueName=name))["QueueUrl"]
+    except ClientError as error:
+        if is_missing(error):
+            return None
+        raise
+    told = await service.call("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
+    return {**told.get("Attributes", {})}
+
+
+async def _topic(service: Service, name: str) -> dict[str, str] | None:
+    with suppress(TopicMissing):
+        topic = await topic_named(service, name)
+        return {**(await service.call("get_topic_attributes", TopicArn=topic))["Attributes"]}
+    return None
+
+
+def _some(kind: str, says: Callable[[Mapping[str, str]], bool], text: str) -> Judge:
+    """The evidence is the queues, or topics, of whose settings ``says`` is true."""
+
+    def judge(facts: Facts) -> str | None:
+        found = [name for name, settings in facts[kind].items() if says(settings)]
+        return f"{text}: {', '.join(sorted(found))}." if found else None
+
+    return judge
+
+
+CHECKS = (
+    Check(
+        "sqs-queue",
+        "Are the queues and topics there?",
+        Severity.ERROR,
+        _DECLARE,
+        _GUIDE,
+        lambda facts: f"No queue or topic {', '.join(facts['missing'])}." if facts["missing"] else None,
+    ),
+    Check(
+        "sqs-order",
+        "Do messages of a key keep their order?",
+        Severity.WARNING,
+        "Declare a FIFO queue (ordered=True), and delete this one when it is empty.",
+        _GUIDE,
+        _some("queues", lambda set_: set_.get("FifoQueue") != "true", "Not FIFO, so without any order"),
+    ),
+    Check(
+        "sqs-dead-letters",
+        "Is it the inbox that gives messages up?",
+        Severity.WARNING,
+        "Take the redrive policy from the queue (aws sqs set-queue-attributes --attributes RedrivePolicy=), or give it "
+        "maxReceiveCount=1000; the inbox counts attempts, and keeps dead letters",
+        _GUIDE,
+        _some(
+            "queues",
+            lambda set_: int(json.loads(set_.get("RedrivePolicy") or "{}").get("maxReceiveCount", _OFTEN)) < _OFTEN,
+            "SQS moves messages away that were received too often, also by consumers that crashed, and lets later ones "
+            "of their keys pass",
+        ),
+    ),
+    Check(
+        "sqs-retention",
+        "Are messages kept while consumers are down?",
+        Severity.WARNING,
+        "aws sqs set-queue-attributes --attributes MessageRetentionPeriod=345600",
+        _GUIDE,
+        _some(
+            "queues",
+            lambda set_: int(set_.get("MessageRetentionPeriod", _DAY)) < _DAY,
+            "Messages are lost that wait for less than a day",
+        ),
+    ),
+    Check(
+        "sns-subscription",
+        "Does a queue get what is published?",
+        Severity.ERROR,
+        "Let each service declare its queues:  retrysafe.messaging.brokers.sqs.declare(topics, group=…)",
+        _GUIDE,
+        _some(
+            "topics",
+            lambda set_: int(set_.get("SubscriptionsConfirmed", "0")) < 1,
+            "Without a subscription, what is published is lost",
+        ),
+    ),
+)
+EXAMINATION = BrokerExamination(CHECKS, _gather)

@@ -1,0 +1,51 @@
+"""What answers of SQS and SNS say of messages. Texts are the same for every message: they are grouped by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.sqs.client import code_of, is_missing, plain, status_of
+from retrysafe.protocol.messages import PublishResult, PublishStatus
+
+_BLAMES = ("Throttl", "OverLimit", "Kms", "KMS", "AccessDenied", "Authorization", "InvalidSecurity", "Queue")
+"""What codes begin with that blame the rate, our rights, a key or the queue, and no message."""
+_NEVER = ("InvalidMessageContents", "BatchRequestTooLong", "MessageTooLong")
+"""Codes for a message that will never be taken."""
+_PERHAPS = ("InvalidParameterValue", "InvalidParameter", "ParameterValueInvalid", "InvalidAttributeValue")
+"""Codes for what may be wrong with a message."""
+
+
+def refused(answer: Mapping[str, Any]) -> PublishResult:
+    """What is said of one message of a batch that the service has taken."""
+    code = plain(answer.get("Code"))
+    if not answer.get("SenderFault") or code.removeprefix("Request").startswith(_BLAMES):
+        return PublishResult(PublishStatus.STALLED, code)
+    return PublishResult(PublishStatus.REJECTED if code in _NEVER else PublishStatus.RETRYABLE, code)
+
+
+def blames_one(error: BaseException) -> bool:
+    """Whether a whole batch was refused for what is wrong with one of its messages."""
+    return isinstance(error, ClientError) and code_of(error) in (*_NEVER, *_PERHAPS)
+
+
+def failed(error: BaseException, *, sent: bool = True) -> PublishResult:
+    """What the failure of a call says of its messages; a batch of several that `blames_one` is to be divided before.
+
+    sent: whether the call would have published them.
+    """
+    if is_missing(error):
+        return PublishResult(PublishStatus.STALLED, "there is no such queue or topic")
+    if isinstance(error, ClientError) and status_of(error) < 500:
+        code = code_of(error)
+        if sent and blames_one(error):
+            return PublishResult(PublishStatus.REJECTED if code in _NEVER else PublishStatus.RETRYABLE, code)
+        return PublishResult(PublishStatus.STALLED, code)  # the queue, our rights, or the rate: no single message
+    text = code_of(error) if isinstance(error, ClientError) else type(error).__name__
+    if isinstance(error, ConfigurationError):
+        return PublishResult(PublishStatus.UNAVAILABLE, str(error))
+    nowhere = not sent or isinstance(error, EndpointConnectionError | ConnectTimeoutError)
+    return PublishResult(PublishStatus.UNAVAILABLE if nowhere else PublishStatus.UNKNOWN, text)
