@@ -16,7 +16,7 @@ from retrysafe.extras import NeedsExtra
 from retrysafe.http import openapi
 from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.django import Principal, TakenOver, atomic_requests, guard_of, own_alias
-from retrysafe.http.django_serving import GUARDED, Visit, admit, request_of, response_of
+from retrysafe.http.django_serving import GUARDED, GuardedRequest, admit, request_of, response_of
 from retrysafe.http.exchange import Preempted
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import UNSAFE, Options
@@ -103,7 +103,7 @@ class IdempotentMixin(APIView):
     """
 
     idempotency: Idempotency
-    _visit: Visit | Refusal | None = None
+    _visit: GuardedRequest | Refusal | None = None
     _blocks: ExitStack | None = None
     _taken_over: TakenOver | None = None
 
@@ -167,12 +167,12 @@ class IdempotentMixin(APIView):
 
     def check_throttles(self, request: Any) -> None:
         """As REST framework's; a request that is run again counts once."""
-        if not isinstance(self._visit, Visit) or not self._visit.restarts:
+        if not isinstance(self._visit, GuardedRequest) or not self._visit.restarts:
             super().check_throttles(request)
 
     def handle_exception(self, exc: Exception) -> Any:
         """As REST framework's; what was raised is noted."""
-        if isinstance(self._visit, Visit):
+        if isinstance(self._visit, GuardedRequest):
             self._visit.caught = exc
         return super().handle_exception(exc)
 

@@ -149,7 +149,7 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
 
 async def _note(error: Exception, scope: Any) -> None:
     """Litestar makes a response of an error before it could reach us."""
-    exchange: asgi.Exchange | None = scope.get(HELD)
+    exchange: asgi.AsgiExchange | None = scope.get(HELD)
     if exchange is not None:
         exchange.error = error
 
