@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import asyncio
 
 C = TypeVar("C")
+R = TypeVar("R")
 _MIGRATED = ("sqlite", "postgresql", "mysql")
 
 
@@ -169,6 +170,14 @@ class Backend:
         if self._needs_check():
             await self.acheck(client)
         return client
+
+    def run(self, steps: Steps[R]) -> R:
+        """Drive a program, outside a transaction, on a store that has been found fit for use; see `ready`."""
+        return run(steps, self.ready())
+
+    async def arun(self, steps: Steps[R]) -> R:
+        """`run` for async code."""
+        return await arun(steps, await self.aready())
 
     def aclient(self) -> AsyncClient:
         """The async client of this process and the running loop."""

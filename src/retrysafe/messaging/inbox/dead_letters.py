@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.driver import arun, run
 from retrysafe.backends.sql.inbox import SqlInbox
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.boundary import Boundary
@@ -32,28 +31,14 @@ from retrysafe.protocol.requests import Ask, Steps, ask
 R = TypeVar("R")
 
 
-class Asking:
-    """Asks a database in either colour."""
-
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-
-    def run(self, steps: Steps[R]) -> R:
-        """Drive a program on a connection of ours."""
-        client: Any = self.backend.client()
-        self.backend.check(client)
-        return run(steps, client)
-
-    async def arun(self, steps: Steps[R]) -> R:
-        """`run` for async code; in a thread, where the database serves sync code only."""
-        if not self.backend.serves_async:
-            return await in_thread(lambda: self.run(steps))
-        client = self.backend.aclient()
-        await self.backend.acheck(client)
-        return await arun(steps, client)
+async def _arun(backend: Backend, steps: Steps[R]) -> R:
+    """Drive a program in async code; in a thread, where the database serves sync code only."""
+    if backend.serves_async:
+        return await backend.arun(steps)
+    return await in_thread(lambda: backend.run(steps))
 
 
-class Letters(Asking):
+class Letters:
     """The inbox's own tables, in a database."""
 
     def __init__(self, backend: Backend) -> None:
@@ -62,9 +47,17 @@ class Letters(Asking):
                 f"A {backend.kind} store has no place for attempts and dead letters: give dead_letter_store=, a "
                 "database (SQLite, PostgreSQL, MySQL or MariaDB) for them."
             )
-        super().__init__(backend)
         backend.provide("inbox")
+        self.backend = backend
         self.inbox = SqlInbox(backend.store)
+
+    def run(self, steps: Steps[R]) -> R:
+        """Drive a program on the inbox's own tables."""
+        return self.backend.run(steps)
+
+    async def arun(self, steps: Steps[R]) -> R:
+        """`run` for async code, also where the database serves sync code only."""
+        return await _arun(self.backend, steps)
 
 
 _NAME = "retrysafe.redrive"
@@ -190,7 +183,7 @@ def _redriven(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -
 
 def _handled(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult:
     backend, attempt = setting.entry.backend, _attempt(setting, letter)
-    Asking(backend).run(procedures.reopen(backend.store, letter.arrival.record_key))
+    backend.run(procedures.reopen(backend.store, letter.arrival.record_key))
     try:
         end = attempt.after(setting.entry.run(attempt.claim, attempt.work))
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
@@ -212,7 +205,7 @@ async def _aredriven(setting: HandlerSettings, letters: Letters, letter: InboxLe
 
 async def _ahandled(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult:
     backend, attempt = setting.entry.backend, _attempt(setting, letter)
-    await Asking(backend).arun(procedures.reopen(backend.store, letter.arrival.record_key))
+    await _arun(backend, procedures.reopen(backend.store, letter.arrival.record_key))
     try:
         end = attempt.after(await setting.entry.arun(attempt.claim, attempt.awork))
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
