@@ -20,14 +20,14 @@ BROKERS = ("kafka", "nats", "rabbitmq", "redis_streams", "sqlite")
 
 
 def specs() -> Iterator[BrokerSpec]:
-    """What each broker says of itself."""
+    """The specs of all brokers that have URLs."""
     for name in BROKERS:
         spec: BrokerSpec = importlib.import_module(f"retrysafe.messaging.brokers.{name}").BROKER
         yield spec
 
 
 def spec_of(url: str) -> BrokerSpec:
-    """The spec of a URL's broker. Raises `ConfigurationError` for a scheme that none has."""
+    """The spec of the broker that has the scheme of a URL. Raises `ConfigurationError` for an unknown scheme."""
     scheme = urlsplit(url).scheme
     for spec in specs():
         if scheme in spec.schemes:
