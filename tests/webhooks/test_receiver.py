@@ -472,7 +472,7 @@ def test_all_other_events_can_have_a_handler(place: Place, effects: Effects, clo
         receiver.on("customer.updated")(effects.had)
     with pytest.raises(ConfigurationError, match="otherwise"):
         receiver.otherwise(effects.had)
-    with pytest.raises(ConfigurationError, match="names no type"):
+    with pytest.raises(ConfigurationError, match="needs a type of event"):
         receiver.on()(effects.had)
 
 
