@@ -301,9 +301,9 @@ class Backend:
         """What our own database says of itself; only its event loop can ask through a pool or engine of async code."""
         if not self.serves_sync:
             raise ConfigurationError(
-                f"tx= belongs to sync code, and store= ({self.address}) serves async code only, so that nobody can ask "
-                "whether they are one database. Nothing was written. Give store= as a postgresql:// or mysql:// URL, "
-                "which serves both, or as the engine or pool that tx= is from."
+                f"tx= belongs to sync code, and store= ({self.address}) serves async code only, so retrysafe cannot "
+                "check that they are one database. Nothing was written. Give store= as a postgresql:// or mysql:// "
+                "URL, which serves both, or as the engine or pool that tx= is from."
             )
         return run(_whereabouts(self), self.client())
 
@@ -325,9 +325,9 @@ class Backend:
     def _judge_place(self, place: Place, theirs: object, mine: object) -> None:
         if theirs is None or theirs != mine:
             raise ConfigurationError(
-                f"tx= is on another database than store= ({self.address}), so the record would not be where it is "
-                "looked for. Nothing was written. Give a transaction on the database of the store, or that database "
-                "as store=."
+                f"tx= is on another database than store= ({self.address}), so retries would not find the record. "
+                "Nothing was written. Give a transaction on the database of the store, or that database as "
+                "store=."
             )
         self._found.add(place)
 

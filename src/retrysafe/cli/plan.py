@@ -24,7 +24,7 @@ def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
     parser = verbs.add_parser(
         "plan",
-        help="say what a load needs of a store",
+        help="calculate what a store needs for a load",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

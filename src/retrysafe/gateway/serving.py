@@ -129,7 +129,7 @@ def _document(source: str, upstream: str) -> Any:
     except (OSError, URLError) as error:
         raise ConfigurationError(f"openapi {source}: {getattr(error, 'reason', None) or error}.") from error
     except ValueError as error:
-        raise ConfigurationError(f"openapi {source}: this is no JSON: {error}.") from error
+        raise ConfigurationError(f"openapi {source}: this is not JSON: {error}.") from error
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

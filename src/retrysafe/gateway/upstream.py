@@ -96,7 +96,7 @@ class Upstream:
                 raise ValueError(target)
             return URL(self._base + target, encoded=True)
         except ValueError:
-            raise Refusal("request-invalid", "Nothing was done. The path is none.") from None
+            raise Refusal("request-invalid", "Nothing was done. The path is invalid.") from None
 
 
 class UpstreamExchange:

@@ -71,8 +71,8 @@ class Idempotency:
     def __set_name__(self, owner: type, name: str) -> None:
         if name == "idempotency" and not issubclass(owner, IdempotentMixin):
             raise ConfigurationError(
-                f"{owner.__name__} has idempotency = Idempotency(…), but is no IdempotentMixin, so that nothing would "
-                f"be guarded: class {owner.__name__}(IdempotentMixin, …)."
+                f"{owner.__name__} has idempotency = Idempotency(…), but does not inherit IdempotentMixin, so nothing "
+                f"would be guarded: class {owner.__name__}(IdempotentMixin, …)."
             )
 
     def refuse_unknown_actions(self, view: type[APIView]) -> None:
@@ -199,7 +199,7 @@ def idempotent(
         cls = getattr(found, "cls", None)
         if not (isinstance(cls, type) and issubclass(cls, APIView)):
             raise ConfigurationError(
-                f"{view!r} is no view of REST framework: put @idempotent above @api_view, or around as_view(). "
+                f"{view!r} is not a view of REST framework: put @idempotent above @api_view, or around as_view(). "
                 "Views of Django's own have retrysafe.http.django.idempotent."
             )
         namespace = {"idempotency": promised, "__module__": cls.__module__, "__doc__": cls.__doc__}

@@ -101,7 +101,7 @@ def _beginning(guard: Guard) -> Callable[..., Any]:
             await exchange.begin_for(found)
         elif HELD not in request.scope and request.method in guard.methods:
             raise ConfigurationError(
-                f"{request.method} {request.url.path} asks for the claim of its request, and nothing guards it. "
+                f"{request.method} {request.url.path} uses the claim of its request, but the request is not guarded. "
                 "It was not run. Make its router by APIRouter(route_class=idempotency.route_class), or set "
                 "app.router.route_class before the route is added."
             )

@@ -414,7 +414,9 @@ def _guarded_view(view: Callable[..., Any], rule: RouteRule) -> Callable[..., An
     def guarded(*args: Any, **kwargs: Any) -> Any:
         installed: Installed | None = current_app.extensions.get(_EXTENSION)
         if installed is None:
-            raise ConfigurationError("@idempotent needs Idempotency(app, boundary), which this application has not.")
+            raise ConfigurationError(
+                "@idempotent needs Idempotency(app, boundary), which this application does not have."
+            )
         return installed.serve(rule, lambda: current_app.ensure_sync(view)(*args, **kwargs))
 
     setattr(guarded, _MARK, rule)

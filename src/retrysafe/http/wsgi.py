@@ -193,7 +193,7 @@ def _length(environ: Environ) -> int | None:
     if declared:
         length = length_of(declared)
         if length is None:
-            raise Refusal("request-invalid", "Nothing was done. The Content-Length is no number.")
+            raise Refusal("request-invalid", "Nothing was done. The Content-Length is not a number.")
         return length
     if environ.get("wsgi.input_terminated"):
         return None

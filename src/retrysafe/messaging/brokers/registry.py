@@ -33,7 +33,7 @@ def spec_of(url: str) -> BrokerSpec:
         if scheme in spec.schemes:
             return spec
     known = ", ".join(f"{name}://" for spec in specs() for name in spec.schemes)
-    raise ConfigurationError(f"{scheme or url!r} is no URL of a broker; known are {known}.")
+    raise ConfigurationError(f"{scheme or url!r} is not a URL of a broker; known are {known}.")
 
 
 def broker_at(url: str, *, name: str, partitions: int | None = None, lease: Duration = "15s") -> Broker:

@@ -240,8 +240,8 @@ class Inbox:
         given: Any = sequence
         if isinstance(given, bool) or not isinstance(given, int) or abs(given) > LARGEST_SEQUENCE:
             raise ConfigurationError(
-                f"sequence= is {given!r}, and must be a whole number of at most 63 bits: a message whose writer "
-                "gave it none cannot be put in order."
+                f"sequence= is {given!r}, and must be a whole number of at most 63 bits: a message without a sequence "
+                "cannot be ordered."
             )
         inbox = Letters(self._entry.backend).inbox
         key = self._entry.lookup(key_of(entity), operation=f"{name} sequence")
@@ -255,7 +255,7 @@ class Inbox:
             raise ConfigurationError("consumer= is empty: name the consumer of the messages.")
         if consumer in self._consumers:
             raise ConfigurationError(
-                f"There is a handler {consumer!r} already: a message would be handled by one alone."
+                f"There is a handler {consumer!r} already: only one of them would handle a message."
             )
         self._consumers.add(consumer)
         return consumer
