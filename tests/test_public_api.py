@@ -14,7 +14,7 @@ NAMES = {
     "Boundary", "Claim", "Codec", "ConfigurationError", "IllegalTransition", "InProgress", "InvalidKey", "JSONCodec",
     "KeyExpired", "KeyReused", "Keyring", "LeaseLost", "LoggingObserver", "Observer", "Event", "OutcomeUnknown",
     "Quota", "QuotaExceeded", "ResultNotEncodable", "ResultUnreadable", "RetryTransaction", "RetrysafeError",
-    "SchemaOutdated", "StoreMisconfigured", "StoreUnavailable", "StoredFailure", "StoredResult", "current",
+    "SchemaOutdated", "StoreMisconfigured", "StoreUnavailable", "StoredFailure", "StoredResult", "current", "declare",
     "layered", "reject", "wait",
 }  # fmt: skip
 

@@ -13,7 +13,8 @@ class Kafka(JavaService):
     """Kafka, one node that is broker and controller at once; the controller has the next port.
 
     Brokers remember a dead consumer, and a transaction of a dead producer, for as long as they are told: for tests it
-    may be as short as a second.
+    may be as short as a second. Its own session with the controller is longer: a node that a busy machine keeps from
+    saying so in time that it lives is fenced, and nobody can use it until it has said so again.
     """
 
     name = "kafka"
@@ -59,7 +60,8 @@ class Kafka(JavaService):
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "500",
-            "broker.session.timeout.ms": "2000",
+            "broker.heartbeat.interval.ms": "500",
+            "broker.session.timeout.ms": "9000",
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
             "log.cleaner.dedupe.buffer.size": "4194304",  # the default does not fit into the heap
             "log.index.size.max.bytes": "1048576",  # of every partition, and mapped into memory

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from retrysafe.boundary import Boundary
     from retrysafe.claims.claim import Claim, current
     from retrysafe.claims.codec import Codec, JSONCodec
+    from retrysafe.claims.declaration import declare
     from retrysafe.claims.encryption import Keyring
     from retrysafe.claims.observers import LoggingObserver
     from retrysafe.claims.settings import layered, reject, wait
@@ -64,6 +65,7 @@ __all__ = [
     "StoredFailure",
     "StoredResult",
     "current",
+    "declare",
     "layered",
     "reject",
     "wait",
@@ -99,6 +101,7 @@ _HOMES = {
     "StoredFailure": "errors",
     "StoredResult": "protocol.records",
     "current": "claims.claim",
+    "declare": "claims.declaration",
     "layered": "claims.settings",
     "reject": "claims.settings",
     "wait": "claims.settings",

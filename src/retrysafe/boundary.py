@@ -13,7 +13,7 @@ from retrysafe.backends.stores import Store
 from retrysafe.claims import key_spaces
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import CheckedCodec, Codec, JSONCodec, encode_failure
-from retrysafe.claims.declaration import Declaration, Safety, declaration_of
+from retrysafe.claims.declaration import Safety, declare
 from retrysafe.claims.decorator import UNCHECKED, Guarded, Selector, fingerprint_of, wrap
 from retrysafe.claims.encryption import Bound, Keyring, sealed
 from retrysafe.claims.observers import LoggingObserver, Observers
@@ -142,7 +142,6 @@ class Boundary:
         _check_kinds(quota, encryption)
         _check_quota(quota, clocks, backend)
         clocks = clocks._replace(margin=backend.store.capabilities.margin)
-        self._declarations: dict[str, Declaration] = {}
         settings = BoundarySettings(
             name=name,
             backend=backend,
@@ -263,7 +262,8 @@ class Boundary:
             wrapped: Callable[P, R] = wrap(guarded)
             self.entrypoint.take_operation(named, function, shared=shared)
             self._guarded.setdefault(named, guarded)
-            self._declarations.setdefault(named, declaration_of(function, sentence, safety, side_effects))
+            if sentence is not None or safety is not None or side_effects:
+                declare(sentence, safety=safety, side_effects=side_effects)(function)
             return wrapped
 
         return decorate

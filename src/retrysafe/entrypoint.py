@@ -222,13 +222,16 @@ class EntryPoint:
 
             await asyncio.to_thread(self.backend.ready)
 
-    def take_operation(self, operation: str, owner: object, *, origin: Any = None, shared: bool = False) -> str:
+    def take_operation(
+        self, operation: str, owner: object, *, origin: Any = None, shared: bool = False, key: str = ""
+    ) -> str:
         """Let ``owner``, a function or another entry point, claim keys under an operation.
 
+        ``key`` says for people what its keys are made of.
         Raises `ConfigurationError` when another one of this process does, unless both say that it is ``shared``.
         """
         keys.check_name(operation, "operation")
-        key_spaces.take(self, operation, key_spaces.Owner(owner, origin or key_spaces.origin_of(owner), shared))
+        key_spaces.take(self, operation, key_spaces.Owner(owner, origin or key_spaces.origin_of(owner), shared, key))
         return operation
 
     def emit(self, name: str, operation: str, key: bytes = b"", /, **fields: Any) -> None:

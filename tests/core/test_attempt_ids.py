@@ -41,7 +41,7 @@ def test_a_forked_child_has_ids_of_its_own() -> None:
     [
         ("web-3.prod.example.com", "web-3"),
         ("payments-api-7d9f8b6c5d-x2x4z", "payments-api-7d9f8b6c5d-x2x4z"),
-        ("x" * 250, "x" * 33),
+        ("x" * 250, "x" * 250),
         ("a@b:1 c\x1b[2J\n'$(id)", "a-b-1-c--2J----id-"),
         ("käse", "k-se"),
         ("", "unnamed"),

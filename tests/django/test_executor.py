@@ -130,9 +130,16 @@ def test_alias_and_connection_are_the_same_store(alias: str) -> None:
     assert connect("default") is connect(connection)
 
 
-@pytest.mark.parametrize("store", ["nowhere", "shop.db", ""])
-def test_string_that_is_nothing(store: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"neither a URL nor an alias .*'default'.* A file is sqlite:///"):
+@pytest.mark.parametrize(
+    ("store", "named"),
+    [
+        ("nowhere", r"neither a URL nor an alias .*'default'.* A file is sqlite:///"),
+        ("", r"neither a URL nor an alias .*'default'.* A file is sqlite:///"),
+        ("shop.db", "write store='sqlite:///shop.db'"),
+    ],
+)
+def test_string_that_is_nothing(store: str, named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
         Boundary("b", store=store)
 
 

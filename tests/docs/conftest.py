@@ -135,9 +135,10 @@ def kafka_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield url
         client = operator(url)
         topics = [name for name in client.list_topics(timeout=10).topics if name.startswith("docs-")]
-        groups = [one.group_id for one in client.list_consumer_groups().result().valid]
-        removing = client.delete_consumer_groups([name for name in groups if name.startswith("docs-")])
-        for removed in (*removing.values(), *client.delete_topics(topics).values()):
+        listed = client.list_consumer_groups().result().valid
+        groups = [one.group_id for one in listed if one.group_id.startswith("docs-")]
+        removing = client.delete_consumer_groups(groups) if groups else {}
+        for removed in (*removing.values(), *(client.delete_topics(topics) if topics else {}).values()):
             removed.result()
 
 

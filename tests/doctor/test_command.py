@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from flask import Flask
+from litestar import Litestar
+from litestar import post as litestar_post
 from starlette.applications import Starlette
+from starlette.endpoints import HTTPEndpoint
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
@@ -19,7 +23,7 @@ from starlette.routing import Mount, Route
 from retrysafe import Boundary, ConfigurationError
 from retrysafe.backends.registry import connect
 from retrysafe.doctor import check_at_start, diagnose, registry
-from retrysafe.http import flask, starlette
+from retrysafe.http import aiohttp, flask, litestar, starlette
 from retrysafe.http.policy import policy
 from tests.docs.pages import ROOT
 
@@ -83,6 +87,11 @@ async def harmless(request: Request) -> JSONResponse:
     return JSONResponse({})
 
 
+class Refunds(HTTPEndpoint):
+    async def post(self, request: Request) -> JSONResponse:
+        return JSONResponse({})
+
+
 def routes_of(app: object) -> list[str]:
     return [one.evidence for one in diagnose(app=app) if one.id == "application-route"]
 
@@ -94,12 +103,50 @@ def test_routes_that_nothing_guards_in_starlette(boundary: Made) -> None:
         Route("/search", harmless, methods=["POST"]),
         Route("/orders", starlette.idempotent(payments)(handler), methods=["POST"]),
         Route("/orders", handler, methods=["GET"]),
+        Route("/refunds", Refunds),
         Mount("/admin", routes=[Route("/users/{id}", handler, methods=["PATCH"])]),
     ]
     app = Starlette(routes=routes)
-    assert routes_of(app) == ["Nothing guards POST /payments, PATCH /admin/users/{id}."]
+    assert routes_of(app) == ["Nothing guards POST /payments, POST /refunds, PATCH /admin/users/{id}."]
     app.add_middleware(starlette.IdempotencyMiddleware, boundary=payments)
     assert routes_of(app) == []
+
+
+def test_routes_that_nothing_guards_in_litestar(boundary: Made) -> None:
+    def app(**options: Any) -> Litestar:
+        @litestar_post("/payments", sync_to_thread=False)
+        def pay() -> None: ...
+
+        @litestar_post("/search", opt={"idempotency": "off"}, sync_to_thread=False)
+        def search() -> None: ...
+
+        return Litestar([pay, search], **options)
+
+    assert routes_of(app()) == ["Nothing guards POST /payments."]
+    assert routes_of(app(plugins=[litestar.IdempotencyPlugin(boundary())])) == []
+
+
+def test_routes_that_nothing_guards_in_aiohttp(boundary: Made) -> None:
+    async def serve(request: web.Request) -> web.Response:
+        return web.Response()
+
+    @policy("off")
+    async def search(request: web.Request) -> web.Response:
+        return web.Response()
+
+    def app(**options: Any) -> web.Application:
+        made, below = web.Application(**options), web.Application()
+        made.router.add_post("/payments", serve)
+        made.router.add_get("/payments", serve)
+        made.router.add_patch("/orders", aiohttp.idempotent(payments)(serve))
+        made.router.add_post("/search", search)
+        below.router.add_post("/users", serve)
+        made.add_subapp("/admin", below)
+        return made
+
+    payments = boundary()
+    assert routes_of(app()) == ["Nothing guards POST /payments, POST /admin/users."]
+    assert routes_of(app(middlewares=[aiohttp.idempotency(payments)])) == []
 
 
 def test_routes_that_nothing_guards_in_flask(boundary: Made) -> None:
@@ -119,9 +166,15 @@ def broken(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/broken.db"
     connect(url)
     with closing(sqlite3.connect(tmp_path / "broken.db")) as connection:
-        connection.execute("DROP INDEX retrysafe_outbox_lane")
+        connection.execute("DROP INDEX retrysafe_records_tombstone")
         connection.commit()
     return url
+
+
+def test_a_table_that_was_not_needed_yet_misses_no_index(tmp_path: Path, command: Any) -> None:
+    connect(f"sqlite:///{tmp_path}/fresh.db")
+    done = command("doctor", "--store", f"sqlite:///{tmp_path}/fresh.db", "--json")
+    assert (done.code, done.out) == (0, "")
 
 
 def test_json_and_exit_codes(broken: str, command: Any) -> None:
@@ -129,7 +182,7 @@ def test_json_and_exit_codes(broken: str, command: Any) -> None:
     assert done.code == 1
     said = json.loads(done.out)
     assert said["id"] == "sqlite-indexes"
-    assert said["evidence"] == "Missing: retrysafe_outbox_lane."
+    assert said["evidence"] == "Missing: retrysafe_records_tombstone."
     assert command("doctor", "--store", broken, "--fail-on", "error").code == 0
     assert command("doctor").code == 2
     assert "sqlite-indexes: " in command("doctor", "--list").out

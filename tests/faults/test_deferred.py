@@ -343,8 +343,8 @@ def test_an_outcome_that_comes_after_the_end_is_given_up_and_told() -> None:
 
 # ---------------------------------------------------------------- statements that are refused for the moment
 
-REFUSALS = 3
-"""How many statements in a row are refused: more than a second try would survive."""
+REFUSALS = 5
+"""How many statements in a row are refused: more than a second try would survive, of two statements in a lane."""
 
 
 @pytest.fixture

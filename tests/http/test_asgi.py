@@ -1011,10 +1011,11 @@ async def test_what_routers_note_in_the_scope_is_seen_around(place: Place) -> No
         await send(START)
         await send(chunk(b"x", more=False))
 
-    request = Connection(guarded(App(handler), place), "k")
-    await request.run()
-    assert request.scope["endpoint"] == "create"
-    assert HELD not in request.scope
+    for key in ("k", None):
+        request = Connection(guarded(App(handler), place), key)
+        await request.run()
+        assert request.scope["endpoint"] == "create"
+        assert HELD not in request.scope
 
 
 async def test_the_outermost_of_two_middlewares_guards(place: Place) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from retrysafe.messaging import QueueMissing
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.subscription.subscription import Subscription
 from retrysafe.protocol.events import Event
@@ -351,7 +352,6 @@ async def test_queues_of_which_none_answers_are_an_error(broker: AnyBench) -> No
 @pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 async def test_a_queue_that_is_deleted_and_made_again_is_consumed_again(broker: AnyBench) -> None:
     import aio_pika
-    from aio_pika.exceptions import AMQPError
 
     from retrysafe.messaging.brokers.rabbitmq.topology import declare
 
@@ -359,7 +359,7 @@ async def test_a_queue_that_is_deleted_and_made_again_is_consumed_again(broker: 
     async with trial.consumer() as consumer:
         await trial.nothing(consumer)
         await broker.clean()
-        with pytest.raises(AMQPError):
+        with pytest.raises(QueueMissing):
             for _ in range(100):
                 await consumer.receive(1, 0.1)
         async with await aio_pika.connect(broker.url) as connection:

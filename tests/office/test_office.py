@@ -128,3 +128,6 @@ def test_boundaries_are_described_under_django(tmp_path: Path) -> None:
     without = run(tmp_path, "sqlite", "-m", "retrysafe", "describe", "tests.office.bank", DJANGO_SETTINGS_MODULE="")
     assert without.returncode == 2
     assert "Set DJANGO_SETTINGS_MODULE, or use python manage.py retrysafe." in without.stderr
+    wrong = run(tmp_path, "sqlite", "-m", "retrysafe", "describe", "tests.office.bank", DJANGO_SETTINGS_MODULE="gone")
+    assert wrong.returncode == 2
+    assert "DJANGO_SETTINGS_MODULE is 'gone', and Django could not be set up with it" in wrong.stderr

@@ -26,6 +26,11 @@ from tests.stores.harnesses import URLS
 SOURCES = str(Path(retrysafe.__file__).parents[1])
 
 
+def surroundings() -> dict[str, str]:
+    """The environment of a program that a test starts: these sources, and no project that another test has set up."""
+    return {**os.environ, "PYTHONPATH": SOURCES, "DJANGO_SETTINGS_MODULE": ""}
+
+
 @dataclass
 class Done:
     """What a command said."""
@@ -138,7 +143,7 @@ Command = Callable[..., Done]
 def in_a_process(*arguments: str, given: str = "", **environment: str) -> Done:
     """Run the real command line in a process of its own."""
     command = [sys.executable, "-m", "retrysafe", *arguments]
-    environment = {**os.environ, "PYTHONPATH": SOURCES, **environment}
+    environment = {**surroundings(), **environment}
     done = subprocess.run(
         command, input=given, capture_output=True, text=True, check=False, env=environment, timeout=60
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from retrysafe.admin.describe import MODES, describe
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import Answered, Ending, ModeKind
 from retrysafe.protocol.retry_table import ANSWERS, WITHHELD
-from tests.operating.conftest import SOURCES, Command, Place, in_a_process
+from tests.operating.conftest import Command, Place, in_a_process, surroundings
 
 MODULE = """
 from retrysafe import Boundary, wait
@@ -239,6 +238,6 @@ with Boundary(sys.argv[1], store=sys.argv[2], effects="transactional").claim("K"
 
 def test_after_a_crash_in_a_transaction_a_caller_meets_what_is_described(shelf: Place) -> None:
     child = [sys.executable, "-c", DYING, shelf.name, shelf.boundaries]
-    assert subprocess.run(child, check=False, env={**os.environ, "PYTHONPATH": SOURCES}).returncode == 9
+    assert subprocess.run(child, check=False, env=surroundings()).returncode == 9
     boundary = shelf.boundary(effects="transactional")
     assert meets(boundary) == told(boundary, "its process died")

@@ -26,7 +26,7 @@ from retrysafe.claims.attempt_ids import worker_of
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.records import EffectiveState, Record
 from tests.conftest import require
-from tests.operating.conftest import SOURCES, Command, Place, in_a_process, place_of
+from tests.operating.conftest import Command, Place, in_a_process, place_of, surroundings
 from tests.stores.harnesses.redis import redis_url
 
 
@@ -599,7 +599,7 @@ def test_a_hint_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
     place.close()
     (hint,) = [line.strip() for line in shown.out.splitlines() if " release " in line]
     hint = hint.replace("retrysafe", f"{sys.executable} -m retrysafe", 1)
-    environment = {**os.environ, "PYTHONPATH": SOURCES}
+    environment = surroundings()
     done = subprocess.run(
         ["bash", "-c", f"{hint} --yes"], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
     )

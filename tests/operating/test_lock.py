@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from retrysafe import Boundary, ConfigurationError
+from retrysafe import Boundary, ConfigurationError, declare
 from retrysafe.admin.describe import describe
-from tests.operating.conftest import SOURCES
+from tests.operating.conftest import surroundings
 
 MODULE = """
 from starlette.applications import Starlette
@@ -43,7 +43,7 @@ def described(tmp_path: Path, text: str, *options: str) -> subprocess.CompletedP
     return subprocess.run(
         [sys.executable, "-B", "-m", "retrysafe", "describe", "shop", "--lock", "shop.lock", *options],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": SOURCES},
+        env=surroundings(),
         capture_output=True,
         text=True,
         check=False,
@@ -109,7 +109,13 @@ def test_a_declaration_is_described() -> None:
     @boundary.once(key="k", operation="look", sentence="Looks at an order.", safety="safe")
     def look(k: str) -> None: ...
 
+    @boundary.once(key="k", operation="refund")
+    @declare(safety="idempotent", side_effects=["a refund"])
+    def refund(k: str) -> None:
+        """Refunds an order."""
+
     said = {one["operation"]: one for one in describe(boundary)["operations"]}
+    assert (said["refund"]["sentence"], said["refund"]["side effects"]) == ("Refunds an order.", "a refund")
     assert said["charge"]["sentence"] == "Charges an order."
     assert (said["charge"]["safety"], said["charge"]["side effects"]) == ("neither", "a charge, a mail")
     assert (said["look"]["sentence"], said["look"]["safety"]) == ("Looks at an order.", "safe")
@@ -127,3 +133,98 @@ def test_a_declaration_that_contradicts_itself(terms: dict[str, object], told: s
     boundary = Boundary("contradicting", store="memory://", observers=())
     with pytest.raises(ConfigurationError, match=told):
         boundary.once(key="k", operation="x", **terms)(lambda k: None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=told):
+        declare(**terms)  # type: ignore[arg-type]
+
+
+def test_what_takes_no_attribute_cannot_be_declared() -> None:
+    with pytest.raises(ConfigurationError, match="give a function of your own"):
+        declare("Prints.")(print)
+
+
+DECLARED = """
+from fastapi import FastAPI
+from flask import Flask
+from flask.views import MethodView
+from starlette.applications import Starlette
+from starlette.endpoints import HTTPEndpoint
+from starlette.routing import Route
+from retrysafe import Boundary, declare
+from retrysafe.http import fastapi, flask, policy, starlette
+from retrysafe.messaging import Inbox, Outbox
+from retrysafe.webhooks import GitHub, Receiver
+
+shop = Boundary("shop", store="sqlite:///shop.db", effects="transactional", window="73h")
+outbox = Outbox("sqlite:///shop.db", source="/shop")
+
+@Inbox(shop).handler("mailing")
+@declare(side_effects=["a mail"])
+def mail(message):
+    \"\"\"Writes to a customer.\"\"\"
+
+receiver = Receiver(shop, GitHub("x" * 32))
+
+@receiver.on("push")
+@declare("Builds a commit.", safety="idempotent")
+def build(event): ...
+
+@starlette.idempotent(shop)
+@declare("Pays.", safety="neither", side_effects=["a payment"])
+async def pay(request): ...
+
+class Orders(HTTPEndpoint):
+    @declare("Orders.")
+    async def post(self, request): ...
+
+first = Starlette(routes=[Route("/payments", pay, methods=["POST"]), Route("/orders", Orders)])
+second = FastAPI()
+second.add_middleware(fastapi.IdempotencyMiddleware, boundary=shop)
+
+@second.post("/search")
+@policy.policy("off")
+@declare("Searches.", safety="safe")
+def search(): ...
+
+third = Flask("third")
+flask.Idempotency(third, shop)
+
+class Refunds(MethodView):
+    @declare("Refunds.")
+    def post(self): ...
+
+third.add_url_rule("/refunds", view_func=Refunds.as_view("refunds"))
+
+@third.post("/look")
+@policy.policy("off")
+def look():
+    \"\"\"Looks.\"\"\"
+"""
+
+
+def test_every_way_in_is_described_with_what_is_declared_of_it(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(DECLARED, encoding="utf-8")
+    command = [sys.executable, "-B", "-m", "retrysafe", "describe", "shop"]
+    asked: Any = {"cwd": tmp_path, "env": surroundings(), "capture_output": True, "text": True, "check": False}
+    done: Any = subprocess.run([*command, "--json"], **asked)
+    assert done.returncode == 0, done.stderr
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    operations = {one["operation"]: one for one in said[0]["operations"]}
+    assert operations["mailing"]["sentence"] == "Writes to a customer."
+    assert operations["mailing"]["side effects"] == "a mail"
+    assert operations["mailing"]["key"] == "source and id of the message"
+    (pushed,) = operations["webhook github"]["events"]
+    assert pushed == {"event": "push", "sentence": "Builds a commit.", "safety": "idempotent"}
+    paid = {"sentence": "Pays.", "safety": "neither", "side effects": "a payment"}
+    assert said[1:-1] == [
+        {"route": "POST /payments", "policy": "guarded", **paid},
+        {"route": "POST /orders", "policy": "unguarded", "sentence": "Orders."},
+        {"route": "POST /search", "policy": "off", "sentence": "Searches.", "safety": "safe"},
+        {"route": "POST /refunds", "policy": "guarded", "sentence": "Refunds."},
+        {"route": "POST /look", "policy": "off", "sentence": "Looks."},
+    ]
+    assert said[-1] == {"outbox": "/shop", "key": "source and id of each message: consumers recognise it by both"}
+    text: Any = subprocess.run(command, **asked)
+    for line in ("event     push", "route         POST /payments", "side effects  a payment", "outbox  /shop"):
+        assert line in text.stdout, text.stdout
+    alone: Any = subprocess.run([*command[:-1], "shop:shop"], **asked)
+    assert "route" not in alone.stdout

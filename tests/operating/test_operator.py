@@ -35,7 +35,7 @@ from retrysafe.admin.operator import Operator
 from retrysafe.backends.registry import connect
 from retrysafe.protocol.procedures import Change
 from retrysafe.protocol.records import EffectiveState, Filter
-from tests.operating.conftest import PLACES, SOURCES, Place
+from tests.operating.conftest import PLACES, Place, surroundings
 
 
 def exactly_one(changes: list[Change]) -> None:
@@ -359,7 +359,7 @@ def test_a_killed_operator_leaves_a_whole_audit(place: Place, tmp_path: Path, mo
 
     seen, path = place.unknown(), tmp_path / "audit.jsonl"
     child = [sys.executable, "-c", KILLED, place.operators, seen.key.hex(), str(path), moment]
-    done = subprocess.run(child, check=False, env={**os.environ, "PYTHONPATH": SOURCES}, timeout=60)
+    done = subprocess.run(child, check=False, env=surroundings(), timeout=60)
     assert done.returncode == -signal.SIGKILL
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     assert [entry["audit"] for entry in entries] == ["intent", "outcome"][: len(entries)]

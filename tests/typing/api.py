@@ -40,6 +40,7 @@ from retrysafe import (
     StoreMisconfigured,
     StoreUnavailable,
     current,
+    declare,
     layered,
     reject,
     wait,
@@ -130,8 +131,12 @@ def charge(order: Order, times: int = 1) -> dict[str, int]:
 
 
 @charges.once(key=lambda order: order.id, payload=None, operation="charge")
+@declare("Charges an order.", safety="neither", side_effects=["a charge"])
 async def acharge(order: Order) -> int:
     return 1
+
+
+declare(safety="sure")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 class Till:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from retrysafe.boundary import Boundary
-from retrysafe.claims.declaration import Declaration, first_line
+from retrysafe.claims.declaration import declaration_of
 from retrysafe.claims.decorator import Guarded
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.protocol.decisions import Decision
@@ -48,21 +48,28 @@ def describe(boundary: Boundary) -> dict[str, Any]:
     }
 
 
-def _owned(boundary: Boundary, name: str) -> dict[str, str]:
+def _owned(boundary: Boundary, name: str) -> dict[str, Any]:
     """The function or entry point that claims keys under an operation."""
     owner, guarded = boundary.entrypoint.owners[name], boundary._guarded.get(name)
-    told = {"entry point": owner.title} if guarded is None else operation(guarded)
+    told = {"entry point": owner.title, "key": owner.key} if guarded is None else operation(guarded)
+    handlers: Mapping[str, object] = getattr(owner.what, "handlers", None) or {}
     return {
         "operation": name,
-        **_declared(boundary, name, owner.what),
+        **declared(owner.what),
         **told,
         **({"shared": "with others that set shared=True"} if owner.shared else {}),
+        **({"events": [{"event": kind, **declared(handlers[kind])} for kind in handlers]} if handlers else {}),
     }
 
 
-def _declared(boundary: Boundary, name: str, what: object) -> dict[str, str]:
+def served(route: str, policy: str, handler: object) -> dict[str, str]:
+    """A route of an application, in words."""
+    return {"route": route, "policy": policy, **declared(handler)}
+
+
+def declared(what: object) -> dict[str, str]:
     """What the team has declared of an operation; of a function that says nothing, the first line of its docstring."""
-    found = boundary._declarations.get(name) or Declaration(first_line(what))
+    found = declaration_of(what)
     said = {"sentence": found.sentence, "safety": found.safety or "", "side effects": ", ".join(found.side_effects)}
     return {title: text for title, text in said.items() if text}
 

@@ -376,9 +376,11 @@ class Backend:
     def require_schema(self) -> Steps[None]:
         """Raise `SchemaOutdated` unless the schema is new enough."""
         if self.kind in _MIGRATED:
-            yield from migrating.require(
-                self._sql(), self._needed(), self._migrate_with or self.commands.line("migrate")
-            )
+            yield from migrating.require(self._sql(), self._needed(), self._migrating())
+
+    def _migrating(self) -> str:
+        """The command that applies the migrations."""
+        return self._migrate_with or self.commands.line("migrate")
 
     def _needed(self) -> int:
         return migrations.load(self.kind)[-1].version
@@ -435,7 +437,7 @@ class Backend:
             raise StoreUnavailable(
                 f"{error.detail}. The tables of the {feature} are made when it is first used, on a connection of its "
                 "own, and that waits for every transaction that writes to the file. Make the object before a "
-                f"transaction begins, or make all tables when you deploy:  {self._migrate_with}",
+                f"transaction begins, or make all tables when you deploy:  {self._migrating()}",
                 unsent=error.unsent,
             ) from error
 

@@ -6,6 +6,7 @@ import functools
 import re
 import typing
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any, Literal, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -76,7 +77,7 @@ def selector(given: Selector, argument: str, names: tuple[str, ...]) -> Callable
         raise ConfigurationError(
             f"{argument}={given!r}: the function has no argument {first!r}; it has {', '.join(names)}."
         )
-    return lambda bound: _follow(bound[first], rest, given)
+    return (lambda bound: _follow(bound[first], rest, given)) if rest else itemgetter(first)
 
 
 def _follow(value: Any, steps: list[str], path: str) -> Any:

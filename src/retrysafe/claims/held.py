@@ -10,7 +10,7 @@ from retrysafe.claims.deferred import Deferred
 from retrysafe.claims.encryption import Bound, sealed
 from retrysafe.claims.lease import Lease, LoopHeartbeat, ThreadHeartbeat
 from retrysafe.claims.modes import ClaimMode, Settled
-from retrysafe.claims.observers import AttemptEvents
+from retrysafe.claims.observers import UNOBSERVED, AttemptEvents
 from retrysafe.claims.outcome import NO_SIGNALS, HandlerSignals, WorkOutcome, end_of
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import InProgress, LeaseLost, OutcomeUnknown, RetryTransaction
@@ -126,7 +126,8 @@ class HeldClaim(Lease):
         if backend.warnings or backend.near is not None or backend.wakeups.waiting:
             self._announce()
         if settled is Settled.RECORDED and outcome.settlement.event is not None:
-            _tell_recorded(self.events, signals, outcome, error)
+            if self.events is not UNOBSERVED:
+                _tell_recorded(self.events, signals, outcome, error)
         elif settled is Settled.UNANSWERED:
             assert self.heartbeat is not None
             self.heartbeat.carry(self._deferred(signals, outcome, error))

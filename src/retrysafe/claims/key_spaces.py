@@ -221,6 +221,8 @@ class Owner(NamedTuple):
     what: object
     origin: Origin
     shared: bool
+    key: str = ""
+    """What the keys are made of, in words; nothing for a guarded function, which names its selector."""
 
     @property
     def title(self) -> str:

@@ -1,8 +1,9 @@
 """`retrysafe describe`: print the settings and guarantees of your boundaries, and what a retry gets in every case.
 
-Imports your module, which may be in the current directory; opens no connection. With --lock it writes a file of every
-boundary, operation, window and route that the import has made; with --check it compares with that file, and says which
-change orphans keys. Exit code: 0, 1 if --check finds a change, or 2 if the module, boundary or file was not found.
+Imports your module, which may be in the current directory; opens no connection. Its applications and outboxes are
+described too: each route for POST and PATCH, and whether it is guarded. With --lock it writes a file of every boundary,
+operation, window and route that the import has made; with --check it compares with that file, and says which change
+orphans keys. Exit code: 0, 1 if --check finds a change, or 2 if the module, boundary or file was not found.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from retrysafe.admin import lock
 from retrysafe.admin.describe import describe
 from retrysafe.boundary import Boundary
-from retrysafe.cli import locking
+from retrysafe.cli import application
 from retrysafe.cli.opening import imported
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.errors import ConfigurationError
@@ -44,20 +45,24 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigurationError("--check needs --lock FILE: the file to compare with.")
     if options.lock:
         return _lock(options)
-    for number, boundary in enumerate(_boundaries(options.target)):
-        described = describe(boundary)
-        if options.json:
-            print(as_json(described))
-        else:
-            say([""] * (number > 0))
-            say(_as_text(described))
+    name, _, attribute = options.target.partition(":")
+    module = imported(name, f"Module {name!r} could not be imported")
+    boundaries = [describe(one) for one in _boundaries(module, attribute)]
+    around = [] if attribute else application.described(vars(module).values())
+    if options.json:
+        say(as_json(one) for one in (*boundaries, *around))
+        return 0
+    texts = [*map(_as_text, boundaries), *map(lines, around)]
+    for number, text in enumerate(texts):
+        say([""] * (number > 0))
+        say(text)
     return 0
 
 
 def _lock(options: argparse.Namespace) -> int:
     name = options.target.partition(":")[0]
     module = imported(name, f"Module {name!r} could not be imported")
-    now = locking.current(vars(module).values())
+    now = application.locked(vars(module).values())
     if not options.check:
         lock.write(options.lock, now)
         return 0
@@ -69,14 +74,12 @@ def _lock(options: argparse.Namespace) -> int:
     return 1 if found else 0
 
 
-def _boundaries(target: str) -> list[Boundary]:
-    name, _, attribute = target.partition(":")
-    module = imported(name, f"Module {name!r} could not be imported")
+def _boundaries(module: ModuleType, attribute: str) -> list[Boundary]:
     if attribute:
         return [_named(module, attribute)]
     found = list({id(one): one for one in vars(module).values() if isinstance(one, Boundary)}.values())
     if not found:
-        raise ConfigurationError(f"Module {name!r} defines no boundary.")
+        raise ConfigurationError(f"Module {module.__name__!r} defines no boundary.")
     return found
 
 
@@ -97,8 +100,9 @@ def _as_text(described: dict[str, Any]) -> Iterator[str]:
     operations, retries = described.pop("operations"), described.pop("retries")
     yield from lines(described)
     for one in operations:
-        yield ""
-        yield from lines(one)
+        for part in ({**one, "events": None}, *one.get("events", ())):
+            yield ""
+            yield from lines(part)
     for mode, outlook in retries.items():
         yield ""
         yield f"With the record in {mode}:"

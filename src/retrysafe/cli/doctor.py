@@ -16,7 +16,7 @@ from typing import Any
 
 from retrysafe.admin import lock
 from retrysafe.backends.commands import STORE
-from retrysafe.cli import locking
+from retrysafe.cli import application
 from retrysafe.cli.opening import loaded
 from retrysafe.cli.rendering import as_json, say
 from retrysafe.doctor import registry
@@ -107,7 +107,7 @@ def _found(options: argparse.Namespace, stores: list[str], waivers: list[Waiver]
 
 
 def _now(module: ModuleType) -> dict[str, Any]:
-    return locking.current(vars(module).values())
+    return application.locked(vars(module).values())
 
 
 def _django(settings: str) -> Any:

@@ -151,11 +151,23 @@ def imported(name: str, named: str) -> ModuleType:
     """
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
+    _set_up_project()
     try:
-        if os.environ.get(_PROJECT):
-            importlib.import_module("django").setup()
         return importlib.import_module(name)
     except Exception as error:
         kind = type(error)
         hint = f" Set {_PROJECT}, or use {MANAGE}." if kind.__module__.startswith("django.") else ""
         raise ConfigurationError(f"{named}: {kind.__name__}: {error}{hint}") from error
+
+
+def _set_up_project() -> None:
+    settings = os.environ.get(_PROJECT)
+    if not settings:
+        return
+    try:
+        importlib.import_module("django").setup()
+    except Exception as error:
+        raise ConfigurationError(
+            f"{_PROJECT} is {settings!r}, and Django could not be set up with it: {type(error).__name__}: {error}. "
+            "Run this in the project's directory, or unset the variable if this is no project of Django."
+        ) from error

@@ -65,7 +65,7 @@ def diagnose(
         found += examine_broker(url, named, seconds)
     if app is not None:
         longest, timeout = _seconds(retried_for, "retried_for"), _seconds(request_timeout, "request_timeout")
-        unguarded = [route for route, policy in served.policies(app).items() if policy == "unguarded"]
+        unguarded = [one.route for one in served.served_routes(app) if one.policy == "unguarded"]
         found += application.examine_application(app_name, unguarded, entries, tuple(drift))
         for entry in entries:
             found += application.examine_boundary(entry, longest, timeout)

@@ -18,7 +18,7 @@ from retrysafe.http.bodies import Body
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Headers, Request, Response, lower, path_of
-from retrysafe.http.policy import UNSAFE, Options
+from retrysafe.http.policy import GUARDED_BY_DEFAULT, UNSAFE, Options, Policed, ServedRoute, own_policy, serving
 from retrysafe.http.principals import Principal, afind
 from retrysafe.http.problems import Refusal
 from retrysafe.http.security import refuse_without_principal, secured
@@ -28,6 +28,8 @@ with NeedsExtra("aiohttp", "aiohttp", "multidict"):
     from aiohttp import web
     from multidict import CIMultiDict
 
+_GUARDS = "__retrysafe_guards__"
+"""The attribute of a middleware or handler of ours."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -49,6 +51,7 @@ def idempotency(boundary: Boundary, *, principal: Principal | None = None, **opt
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await _serve(guard, request, functools.partial(handler, request))
 
+    setattr(middleware, _GUARDS, True)
     return middleware
 
 
@@ -63,6 +66,7 @@ def idempotent(
         async def guarded(request: web.Request) -> web.StreamResponse:
             return await _serve(guard, request, functools.partial(handler, request))
 
+        setattr(guarded, _GUARDS, True)
         return guarded
 
     return decorate
@@ -139,6 +143,25 @@ async def _give_back(request: web.Request, body: Body) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         for chunk in reversed(chunks):
             request.content.unread_data(chunk)
+
+
+def served_routes(app: web.Application) -> Iterator[ServedRoute]:
+    """The routes for POST and PATCH of an application, and of those in it."""
+    return _served_in(app, whole=False)
+
+
+def _served_in(app: web.Application, *, whole: bool) -> Iterator[ServedRoute]:
+    whole = whole or any(hasattr(middleware, _GUARDS) for middleware in app.middlewares)
+    inner = {id(route) for below in app._subapps for route in below.router.routes()}
+    for route in app.router.routes():
+        if route.resource is None or id(route) in inner:
+            continue
+        for method in sorted(GUARDED_BY_DEFAULT & ({route.method} if route.method != "*" else UNSAFE)):
+            found: Policed = "guarded" if whole or hasattr(route.handler, _GUARDS) else "unguarded"
+            handler = serving(route.handler, method)
+            yield ServedRoute(f"{method} {route.resource.canonical}", own_policy(handler, found), handler)
+    for below in app._subapps:
+        yield from _served_in(below, whole=whole)
 
 
 def _served(app: web.Application) -> Iterator[tuple[Container[str], str]]:

@@ -147,16 +147,16 @@ async def guarded(guard: Guard, app: App, scope: Scope, receive: Receive, send: 
         await app(scope, receive, send)
         return
     request = request_of(scope)
-    held = scope.setdefault(HELD, None)
+    held = scope.get(HELD)
     if (held is not None or nested.AROUND.get() is not None) and nested.is_inside(guard, request, held):
-        await app(scope, receive, send)
+        await _pass(app, scope, receive, send)
         return
     body: Body | None = None
     try:
         try:
             key = guard.admit(request)
             if key is None:
-                await app(scope, receive, send)
+                await _pass(app, scope, receive, send)
                 return
             found = None
             if whose is not None and (guard.principal is not None or OUTER in scope):
@@ -172,6 +172,16 @@ async def guarded(guard: Guard, app: App, scope: Scope, receive: Receive, send: 
     finally:
         if body is not None:
             body.close()
+
+
+async def _pass(app: App, scope: Scope, receive: Receive, send: Send) -> None:
+    """Let the application serve a request that is not claimed here; inside it is seen that a guard has looked at it."""
+    scope.setdefault(HELD, None)
+    try:
+        await app(scope, receive, send)
+    finally:
+        if scope.get(HELD) is None:
+            scope.pop(HELD, None)
 
 
 def refuse_unseparated(guard: Guard, scope: Scope, security: str | None) -> None:

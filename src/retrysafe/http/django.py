@@ -32,7 +32,7 @@ from retrysafe.http.django_serving import (
     visit_of,
 )
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import GUARDED_BY_DEFAULT, UNSAFE, Options, Policed
+from retrysafe.http.policy import GUARDED_BY_DEFAULT, UNSAFE, Options, Policed, ServedRoute, own_policy, serving
 from retrysafe.http.principals import SHARED
 
 with NeedsExtra("django", "django", "asgiref"):
@@ -328,24 +328,26 @@ def check_preconditions(
     return None if unmet is None else response_of(unmet.response)
 
 
-def policies(project: object) -> dict[str, Policed]:
-    """The class-based views of the project with a ``post`` or ``patch``, and whether each is guarded.
+def served_routes(project: object) -> Iterator[ServedRoute]:
+    """The class-based views of the project with a ``post`` or ``patch``.
 
     Which methods a plain function serves cannot be known, so that those are not listed.
     """
     whole = any(name.startswith(__name__) for name in settings.MIDDLEWARE)
     resolver: Any = get_resolver()
-    return dict(_policies(resolver.url_patterns, "/", whole=whole))
+    return _served(resolver.url_patterns, "/", whole=whole)
 
 
-def _policies(patterns: Iterable[Any], prefix: str, *, whole: bool) -> Iterator[tuple[str, Policed]]:
+def _served(patterns: Iterable[Any], prefix: str, *, whole: bool) -> Iterator[ServedRoute]:
     for pattern in patterns:
         template = f"{prefix}{pattern.pattern}"
         if hasattr(pattern, "url_patterns"):
-            yield from _policies(pattern.url_patterns, template, whole=whole)
+            yield from _served(pattern.url_patterns, template, whole=whole)
             continue
         view = getattr(pattern.callback, "view_class", None) or getattr(pattern.callback, "cls", None)
         for method in sorted(GUARDED_BY_DEFAULT):
             if hasattr(view, method.lower()):
                 guarded = whole or guards_itself(pattern.callback, method)
-                yield f"{method} {template}", "guarded" if guarded else "unguarded"
+                found: Policed = "guarded" if guarded else "unguarded"
+                handler = serving(view, method)
+                yield ServedRoute(f"{method} {template}", own_policy(handler, found), handler)

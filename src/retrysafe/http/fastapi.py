@@ -32,7 +32,7 @@ from retrysafe.http.asgi import (
 )
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import Options, Policed, declared_by, policy
+from retrysafe.http.policy import Options, ServedRoute, declared_by, policy
 from retrysafe.http.principals import Principal
 from retrysafe.http.security import secured
 
@@ -255,6 +255,6 @@ def check_preconditions(request: Request, current: Version | None, *, required: 
         raise HTTPException(unmet.status, unmet.detail, unmet.fields)
 
 
-def policies(app: Any) -> dict[str, Policed]:
-    """The routes for POST and PATCH of an application, as "POST /payments", and whether each is guarded."""
-    return starlette.policies(app, IdempotencyMiddleware)
+def served_routes(app: Any) -> Iterator[ServedRoute]:
+    """The routes for POST and PATCH of an application."""
+    return starlette.served_routes(app, IdempotencyMiddleware)

@@ -23,7 +23,16 @@ from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.exchange import Chunks, Exchange, Live
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import latin
-from retrysafe.http.policy import GUARDED_BY_DEFAULT, UNSAFE, Options, Policed, policy_of
+from retrysafe.http.policy import (
+    GUARDED_BY_DEFAULT,
+    UNSAFE,
+    Options,
+    Policed,
+    ServedRoute,
+    own_policy,
+    policy_of,
+    serving,
+)
 from retrysafe.http.principals import Principal, check, find
 from retrysafe.http.problems import Refusal
 from retrysafe.http.routes import NEEDS, Need
@@ -446,11 +455,12 @@ def check_preconditions(request: Request, current: Version | None, *, required: 
     abort(unmet.status, unmet.detail, response)
 
 
-def policies(app: Flask) -> dict[str, Policed]:
-    """The routes for POST and PATCH of an application, as "POST /payments", and whether it has an `Idempotency`."""
+def served_routes(app: Flask) -> Iterator[ServedRoute]:
+    """The routes for POST and PATCH of an application, guarded if it has an `Idempotency`."""
     found: Policed = "guarded" if _EXTENSION in app.extensions else "unguarded"
-    return {
-        f"{method} {rule.rule}": found
-        for rule in app.url_map.iter_rules()
-        for method in sorted(GUARDED_BY_DEFAULT & set(rule.methods or ()))
-    }
+    for rule in app.url_map.iter_rules():
+        view = app.view_functions[rule.endpoint]
+        view = getattr(view, "view_class", view)
+        for method in sorted(GUARDED_BY_DEFAULT & set(rule.methods or ())):
+            handler = serving(view, method)
+            yield ServedRoute(f"{method} {rule.rule}", own_policy(handler, found), handler)

@@ -70,7 +70,7 @@ class Guard:
         self.principal: Callable[..., Any] | None = None if isinstance(principal, str) else principal
         self._unscoped = not self.shared and not boundary.entrypoint.has_scope
         """Whether it is still to be told that requests without a principal share one space of keys."""
-        boundary.entrypoint.take_operation(OPERATION, "HTTP requests")
+        boundary.entrypoint.take_operation(OPERATION, "HTTP requests", key="Idempotency-Key of the request")
         workers.warn_of_memory(boundary.entrypoint)
 
     def under(self, need: Need, options: Options) -> Guard:

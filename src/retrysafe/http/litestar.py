@@ -8,7 +8,7 @@ and exception handlers of the route.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Unpack
 
@@ -19,7 +19,7 @@ from retrysafe.http import asgi, openapi
 from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, find_unusable, guarded, refuse_unseparated, request_of
 from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import Options
+from retrysafe.http.policy import GUARDED_BY_DEFAULT, Options, Policed, ServedRoute
 from retrysafe.http.principals import Principal, afind
 from retrysafe.http.routes import NEEDS
 
@@ -145,6 +145,26 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
             needs = {guard.policy.need(method, route.path) for method in handler.http_methods & guard.policy.methods}
             if needs - {"off"} and not issubclass(handler.operation_class, _Guarded):
                 handler.operation_class = _operation(handler, guard, required=needs == {"required"})
+
+
+def served_routes(app: Any) -> Iterator[ServedRoute]:
+    """The routes for POST and PATCH of an application."""
+    for route in app.routes:
+        handlers: list[Any] = getattr(route, "route_handlers", [])
+        for handler in handlers:
+            guarded = any(_guards(middleware) for middleware in handler.resolve_middleware())
+            found: Policed = "off" if _is_off(handler.opt.get(OPT)) else "guarded" if guarded else "unguarded"
+            for method in sorted(GUARDED_BY_DEFAULT & handler.http_methods):
+                yield ServedRoute(f"{method} {route.path}", found, handler.fn)
+
+
+def _guards(middleware: Any) -> bool:
+    kind = getattr(middleware, "middleware", middleware)
+    return isinstance(kind, type) and issubclass(kind, asgi.IdempotencyMiddleware)
+
+
+def _is_off(said: object) -> bool:
+    return (said.get("need") if isinstance(said, Mapping) else said) == "off"
 
 
 async def _note(error: Exception, scope: Any) -> None:

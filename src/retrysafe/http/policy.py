@@ -24,6 +24,17 @@ GUARDED_BY_DEFAULT = frozenset({"POST", "PATCH"})
 """Methods that are guarded where nothing else is said."""
 Policed = Literal["guarded", "unguarded", "off"]
 """What becomes of requests to a route: "off" is a choice, "unguarded" is none."""
+
+
+class ServedRoute(NamedTuple):
+    """A route for POST or PATCH of an application."""
+
+    route: str
+    """Method and path, as "POST /payments"."""
+    policy: Policed
+    handler: object
+
+
 PASSING = frozenset({401, 403, 408, 421, 425, 429})
 """Refusals of which a retry may fare better: the key is free again."""
 
@@ -182,6 +193,17 @@ def policy(need: Need, **options: Unpack[Options]) -> Callable[[H], H]:
         return handler
 
     return mark
+
+
+def own_policy(handler: object, otherwise: Policed) -> Policed:
+    """What becomes of requests to a handler that may say of itself that it needs no key."""
+    declared = declared_by(handler)
+    return "off" if declared is not None and declared.need == "off" else otherwise
+
+
+def serving(view: object, method: str) -> object:
+    """What serves a method: of a class, the method of that name."""
+    return getattr(view, method.lower(), view) if isinstance(view, type) else view
 
 
 def declared_by(handler: object) -> Declared | None:

@@ -36,9 +36,12 @@ from retrysafe.http.policy import (
     UNSAFE,
     Options,
     Policed,
+    ServedRoute,
     declared_by,
+    own_policy,
     policy,
     policy_of,
+    serving,
 )
 from retrysafe.http.principals import Principal, afind
 from retrysafe.http.security import secured, secured_stack
@@ -339,26 +342,31 @@ def check_preconditions(request: Request, current: Version | None, *, required: 
         raise HTTPException(unmet.status, unmet.problem, unmet.fields)
 
 
-def policies(app: Any, kind: type[IdempotencyMiddleware] = IdempotencyMiddleware) -> dict[str, Policed]:
-    """The routes for POST and PATCH of an application, as "POST /payments", and whether each is guarded."""
+def served_routes(app: Any, kind: type[IdempotencyMiddleware] = IdempotencyMiddleware) -> Iterator[ServedRoute]:
+    """The routes for POST and PATCH of an application."""
     looking = kind.__new__(kind)  # only looks at routes, and guards none
     whole = any(_guards(added.cls) for added in app.user_middleware)
-    return dict(_policies(looking, app.routes, "", whole=whole))
+    return _served(looking, app.routes, "", whole=whole)
 
 
-def _policies(
+def _served(
     looking: IdempotencyMiddleware, routes: Iterable[Any], prefix: str, *, whole: bool
-) -> Iterator[tuple[str, Policed]]:
+) -> Iterator[ServedRoute]:
     for matcher, route in looking.flat([route for route in routes if hasattr(route, "matches")]):
         endpoint, inner = getattr(matcher, "endpoint", None), getattr(matcher, "routes", None)
         template = prefix + (getattr(matcher, "path", None) or "")
         guarded = looking.guarded_by_itself(route, endpoint)
         if inner is not None:
-            yield from _policies(looking, inner, template, whole=whole or bool(guarded))
+            yield from _served(looking, inner, template, whole=whole or bool(guarded))
             continue
-        for method in sorted(GUARDED_BY_DEFAULT & set(getattr(matcher, "methods", None) or ())):
-            declared = declared_by(_handler(endpoint, method))
-            if declared is not None and declared.need == "off":
-                yield f"{method} {template}", "off"
-            else:
-                yield f"{method} {template}", "guarded" if whole or method in guarded else "unguarded"
+        for method in sorted(method for method in GUARDED_BY_DEFAULT if _serves(matcher, endpoint, method)):
+            found: Policed = "guarded" if whole or method in guarded else "unguarded"
+            policed = own_policy(_handler(endpoint, method), found)
+            yield ServedRoute(f"{method} {template}", policed, serving(endpoint, method))
+
+
+def _serves(matcher: Any, endpoint: Any, method: str) -> bool:
+    """Whether a route serves a method: a class says so by its methods."""
+    if inspect.isclass(endpoint):
+        return hasattr(endpoint, method.lower())
+    return method in (getattr(matcher, "methods", None) or ())

@@ -35,6 +35,11 @@ class Handlers:
         """The event types that have their own handler."""
         return sorted(self._by_type)
 
+    @property
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The function of each of these types."""
+        return {kind: self._by_type[kind].function for kind in self.types}
+
     def add(
         self, types: tuple[str, ...], function: Callable[[WebhookEvent[T]], Any], parse: Callable[[Any], T] | None
     ) -> None:

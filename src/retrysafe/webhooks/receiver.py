@@ -79,7 +79,9 @@ class Receiver:
         if shared and not operation:
             raise ConfigurationError("shared=True needs the operation= that is shared.")
         name, origin = operation or f"webhook {scheme.name}", origin_of_caller(1)
-        self.operation = boundary.entrypoint.take_operation(name, self, origin=origin, shared=shared)
+        self.operation = boundary.entrypoint.take_operation(
+            name, self, origin=origin, shared=shared, key="id of the event, as it is signed"
+        )
         self.unhandled = check_name(unhandled(self.operation), "operation")
         """The operation under which events without a handler are stored."""
         self.body_limit = scheme.body_limit if body_limit is None else body_limit
@@ -93,6 +95,11 @@ class Receiver:
     def types(self) -> list[str]:
         """The event types that have their own handler."""
         return self._handlers.types
+
+    @property
+    def handlers(self) -> dict[str, Callable[..., Any]]:
+        """The functions that handle events, by type."""
+        return self._handlers.functions
 
     @overload
     def on(self, *types: str) -> Callable[[F], F]: ...

@@ -104,7 +104,7 @@ class Inbox:
         name = self._taken(consumer)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
-            self._entry.take_operation(name, function)
+            self._entry.take_operation(name, function, key="source and id of the message")
             made: Handler[P, R] = Handler(self._settings(name, function, options), self._letters)
             functools.update_wrapper(made, function)
             return made
@@ -149,7 +149,7 @@ class Inbox:
         name = self._taken(consumer)
 
         def decorate(function: Callable[P, R]) -> BatchHandler[P, R]:
-            self._entry.take_operation(name, function)
+            self._entry.take_operation(name, function, key="source and id of the message")
             setting = self._settings(name, function, options)._replace(together=together)
             made: BatchHandler[P, R] = BatchHandler(setting, self._letters, most, most_bytes)
             functools.update_wrapper(made, function)

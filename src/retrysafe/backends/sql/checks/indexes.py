@@ -53,10 +53,13 @@ WHOLE = (
 """Those of MySQL, which has no partial indexes."""
 
 
-def missing(expected: Iterable[Index], names: Iterable[str]) -> list[Index]:
-    """The expected indexes that are not among these names."""
-    there = set(names)
-    return [index for index in expected if index.name not in there]
+def missing(expected: Iterable[Index], tables: Iterable[str], names: Iterable[str]) -> list[Index]:
+    """The expected indexes of these tables that are not among these names.
+
+    A table that is not there has no index to miss: a SQLite file gets the tables of a feature when it is first used.
+    """
+    made, there = set(tables), set(names)
+    return [index for index in expected if index.table in made and index.name not in there]
 
 
 def evidence(lost: list[Index]) -> str | None:

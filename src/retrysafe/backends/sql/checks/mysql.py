@@ -28,7 +28,7 @@ def _gather(backend: Backend) -> Steps[dict[str, Any]]:
     names = [row[0] for row in (yield from ask(_rows(_INDEXES)))]
     modes = yield from ask(_rows(_MODES))
     facts.update(zip(("database", "sql_mode", "lock_wait", "doublewrite"), modes[0], strict=True))
-    facts["lost"] = indexes.missing(indexes.WHOLE, names)
+    facts["lost"] = indexes.missing(indexes.WHOLE, [row[0] for row in facts["tables"]], names)
     facts["other_engines"] = ", ".join(name for name, engine, _ in facts["tables"] if engine.lower() != "innodb")
     return facts
 

@@ -41,7 +41,7 @@ def _gather(backend: Backend) -> Steps[dict[str, Any]]:
     facts["indexes"] = [row[0] for row in (yield from ask(_rows(_INDEXES)))]
     facts["tables"] = yield from ask(_rows(_TABLES))
     facts["unlogged"] = ", ".join(name for name, kept, _ in facts["tables"] if kept == "u")
-    facts["lost"] = indexes.missing(indexes.PARTIAL, facts["indexes"])
+    facts["lost"] = indexes.missing(indexes.PARTIAL, [row[0] for row in facts["tables"]], facts["indexes"])
     return facts
 
 

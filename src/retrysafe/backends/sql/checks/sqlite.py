@@ -23,9 +23,9 @@ def _gather(backend: Backend) -> Steps[dict[str, Any]]:
     facts: dict[str, Any] = {}
     for pragma in ("synchronous", "journal_mode"):
         facts[pragma] = str((yield from ask(_rows(f"PRAGMA {pragma}")))[0][0]).lower()
-    names = yield from ask(_rows(f"SELECT name FROM sqlite_master WHERE type = 'index' AND {_OURS}"))
-    facts["lost"] = indexes.missing(indexes.PARTIAL, [name for (name,) in names])
     tables = yield from ask(_rows(f"SELECT name FROM sqlite_master WHERE type = 'table' AND {_OURS}"))
+    names = yield from ask(_rows(f"SELECT name FROM sqlite_master WHERE type = 'index' AND {_OURS}"))
+    facts["lost"] = indexes.missing(indexes.PARTIAL, [name for (name,) in tables], [name for (name,) in names])
     unique = yield from ask(_rows(f"SELECT DISTINCT m.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c "
                                   f"WHERE m.type = 'table' AND m.{_OURS} AND c.pk > 0"))  # fmt: skip
     facts["keyless"] = sorted({name for (name,) in tables} - {name for (name,) in unique})
