@@ -277,7 +277,9 @@ def test_http_requests_own_their_operation(boundary: Boundary) -> None:
     Guard(boundary, {})
     with pytest.raises(ConfigurationError, match="HTTP requests"):
         boundary.once(key="key", operation="http")(lambda key: key)
-    assert describe(boundary)["operations"] == [{"operation": "http", "entry point": "HTTP requests"}]
+    assert describe(boundary)["operations"] == [
+        {"operation": "http", "entry point": "HTTP requests", "key": "Idempotency-Key of the request"}
+    ]
 
 
 # ---------------------------------------------------------------- the name of the module that was started
