@@ -375,7 +375,9 @@ def _is_cancellation(error: BaseException) -> bool:
 def function_of(function: Callable[..., Any], parse: Callable[[Any], Any] | None) -> Function:
     """What is to be known of it; raises `ConfigurationError` for a generator function, which would never run."""
     if is_generator_function(function):
-        raise ConfigurationError("A handler is a function or a coroutine function; to call a generator runs nothing.")
+        raise ConfigurationError(
+            "A handler must be a function or a coroutine function: calling a generator function runs nothing."
+        )
     return Function(function, parse, is_coroutine_function(function))
 
 

@@ -351,7 +351,7 @@ def test_keys_are_rotated_and_the_old_one_may_go_when_its_answers_are_forgotten(
     [
         (None, "the key 'new', and the boundary has no encryption="),
         (ring("old"), "the key 'new', and the keyring has old"),
-        (Keyring({"new": KEYS["other"]}), "does not open with the key 'new'"),
+        (Keyring({"new": KEYS["other"]}), "cannot be decrypted with the key 'new'"),
     ],
 )
 @pytest.mark.parametrize("failing", [False, True])

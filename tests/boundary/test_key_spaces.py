@@ -95,7 +95,7 @@ def test_functions_of_one_name_in_two_modules_have_keys_of_their_own(importing: 
 
 def test_functions_of_one_named_operation_are_refused_across_boundaries(importing: Importing) -> None:
     importing("send_mail", more=", shared=True", named=', operation="handle"')
-    with pytest.raises(ConfigurationError, match=r"their keys would meet.*shared=True"):
+    with pytest.raises(ConfigurationError, match=r"their keys would collide.*shared=True"):
         importing("write_invoice", more=", shared=True", named=', operation="handle"')
 
 
@@ -189,7 +189,7 @@ def test_a_named_operation_has_one_function(boundary: Boundary) -> None:
 
     for _ in range(2):
         boundary.once(key="key", operation="pay")(charge)
-    with pytest.raises(ConfigurationError, match=r"'pay'.*charge.*their keys would meet"):
+    with pytest.raises(ConfigurationError, match=r"'pay'.*charge.*their keys would collide"):
         boundary.once(key="key", operation="pay")(refund)
 
 
@@ -211,7 +211,7 @@ def test_functions_that_differ_in_their_defaults_or_their_object_are_two(boundar
 
     for functions in ([*handlers()], [Sender("mail").send, Sender("invoice").send]):
         boundary.once(key="key")(functions[0])
-        with pytest.raises(ConfigurationError, match="their keys would meet"):
+        with pytest.raises(ConfigurationError, match="their keys would collide"):
             boundary.once(key="key")(functions[1])
 
 
@@ -266,7 +266,7 @@ def test_a_consumer_has_one_handler_in_all_inboxes(url: str) -> None:
         Inbox(boundary).batch_handler("billing"),
         boundary.once(key="message", operation="billing"),
     ):
-        with pytest.raises(ConfigurationError, match="their keys would meet"):
+        with pytest.raises(ConfigurationError, match="their keys would collide"):
             decorate(invoice)
     assert describe(boundary)["operations"][0]["operation"] == "billing"
     boundary.close()
@@ -277,7 +277,9 @@ def test_http_requests_own_their_operation(boundary: Boundary) -> None:
     Guard(boundary, {})
     with pytest.raises(ConfigurationError, match="HTTP requests"):
         boundary.once(key="key", operation="http")(lambda key: key)
-    assert describe(boundary)["operations"] == [{"operation": "http", "entry point": "HTTP requests"}]
+    assert describe(boundary)["operations"] == [
+        {"operation": "http", "entry point": "HTTP requests", "key": "Idempotency-Key of the request"}
+    ]
 
 
 # ---------------------------------------------------------------- the name of the module that was started

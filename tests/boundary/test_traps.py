@@ -207,7 +207,7 @@ def test_functions_that_would_share_keys_by_their_name_are_refused(keyed: Bounda
     ship = make("ship")
     keyed.once(key="key")(ship)
     keyed.once(key="key")(ship)
-    with pytest.raises(ConfigurationError, match="their keys would meet"):
+    with pytest.raises(ConfigurationError, match="their keys would collide"):
         keyed.once(key="key")(make("refund"))
 
 

@@ -51,7 +51,7 @@ def test_what_is_removed_is_in_the_archive(url: str, tmp_path: Path, capsys: pyt
     assert len(archive.read_text().splitlines()) == 25
     fill(url, 1)
     assert main(["sweep", "--store", url, "--archive", str(tmp_path / "no folder" / "x")]) == 2
-    assert "What was not archived was not removed" in capsys.readouterr().err
+    assert "Records that were not archived were not removed" in capsys.readouterr().err
     assert standing(url) == {"completed": 1}
 
 

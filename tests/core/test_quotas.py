@@ -8,7 +8,7 @@ import pytest
 
 from retrysafe import ConfigurationError, Quota
 from retrysafe.protocol.quotas import holder, judge, room_again
-from retrysafe.protocol.records import Allowance, Refusal
+from retrysafe.protocol.records import Allowance, QuotaRefusal
 
 NOW = 1_800_000_000_000_000
 SECOND = 1_000_000
@@ -57,17 +57,17 @@ def test_boundary_and_scope_are_counted_apart() -> None:
     [
         (None, 0, None, None),
         (NOW - 60 * SECOND, 4, NOW + SECOND, None),
-        (NOW - 20 * SECOND, 0, None, Refusal("rate", 40.0)),
-        (NOW - 60 * SECOND + 1, 0, None, Refusal("rate", 1.0)),
-        (None, 5, NOW + 90 * SECOND, Refusal("outstanding", 90.0)),
-        (None, 7, NOW, Refusal("outstanding", 1.0)),
-        (None, 5, None, Refusal("outstanding", 60.0)),
-        (NOW - 20 * SECOND, 5, NOW + 90 * SECOND, Refusal("outstanding", 90.0)),
-        (NOW - 20 * SECOND, 5, NOW + 9 * SECOND, Refusal("rate", 40.0)),
+        (NOW - 20 * SECOND, 0, None, QuotaRefusal("rate", 40.0)),
+        (NOW - 60 * SECOND + 1, 0, None, QuotaRefusal("rate", 1.0)),
+        (None, 5, NOW + 90 * SECOND, QuotaRefusal("outstanding", 90.0)),
+        (None, 7, NOW, QuotaRefusal("outstanding", 1.0)),
+        (None, 5, None, QuotaRefusal("outstanding", 60.0)),
+        (NOW - 20 * SECOND, 5, NOW + 90 * SECOND, QuotaRefusal("outstanding", 90.0)),
+        (NOW - 20 * SECOND, 5, NOW + 9 * SECOND, QuotaRefusal("rate", 40.0)),
     ],
 )
 def test_the_later_of_both_limits_says_when_to_ask_again(
-    filling: int | None, kept: int, forgotten: int | None, expected: Refusal | None
+    filling: int | None, kept: int, forgotten: int | None, expected: QuotaRefusal | None
 ) -> None:
     assert judge(BOTH, NOW, filling, kept, forgotten) == expected
 
@@ -78,5 +78,5 @@ def test_a_limit_that_is_not_set_refuses_nothing() -> None:
 
 
 def test_room_that_came_meanwhile_is_asked_for_again_soon() -> None:
-    assert room_again(BOTH) == Refusal("rate", 1.0)
-    assert room_again(BOTH._replace(rate=None)) == Refusal("outstanding", 1.0)
+    assert room_again(BOTH) == QuotaRefusal("rate", 1.0)
+    assert room_again(BOTH._replace(rate=None)) == QuotaRefusal("outstanding", 1.0)

@@ -57,7 +57,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: canonical.of_json(b'{"a": 1, "a": 2}'),
         NotCanonical,
-        "The JSON text has no canonical form: a member name stands twice in one object",
+        "The JSON text has no canonical form: an object has the same member name twice",
     ),
     (lambda: canonical.of_json(b"NaN"), NotCanonical, "The JSON text has no canonical form: NaN is not JSON"),
     (

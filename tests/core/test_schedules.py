@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.backoff import POLLING, RESTART, Backoff, Patience
+from retrysafe.protocol.backoff import POLLING, RESTART, Backoff, PollSchedule
 from retrysafe.protocol.durations import micros, seconds
 from retrysafe.protocol.records import Clocks, Ownership
 from retrysafe.protocol.schedules import PER_LEASE, RECOVERY, RETRIES_PER_LEASE, Beats, Sweeps
@@ -44,7 +44,7 @@ def test_the_jitter_is_full() -> None:
 def test_a_duplicate_never_sleeps_past_its_deadline_nor_far_past_the_lease(
     left: float, polls: int, lease: float | None, chance: float
 ) -> None:
-    pause = Patience(deadline=50 + left, polls=polls).next_pause(50, lease, chance)
+    pause = PollSchedule(deadline=50 + left, polls=polls).next_pause(50, lease, chance)
     assert pause is not None
     assert 0 < pause <= left + 1e-9
     if lease is not None and lease > 0:
@@ -54,12 +54,12 @@ def test_a_duplicate_never_sleeps_past_its_deadline_nor_far_past_the_lease(
 @pytest.mark.fault(77)
 @given(over=st.floats(0, 10), chance=CHANCE)
 def test_patience_ends_at_its_deadline(over: float, chance: float) -> None:
-    assert Patience(deadline=50).next_pause(50 + over, 1.0, chance) is None
+    assert PollSchedule(deadline=50).next_pause(50 + over, 1.0, chance) is None
 
 
 def test_patience_ends_although_every_chance_is_zero() -> None:
     """A pause of zero would be a busy loop."""
-    patience, now, looks = Patience(deadline=1.0), 0.0, 0
+    patience, now, looks = PollSchedule(deadline=1.0), 0.0, 0
     while (pause := patience.next_pause(now, None, 0.0)) is not None:
         patience, now, looks = patience.polled(), now + pause, looks + 1
         assert looks < 1000
@@ -218,11 +218,11 @@ def test_a_century_is_the_longest_and_a_microsecond_the_shortest() -> None:
 
 
 def test_who_waits_for_a_lease_that_ends_now_looks_at_its_own_pace() -> None:
-    pauses = [Patience(100.0, 5).next_pause(0.0, left, 0.9) for left in (0.0, None)]
+    pauses = [PollSchedule(100.0, 5).next_pause(0.0, left, 0.9) for left in (0.0, None)]
     assert pauses[0] == pauses[1]
 
 
 @pytest.mark.parametrize("left", [0.004, 0.02])
 def test_who_waits_for_a_lease_that_ends_soon_looks_just_after_its_end(left: float) -> None:
-    assert Patience(100.0, 20).next_pause(0.0, None, 0.99) > 2 * left  # type: ignore[operator]
-    assert Patience(100.0, 20).next_pause(0.0, left, 0.99) == left + 0.002
+    assert PollSchedule(100.0, 20).next_pause(0.0, None, 0.99) > 2 * left  # type: ignore[operator]
+    assert PollSchedule(100.0, 20).next_pause(0.0, left, 0.99) == left + 0.002

@@ -93,7 +93,7 @@ def test_a_run_without_any_call_is_refused(files: Files) -> None:
 
 
 def test_a_run_that_fails_undisturbed_is_refused(files: Files) -> None:
-    with pytest.raises(ConfigurationError, match="nothing disturbs fails: OperationalError: no such table: nowhere"):
+    with pytest.raises(ConfigurationError, match="fails without any crash: OperationalError: no such table: nowhere"):
         files.explore(lambda path: sqlite3.connect(path).execute("SELECT * FROM nowhere"))
 
 
@@ -101,7 +101,7 @@ def test_an_invariant_that_never_holds_is_refused(files: Files) -> None:
     def check(path: str) -> None:
         raise AssertionError("never")
 
-    with pytest.raises(ConfigurationError, match=r"not well after a run that nothing disturbed: check: .*never"):
+    with pytest.raises(ConfigurationError, match=r"fails after a run that nothing disturbed: check: .*never"):
         crash_points(charge_once, fresh=files.fresh, check=check)
 
 

@@ -18,7 +18,7 @@ from retrysafe.backends.registry import connect
 from retrysafe.backends.sql.drivers import asyncpg as driver
 from retrysafe.backends.sql.drivers import lane as lanes
 from retrysafe.backends.sql.drivers.base import fail
-from retrysafe.backends.sql.drivers.lane import Lane
+from retrysafe.backends.sql.drivers.lane import QueryLane
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.procedures import NotWon, Won, claim, read, settle
 from retrysafe.protocol.records import ClaimRequest, StoredResult
@@ -118,7 +118,7 @@ async def test_who_is_answered_is_told_of_its_own_key() -> None:
         rows = [(key,) for key in reversed(keys) if key[0] % 3] if isinstance(keys, list) else [(b"alone", keys)]
         return Rows(rows, len(rows))
 
-    lane = Lane(perform)
+    lane = QueryLane(perform)
     otherwise = [Query("later", {"key": bytes((number,))}) for number in range(9)]
     asked = [Query("alone", later.params, later, merged="together") for later in otherwise]
     answers = await asyncio.gather(*map(lane.ask, asked))
@@ -156,7 +156,7 @@ async def test_a_lonely_query_waits_for_nothing() -> None:
         began.append(query)
         return Rows([(b"key",)], 1)
 
-    asking = Lane(perform).ask(Query("alone", {"key": b"key"}, merged="together"))
+    asking = QueryLane(perform).ask(Query("alone", {"key": b"key"}, merged="together"))
     with pytest.raises(StopIteration):
         asking.send(None)  # to its end, without the loop
     assert began == [Query("together", {"key": [b"key"]})]
@@ -170,7 +170,7 @@ async def test_statements_are_bounded_in_keys_and_bytes() -> None:
         await asyncio.sleep(0)
         return Rows([(key,) for key in query.params["key"]], len(query.params["key"]))
 
-    lane = Lane(perform)
+    lane = QueryLane(perform)
     small = [
         Query("alone", {"key": key, "result": b""}, merged="together") for key in _keys(1 + lanes.MOST_AT_ONCE + 9)
     ]
@@ -320,7 +320,7 @@ async def test_who_has_queued_for_too_long_is_told_that_nothing_was_sent(monkeyp
     async def perform(query: Query) -> Rows:
         return await answer
 
-    lane = Lane(perform)
+    lane = QueryLane(perform)
     asked = [Query("alone", {"key": key}, merged="together") for key in _keys(2)]
     tasks = [asyncio.create_task(lane.ask(query)) for query in asked]
     await asyncio.sleep(0)
@@ -341,7 +341,7 @@ async def test_every_query_of_a_silent_statement_has_an_error_of_its_own() -> No
         await proceed.wait()
         return Rows([], 0)
 
-    lane = Lane(perform)
+    lane = QueryLane(perform)
     asked = [Query("alone", {"key": key}, merged="together") for key in _keys(4)]
     tasks = [asyncio.create_task(lane.ask(query)) for query in asked]
     await asyncio.sleep(0)

@@ -129,8 +129,8 @@ def test_what_is_wrong_is_said_with_its_line_and_name(text: str, complaint: str)
 @pytest.mark.parametrize(
     ("terms", "message"),
     [
-        ({"upstream": "127.0.0.1:3000"}, "no URL"),
-        ({"upstream": "ftp://h"}, "no URL"),
+        ({"upstream": "127.0.0.1:3000"}, "not a URL"),
+        ({"upstream": "ftp://h"}, "not a URL"),
         ({"upstream": "http://u:p@h"}, "password"),
         ({"workers": 0}, "from 1"),
         ({"workers": 2}, "memory://"),
@@ -279,14 +279,14 @@ def test_a_path_may_stand_elsewhere_in_the_document() -> None:
 @pytest.mark.parametrize(
     ("item", "servers", "complaint"),
     [
-        ({"$ref": "other.json#/x"}, [], "leads out of the document"),
+        ({"$ref": "other.json#/x"}, [], "refers to another document"),
         ({"$ref": "#/nowhere"}, [], "leads nowhere"),
-        ({"$ref": "#/paths/~1pay"}, [], "circles"),
-        ({"post": {"parameters": [{"$ref": "other.json#/x"}]}}, [], "leads out of the document"),
+        ({"$ref": "#/paths/~1pay"}, [], "circular"),
+        ({"post": {"parameters": [{"$ref": "other.json#/x"}]}}, [], "refers to another document"),
         ({"post": {"parameters": {}, "x": 1}, "parameters": "p"}, [], "parameters is no list"),
         ({"post": []}, [], "is no object"),
         ([], [], "is no object"),
-        ({"post": {}}, [{"url": "v1"}], "relative to a place"),
+        ({"post": {}}, [{"url": "v1"}], "relative to an unknown base"),
         ({"post": {}}, [{"url": "/{version}"}], "no value for {version}"),
         ({"post": {}}, "/v1", "servers is no list"),
     ],
@@ -298,7 +298,7 @@ def test_what_could_hide_a_route_is_refused(item: Any, servers: Any, complaint: 
 
 @pytest.mark.parametrize("document", [[], {}, {"openapi": "3"}, {"swagger": "2.0", "paths": {}}])
 def test_what_is_no_openapi_document(document: Any) -> None:
-    with pytest.raises(ConfigurationError, match="no OpenAPI document"):
+    with pytest.raises(ConfigurationError, match="not an OpenAPI document"):
         routes_of(document, Route())
 
 
@@ -329,7 +329,7 @@ def test_a_document_is_read_from_the_upstream_and_what_the_file_says_comes_first
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"), [(None, "No such file"), ("{", "this is no JSON"), ("[]", "no OpenAPI document")]
+    ("content", "complaint"), [(None, "No such file"), ("{", "this is not JSON"), ("[]", "not an OpenAPI document")]
 )
 def test_a_document_that_cannot_be_read(tmp_path: Path, content: str | None, complaint: str) -> None:
     file = tmp_path / "openapi.json"

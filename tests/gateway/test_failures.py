@@ -13,8 +13,8 @@ import pytest
 
 from retrysafe.gateway import Route, Settings, Timeouts
 from retrysafe.gateway.failures import UpstreamFailed
-from retrysafe.gateway.upstream import Exchange
 from retrysafe.gateway.upstream import Upstream as Connections
+from retrysafe.gateway.upstream import UpstreamExchange
 from tests.gateway.upstreams import OK, Asked, Behaviour, Upstream, always, answering, before, in_front_of
 from tests.ports import free_port
 
@@ -386,7 +386,7 @@ async def test_who_speaks_before_being_asked_is_not_asked(monkeypatch: pytest.Mo
         return connection
 
     monkeypatch.setattr(connections.session.connector, "connect", late)
-    exchange = Exchange(connections, Timeouts(), None, None)  # type: ignore[arg-type]
+    exchange = UpstreamExchange(connections, Timeouts(), None, None)  # type: ignore[arg-type]
     try:
         with pytest.raises(UpstreamFailed) as error:
             await exchange.run("POST", connections.url(b"/", b""), [], None, body=False, heeds_client=False)  # type: ignore[arg-type]

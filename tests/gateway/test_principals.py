@@ -186,7 +186,7 @@ async def test_k8_no_token_is_nobody(header: tuple[tuple[str, str], ...]) -> Non
         ({"algorithms": ("HS256",), "key": PUBLIC}, "PEM"),
         ({"algorithms": ("HS256",), "jwks_url": "http://id/jwks"}, "shared secret"),
         ({"algorithms": ("HS256",), "key": "short"}, "32 bytes"),
-        ({"algorithms": ("RS265",), "key": PUBLIC}, "'RS265', which nobody"),
+        ({"algorithms": ("RS265",), "key": PUBLIC}, "'RS265', which is not supported"),
         ({"algorithms": ("RS256",)}, "jwks_url or key_file"),
         ({"algorithms": ("RS256",), "key": PUBLIC, "jwks_url": "http://id/jwks"}, "not both"),
     ],

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from retrysafe.gateway.settings import Settings, Timeouts
-from retrysafe.gateway.upstream import Exchange
 from retrysafe.gateway.upstream import Upstream as Connections
+from retrysafe.gateway.upstream import UpstreamExchange
 from tests.gateway.processes import GatewayProcess, Service
 from tests.gateway.upstreams import OK, Asked, Front, Upstream, always, before
 
@@ -235,7 +235,7 @@ async def test_a_connection_that_serves_another_request_is_not_cut() -> None:
         async def head(status: int, headers: Any) -> None:
             pass
 
-        exchange = Exchange(connections, Timeouts(), asyncio.Event().wait, send)  # type: ignore[arg-type]
+        exchange = UpstreamExchange(connections, Timeouts(), asyncio.Event().wait, send)  # type: ignore[arg-type]
         await exchange.run("POST", connections.url(b"/", b""), [], head, body=False, heeds_client=False)
 
     got: list[bytes] = []

@@ -16,7 +16,7 @@ import pytest
 
 from retrysafe.backends.registry import connect, forget
 from retrysafe.backends.sql.sqlite import SqliteStore
-from retrysafe.protocol.records import ClaimRequest, Ownership, Record, Refusal, StoredResult
+from retrysafe.protocol.records import ClaimRequest, Ownership, QuotaRefusal, Record, StoredResult
 from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.harness import AsyncHarness
@@ -199,10 +199,10 @@ class Hasty(SqliteStore):
         assert "r.lease_until <= t.now" in sql
         return sql.replace("r.lease_until <= t.now", "r.lease_until > 0")
 
-    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
+    def claim(self, want: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         ask = super().claim(want)
 
-        def parse(answer: Any) -> Record | Refusal | None:
+        def parse(answer: Any) -> Record | QuotaRefusal | None:
             record = ask.parse(answer)
             if isinstance(record, Record) and record.attempt != want.attempt:
                 return record._replace(now=max(record.now, record.lease_until))

@@ -11,15 +11,15 @@ from retrysafe.http.bodies import Body
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response
 from retrysafe.http.problems import Refusal
-from retrysafe.http.unary import Exchange
+from retrysafe.http.unary import UnaryExchange
 from tests.http.conftest import Place
 from tests.http.places import LEASED
 
 ASKED = Request("POST", b"/pay", b"", ())
 
 
-def exchange(guard: Guard) -> Exchange:
-    return Exchange(guard, ASKED, "k", Body(ASKED, guard.policy), None)
+def exchange(guard: Guard) -> UnaryExchange:
+    return UnaryExchange(guard, ASKED, "k", Body(ASKED, guard.policy), None)
 
 
 async def done() -> Response:

@@ -28,7 +28,16 @@ from typing import Any, Final, Literal, NamedTuple
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.client import AsyncExecutor, Executor
-from retrysafe.protocol.records import Allowance, ClaimRequest, Clocks, Ownership, Record, Refusal, State, StoredResult
+from retrysafe.protocol.records import (
+    Allowance,
+    ClaimRequest,
+    Clocks,
+    Ownership,
+    QuotaRefusal,
+    Record,
+    State,
+    StoredResult,
+)
 from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.store import Capabilities, Store
 from retrysafe.protocol.transitions import Transition
@@ -235,11 +244,11 @@ class RecordedStore:
         """Those of the store."""
         return self._store.capabilities
 
-    def admit(self, want: ClaimRequest) -> list[Ask[Refusal | None]]:
+    def admit(self, want: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
         """Not recorded: a quota counts keys, and histories are checked key by key."""
         return self._store.admit(want)
 
-    def claim(self, want: ClaimRequest) -> Ask[Record | Refusal | None]:
+    def claim(self, want: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         """Recorded."""
         return self._noted("claim", want.key, (want,), self._store.claim)
 
@@ -305,7 +314,8 @@ class RecordedStore:
 # ---------------------------------------------------------------- histories as JSON
 
 _TUPLES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Allowance, Clocks, Ownership, Note, Record, Refusal, StoredResult, ClaimRequest)
+    kind.__name__: kind
+    for kind in (Allowance, Clocks, Ownership, Note, Record, QuotaRefusal, StoredResult, ClaimRequest)
 }
 _NAMES: dict[str, type[StrEnum]] = {kind.__name__: kind for kind in (Transition, State)}
 

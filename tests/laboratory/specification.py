@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from retrysafe.backends.memory.store import MemoryStore, Step
-from retrysafe.protocol.records import ClaimRequest, Micros, Ownership, Record, Refusal
+from retrysafe.protocol.records import ClaimRequest, Micros, Ownership, QuotaRefusal, Record
 from retrysafe.protocol.transitions import RULES, Transition
 from retrysafe.testing.time_travel import age
 from tests.laboratory.histories import UNKNOWN, Operation
@@ -124,7 +124,7 @@ class Specification:
             after = records.get(self._key)
             if operation.kind in ("sweep", "elapse"):
                 yield from {before, after}  # it may have been full, or have skipped what was locked
-            elif isinstance(operation.answer, Refusal):
+            elif isinstance(operation.answer, QuotaRefusal):
                 yield from () if before is not None else (before,)  # by a quota: it writes nothing
             elif operation.answer is UNKNOWN or self._agree(operation, answer, before):
                 yield after

@@ -90,7 +90,7 @@ def test_a_change_is_told_by_what_it_does(before: str, after: str, told: str, lo
 def test_a_lock_that_cannot_be_read(tmp_path: Path) -> None:
     assert described(tmp_path, MODULE, "--check").returncode == 2
     (tmp_path / "shop.lock").write_text("{}")
-    assert "no lock file of version 1" in described(tmp_path, MODULE, "--check").stderr
+    assert "not a lock file of version 1" in described(tmp_path, MODULE, "--check").stderr
 
 
 # ------------------------------------------------------------ declarations

@@ -23,8 +23,8 @@ from retrysafe.protocol.records import (
     Clocks,
     EffectiveState,
     Micros,
+    QuotaRefusal,
     Record,
-    Refusal,
     StoredResult,
 )
 from retrysafe.protocol.requests import Ask, Steps, ask
@@ -251,7 +251,7 @@ def test_an_unreadable_result_is_taken_for_none_and_the_work_run_again(monkeypat
 def test_a_quota_lets_one_more_in(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     refused = memory._refused
 
-    def generous(records: Any, allowance: Allowance, now: Micros) -> Refusal | None:
+    def generous(records: Any, allowance: Allowance, now: Micros) -> QuotaRefusal | None:
         allowed = getattr(allowance, limit)
         return refused(records, allowance._replace(**{limit: allowed + 1}), now)
 

@@ -32,7 +32,7 @@ class Load(NamedTuple):
     sweep_every: float = 3600.0
 
 
-class Plan(NamedTuple):
+class CapacityPlan(NamedTuple):
     """What a store needs for a load. Rates are per second, sizes are bytes.
 
     records: remembered keys, with those that wait for the next sweep.
@@ -57,7 +57,7 @@ class Plan(NamedTuple):
     footprint: Footprint
 
 
-def plan(kind: str, load: Load) -> Plan:
+def plan(kind: str, load: Load) -> CapacityPlan:
     """Plan a store of a kind, such as "postgresql". Raises `ConfigurationError` for a load that cannot be."""
     _check(load)
     footprint = footprint_of(kind, load.sizes)
@@ -66,7 +66,7 @@ def plan(kind: str, load: Load) -> Plan:
     records = math.ceil(load.rate * (load.memory + waiting))
     calls = load.rate / (1 - load.duplicates)
     replays = calls - load.rate
-    return Plan(
+    return CapacityPlan(
         records,
         round(records * footprint.record),
         round(records * footprint.indexes),

@@ -71,7 +71,9 @@ def read(path: str | Path) -> Lock:
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"--lock {path}: {error}") from error
     if not isinstance(found, dict) or found.get("version") != VERSION:
-        raise ConfigurationError(f"--lock {path} is no lock file of version {VERSION}: write it again without --check.")
+        raise ConfigurationError(
+            f"--lock {path} is not a lock file of version {VERSION}: write it again without --check."
+        )
     return found
 
 

@@ -425,13 +425,9 @@ class Operator:
     def _check(self) -> None:
         backend = self._backend
         if self._runner is None:
-            backend.check(backend.client())
-            return
-
-        async def checked() -> None:
-            await backend.acheck(backend.aclient())
-
-        self._runner.run(checked())
+            backend.ready()
+        else:
+            self._runner.run(backend.aready())
 
     # ------------------------------------------------------------ end
 

@@ -64,7 +64,7 @@ def _instant(given: Mapping[str, str], name: str) -> Micros | None:
         parsed = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigurationError(
-            f"--{name} {text!r} is no instant: write 2026-03-01T14:00 (UTC) or 2026-03-01T14:00+01:00."
+            f"--{name} {text!r} is not an instant: write 2026-03-01T14:00 (UTC) or 2026-03-01T14:00+01:00."
         ) from None
     aware = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(microseconds=1)
@@ -72,7 +72,7 @@ def _instant(given: Mapping[str, str], name: str) -> Micros | None:
 
 def _state(text: str) -> EffectiveState:
     if text not in STATES:
-        raise ConfigurationError(f"--state {text!r} is no state: give one of {', '.join(STATES)}.")
+        raise ConfigurationError(f"--state {text!r} is not a state: give one of {', '.join(STATES)}.")
     return EffectiveState(text)
 
 

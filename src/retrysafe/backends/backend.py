@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import asyncio
 
 C = TypeVar("C")
+R = TypeVar("R")
 _MIGRATED = ("sqlite", "postgresql", "mysql")
 
 
@@ -170,6 +171,14 @@ class Backend:
             await self.acheck(client)
         return client
 
+    def run(self, steps: Steps[R]) -> R:
+        """Drive a program, outside a transaction, on a store that has been found fit for use; see `ready`."""
+        return run(steps, self.ready())
+
+    async def arun(self, steps: Steps[R]) -> R:
+        """`run` for async code."""
+        return await arun(steps, await self.aready())
+
     def aclient(self) -> AsyncClient:
         """The async client of this process and the running loop."""
         import asyncio
@@ -292,9 +301,9 @@ class Backend:
         """What our own database says of itself; only its event loop can ask through a pool or engine of async code."""
         if not self.serves_sync:
             raise ConfigurationError(
-                f"tx= belongs to sync code, and store= ({self.address}) serves async code only, so that nobody can ask "
-                "whether they are one database. Nothing was written. Give store= as a postgresql:// or mysql:// URL, "
-                "which serves both, or as the engine or pool that tx= is from."
+                f"tx= belongs to sync code, and store= ({self.address}) serves async code only, so retrysafe cannot "
+                "check that they are one database. Nothing was written. Give store= as a postgresql:// or mysql:// "
+                "URL, which serves both, or as the engine or pool that tx= is from."
             )
         return run(_whereabouts(self), self.client())
 
@@ -316,9 +325,9 @@ class Backend:
     def _judge_place(self, place: Place, theirs: object, mine: object) -> None:
         if theirs is None or theirs != mine:
             raise ConfigurationError(
-                f"tx= is on another database than store= ({self.address}), so the record would not be where it is "
-                "looked for. Nothing was written. Give a transaction on the database of the store, or that database "
-                "as store=."
+                f"tx= is on another database than store= ({self.address}), so retries would not find the record. "
+                "Nothing was written. Give a transaction on the database of the store, or that database as "
+                "store=."
             )
         self._found.add(place)
 

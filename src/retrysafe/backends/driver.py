@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from retrysafe.errors import RetryTransaction, StoreUnavailable
-from retrysafe.protocol.backoff import REFUSED, RESTART, Backoff, Retries
+from retrysafe.protocol.backoff import REFUSED, RESTART, Backoff, RetrySchedule
 from retrysafe.protocol.client import AsyncExecutor, Executor
 from retrysafe.protocol.requests import Ask, Steps, ask
 
@@ -24,7 +24,7 @@ class _Refusals:
         self._backoff = backoff
         self._patience = patience
         self._request: object = None
-        self._retries = Retries(backoff, 0)
+        self._retries = RetrySchedule(backoff, 0)
 
     def pause(self, request: object, error: Exception) -> float | None:
         """Seconds until it is put again; None: not at all."""
@@ -34,7 +34,7 @@ class _Refusals:
 
         now = time.monotonic()
         if self._request is not request:
-            self._request, self._retries = request, Retries(self._backoff, now + self._patience)
+            self._request, self._retries = request, RetrySchedule(self._backoff, now + self._patience)
         retries, self._retries = self._retries, self._retries.tried()
         return retries.next_pause(now, random.random())
 

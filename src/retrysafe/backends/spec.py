@@ -70,13 +70,16 @@ class BackendSpec(NamedTuple):
         return getattr(library(f"{self.package}.{module}", self.extra), attribute)
 
 
-def library(module: str, extra: str) -> Any:
-    """Import a module that needs the library of an extra. Raises `ConfigurationError` when that is missing."""
+def library(module: str, extra: str, user: str = "store=") -> Any:
+    """Import a module that ``user`` needs, with the library of an extra.
+
+    Raises `ConfigurationError` when that library is missing.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
         if not extra:
             raise
         raise ConfigurationError(
-            f"store= needs a library that is missing ({error}). Run:  pip install 'retrysafe[{extra}]'"
+            f"{user} needs a library that is missing ({error}). Run:  pip install 'retrysafe[{extra}]'"
         ) from error

@@ -104,7 +104,7 @@ class Claim:
     def result(self, value: Any) -> None:
         if self.replayed:
             raise ConfigurationError(
-                "result was set on a replay, whose answer stands. The block runs on replays too: "
+                "result was set on a replay, whose stored result cannot change. The block runs on replays too: "
                 "put the work under 'if not claim.replayed'."
             )
         self._result = value
@@ -499,7 +499,7 @@ class Claim:
         answer = answer_of(signals, settings, result, self._annotation)
         if answer is None:
             self._events.emit("unknown_refused")
-            raise OutcomeUnknown("The probe could not tell either.")
+            raise OutcomeUnknown("The probe could not determine the outcome either.")
         event, stored = answer
         target = RULES[event].target
         assert target is not None
@@ -577,5 +577,7 @@ class Claim:
 
     def _required_request(self) -> ClaimRequest:
         if self._request is None:
-            raise ConfigurationError("The operation runs without a key (on_missing='pass'), so it has none of this.")
+            raise ConfigurationError(
+                "The operation runs without a key (on_missing='pass'), so this attribute does not exist."
+            )
         return self._request

@@ -164,7 +164,7 @@ class CheckedCodec:
         stored = self._codec.encode(value, annotation)
         found = difference(value, self._codec.decode(stored, annotation))
         if found is not None:
-            raise ResultNotEncodable(f"The codec does not give back what it was given: result{found}.")
+            raise ResultNotEncodable(f"The codec does not restore the value that it encoded: result{found}.")
         return stored
 
     def decode(self, stored: StoredResult, annotation: Any) -> Any:
@@ -258,7 +258,7 @@ def _member_names(member: Enum) -> str | list[str]:
         return member.name
     if isinstance(member, Flag):
         return [flag.name or "" for flag in member]
-    raise TypeError(f"{member!r} is no member of its class")
+    raise TypeError(f"{member!r} is not a member of its class")
 
 
 def _from_plain(plain: Any, annotation: Any) -> Any:

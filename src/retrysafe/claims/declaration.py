@@ -51,7 +51,9 @@ def declare(
         raise ConfigurationError(f"side_effects={side_effects!r}: give a list, such as [{side_effects!r}].")
     effects = tuple(side_effects)
     if safety == "safe" and effects:
-        raise ConfigurationError("safety='safe' has no side_effects=: what changes something is not safe.")
+        raise ConfigurationError(
+            "safety='safe' excludes side_effects=: an operation that changes something is not safe."
+        )
 
     def mark(function: F) -> F:
         said = first_line(function) if sentence is None else sentence

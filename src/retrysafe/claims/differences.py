@@ -166,7 +166,7 @@ def _reduction(value: Any) -> tuple[Any, ...]:
     """How the value would be copied: what makes it, with which arguments, its state, and its members."""
     reduced = value.__reduce_ex__(2)
     if isinstance(reduced, str):
-        raise TypeError(f"a {type(value).__qualname__} cannot be compared by what it holds")
+        raise TypeError(f"a {type(value).__qualname__} cannot be compared by its contents")
     maker, arguments, state, members, pairs = (*reduced, None, None, None)[:5]
     return maker, arguments, state, list(members or ()), list(pairs or ())
 

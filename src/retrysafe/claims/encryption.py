@@ -141,8 +141,8 @@ class Keyring:
         body = cipher.decrypt(rest[:_NONCE], rest[_NONCE:], _associated(bound, header))
         if body is None:
             raise ResultUnreadable(
-                f"The stored answer does not open with the key {label.key_id!r}: it was altered, or belongs to another "
-                "record, or that key is not the one which encrypted it"
+                f"The stored answer cannot be decrypted with the key {label.key_id!r}: it was altered, or belongs to "
+                "another record, or it was encrypted with another key of this id"
             )
         return StoredResult(body, label.media_type, label.codec_version)
 

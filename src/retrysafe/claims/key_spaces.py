@@ -199,7 +199,7 @@ def _difference(one: Member, made: Member) -> str | None:
     if one.origin.place == made.origin.place:
         return None
     return (
-        f"{there}: each would be answered with what the other has done. Build it once and import it, give this one "
+        f"{there}: each would get results of the other. Build it once and import it, give this one "
         "another name, close() that one, or give both shared=True if they are to share their keys."
     )
 
@@ -247,7 +247,7 @@ def take(boundary: Member, operation: str, owner: Owner) -> None:
     if found is not None:
         raise ConfigurationError(
             f"The operation {operation!r} of boundary {boundary.name!r} belongs to {found} already: their keys would "
-            f"meet, and {owner} would be answered with what the other has done. Give one of them another operation=, "
+            f"collide, and {owner} would get results of the other. Give one of them another operation=, "
             "or the same one and shared=True to both if they are to share their keys."
         )
     boundary.owners[operation] = owner

@@ -163,7 +163,7 @@ def answer_of(
                 settings.codec, result, annotation, settings.largest_result
             )
         except ResultNotEncodable as error:
-            raise OutcomeUnknown(f"What the probe found cannot be stored. {error.detail}") from error
+            raise OutcomeUnknown(f"The result of the probe cannot be stored. {error.detail}") from error
     return (Transition.RESOLVE_RELEASED, None) if signals.not_executed else None
 
 
@@ -189,7 +189,8 @@ def encode_result(codec: Codec, result: Any, annotation: Any, largest: int | Non
     if largest is not None and not _fits(stored, largest):
         size = len(stored.body or b"")
         raise ResultNotEncodable(
-            f"The result takes {size} bytes, and this store keeps up to {largest}. Put it elsewhere, and return where"
+            f"The result takes {size} bytes, and this store keeps up to {largest}. Store it elsewhere, and return its "
+            "location"
         )
     return stored
 

@@ -135,7 +135,7 @@ class BoundarySettings(NamedTuple):
         if text is None:
             if self.scope is not None:
                 raise ConfigurationError(
-                    f"scope= of boundary {self.name!r} gave None: no tenant or principal is known."
+                    f"scope= of boundary {self.name!r} returned None: no tenant or principal is known."
                 )
             return ""
         return keys.check_name(text, "scope")

@@ -9,7 +9,7 @@ from retrysafe.claims.context import on_a_loop
 from retrysafe.claims.observers import AttemptEvents
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import ConfigurationError, InProgress
-from retrysafe.protocol.backoff import Patience
+from retrysafe.protocol.backoff import PollSchedule
 from retrysafe.protocol.procedures import frozen_snapshot
 from retrysafe.protocol.records import Record, Reject
 from retrysafe.protocol.requests import Steps
@@ -45,7 +45,7 @@ class Waiting:
     def __init__(self, settings: BoundarySettings, events: AttemptEvents) -> None:
         self._settings = settings
         self._events = events
-        self._patience: Patience | None = None
+        self._patience: PollSchedule | None = None
         self._counted = False
 
     def pause(self, record: Record | None, *, helps: bool) -> float:
@@ -55,7 +55,7 @@ class Waiting:
         pause: float | None = None
         if not isinstance(concurrency, Reject) and helps and self._counts(concurrency.at_most):
             now = lease.clock()
-            self._patience = (self._patience or Patience(now + concurrency.seconds)).polled()
+            self._patience = (self._patience or PollSchedule(now + concurrency.seconds)).polled()
             pause = self._patience.next_pause(now, lease_left, self._settings.chance())
         if pause is None:
             retry_after = 1.0 if lease_left is None else max(1.0, min(lease_left, LONGEST_ADVICE))

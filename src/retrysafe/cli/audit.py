@@ -42,7 +42,7 @@ def add_to(verbs: Any) -> None:
         "--settled-for",
         metavar="TIME",
         default="5m",
-        help="leave out records that changed more recently: their rows may have come since (default: 5m)",
+        help="leave out records that changed more recently: their rows may have been written since (default: 5m)",
     )
     parser.add_argument(
         "--limit", metavar="N", type=int, default=20, help="differences of a kind to print (default: 20)"

@@ -168,7 +168,7 @@ def _add_naming(parser: argparse.ArgumentParser) -> Any:
     add_store(parser)
     named = parser.add_mutually_exclusive_group(required=True)
     named.add_argument("key", metavar="KEY", nargs="?", default=argparse.SUPPRESS, help="the key itself")
-    named.add_argument("--key", metavar="KEY", help="the same, for a key that begins with a hyphen: --key=-K")
+    named.add_argument("--key", metavar="KEY", help="the key itself, if it begins with a hyphen: --key=-K")
     named.add_argument("--hash", metavar="HEX", help="its hash, or the first digits of it (as in the log)")
     _add_filter(parser)
     parser.add_argument(

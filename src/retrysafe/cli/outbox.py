@@ -53,7 +53,7 @@ def _add_sweep(verbs: Any) -> None:
     parser.add_argument(
         "--older-than", metavar="TIME", required=True, help="only messages published at least this long ago, as in 7d"
     )
-    parser.add_argument("--archive", metavar="FILE", type=Path, help="append them to FILE first, as JSON lines")
+    parser.add_argument("--archive", metavar="FILE", type=Path, help="first append the messages to FILE as JSON lines")
     sweep.add_pace(parser)
 
 

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from retrysafe.admin import capacity
-from retrysafe.admin.capacity import Load, Plan
+from retrysafe.admin.capacity import CapacityPlan, Load
 from retrysafe.backends.footprint import Sizes
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import durations
@@ -24,7 +24,7 @@ def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
     parser = verbs.add_parser(
         "plan",
-        help="say what a load needs of a store",
+        help="calculate what a store needs for a load",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -69,11 +69,11 @@ def size_of(text: str, option: str) -> int:
     return round(float(match[1]) * _UNITS[match[2]])
 
 
-def _as_data(found: Plan) -> dict[str, Any]:
+def _as_data(found: CapacityPlan) -> dict[str, Any]:
     return {**found._asdict(), "footprint": found.footprint._asdict()}
 
 
-def _lines(kind: str, found: Plan) -> list[str]:
+def _lines(kind: str, found: CapacityPlan) -> list[str]:
     each = found.footprint
     total = _shown(found.store_bytes + found.index_bytes)
     lines = [

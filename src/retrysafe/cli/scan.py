@@ -29,7 +29,7 @@ def add_to(verbs: Any) -> None:
     )
     parser.add_argument("paths", metavar="PATH", nargs="*", default=["."], help="files and folders (default: .)")
     parser.add_argument("--format", choices=("text", "json", "sarif"), default="text", help="(default: text)")
-    parser.add_argument("--baseline", metavar="FILE", help="leave out the findings that FILE knows")
+    parser.add_argument("--baseline", metavar="FILE", help="leave out the findings that are in FILE")
     parser.add_argument("--write-baseline", metavar="FILE", help="write all findings to FILE, and exit with 0")
     parser.add_argument("--exclude", metavar="GLOB", action="append", default=[], help="names or paths to leave out")
     parser.add_argument("--tests", action="store_true", help="scan tests too")
@@ -38,7 +38,7 @@ def add_to(verbs: Any) -> None:
         "--fail-on",
         choices=[one.value for one in Severity],
         default=Severity.WARNING.value,
-        help="the least severity that makes the exit code 1 (default: warning)",
+        help="the lowest severity that makes the exit code 1 (default: warning)",
     )
     parser.set_defaults(run=run)
 

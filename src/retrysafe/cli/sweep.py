@@ -86,7 +86,7 @@ def carry_out(options: argparse.Namespace, make: Callable[[Observer], Sweeper], 
         else:
             total.skipped = asyncio.run(_asweep(sweeper, options))
     except OSError as error:
-        raise ConfigurationError(f"--archive: {error}. What was not archived was not removed.") from error
+        raise ConfigurationError(f"--archive: {error}. Records that were not archived were not removed.") from error
     finally:
         print(total.as_json() if options.json else total.as_text(), flush=True)
     return 0

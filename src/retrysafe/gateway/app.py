@@ -22,11 +22,11 @@ from retrysafe.gateway.fields import (
     to_upstream,
     via,
 )
-from retrysafe.gateway.guards import Guarded, Guards
+from retrysafe.gateway.guards import GuardedRoute, Guards
 from retrysafe.gateway.metrics import Metrics
 from retrysafe.gateway.principals import finder_of
 from retrysafe.gateway.settings import Settings, TrustedHeader
-from retrysafe.gateway.upstream import ClientGone, Exchange, Upstream
+from retrysafe.gateway.upstream import ClientGone, Upstream, UpstreamExchange
 from retrysafe.http import asgi
 from retrysafe.http.asgi import HELD, Message, Receive, Scope, Send, guarded, request_of, send_response
 from retrysafe.http.messages import Request
@@ -109,12 +109,12 @@ class Gateway:
         assert task is not None
         self._running.add(task)
         try:
-            await Visit(self, self._opened(), scope).serve(receive, send)
+            await ProxiedRequest(self, self._opened(), scope).serve(receive, send)
         finally:
             self._running.discard(task)
 
 
-class Visit:
+class ProxiedRequest:
     """One request on its way through."""
 
     def __init__(self, gateway: Gateway, upstream: Upstream, scope: Scope) -> None:
@@ -123,7 +123,7 @@ class Visit:
         self._upstream = upstream
         self._scope = scope
         self._request = request_of(scope)
-        self._place: Guarded = gateway.guards.of(self._request)
+        self._place: GuardedRoute = gateway.guards.of(self._request)
         self._status = 0
         self._by = "gateway"
         self._forwarded = False
@@ -184,7 +184,7 @@ class Visit:
     # ------------------------------------------------------------ the application inside the guard
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange: asgi.Exchange | None = scope.get(HELD)
+        exchange: asgi.AsgiExchange | None = scope.get(HELD)
         route = self._place.route
         key = None
         if exchange is not None and exchange.tried is not None:
@@ -207,7 +207,7 @@ class Visit:
             await send({"type": "http.response.start", "status": status, "headers": out})
 
         began = time.perf_counter()
-        working = Exchange(self._upstream, route.timeouts, receive, send)
+        working = UpstreamExchange(self._upstream, route.timeouts, receive, send)
         unwanted = exchange is None or exchange.claim is None
         self._claimed, self._begun_upstream = not unwanted, True
         try:
@@ -219,7 +219,7 @@ class Visit:
         finally:
             self._metrics.duration.labels(route.match).observe(time.perf_counter() - began)
 
-    def _failed(self, failure: UpstreamFailed, exchange: asgi.Exchange | None) -> None:
+    def _failed(self, failure: UpstreamFailed, exchange: asgi.AsgiExchange | None) -> None:
         """Say what it means for the key; then the error takes its course through the guard."""
         error, sent = failure.failed.error, failure.failed.sent
         self._metrics.failures.labels(self._place.route.match, error).inc()
@@ -234,7 +234,7 @@ class Visit:
     def _becomes(self, failed: Failed) -> str:
         return becomes_of_key(failed, self._place.route.effects) if self._claimed else ""
 
-    def _not_sent(self, exchange: asgi.Exchange | None) -> None:
+    def _not_sent(self, exchange: asgi.AsgiExchange | None) -> None:
         if exchange is not None and exchange.claim is not None:
             exchange.claim.not_executed()
 

@@ -102,7 +102,7 @@ def answer(failure: UpstreamFailed, name: str, base: str = BASE) -> Response:
     return response._replace(headers=(*response.headers, proxy_status(name, f"error={failed.error}")))
 
 
-class Patience:
+class SilenceDeadline:
     """Ends the block with `TimeoutError` when the upstream is silent, or takes no bytes, for too long."""
 
     def __init__(self, timeouts: Timeouts) -> None:
@@ -112,7 +112,7 @@ class Patience:
         self._silence = asyncio.timeout(timeouts.connect + timeouts.read)
         self._over = False
 
-    async def __aenter__(self) -> Patience:
+    async def __aenter__(self) -> SilenceDeadline:
         await self._whole.__aenter__()
         await self._silence.__aenter__()
         return self

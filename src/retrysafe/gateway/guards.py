@@ -22,7 +22,7 @@ from retrysafe.protocol.events import Observer
 _TEMPLATE = re.compile(r"\{[^/{}]*\}")
 
 
-class Guarded(NamedTuple):
+class GuardedRoute(NamedTuple):
     """A route, and the guard that keeps its policy."""
 
     route: Route
@@ -44,8 +44,8 @@ class Guards:
         self._fields = (*FIELDS, b"host") if settings.host == "keep" else FIELDS
         defaults = settings.defaults
         required: Options = {"required": defaults.key == "required", "routes": _off(defaults)}
-        self.defaults = Guarded(defaults, self._guard(defaults, {**_options(defaults), **required}))
-        routes: dict[str, Guarded] = {}
+        self.defaults = GuardedRoute(defaults, self._guard(defaults, {**_options(defaults), **required}))
+        routes: dict[str, GuardedRoute] = {}
         for route in settings.routes:
             routes.setdefault(pattern_of(route), self._guarded(route))
         ranked = {pattern: (rank, guarded) for rank, (pattern, guarded) in enumerate(routes.items())}
@@ -59,7 +59,7 @@ class Guards:
         for one in self.all:
             one.guard.principal = principal
 
-    def of(self, request: Request) -> Guarded:
+    def of(self, request: Request) -> GuardedRoute:
         """The policy of a request: the first route that matches, or the defaults.
 
         Services route other spellings to the same place (a doubled or a final slash, another case), so a route that
@@ -80,12 +80,12 @@ class Guards:
         for boundary in self._boundaries.values():
             await boundary.aclose()
 
-    def _guarded(self, route: Route) -> Guarded:
+    def _guarded(self, route: Route) -> GuardedRoute:
         options = _options(route)
         method = pattern_of(route).partition("/")[0].strip()
         if method and route.key != "off":
             options["methods"] = [method]
-        return Guarded(route, self._guard(route, {}).under(route.key, options))
+        return GuardedRoute(route, self._guard(route, {}).under(route.key, options))
 
     def _guard(self, route: Route, options: Options) -> Guard:
         return Guard(self._boundary(route), options, fields=self._fields)

@@ -63,9 +63,9 @@ class Metrics:
         """Count what is told of no attempt."""
         self._count(event)
 
-    def watch(self, received: Event, /) -> Attempt:
+    def watch(self, received: Event, /) -> CountedAttempt:
         """Count what is told of one attempt."""
-        return Attempt(self, received)
+        return CountedAttempt(self, received)
 
     def add(self, counter: str, event: Event, outcome: str) -> None:
         """Add one to a counter."""
@@ -91,7 +91,7 @@ class Metrics:
         return prometheus_client.generate_latest(registry)
 
 
-class Attempt:
+class CountedAttempt:
     """Counts one attempt once: how it was decided, and how it ended."""
 
     __slots__ = ("_decided", "_ending", "_metrics", "_received")

@@ -32,7 +32,7 @@ def routes_of(document: Any, base: Route, upstream: str = "") -> tuple[Route, ..
     `ConfigurationError` for what is no OpenAPI document, and for what is not understood: it could hide a route.
     """
     if not isinstance(document, dict) or "openapi" not in document or not isinstance(document.get("paths"), dict):
-        raise ConfigurationError("openapi: this is no OpenAPI document (version 3, as JSON).")
+        raise ConfigurationError("openapi: this is not an OpenAPI document (version 3, as JSON).")
     known = {path: _item(document, path, item) for path, item in document["paths"].items() if path[:2] != "x-"}
     found: dict[str, Route] = {}
     for path in sorted(known, key=_templated):
@@ -85,13 +85,13 @@ def _resolved(document: Mapping[str, Any], value: Any, where: str) -> Any:
             return value
         reference = str(value["$ref"])
         if not reference.startswith("#/"):
-            raise _unclear(where, f"$ref {reference!r} leads out of the document; bundle it into one")
+            raise _unclear(where, f"$ref {reference!r} refers to another document; bundle them into one")
         value = document
         for part in unquote(reference[2:]).split("/"):
             value = value.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(value, dict) else None
         if value is None:
             raise _unclear(where, f"$ref {reference!r} leads nowhere")
-    raise _unclear(where, "$ref goes round in circles")
+    raise _unclear(where, "$ref is circular")
 
 
 # ---------------------------------------------------------------- where it is served
@@ -116,7 +116,7 @@ def _paths(where: str, server: Mapping[str, Any]) -> Iterator[str]:
         told = iter(chosen)
         path = urlsplit(_VARIABLE.sub(lambda _: next(told), url)).path  # noqa: B023 - called at once
         if path and not path.startswith("/"):
-            raise _unclear(where, f"servers: {url!r} is relative to a place that is not known")
+            raise _unclear(where, f"servers: {url!r} is relative to an unknown base URL")
         yield path.rstrip("/")
 
 

@@ -50,7 +50,7 @@ class HeaderFinder:
         """The principal; raises `Refusal`."""
         client = scope.get("client")
         if client is None or not self._trusts(client[0]):
-            raise Refusal("principal-missing", "Nothing was done. This client may not say for whom it asks.")
+            raise Refusal("principal-missing", "Nothing was done. This client is not trusted to name the principal.")
         return _only(scope, self._name)
 
 
@@ -86,7 +86,9 @@ class TokenFinder:
             raise Refusal("principal-missing", f"Nothing was done. The token is not valid: {_said(error)}.") from error
         principal = found[claims.claim]
         if isinstance(principal, bool) or not isinstance(principal, str | int) or principal == "":
-            raise Refusal("principal-missing", f"Nothing was done. The claim {claims.claim} of the token names nobody.")
+            raise Refusal(
+                "principal-missing", f"Nothing was done. The claim {claims.claim} of the token names no principal."
+            )
         return str(principal)
 
     def _token(self, scope: Scope) -> str:
@@ -95,7 +97,7 @@ class TokenFinder:
             return value
         kind, _, token = value.partition(" ")
         if kind.lower() != "bearer":
-            raise Refusal("principal-missing", "Nothing was done. Authorization is no Bearer token.")
+            raise Refusal("principal-missing", "Nothing was done. Authorization is not a Bearer token.")
         return token.strip()
 
 

@@ -27,7 +27,7 @@ from uvicorn.supervisors import Multiprocess
 from retrysafe.errors import ConfigurationError
 from retrysafe.gateway.app import Gateway
 from retrysafe.gateway.config import Loaded, load
-from retrysafe.gateway.guards import Guarded, Guards
+from retrysafe.gateway.guards import GuardedRoute, Guards
 from retrysafe.gateway.metrics import DIRECTORY
 from retrysafe.gateway.openapi import routes_of
 from retrysafe.gateway.protocol import Protocol
@@ -56,7 +56,7 @@ def summary(settings: Settings, guards: Guards) -> Iterator[str]:
         yield f"warning      {PASSED_BY}"
 
 
-def _route(one: Guarded, where: str) -> Iterator[str]:
+def _route(one: GuardedRoute, where: str) -> Iterator[str]:
     route, guard = one
     if route.key == "off":
         yield f"  {where}: not guarded"
@@ -129,7 +129,7 @@ def _document(source: str, upstream: str) -> Any:
     except (OSError, URLError) as error:
         raise ConfigurationError(f"openapi {source}: {getattr(error, 'reason', None) or error}.") from error
     except ValueError as error:
-        raise ConfigurationError(f"openapi {source}: this is no JSON: {error}.") from error
+        raise ConfigurationError(f"openapi {source}: this is not JSON: {error}.") from error
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

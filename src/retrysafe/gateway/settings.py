@@ -79,19 +79,21 @@ class Route:
         _one_of("key", self.key, NEEDS)
         if str(self.effects) == "transactional":
             raise ConfigurationError(
-                "effects='transactional': a gateway cannot be part of its upstream's transaction. Take 'keyed' if the "
+                "effects='transactional': a gateway cannot be part of its upstream's transaction. Use 'keyed' if the "
                 "upstream recognises idempotency keys, else 'external'."
             )
         _one_of("effects", self.effects, get_args(GatewayEffects))
         _one_of("forward_key", self.forward_key, get_args(ForwardKey))
         if self.effects == "keyed" and self.forward_key == "off":
             raise ConfigurationError(
-                "effects='keyed' with forward_key='off': the upstream could not recognise what it is sent again."
+                "effects='keyed' with forward_key='off': the upstream could not recognise repeated requests."
             )
         if any(not 500 <= status <= 599 for status in self.unexecuted):
             raise ConfigurationError("unexecuted names statuses from 500 to 599; see store_statuses for the others.")
         if self.unexecuted and self.options.get("on_5xx") == "store":
-            raise ConfigurationError("unexecuted with on_5xx='store': is such a status the answer, or none at all?")
+            raise ConfigurationError(
+                "unexecuted with on_5xx='store': one status cannot both free the key and be stored."
+            )
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,8 @@ class TrustedHeader:
         """Refuse a header that anybody could set without its being said."""
         if not self.trusted:
             raise ConfigurationError(
-                "principal: a header that every client can set names nobody. Say from= which networks it is believed, "
-                'such as ["10.0.0.0/8"].'
+                "principal: a header that every client can set proves nothing. Give in from= the networks that may set "
+                'it, such as ["10.0.0.0/8"].'
             )
 
     def trusts(self, host: str) -> bool:
@@ -145,15 +147,13 @@ class Claims:
     def __post_init__(self) -> None:
         """Refuse what would let a token name anybody."""
         if (self.jwks_url is None) == (self.key is None):
-            raise ConfigurationError(
-                "principal: give jwks_url or key_file, and not both: with what is a token verified?"
-            )
+            raise ConfigurationError("principal: give jwks_url or key_file to verify tokens, and not both.")
         if not self.algorithms:
             raise ConfigurationError('principal: algorithms is empty; name those of the issuer, such as ["RS256"].')
         if any(name.lower() == "none" for name in self.algorithms):
-            raise ConfigurationError('principal: algorithms has "none", with which anybody can sign a token.')
+            raise ConfigurationError('principal: algorithms has "none", which accepts unsigned tokens.')
         if unknown := set(self.algorithms) - set(get_default_algorithms()):
-            raise ConfigurationError(f"principal: algorithms has {min(unknown)!r}, which nobody here can verify.")
+            raise ConfigurationError(f"principal: algorithms has {min(unknown)!r}, which is not supported.")
         symmetric = {name.startswith("HS") for name in self.algorithms}
         if len(symmetric) > 1:
             raise ConfigurationError(
@@ -162,7 +162,7 @@ class Claims:
         if symmetric == {True} and self.jwks_url is not None:
             raise ConfigurationError("principal: HS… needs a shared secret, which is not published: give key_file.")
         if symmetric == {True} and (self.key or "").lstrip().startswith("-----BEGIN"):
-            raise ConfigurationError("principal: HS… with a PEM key: a public key is no secret.")
+            raise ConfigurationError("principal: HS… with a PEM key: a public key is not a secret.")
         if symmetric == {True} and len((self.key or "").encode()) < _SHORTEST_SECRET:
             raise ConfigurationError(
                 f"principal: HS… with a secret that can be guessed: it needs {_SHORTEST_SECRET} bytes (RFC 7518, 3.2)."
@@ -226,15 +226,17 @@ class Settings:
         """Refuse what cannot be meant."""
         parts = urlsplit(self.upstream)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ConfigurationError(f"upstream {self.upstream!r} is no URL such as http://127.0.0.1:3000.")
+            raise ConfigurationError(f"upstream {self.upstream!r} is not a URL such as http://127.0.0.1:3000.")
         if parts.username is not None:
             raise ConfigurationError("upstream: a password in the URL is not sent; leave it out.")
         _one_of("host", self.host, get_args(Host))
         if self.workers < 1 or self.connections < 1:
             raise ConfigurationError("workers and connections are numbers from 1.")
         if self.workers > 1 and self.store.startswith("memory:"):
-            raise ConfigurationError("workers: a memory:// store is seen by one process only; take another store.")
+            raise ConfigurationError("workers: a memory:// store belongs to one process; use another store.")
         if self.admin is not None and self.admin[1] == self.listen[1] != 0:
             raise ConfigurationError("admin: it has the port of listen, by which the two are told apart.")
         if not self.admin_prefix.startswith("/") or self.admin_prefix.endswith("/"):
-            raise ConfigurationError(f"admin prefix {self.admin_prefix!r}: it begins with a slash and ends with none.")
+            raise ConfigurationError(
+                f"admin prefix {self.admin_prefix!r}: it must begin with a slash and must not end with one."
+            )

@@ -17,7 +17,7 @@ from retrysafe.gateway.failures import (
     CONNECT_TIMEOUT,
     NO_HTTP,
     UNASKED_UPGRADE,
-    Patience,
+    SilenceDeadline,
     Unasked,
     UpstreamFailed,
     failed_by,
@@ -37,7 +37,7 @@ _LONGEST_FIELD = 1 << 16
 _SWITCHING = 101
 
 
-_sending: ContextVar[Exchange] = ContextVar("retrysafe_gateway_sending")
+_sending: ContextVar[UpstreamExchange] = ContextVar("retrysafe_gateway_sending")
 
 
 class _Request(aiohttp.ClientRequest):
@@ -96,10 +96,10 @@ class Upstream:
                 raise ValueError(target)
             return URL(self._base + target, encoded=True)
         except ValueError:
-            raise Refusal("request-invalid", "Nothing was done. The path is none.") from None
+            raise Refusal("request-invalid", "Nothing was done. The path is invalid.") from None
 
 
-class Exchange:
+class UpstreamExchange:
     """One request to the upstream, and its response."""
 
     def __init__(self, upstream: Upstream, timeouts: Timeouts, receive: Receive, send: Send) -> None:
@@ -109,7 +109,7 @@ class Exchange:
         self._send = send
         self._uploaded = asyncio.Event()
         self._gone = False
-        self._patience: Patience | None = None
+        self._patience: SilenceDeadline | None = None
         self.used = upstream.used
         self.sent = False
         self.transport: asyncio.Transport | None = None
@@ -121,7 +121,7 @@ class Exchange:
         `UpstreamFailed`, and `ClientGone`.
         """
         _sending.set(self)
-        patience = self._patience = Patience(self._timeouts)
+        patience = self._patience = SilenceDeadline(self._timeouts)
         if not body:
             self._uploaded.set()
         watching = asyncio.create_task(self._watch(asyncio.current_task())) if heeds_client else None
@@ -165,7 +165,7 @@ class Exchange:
                 if not unasked.kept:
                     raise
 
-    async def _answer(self, response: aiohttp.ClientResponse, head: Head, patience: Patience) -> None:
+    async def _answer(self, response: aiohttp.ClientResponse, head: Head, patience: SilenceDeadline) -> None:
         patience.rest()
         await head(response.status, list(response.raw_headers))
         more = True

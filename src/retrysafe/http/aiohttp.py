@@ -22,7 +22,7 @@ from retrysafe.http.policy import GUARDED_BY_DEFAULT, UNSAFE, Options, Policed, 
 from retrysafe.http.principals import Principal, afind
 from retrysafe.http.problems import Refusal
 from retrysafe.http.security import refuse_without_principal, secured
-from retrysafe.http.unary import Exchange
+from retrysafe.http.unary import UnaryExchange
 
 with NeedsExtra("aiohttp", "aiohttp", "multidict"):
     from aiohttp import web
@@ -89,13 +89,13 @@ async def _serve(
         scope = guard.scope(await afind(guard.principal, request))
         with closing(Body(asked, guard.policy)) as body:
             await _read(request, body)
-            return await _exchange(Exchange(guard, asked, key, body, scope), request, body, handler)
+            return await _exchange(UnaryExchange(guard, asked, key, body, scope), request, body, handler)
     except Refusal as refusal:
         return _rendered(guard.answer(refusal))
 
 
 async def _exchange(
-    exchange: Exchange, request: web.Request, body: Body, handler: Callable[[], Awaitable[web.StreamResponse]]
+    exchange: UnaryExchange, request: web.Request, body: Body, handler: Callable[[], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     given: list[web.StreamResponse] = []
 

@@ -17,7 +17,7 @@ from retrysafe.claims.observers import logger
 from retrysafe.errors import ConfigurationError, RetrysafeError, RetryTransaction, SchemaOutdated, StoreMisconfigured
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body
-from retrysafe.http.commit_guard import Phase, Watch, watch
+from retrysafe.http.commit_guard import CommitWatch, Phase, watch
 from retrysafe.http.exchange import Capture
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response, as_sent
@@ -36,7 +36,7 @@ Whose = Callable[[Scope], Awaitable[object]]
 """Finds the principal of a request."""
 
 HELD = "retrysafe.exchange"
-"""Where the scope of a guarded request has its `Exchange`; None for one that passes, because it needs no key."""
+"""Where the scope of a guarded request has its `AsgiExchange`; None for one that passes, because it needs no key."""
 _REMOVED = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
 """Extensions by which a response could pass around us."""
 _GONE = (OSError, RuntimeError)
@@ -167,7 +167,7 @@ async def guarded(guard: Guard, app: App, scope: Scope, receive: Receive, send: 
         except Refusal as refusal:
             await send_response(send, guard.answer(refusal))
             return
-        exchange = Exchange(guard, request, key, body, receive, send)
+        exchange = AsgiExchange(guard, request, key, body, receive, send)
         await exchange.serve(app, scope, found, deferred=whose is None)
     finally:
         if body is not None:
@@ -196,7 +196,7 @@ def refuse_unseparated(guard: Guard, scope: Scope, security: str | None) -> None
 
 def is_scoped_around(scope: Scope) -> bool:
     """Whether a guard around has a principal, so that the keys of its clients are apart whatever is found here."""
-    held: Exchange | None = scope.get(HELD)
+    held: AsgiExchange | None = scope.get(HELD)
     return bool(scope.get(OUTER)) or (held is not None and held.guard.principal is not None)
 
 
@@ -245,7 +245,7 @@ class Preempted(Exception):
     """
 
 
-class Exchange:
+class AsgiExchange:
     """One guarded request: claimed, answered by the application, recorded, and only then seen by the client.
 
     `retrysafe.http.exchange.Capture` says what of the response may leave when.
@@ -271,7 +271,7 @@ class Exchange:
         """What the handler raised, for frameworks that make a response of it before we can see it."""
         self.tried: Claim | None = None
         """The claim, also where the store did not answer and it was passed over."""
-        self._watch: Watch | None = None
+        self._watch: CommitWatch | None = None
         self._given: int | None = 0
         """Bytes of the body that the application has received; None when it has all."""
         self._capture = Capture(self.guard)

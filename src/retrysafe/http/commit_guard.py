@@ -34,7 +34,7 @@ USED_LATE = (
 )
 
 
-class Watch:
+class CommitWatch:
     """One transactional request: what is done to the database around its transaction."""
 
     def __init__(self, claim: Claim, address: str) -> None:
@@ -62,22 +62,22 @@ class Watch:
         self._claim.emit("outside_commit", when=self.phase.value)
 
 
-_watch: ContextVar[Watch | None] = ContextVar("retrysafe_watch", default=None)
+_watch: ContextVar[CommitWatch | None] = ContextVar("retrysafe_watch", default=None)
 
 
-def watched() -> Watch | None:
+def watched() -> CommitWatch | None:
     """The transactional request around the running code, also when its response is over."""
     return _watch.get()
 
 
-def watch(claim: Claim, address: str) -> Watch | None:
+def watch(claim: Claim, address: str) -> CommitWatch | None:
     """Watch over a request from here on, as far as a library is loaded that can be watched."""
     if "sqlalchemy.orm" not in sys.modules:
         return None
     from retrysafe.http import sessions
 
     sessions.listen()
-    made = Watch(claim, address)
+    made = CommitWatch(claim, address)
     _watch.set(made)
     return made
 

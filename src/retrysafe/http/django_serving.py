@@ -53,10 +53,10 @@ def of_user(request: Any) -> Any:
     return getattr(user, "pk", None) if user is not None and user.is_authenticated else None
 
 
-def visit_of(request: HttpRequest) -> Visit | None:
+def visit_of(request: HttpRequest) -> GuardedRequest | None:
     """The guarded visit that a request is part of."""
     found = request.__dict__.get(_VISIT)
-    return found if isinstance(found, Visit) else None
+    return found if isinstance(found, GuardedRequest) else None
 
 
 # ------------------------------------------------------------ what is known of a view
@@ -106,7 +106,7 @@ class Again(HttpResponse):  # type: ignore[misc] # Django ships no types
     """Stands for the response to an error after which the transaction is run again; nobody sees it."""
 
 
-class Visit:
+class GuardedRequest:
     """One request that is guarded: its key is known, and its body is kept while it is read.
 
     Attributes:
@@ -182,7 +182,7 @@ class Visit:
         return _live_of(given, self.caught, on_a_loop=is_on_a_loop(self._request))
 
 
-def admit(guard: Guard, request: HttpRequest, *, of_view: bool = True) -> Visit | None:
+def admit(guard: Guard, request: HttpRequest, *, of_view: bool = True) -> GuardedRequest | None:
     """The visit of a request that is to be guarded; None for one that passes. Raises `Refusal`."""
     head = request_of(request)
     if getattr(request, CLAIM, None) is not None:
@@ -193,7 +193,7 @@ def admit(guard: Guard, request: HttpRequest, *, of_view: bool = True) -> Visit 
         return None
     request.__dict__[CLAIM] = None
     key = guard.admit(head)
-    return None if key is None else Visit(guard, request, key, of_view=of_view)
+    return None if key is None else GuardedRequest(guard, request, key, of_view=of_view)
 
 
 def _held_around(request: HttpRequest) -> Any:

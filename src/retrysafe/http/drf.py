@@ -16,7 +16,7 @@ from retrysafe.extras import NeedsExtra
 from retrysafe.http import openapi
 from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.django import Principal, TakenOver, atomic_requests, guard_of, own_alias
-from retrysafe.http.django_serving import GUARDED, Visit, admit, request_of, response_of
+from retrysafe.http.django_serving import GUARDED, GuardedRequest, admit, request_of, response_of
 from retrysafe.http.exchange import Preempted
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import UNSAFE, Options
@@ -71,8 +71,8 @@ class Idempotency:
     def __set_name__(self, owner: type, name: str) -> None:
         if name == "idempotency" and not issubclass(owner, IdempotentMixin):
             raise ConfigurationError(
-                f"{owner.__name__} has idempotency = Idempotency(…), but is no IdempotentMixin, so that nothing would "
-                f"be guarded: class {owner.__name__}(IdempotentMixin, …)."
+                f"{owner.__name__} has idempotency = Idempotency(…), but does not inherit IdempotentMixin, so nothing "
+                f"would be guarded: class {owner.__name__}(IdempotentMixin, …)."
             )
 
     def refuse_unknown_actions(self, view: type[APIView]) -> None:
@@ -103,7 +103,7 @@ class IdempotentMixin(APIView):
     """
 
     idempotency: Idempotency
-    _visit: Visit | Refusal | None = None
+    _visit: GuardedRequest | Refusal | None = None
     _blocks: ExitStack | None = None
     _taken_over: TakenOver | None = None
 
@@ -167,12 +167,12 @@ class IdempotentMixin(APIView):
 
     def check_throttles(self, request: Any) -> None:
         """As REST framework's; a request that is run again counts once."""
-        if not isinstance(self._visit, Visit) or not self._visit.restarts:
+        if not isinstance(self._visit, GuardedRequest) or not self._visit.restarts:
             super().check_throttles(request)
 
     def handle_exception(self, exc: Exception) -> Any:
         """As REST framework's; what was raised is noted."""
-        if isinstance(self._visit, Visit):
+        if isinstance(self._visit, GuardedRequest):
             self._visit.caught = exc
         return super().handle_exception(exc)
 
@@ -199,7 +199,7 @@ def idempotent(
         cls = getattr(found, "cls", None)
         if not (isinstance(cls, type) and issubclass(cls, APIView)):
             raise ConfigurationError(
-                f"{view!r} is no view of REST framework: put @idempotent above @api_view, or around as_view(). "
+                f"{view!r} is not a view of REST framework: put @idempotent above @api_view, or around as_view(). "
                 "Views of Django's own have retrysafe.http.django.idempotent."
             )
         namespace = {"idempotency": promised, "__module__": cls.__module__, "__doc__": cls.__doc__}

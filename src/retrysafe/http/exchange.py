@@ -17,8 +17,8 @@ A live response is recorded without its body. Where all is held (in a transactio
 ``on_large="error"``) nothing can be live, and `Refusal` is raised instead.
 
 The drivers: `Exchange` and `Chunks` below for sync code, where the client takes chunks (WSGI, Flask, Django, gRPC);
-`retrysafe.http.asgi.Exchange`, where the application sends messages; and `retrysafe.http.unary.Exchange` for a response
-that is one value (aiohttp, gRPC on a loop).
+`retrysafe.http.asgi.AsgiExchange`, where the application sends messages; and `retrysafe.http.unary.UnaryExchange` for a
+response that is one value (aiohttp, gRPC on a loop).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from retrysafe.claims.claim import Claim
 from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body
-from retrysafe.http.commit_guard import Phase, Watch, forget, watch
+from retrysafe.http.commit_guard import CommitWatch, Phase, forget, watch
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Headers, Request, Response, is_endless
 from retrysafe.http.problems import Refusal
@@ -173,7 +173,7 @@ class Exchange:
         self.key = key
         self._whose = whose
         self._deferred = deferred
-        self._watch: Watch | None = None
+        self._watch: CommitWatch | None = None
 
     def serve(self, handler: Handler) -> Live | Response:
         """`attempt`, with the layer's own answer as a response."""

@@ -21,7 +21,7 @@ from retrysafe.extras import NeedsExtra
 from retrysafe.http import openapi, starlette
 from retrysafe.http.asgi import (
     HELD,
-    Exchange,
+    AsgiExchange,
     Receive,
     Scope,
     Send,
@@ -96,12 +96,12 @@ def _beginning(guard: Guard) -> Callable[..., Any]:
     """The dependency that claims the key."""
 
     async def begin(request: Request, found: Any = Depends(guard.principal or _nobody)) -> None:
-        exchange: Exchange | None = request.scope.get(HELD)
+        exchange: AsgiExchange | None = request.scope.get(HELD)
         if exchange is not None:
             await exchange.begin_for(found)
         elif HELD not in request.scope and request.method in guard.methods:
             raise ConfigurationError(
-                f"{request.method} {request.url.path} asks for the claim of its request, and nothing guards it. "
+                f"{request.method} {request.url.path} uses the claim of its request, but the request is not guarded. "
                 "It was not run. Make its router by APIRouter(route_class=idempotency.route_class), or set "
                 "app.router.route_class before the route is added."
             )
@@ -111,7 +111,7 @@ def _beginning(guard: Guard) -> Callable[..., Any]:
 
 def _claiming(begin: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     async def claim(request: Request, _: None = Depends(begin)) -> Claim | None:
-        exchange: Exchange | None = request.scope.get(HELD)
+        exchange: AsgiExchange | None = request.scope.get(HELD)
         return None if exchange is None else exchange.claim
 
     async def session(found: Claim | None = Depends(claim)) -> Any:

@@ -54,7 +54,7 @@ _PARSED = ("stream", "data", "form", "files", "values", "_cached_data", "_cached
 """What a Flask request remembers of a body that it has read."""
 
 
-class Rule:
+class RouteRule:
     """What was said of one view or blueprint."""
 
     def __init__(self, need: Need, boundary: Boundary | None, principal: Principal | None, options: Options) -> None:
@@ -125,7 +125,7 @@ class Installed:
         self._session = session
         self._options = options
         self._guard = Guard(boundary, options, principal)
-        self._guards: dict[Rule, Guard] = {}
+        self._guards: dict[RouteRule, Guard] = {}
         self._wsgi_app = app.wsgi_app
         self._dispatch_request = app.dispatch_request
         app.extensions[_EXTENSION] = self
@@ -136,7 +136,7 @@ class Installed:
 
     # ------------------------------------------------------------ which guard
 
-    def guard(self, rule: Rule | None) -> Guard:
+    def guard(self, rule: RouteRule | None) -> Guard:
         """The guard by which a rule is kept."""
         if rule is None:
             return self._guard
@@ -151,15 +151,15 @@ class Installed:
     def _served(self) -> Iterator[tuple[Container[str], str]]:
         return ((rule.methods or (), rule.rule) for rule in self._app.url_map.iter_rules())
 
-    def _rule(self) -> Rule | None:
+    def _rule(self) -> RouteRule | None:
         """What was said of the view that was asked for, or of the innermost blueprint of which something was said."""
         marked = self._marked()
         if marked is not None:
             return marked
-        rules: dict[str, Rule] = self._app.extensions.get(_BLUEPRINTS, {})
+        rules: dict[str, RouteRule] = self._app.extensions.get(_BLUEPRINTS, {})
         return next((rules[name] for name in request.blueprints if name in rules), None)
 
-    def _marked(self) -> Rule | None:
+    def _marked(self) -> RouteRule | None:
         """What was said of the view, or of the method of a class of views, by its decorator."""
         view = self._app.view_functions.get(request.endpoint or "")
         found = _mark_of(view) or _mark_of(getattr(getattr(view, "view_class", None), request.method.lower(), None))
@@ -208,7 +208,7 @@ class Installed:
 
     # ------------------------------------------------------------ the course of a request
 
-    def serve(self, rule: Rule | None, view: Callable[[], Any]) -> Any:
+    def serve(self, rule: RouteRule | None, view: Callable[[], Any]) -> Any:
         """Answer the request with ``view``, or in its place."""
         if request.environ.get(_KEPT, rule) is not rule:
             raise ConfigurationError(
@@ -402,15 +402,15 @@ def idempotent(
 
     def decorate(guarded: Any) -> Any:
         if isinstance(guarded, Blueprint):
-            _mark_blueprint(guarded, Rule(cast("Need", need), boundary, principal, options))
+            _mark_blueprint(guarded, RouteRule(cast("Need", need), boundary, principal, options))
             return guarded
         chosen: Options = {"methods": UNSAFE, **options}
-        return _guarded_view(guarded, Rule(cast("Need", need), boundary, principal, chosen))
+        return _guarded_view(guarded, RouteRule(cast("Need", need), boundary, principal, chosen))
 
     return decorate
 
 
-def _mark_blueprint(blueprint: Blueprint, rule: Rule) -> None:
+def _mark_blueprint(blueprint: Blueprint, rule: RouteRule) -> None:
     def remember(state: Any) -> None:
         name = f"{state.name_prefix}.{state.name}".lstrip(".")
         state.app.extensions.setdefault(_BLUEPRINTS, {})[name] = rule
@@ -418,12 +418,14 @@ def _mark_blueprint(blueprint: Blueprint, rule: Rule) -> None:
     blueprint.record(remember)
 
 
-def _guarded_view(view: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
+def _guarded_view(view: Callable[..., Any], rule: RouteRule) -> Callable[..., Any]:
     @wraps(view)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         installed: Installed | None = current_app.extensions.get(_EXTENSION)
         if installed is None:
-            raise ConfigurationError("@idempotent needs Idempotency(app, boundary), which this application has not.")
+            raise ConfigurationError(
+                "@idempotent needs Idempotency(app, boundary), which this application does not have."
+            )
         return installed.serve(rule, lambda: current_app.ensure_sync(view)(*args, **kwargs))
 
     setattr(guarded, _MARK, rule)
@@ -432,7 +434,7 @@ def _guarded_view(view: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
     return guarded
 
 
-def _mark_of(view: object) -> Rule | None:
+def _mark_of(view: object) -> RouteRule | None:
     return getattr(view, _MARK, None)
 
 

@@ -316,7 +316,7 @@ class AsyncIdempotencyInterceptor(_Interceptor, grpc.aio.ServerInterceptor):  # 
 
             with closing(Body(request, self.guard.policy)) as body:
                 body.add(raw)
-                stored = await unary.Exchange(self.guard, request, key, body, whose).attempt(work)
+                stored = await unary.UnaryExchange(self.guard, request, key, body, whose).attempt(work)
             return (ended[0], False) if stored is None else (_answer_of(stored), True)
         except Refusal as refusal:
             return _refused(refusal, self.guard), False

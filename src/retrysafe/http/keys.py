@@ -52,7 +52,7 @@ def parse(lines: Sequence[bytes], syntax: KeySyntax) -> str | None:
     if value.startswith(b'"'):
         matched = _ITEM.fullmatch(value)
         if matched is None:
-            raise InvalidKey('The Idempotency-Key begins with a quote but is no structured string, such as "k-1".')
+            raise InvalidKey('The Idempotency-Key begins with a quote but is not a structured string, such as "k-1".')
         key = _ESCAPED.sub(rb"\1", matched[1])
     else:
         key = _bare(value, syntax)

@@ -169,7 +169,7 @@ def _is_off(said: object) -> bool:
 
 async def _note(error: Exception, scope: Any) -> None:
     """Litestar makes a response of an error before it could reach us."""
-    exchange: asgi.Exchange | None = scope.get(HELD)
+    exchange: asgi.AsgiExchange | None = scope.get(HELD)
     if exchange is not None:
         exchange.error = error
 

@@ -26,7 +26,7 @@ _MAY_DIFFER = frozenset({"required", "routes", "methods", "problem_base"})
 """Options that only say whether a request is guarded, which this one is, or where to read about errors."""
 
 
-class Exchange(Protocol):
+class OuterExchange(Protocol):
     """A request that a guard has claimed, or is about to."""
 
     guard: Guard
@@ -35,12 +35,12 @@ class Exchange(Protocol):
     key: str
 
 
-AROUND: ContextVar[Exchange | None] = ContextVar("retrysafe_http_exchange", default=None)
+AROUND: ContextVar[OuterExchange | None] = ContextVar("retrysafe_http_exchange", default=None)
 """The exchange around the running code: between servers of different kinds there is no other way to hand it on."""
 
 
 @contextmanager
-def around(exchange: Exchange) -> Iterator[None]:
+def around(exchange: OuterExchange) -> Iterator[None]:
     """Let the code inside know by what its request is guarded."""
     outer = AROUND.get()
     AROUND.set(exchange)
@@ -50,7 +50,7 @@ def around(exchange: Exchange) -> Iterator[None]:
         AROUND.set(outer)
 
 
-def is_inside(guard: Guard, request: Request, held: Exchange | None = None, *, off: bool = False) -> bool:
+def is_inside(guard: Guard, request: Request, held: OuterExchange | None = None, *, off: bool = False) -> bool:
     """Whether another guard serves this request already, and ``guard`` has nothing to add.
 
     ``held`` is the exchange that the request itself carries, where it can; ``off`` says that ``guard`` is not to guard
@@ -71,7 +71,7 @@ def is_inside(guard: Guard, request: Request, held: Exchange | None = None, *, o
     return True
 
 
-def _of_the_same(request: Request) -> Exchange | None:
+def _of_the_same(request: Request) -> OuterExchange | None:
     """The exchange around the running code if it is of this request, and not of one that a handler makes itself."""
     outer = AROUND.get()
     if outer is None or outer.request.method != request.method or _path(outer.request) != _path(request):

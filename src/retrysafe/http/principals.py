@@ -26,8 +26,8 @@ def check(principal: object) -> None:
     """Raise `ConfigurationError` for what finds no principals."""
     if principal is not None and principal != SHARED and not callable(principal):
         raise ConfigurationError(
-            f'principal={principal!r}: expected a function that takes the request, or "{SHARED}", by which all '
-            "clients have one space of keys."
+            f'principal={principal!r}: expected a function that takes the request, or "{SHARED}", with which '
+            "all clients share their keys."
         )
 
 

@@ -19,7 +19,7 @@ from retrysafe.http.messages import Request, Response
 Handler = Callable[[], Awaitable[Response]]
 
 
-class Exchange:
+class UnaryExchange:
     """One guarded request: claimed, answered by a handler, recorded, and only then given back."""
 
     def __init__(self, guard: Guard, request: Request, key: str, body: Body, whose: str | None) -> None:

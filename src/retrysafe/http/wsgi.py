@@ -99,11 +99,11 @@ class IdempotencyMiddleware:
         return Exchange(guard, request, key, body, whose)
 
     def _serve(self, exchange: Exchange, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        run = Run(0)
+        run = ApplicationRun(0)
 
         def handler() -> Live:
             nonlocal run
-            run = Run(self.guard.policy.response_limit)
+            run = ApplicationRun(self.guard.policy.response_limit)
             inside = {
                 "wsgi.input": exchange.body.open(),
                 "wsgi.input_terminated": True,
@@ -193,7 +193,7 @@ def _length(environ: Environ) -> int | None:
     if declared:
         length = length_of(declared)
         if length is None:
-            raise Refusal("request-invalid", "Nothing was done. The Content-Length is no number.")
+            raise Refusal("request-invalid", "Nothing was done. The Content-Length is not a number.")
         return length
     if environ.get("wsgi.input_terminated"):
         return None
@@ -223,7 +223,7 @@ def status_line(status: int) -> str:
         return f"{status} Unknown"
 
 
-class Run:
+class ApplicationRun:
     """One run of the application: what it said by ``start_response``, what it wrote, and what it returned.
 
     Headers count as sent from the first byte of the body, as they do with every server: until then ``start_response``

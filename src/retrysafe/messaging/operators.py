@@ -34,19 +34,15 @@ class Operating:
     def _do(self, steps: Steps[R], *, own: bool = False) -> R:
         if self._runner is not None:
             return self._runner.run(self._ado(steps, own=own))
-        client = self._backend.client()
-        self._backend.check(client)
         if not own:
-            return run(steps, client)
-        with client.transaction() as opened:
+            return self._backend.run(steps)
+        with self._backend.ready().transaction() as opened:
             return run(steps, opened.execute)
 
     async def _ado(self, steps: Steps[R], *, own: bool) -> R:
-        client = self._backend.aclient()
-        await self._backend.acheck(client)
         if not own:
-            return await arun(steps, client)
-        async with client.transaction() as opened:
+            return await self._backend.arun(steps)
+        async with (await self._backend.aready()).transaction() as opened:
             return await arun(steps, opened.execute)
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ SETTLING = Backoff(base=0.05, cap=1.0)
 """How an outcome is put again that the store has not taken."""
 
 
-class Retries(NamedTuple):
+class RetrySchedule(NamedTuple):
     """When something is tried again: after pauses with full jitter, up to a deadline on a monotonic clock."""
 
     backoff: Backoff
@@ -45,12 +45,12 @@ class Retries(NamedTuple):
         left = self.deadline - now
         return None if left <= 0 else min(self.backoff.delay(self.tries, chance), left)
 
-    def tried(self) -> Retries:
+    def tried(self) -> RetrySchedule:
         """What is left after one more try."""
         return self._replace(tries=self.tries + 1)
 
 
-class Patience(NamedTuple):
+class PollSchedule(NamedTuple):
     """How long a waiting duplicate still waits: a deadline on a monotonic clock, and the polls so far."""
 
     deadline: float
@@ -69,6 +69,6 @@ class Patience(NamedTuple):
             pause = min(pause, lease_left + 0.002)
         return min(pause, left)
 
-    def polled(self) -> Patience:
+    def polled(self) -> PollSchedule:
         """The patience left after one more look."""
         return self._replace(polls=self.polls + 1)

@@ -94,7 +94,7 @@ def of_json(text: bytes) -> bytes:
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise NotCanonical("a member name stands twice in one object")
+        raise NotCanonical("an object has the same member name twice")
     return members
 
 

@@ -100,7 +100,7 @@ def note(migration: Migration) -> Steps[None]:
 def _locked(answer: Rows) -> None:
     """A lock that is the result of a function: 0 means that another session kept it too long."""
     if answer.rows and answer.rows[0][0] == 0:
-        raise StoreUnavailable("Another process is migrating, and has not ended in time. Nothing was changed.")
+        raise StoreUnavailable("Another process is migrating, and did not end in time. Nothing was changed.")
 
 
 def _ignore(answer: object) -> None:

@@ -58,8 +58,8 @@ from retrysafe.protocol.records import (
     Micros,
     Ownership,
     Page,
+    QuotaRefusal,
     Record,
-    Refusal,
     State,
     StoredResult,
     Tally,
@@ -89,7 +89,7 @@ class NotWon(NamedTuple):
 
     decision: Decision
     record: Record | None
-    refusal: Refusal | None = None
+    refusal: QuotaRefusal | None = None
 
 
 ClaimResult = Won | NotWon
@@ -107,14 +107,16 @@ def claim(store: Store, request: ClaimRequest) -> Steps[ClaimResult]:
     return (yield from claim_again(store, request, found)) if isinstance(found, Record) else found
 
 
-def judged(request: ClaimRequest, met: Record | Refusal | None, seen: Record | None = None) -> ClaimResult | Record:
+def judged(
+    request: ClaimRequest, met: Record | QuotaRefusal | None, seen: Record | None = None
+) -> ClaimResult | Record:
     """Turn the store's answer to a claim into an outcome, or return the record if it must be taken or marked first.
 
     ``seen`` is the record before.
     """
     if met is None:
         return NotWon(Decision.BUSY, None)
-    if isinstance(met, Refusal):
+    if isinstance(met, QuotaRefusal):
         return NotWon(Decision.REFUSED, None, met)
     if met.attempt == request.attempt and met.state is State.RUNNING:  # as `decide` says, too
         return _won(request, met, seen)
@@ -150,7 +152,7 @@ def claim_again(store: Store, request: ClaimRequest, met: Record) -> Steps[Claim
     return NotWon(Decision.BUSY, None)
 
 
-def _refused(store: Store, request: ClaimRequest) -> Steps[Refusal | None]:
+def _refused(store: Store, request: ClaimRequest) -> Steps[QuotaRefusal | None]:
     """Check the quota before a claim that cannot do so itself; a key that has a record needs no room."""
     for admission in store.admit(request):
         refusal = yield from ask(admission, again=True)

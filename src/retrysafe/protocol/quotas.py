@@ -7,7 +7,7 @@ import re
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.durations import micros
-from retrysafe.protocol.records import Allowance, Micros, Refusal
+from retrysafe.protocol.records import Allowance, Micros, QuotaRefusal
 
 _RATE = re.compile(r"(\d+)\s*/\s*(\S+)")
 _SOONEST = 1.0
@@ -56,13 +56,13 @@ def holder(boundary: str, scope: str) -> bytes:
 
 def judge(
     allowance: Allowance, now: Micros, filling: Micros | None, kept: int, next_forgotten: Micros | None
-) -> Refusal | None:
+) -> QuotaRefusal | None:
     """Whether one more key would be too many, and when to ask again.
 
     ``filling`` is when the key was made that fills the rate: the ``rate``-th, counted back from the newest.
     ``next_forgotten`` is when the next key will be forgotten that is kept.
     """
-    found: list[Refusal] = []
+    found: list[QuotaRefusal] = []
     if allowance.rate is not None and filling is not None and filling > now - allowance.period:
         found.append(_refusal("rate", (filling + allowance.period - now) / 1e6))
     if allowance.outstanding is not None and kept >= allowance.outstanding:
@@ -70,13 +70,13 @@ def judge(
     return max(found, key=lambda refusal: refusal.retry_after, default=None)
 
 
-def room_again(allowance: Allowance) -> Refusal:
+def room_again(allowance: Allowance) -> QuotaRefusal:
     """The refusal of a claim that found no room, where there is room by now."""
     return _refusal("outstanding" if allowance.rate is None else "rate", 0.0)
 
 
-def _refusal(limit: str, seconds: float) -> Refusal:
-    return Refusal(limit, max(_SOONEST, seconds))
+def _refusal(limit: str, seconds: float) -> QuotaRefusal:
+    return QuotaRefusal(limit, max(_SOONEST, seconds))
 
 
 def _parsed(rate: object) -> tuple[int, Micros]:

@@ -157,7 +157,7 @@ class Allowance(NamedTuple):
     outstanding: int | None
 
 
-class Refusal(NamedTuple):
+class QuotaRefusal(NamedTuple):
     """A refusal of a new key by a quota: the limit that it exceeds, and seconds until asking again makes sense."""
 
     limit: str

@@ -47,7 +47,7 @@ def rotate(store: RotatingStore, partition: Partition, spool: BinaryIO) -> Steps
     spool.seek(0)
     back = yield from _last(store.reload(partition, spool))
     if back != kept:
-        raise StoreUnavailable(f"{kept} records were to be put back, and {back} were.")
+        raise StoreUnavailable(f"{back} of {kept} records were put back.")
     yield from ask(store.commit())
     return before - kept
 

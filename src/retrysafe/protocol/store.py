@@ -20,8 +20,8 @@ from retrysafe.protocol.records import (
     Ownership,
     Page,
     Partition,
+    QuotaRefusal,
     Record,
-    Refusal,
     StoredResult,
     Tally,
 )
@@ -74,22 +74,22 @@ class Store(Protocol):
         """The promises of this kind of store."""
         ...
 
-    def admit(self, request: ClaimRequest) -> list[Ask[Refusal | None]]:
+    def admit(self, request: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
         """Count the key against the quota of ``request``.
 
-        Condition: the quota has room, or the key is counted already. Refused: the answer is a `Refusal`, and nothing
-        was counted; the caller then reads the record, because a key that has one needs no room. Repeating it counts the
-        key once. Empty where `claim` checks the quota itself.
+        Condition: the quota has room, or the key is counted already. Refused: the answer is a `QuotaRefusal`, and
+        nothing was counted; the caller then reads the record, because a key that has one needs no room. Repeating it
+        counts the key once. Empty where `claim` checks the quota itself.
         """
         ...
 
-    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
+    def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         """Write the first record of a key.
 
         Condition: the key has no record, and its quota, if `claim` checks it, has room. Lost: the answer is the record
         that exists, and nothing was written. None: another transaction, which has not ended, is claiming the key. A
-        `Refusal`: the key has no record and its quota no room; nothing was written. After a lost reply the claim is
-        repeated, and recognises its own record by the attempt id.
+        `QuotaRefusal`: the key has no record and its quota no room; nothing was written. After a lost reply the claim
+        is repeated, and recognises its own record by the attempt id.
         """
         ...
 

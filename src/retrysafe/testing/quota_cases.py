@@ -7,7 +7,7 @@ from itertools import pairwise
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.procedures import ClaimResult, NotWon, Won, claim
 from retrysafe.protocol.quotas import Quota
-from retrysafe.protocol.records import Refusal
+from retrysafe.protocol.records import QuotaRefusal
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.bench import LEASE, MEMORY, RESULT, WINDOW, Bench, case
 
@@ -18,7 +18,7 @@ def _counting(bench: Bench, count: int) -> list[Bench]:
     return [bench.sibling(number) for number in range(count)] if bench.harness.store.capabilities.quotas else []
 
 
-def _refusal(outcome: ClaimResult) -> Refusal:
+def _refusal(outcome: ClaimResult) -> QuotaRefusal:
     assert isinstance(outcome, NotWon), outcome
     assert outcome.decision is Decision.REFUSED
     assert outcome.record is None

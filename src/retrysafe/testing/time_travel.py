@@ -31,7 +31,7 @@ def age(store: object, keys: Collection[bytes], micros: Micros) -> Aged:
     """
     kind = type(store)
     raise ConfigurationError(
-        f"Nobody has said how time passes in a {kind.__name__}: define a function (store, keys, micros) that yields "
+        f"It is not defined how time passes in a {kind.__name__}: define a function (store, keys, micros) that yields "
         f"asks which move the instants of these records back, under @retrysafe.testing.age.register({kind.__name__})."
     )
 

@@ -1,4 +1,4 @@
-"""Webhooks: received so that each event is handled once, and sent so that each can be.
+"""Webhooks: receive them so that each event is handled once, and send them so that receivers can do the same.
 
 app = Receiver(Boundary("billing", store="postgresql://…", window="7d"), Stripe(secrets))
 

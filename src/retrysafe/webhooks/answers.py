@@ -1,4 +1,4 @@
-"""The answers of a receiver: which status makes the provider stop, and which makes it deliver again."""
+"""The answers of a receiver: the status tells the provider to stop or to deliver again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Answer(NamedTuple):
     status: int
     code: str
     retry_after: int | None = None
-    """Seconds after which the same event is better delivered again."""
+    """Seconds after which the provider should deliver the event again."""
     detail: str = "It was not handled by this delivery. Deliver it again."
 
 
@@ -55,11 +55,11 @@ ANSWERS: tuple[tuple[type[RetrysafeError], Answer], ...] = (
     (ResultNotEncodable, Answer(DUPLICATE, "handled-before")),
     (ResultUnreadable, Answer(DUPLICATE, "handled-before")),
 )
-"""The answer to each error with which a claim can end; any other is for a developer to mend, and is raised."""
+"""The answer to each error of a claim; any other error is a mistake in the application, and is raised."""
 
 
 def answer_of(error: RetrysafeError, concurrent_status: int) -> Response | None:
-    """The answer to an error of a claim; None for one that is to be raised."""
+    """The answer to an error of a claim; None for an error that is to be raised."""
     for kind, (status, code, retry_after, detail) in ANSWERS:
         if isinstance(error, kind):
             if status == DUPLICATE:
@@ -73,14 +73,14 @@ def answer_of(error: RetrysafeError, concurrent_status: int) -> Response | None:
 
 
 def refused(refusal: DeliveryRefused) -> Response:
-    """The answer to a delivery that was not taken."""
+    """The answer to a refused delivery."""
     more = [(b"accept-encoding", b"identity")] if refusal.reason == "encoding-unsupported" else []
     made = problem(refusal.status, refusal.reason, "Nothing was done.")
     return made._replace(headers=(*made.headers, *more))
 
 
 def acknowledged(*, replayed: bool = False) -> Response:
-    """The success that makes a provider stop: empty, as Slack wants it; marked when there was nothing left to do."""
+    """The success that makes a provider stop: empty, as Slack requires; marked if the event was handled before."""
     marked = [(MARKER, b"true")] if replayed else []
     return _response(200, b"", marked)
 
@@ -91,7 +91,7 @@ def text(content: str) -> Response:
 
 
 def method_not_allowed() -> Response:
-    """The answer to anything but POST."""
+    """The answer to any method except POST."""
     made = problem(405, "method-not-allowed", "Webhooks are delivered by POST.")
     return made._replace(headers=(*made.headers, (b"allow", b"POST")))
 

@@ -1,7 +1,7 @@
 """A receiver as an ASGI application, to mount at the path that the provider delivers to.
 
-Nothing around it may read or change the body. An application inside a framework is better served by that framework's
-module, so that its error reports see what a handler raises.
+No middleware may read or change the body. In an application of a framework, use the module of that framework instead,
+so that its error reports contain the errors of handlers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from retrysafe.webhooks.receiver import Receiver
 
 
 class WebhookApp:
-    """An ASGI application that answers POST by its receiver. What a handler raises, goes on to the server."""
+    """An ASGI application that passes POST requests to its receiver. Errors of a handler reach the server."""
 
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver

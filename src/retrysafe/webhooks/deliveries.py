@@ -1,4 +1,4 @@
-"""What arrives: the head of a delivery, its document, and the event that it turns out to be."""
+"""The parts of a delivery: its header fields, its document, and its event."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retrysafe.protocol.keys import key_of
 from retrysafe.webhooks.errors import DeliveryRefused
 
 HeaderLines = Mapping[str, str] | Iterable[tuple[str | bytes, str | bytes]]
-"""Header fields as frameworks have them: a mapping, or lines in their order, also of bytes."""
+"""Header fields as frameworks provide them: a mapping, or pairs in their order, of text or bytes."""
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 
@@ -22,7 +22,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Head:
-    """The header fields of a delivery, found by name whatever its case."""
+    """The header fields of a delivery, with case-insensitive names."""
 
     def __init__(self, lines: HeaderLines) -> None:
         self._values: dict[str, list[str]] = {}
@@ -31,28 +31,29 @@ class Head:
             self._values.setdefault(_text(name).lower(), []).append(_text(value).strip())
 
     def one(self, name: str) -> str | None:
-        """The value of a field, or None; raises `DeliveryRefused` when it came twice: only one would be checked."""
+        """The value of a field, or None. Raises `DeliveryRefused` for a repeated one: only one would be checked."""
         values = self._values.get(name.lower(), [])
         if len(values) > 1:
-            raise DeliveryRefused("header-repeated", f"{name} came {len(values)} times.")
+            raise DeliveryRefused("header-repeated", f"The request has {len(values)} {name} fields.")
         return values[0] if values else None
 
     def signed(self, name: str) -> str:
-        """The value of a field without which nothing can be verified; raises `DeliveryRefused` when it is absent."""
+        """The value of a field that the verification needs. Raises `DeliveryRefused` when it is absent."""
         value = self.one(name)
         if not value:
-            raise DeliveryRefused("signature-missing", f"There is no {name}.")
+            raise DeliveryRefused("signature-missing", f"The request has no {name} field.")
         return value
 
 
 class Known(NamedTuple):
-    """The identity of a verified delivery, as a scheme read it.
+    """The identity of a verified delivery, which a scheme reads.
 
     Attributes:
         id: the provider's id of the event, the same on every delivery of it.
-        type: what happened, in the provider's words, such as "invoice.paid".
-        key: what identifies the event, if that is not its id: only what is signed may.
-        payload: what must be the same on every delivery of it; another one is refused. By default the type.
+        type: the provider's type of the event, such as "invoice.paid".
+        key: what identifies the event, if not its id; it must be signed.
+        payload: values that must be the same on every delivery of the event; a delivery with others is refused. By
+            default the type.
     """
 
     id: str
@@ -68,13 +69,13 @@ class WebhookEvent(Generic[T_co]):
     Attributes:
         scheme: the name of the scheme that verified it.
         id: the provider's id of the event.
-        type: what happened, in the provider's words.
-        data: the document that was delivered, or what ``parse`` of its handler made of it.
-        document: the document that was delivered.
+        type: the provider's type of the event.
+        data: the delivered document, or the value that the handler's ``parse`` returned for it.
+        document: the delivered document.
         body: the bytes that were delivered and signed.
-        timestamp: when this delivery was signed, in seconds since the Unix epoch; None where that is not signed.
-        key: the idempotency key under which it is handled.
-        payload: what counts as the same under that key.
+        timestamp: when this delivery was signed, in seconds since the Unix epoch; None where the time is not signed.
+        key: the idempotency key of the event.
+        payload: values that must be the same on every delivery under that key.
         claim: the claim around its handler; None elsewhere.
     """
 
@@ -95,9 +96,9 @@ class WebhookEvent(Generic[T_co]):
 
     @property
     def tx(self) -> Any:
-        """The transaction of a transactional boundary, in which the handler works. See `Claim.tx`."""
+        """The transaction of a transactional boundary, for the work of the handler. See `Claim.tx`."""
         if self.claim is None:
-            raise ConfigurationError("event.tx exists in the event's handler only.")
+            raise ConfigurationError("event.tx exists only in the handler of the event.")
         return self.claim.tx
 
     def dump(self) -> dict[str, Any]:
@@ -115,16 +116,16 @@ class WebhookEvent(Generic[T_co]):
 
     @classmethod
     def load(cls, dumped: Mapping[str, Any]) -> WebhookEvent[Any]:
-        """The event that `dump` wrote. It is not verified again: read it from where nobody else writes."""
+        """The event that `dump` returned. It is not verified again: read it only from where others cannot write."""
         return WebhookEvent(**{**dumped, "body": dumped["body"].encode("latin-1")})
 
 
 def document_of(head: Head, body: bytes, media_types: Collection[str] = (JSON,)) -> dict[str, Any]:
-    """The document of a verified body of one of the ``media_types``; raises `DeliveryRefused` for any other.
+    """The document of a verified body of one of the ``media_types``. Raises `DeliveryRefused` for any other.
 
-    JSON, or a form: of a form with a field ``payload``, as GitHub and Slack send them, the JSON in that field. The
-    Content-Type is not signed, so it cannot make a form of what begins like a JSON object, nor of what a provider sends
-    that has no forms.
+    It is JSON or a form; for a form with a field ``payload``, as GitHub and Slack send it, it is the JSON in that
+    field. The Content-Type is not signed, so a body that begins like a JSON object is never read as a form, and neither
+    is one of a provider that sends no forms.
     """
     text: str | bytes = body
     media_type = _media_type(head)
@@ -140,18 +141,18 @@ def document_of(head: Head, body: bytes, media_types: Collection[str] = (JSON,))
     except (ValueError, RecursionError) as error:
         raise DeliveryRefused("payload-invalid", "The body is signed, but cannot be read as JSON.") from error
     if not isinstance(document, dict):
-        raise DeliveryRefused("payload-invalid", "The body is signed, but it is no JSON object.")
+        raise DeliveryRefused("payload-invalid", "The body is signed, but it is not a JSON object.")
     return document
 
 
 def _media_type(head: Head) -> str:
-    """What the body is said to be; `JSON` stands for all types that are JSON, and where nothing is said."""
+    """The media type of the body; `JSON` for all types that are JSON, and where there is none."""
     found = (head.one("content-type") or JSON).partition(";")[0].strip().lower()
     return JSON if found.endswith("+json") else found
 
 
 def text_at(document: Mapping[str, Any], name: str) -> str:
-    """A member that is text; else empty."""
+    """The value of a member that is text; empty text for any other."""
     value = document.get(name)
     return value if isinstance(value, str) else ""
 
@@ -159,7 +160,7 @@ def text_at(document: Mapping[str, Any], name: str) -> str:
 def event_of(
     scheme: str, known: Known, document: dict[str, Any], body: bytes, timestamp: int | None
 ) -> WebhookEvent[Any]:
-    """The event of a verified delivery; raises `DeliveryRefused` when it has no id, or what names it is no text."""
+    """The event of a verified delivery. Raises `DeliveryRefused` without an id, and for invalid text."""
     if not known.id:
         raise DeliveryRefused("id-missing", "Deliveries without an id cannot be told apart.")
     payload = {"type": known.type} if known.payload is None else known.payload
@@ -169,11 +170,11 @@ def event_of(
 
 
 def _check_text(*texts: str) -> None:
-    r"""JSON can write half a character (``"\ud800"``), which no store, log or queue could keep."""
+    r"""Refuse half a character (``"\ud800"``): JSON can contain it, but no store, log or queue can keep it."""
     try:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
-        raise DeliveryRefused("payload-invalid", "What names the event is no Unicode text.") from error
+        raise DeliveryRefused("payload-invalid", "The id or type of the event is not Unicode text.") from error
 
 
 def _text(value: str | bytes) -> str:

@@ -1,4 +1,4 @@
-"""What becomes of a delivery, as pure decisions: how one attempt went, whether there is another, and when."""
+"""Pure decisions about a delivery: the result of one attempt, whether there is another attempt, and when."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from retrysafe.webhooks.signatures import Secrets
 from retrysafe.webhooks.standard import keys_of, signatures
 
 Outcome = Literal["delivered", "gone", "gave up", "unknown"]
-"""delivered: the endpoint answered 2xx. gone: it answered 410 and wants no more, ever. gave up: every attempt was
-refused or did not reach it. unknown: an attempt may have reached it, and nothing came back."""
+"""delivered: the endpoint answered 2xx. gone: it answered 410, and wants no further attempt. gave up: every attempt was
+refused or did not reach it. unknown: an attempt may have reached it, but there was no answer."""
 GONE = 410
 LONGEST_WAIT = 86400.0
-"""Seconds after which the next attempt is due at the latest, however long an endpoint asks to be left alone."""
+"""Longest pause in seconds, even when the Retry-After of an endpoint asks for more."""
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
@@ -34,11 +34,11 @@ _FRAMING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is delivered: the same id and the same bytes on every attempt.
+    """A message to deliver, with the same id and the same bytes on every attempt.
 
     Attributes:
-        id: the id by which the receiver knows it again; without full stops, which delimit what is signed.
-        body: the bytes.
+        id: the id by which the receiver recognises the message; without full stops, which separate the signed fields.
+        body: the bytes of the body.
     """
 
     id: str
@@ -47,15 +47,15 @@ class Message:
     def __post_init__(self) -> None:
         if not self.id or not self.id.isascii() or not self.id.isprintable() or set(self.id) & {".", " "}:
             raise ConfigurationError(
-                f"id={self.id!r}: a message's id is printable ASCII without spaces and full stops."
+                f"id={self.id!r}: the id of a message must be printable ASCII without spaces and full stops."
             )
 
     @classmethod
     def of(cls, type: str, data: Any, *, id: str | None = None, at: datetime | None = None) -> Message:
-        """A message about an event of ``type``, as the specification recommends its payload.
+        """A message about an event of ``type``, with the payload that the specification recommends.
 
-        ``id`` is kept with the event, such as the id of its row in an outbox: a new one for the same event is another
-        message. ``at`` is when the event happened (by default now).
+        Store ``id`` with the event, such as the id of its row in an outbox: with a new id, the same event is another
+        message. ``at`` is the time of the event (by default now).
         """
         document = {"type": type, "timestamp": (at or datetime.now(UTC)).isoformat(), "data": data}
         body = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
@@ -64,16 +64,16 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where messages are delivered to.
+    """An endpoint that receives messages.
 
     Attributes:
-        url: http or https. It is called as it is: where strangers may name URLs, give the sender a client whose
-            network reaches nothing internal.
-        secrets: the endpoint's secret (``whsec_…``), or several while it is rotated: all of them sign.
-        headers: fields that are added to every delivery, or replace its Content-Type and User-Agent. Their names
-            have no case. What a delivery is signed and framed by is not among them.
+        url: an http or https URL. It is not restricted: if users may configure URLs, give the sender a client that
+            cannot reach your internal network.
+        secrets: the endpoint's secret (``whsec_…``), or several during a rotation: each message is signed with all.
+        headers: header fields that are added to every delivery, or replace its Content-Type and User-Agent. Their names
+            are case-insensitive. Fields of the signature and of the framing are not allowed.
 
-    Raises `ConfigurationError` for what cannot be sent.
+    Raises `ConfigurationError` for invalid values.
     """
 
     url: str
@@ -88,7 +88,7 @@ class Endpoint:
         except ValueError:
             called = False
         if not called:
-            raise ConfigurationError("url= of an endpoint is not one of http or https.")
+            raise ConfigurationError("url= of an endpoint is not an http or https URL.")
         object.__setattr__(self, "headers", _headers(self.headers))
         object.__setattr__(self, "keys", keys_of(self.secrets))
 
@@ -97,7 +97,7 @@ class Endpoint:
 
     @property
     def destination(self) -> str:
-        """Where it is, without what may be secret: scheme, host and port."""
+        """Scheme, host and port of the URL: the parts that are not secret."""
         parts = urlsplit(self.url)
         port = "" if parts.port is None else f":{parts.port}"
         return f"{parts.scheme}://{parts.hostname}{port}"
@@ -117,30 +117,30 @@ class Endpoint:
 
 
 def _headers(given: Mapping[Any, Any]) -> dict[str, str]:
-    """The fields by names in lower case: one that came twice, in two cases, would be sent twice."""
+    """The fields by their names in lower case, so that no field is sent twice."""
     found: dict[str, str] = {}
     for name, value in given.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ConfigurationError(f"headers= of an endpoint has {name!r}, which is no name of a field.")
+            raise ConfigurationError(f"headers= of an endpoint has {name!r}, which is not a valid field name.")
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
-            raise ConfigurationError(f"headers= of an endpoint has a value of {name} that is no printable ASCII.")
+            raise ConfigurationError(f"headers= of an endpoint has a value of {name} that is not printable ASCII.")
         if name.lower() in found or name.lower() in _OURS | _FRAMING:
             raise ConfigurationError(
-                f"headers= of an endpoint has {name}, which is there already: each delivery has one, and is signed and "
-                "framed by the sender."
+                f"headers= of an endpoint has {name} twice, or it is a field of the signature or of the framing, which "
+                "the sender sets."
             )
         found[name.lower()] = value
     return found
 
 
 class Tried(NamedTuple):
-    """How one attempt went.
+    """The result of one attempt.
 
     Attributes:
-        status: of the answer; None without one.
-        wait: seconds that the answer's Retry-After asks for.
+        status: the status of the answer; None without an answer.
+        wait: the Retry-After of the answer in seconds.
         sent: whether the attempt may have reached the endpoint.
-        reason: what went wrong, if there is no answer.
+        reason: the error, if there is no answer.
     """
 
     status: int | None
@@ -150,16 +150,16 @@ class Tried(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """What became of a message, after so many attempts.
+    """The outcome of a message after one or more attempts.
 
     Attributes:
         outcome: see `Outcome`.
-        id: the message's.
-        attempts: how often it was sent, those before this call included.
-        status: of the last answer; None when the last attempt had none.
-        reason: what went wrong with the last attempt; empty where there was an answer.
-        retry_after: seconds after which another attempt is due, by the back-off and the endpoint's Retry-After (a day
-            at most); None when there should be none.
+        id: the id of the message.
+        attempts: how many attempts were made, with those before this call.
+        status: the status of the last attempt's answer; None when it had no answer.
+        reason: the error of the last attempt; empty when it had an answer.
+        retry_after: seconds until the next attempt, from the back-off and the endpoint's Retry-After (a day at most);
+            None when there should be no further attempt.
         doubtful: whether an attempt may have reached the endpoint without an answer.
     """
 
@@ -176,7 +176,7 @@ BACKOFF = Backoff(base=1.0, cap=60.0)
 
 
 def judge(tried: Tried, message: Message, earlier: Delivery | None, backoff: Backoff, chance: float) -> Delivery:
-    """What has become of a message after one more attempt; ``chance`` is random in [0, 1)."""
+    """The outcome of a message after one more attempt; ``chance`` is random in [0, 1)."""
     before, doubtful = (0, False) if earlier is None else (earlier.attempts, earlier.doubtful)
     doubtful |= tried.status is None and tried.sent
     made = Delivery("gave up", message.id, before + 1, tried.status, tried.reason, doubtful=doubtful)
@@ -189,14 +189,14 @@ def judge(tried: Tried, message: Message, earlier: Delivery | None, backoff: Bac
 
 
 def is_final(earlier: Delivery | None, message: Message) -> bool:
-    """Whether a message needs no further attempt. Raises `ConfigurationError` for what became of another one."""
+    """Whether a message needs no further attempt. Raises `ConfigurationError` for the outcome of another message."""
     if earlier is not None and earlier.id != message.id:
-        raise ConfigurationError(f"earlier= is of message {earlier.id!r}, not of {message.id!r}.")
+        raise ConfigurationError(f"earlier= is the outcome of message {earlier.id!r}, not of {message.id!r}.")
     return earlier is not None and earlier.outcome in ("delivered", "gone")
 
 
 def is_over(delivery: Delivery, made: int, attempts: int, left: float) -> bool:
-    """Whether a call that has ``made`` so many of its ``attempts`` ends, with ``left`` seconds until its deadline.
+    """Whether a call ends after ``made`` of its ``attempts``, with ``left`` seconds until its deadline.
 
     A pause that would end after the deadline is not begun.
     """
@@ -204,7 +204,7 @@ def is_over(delivery: Delivery, made: int, attempts: int, left: float) -> bool:
 
 
 def retry_after(value: str | None, date: str | None, now: float) -> float | None:
-    """Seconds that a Retry-After asks for: a number, or a date, which the answer's own Date corrects (RFC 9110)."""
+    """The seconds of a Retry-After: a number, or a date that is compared with the Date of the answer (RFC 9110)."""
     if value is None:
         return None
     if value.strip().isascii() and value.strip().isdigit():

@@ -29,9 +29,9 @@ with NeedsExtra("django", "django", "asgiref"):
 def view(receiver: Receiver) -> Callable[[HttpRequest], HttpResponse]:
     """The view, for sync handlers, without CSRF tokens.
 
-    The transactions of ``ATOMIC_REQUESTS`` are around the handler instead of the view, which they would outlast: the
-    record would say that the event was handled before its effects were committed. A transactional boundary has its own
-    on its alias.
+    A transaction of ``ATOMIC_REQUESTS`` surrounds the handler instead of the view. Around the view it would commit
+    after the record, which would then say that the event was handled before its effects were committed. A transactional
+    boundary uses its own transaction on its alias.
     """
 
     def webhook(request: HttpRequest) -> HttpResponse:
@@ -48,7 +48,7 @@ def view(receiver: Receiver) -> Callable[[HttpRequest], HttpResponse]:
 
 
 def aview(receiver: Receiver) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
-    """The view on Django's event loop, for async handlers. ``ATOMIC_REQUESTS`` does not hold for it."""
+    """The view on Django's event loop, for async handlers. ``ATOMIC_REQUESTS`` does not apply to it."""
 
     async def webhook(request: HttpRequest) -> HttpResponse:
         body = _body(receiver, request)
@@ -61,7 +61,7 @@ def aview(receiver: Receiver) -> Callable[[HttpRequest], Awaitable[HttpResponse]
 
 
 def _exempt(webhook: Any) -> Any:
-    """Without CSRF tokens, marked as Django's decorator does, which is sync before Django 5."""
+    """Exempt the view from CSRF tokens, as Django's decorator does, which is sync before Django 5."""
     webhook.csrf_exempt = True
     return webhook
 
@@ -72,21 +72,21 @@ def _headers(request: HttpRequest) -> dict[str, str]:
 
 
 def _body(receiver: Receiver, request: HttpRequest) -> bytes | messages.Response:
-    """The body as it came, or the answer to a request that is not taken."""
+    """The received body, or the answer to a refused request."""
     if request.method != "POST":
         return method_not_allowed()
     limit = receiver.body_limit
     length = messages.length_of(request.META.get("CONTENT_LENGTH") or "0")
     try:
         if length is None:
-            raise DeliveryRefused("payload-invalid", "The Content-Length is no number.")
+            raise DeliveryRefused("payload-invalid", "The Content-Length is not a number.")
         if length > limit:
             raise DeliveryRefused("body-too-large", f"The limit is {limit} bytes.")
         body: bytes = request.body
     except RawPostDataException as error:
         raise ConfigurationError(
-            "The body was read before the webhook's view could: a middleware or REST framework's request.data has "
-            "parsed it, and what was signed is lost. Take the view out of their reach."
+            "A middleware or REST framework's request.data read the body before the view of the webhook, so the signed "
+            "bytes are lost. Exclude the view from them."
         ) from error
     except RequestDataTooBig:
         return receiver.refuse(DeliveryRefused("body-too-large", "The limit is DATA_UPLOAD_MAX_MEMORY_SIZE."))

@@ -1,4 +1,4 @@
-"""What a receiver raises of a delivery that it does not take."""
+"""The error of a receiver for a delivery that it refuses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Reason = Literal[
     "encoding-unsupported",
     "media-type-unsupported",
 ]
-"""Why a delivery was not taken; stable, also in the answer and the log."""
+"""Why a delivery was refused; stable, also in the answer and the log."""
 
 STATUSES: dict[Reason, int] = {
     "signature-missing": 400,
@@ -34,15 +34,15 @@ STATUSES: dict[Reason, int] = {
     "encoding-unsupported": 415,
     "media-type-unsupported": 415,
 }
-"""The status of the answer to each. None is a success, so a genuine provider delivers again."""
+"""The status of the answer for each reason. None is a success, so a genuine provider delivers again."""
 
 
 class DeliveryRefused(RetrysafeError):
-    """The delivery was not taken: it could not be shown to come from its provider, or cannot be read.
+    """The delivery was refused: its signature could not be verified, or it cannot be read.
 
     Nothing was run and no key was used, so the provider's next delivery of the same event is judged anew.
-    ``reason`` says why. If genuine deliveries are refused, see that the secret is the endpoint's, that the body
-    reaches the receiver byte by byte as it was sent, and that this machine's clock is right.
+    ``reason`` says why. If genuine deliveries are refused, check that the secret is the endpoint's, that the body
+    reaches the receiver unchanged, byte by byte, and that this machine's clock is right.
     """
 
     effect_happened = "no"

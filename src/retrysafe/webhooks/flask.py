@@ -36,7 +36,7 @@ def view(receiver: Receiver, name: str | None = None) -> Callable[[], Response]:
 
 
 def _body(limit: int) -> bytes:
-    """The body as it came. Raises `DeliveryRefused` for more than ``limit``, or than Flask takes."""
+    """The received body. Raises `DeliveryRefused` for more than ``limit``, or than Flask accepts."""
     length = request.content_length
     try:
         if length is not None and length > limit:
@@ -49,8 +49,8 @@ def _body(limit: int) -> bytes:
         raise DeliveryRefused("body-too-large", f"The limit is {limit} bytes.")
     if length and not body:
         raise ConfigurationError(
-            "The body was read before the webhook's view could, by request.form or request.stream, and what was signed "
-            "is lost. Do not read it before the view."
+            "request.form or request.stream read the body before the view of the webhook, and the signed bytes are "
+            "lost. Do not read the body before the view."
         )
     return body
 

@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 
 def taken(handler: Function, event: WebhookEvent[Any]) -> WebhookEvent[Any]:
-    """The event with its data as its handler takes it."""
+    """The event, with its data parsed as its handler expects."""
     return event if handler.parse is None else dataclasses.replace(event, data=handler.parse(event.data))
 
 
 class Handlers:
-    """The handlers of a receiver by the types of their events, and the one for all others."""
+    """The handlers of a receiver by event types, and the handler of all other events."""
 
     def __init__(self) -> None:
         self._by_type: dict[str, Function] = {}
@@ -32,7 +32,7 @@ class Handlers:
 
     @property
     def types(self) -> list[str]:
-        """The types of events that have a handler of their own."""
+        """The event types that have their own handler."""
         return sorted(self._by_type)
 
     @property
@@ -43,23 +43,23 @@ class Handlers:
     def add(
         self, types: tuple[str, ...], function: Callable[[WebhookEvent[T]], Any], parse: Callable[[Any], T] | None
     ) -> None:
-        """Let ``function`` handle events of these types. Raises `ConfigurationError` for a second handler of one.
+        """Let ``function`` handle events of these types.
 
-        And for a generator function, which would never run.
+        Raises `ConfigurationError` for a second handler of a type, and for a generator function, which would never run.
         """
         if not types:
             raise ConfigurationError(
-                'on() names no type of event: @receiver.on("invoice.paid"), or @receiver.otherwise.'
+                'on() needs a type of event: @receiver.on("invoice.paid"); @receiver.otherwise handles all others.'
             )
         for kind in types:
             if kind in self._by_type:
-                raise ConfigurationError(f"Events of type {kind!r} have a handler already.")
+                raise ConfigurationError(f"Events of type {kind!r} already have a handler.")
             self._by_type[kind] = function_of(function, parse)
 
     def otherwise(self, function: Callable[[WebhookEvent[Any]], Any]) -> None:
-        """Let ``function`` handle all others. Raises `ConfigurationError` for a second one."""
+        """Let ``function`` handle all other events. Raises `ConfigurationError` for a second one."""
         if self._otherwise is not None:
-            raise ConfigurationError("There is an @otherwise already.")
+            raise ConfigurationError("The receiver already has a handler with @otherwise.")
         self._otherwise = function_of(function, None)
 
     def find(self, kind: str) -> Function | None:
@@ -68,14 +68,14 @@ class Handlers:
 
 
 Around = Callable[[], AbstractContextManager[Any]]
-"""What is entered inside the claim around a sync handler."""
+"""Returns a context manager that is entered inside the claim, around a sync handler."""
 
 HANDLED: dict[str, Any] = {"handled": True}
-"""The stored result of an event that a handler has handled."""
+"""The stored result of an event that was handled."""
 
 
 class Handling:
-    """One event on its way to its handler, which runs at most once, and again only if its transaction must."""
+    """Runs the handler of one event at most once, and again only if the database restarts its transaction."""
 
     def __init__(
         self,
@@ -87,28 +87,28 @@ class Handling:
     ) -> None:
         self.handler = handler
         self.raised: BaseException | None = None
-        """What the handler raised: the claim's errors are answered, the handler's are the application's."""
+        """The error of the handler, which is raised; errors of the claim become answers."""
         self._entry = boundary.entrypoint
         self._operation = operation
         self._event = event
         self._around = around
 
     def run(self) -> bool:
-        """Handle the event; False when it was handled before. Raises what the claim or the handler raises."""
+        """Handle the event; False when it was handled before. Raises the errors of the claim and of the handler."""
         return not self._entry.run(self._claim, self._handle).replayed
 
     async def arun(self) -> bool:
-        """`run` for a coroutine function as the handler, or for none."""
+        """`run` for a coroutine function as the handler, or without a handler."""
         return not (await self._entry.arun(self._claim, self._ahandle)).replayed
 
     async def arun_in_threads(self) -> bool:
-        """`run` on an event loop, with a plain function as the handler: a thread is taken when the event is claimed."""
+        """`run` on an event loop for a plain function, which runs in a thread once the event is claimed."""
         return not (await self._entry.run_in_threads(self._claim, self._handle)).replayed
 
     def _claim(self) -> Claim:
-        """The claim of the event; of one that nobody handles apart from it, so that its handling stays possible.
+        """The claim of the event; without a handler, under another operation, so that it can be handled later.
 
-        Its type may not be signed, and may have a handler when it is delivered again.
+        Its type may not be signed, and may have a handler when the event is delivered again.
         """
         event, operation = self._event, self._operation if self.handler else unhandled(self._operation)
         fingerprint = fingerprint_of(dict(event.payload))
@@ -132,7 +132,7 @@ class Handling:
         claim.result = HANDLED
 
     def _call_around(self, handler: Function, claim: Claim) -> None:
-        """What ``around`` suppresses is raised nevertheless: the event was not handled."""
+        """Call the handler within ``around``; raise an error that ``around`` suppresses: the event was not handled."""
         failed: BaseException | None = None
         with self._around():
             try:
@@ -155,7 +155,7 @@ class Handling:
         claim.result = HANDLED
 
     def _given(self, handler: Function, claim: Claim) -> WebhookEvent[Any]:
-        """The event as its handler takes it, which has not run if that fails."""
+        """The event, with its data parsed; if that fails, the handler is not run."""
         try:
             given = taken(handler, self._event)
         except BaseException:
@@ -164,7 +164,7 @@ class Handling:
         return dataclasses.replace(given, claim=claim)
 
     def _keep(self, claim: Claim) -> None:
-        """Nobody handles events of this type: it is acknowledged, and its body kept as the result, if it fits."""
+        """Acknowledge an event without a handler, and store its body as the result, if it is small enough."""
         event, largest = self._event, self._entry.largest_result
         result: dict[str, Any] = {"handled": False, "type": event.type[:LONGEST]}
         if largest is None or 2 * len(event.body) + 8 * LONGEST <= largest:
@@ -174,5 +174,5 @@ class Handling:
 
 
 def unhandled(operation: str) -> str:
-    """The operation under which events are kept that nobody handles."""
+    """The operation under which events without a handler are stored."""
     return f"{operation} unhandled"

@@ -1,10 +1,11 @@
 """The signature schemes of Stripe, GitHub and Slack.
 
 Stripe: https://docs.stripe.com/webhooks#verify-manually. Its library is 2.6 MB, needs ``requests``, reads the wall
-clock and accepts times of the future. GitHub: https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries.
-It signs the body only: no time, no id of the delivery, no name of the event. Slack:
-https://docs.slack.dev/authentication/verifying-requests-from-slack. Its library fixes the tolerance, takes one secret,
-and raises ValueError or TypeError for a malformed time or signature. The tests compare with these libraries.
+clock and accepts times of the future. GitHub:
+https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries. It signs the body only: no time, no id
+of the delivery, no name of the event. Slack: https://docs.slack.dev/authentication/verifying-requests-from-slack. Its
+library fixes the tolerance, takes one secret, and raises ValueError or TypeError for a malformed time or signature. The
+tests compare with these libraries.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ _SLACK_REDELIVERS = 25 * 3600.0
 class Slack:
     """Deliveries by Slack: of the Events API by ``event_id``; commands and interactions by ``trigger_id``.
 
-    The type of an event is that of what happened ("app_mention"), else that of the document ("block_actions"), else
-    the command ("/weather"). What has no id at all is told apart by its signed body.
+    The type of an event is the type of the inner event ("app_mention"), or else of the document ("block_actions"), or
+    else the command ("/weather"). A delivery without any id is identified by its signed body.
 
     Arguments:
-        secrets: the app's signing secret, or several while it is regenerated.
+        secrets: the app's signing secret, or several while it is being replaced.
         tolerance: how far the signed time may be from now, in both directions.
     """
 
@@ -67,7 +68,7 @@ class Slack:
         return timestamp
 
     def identify(self, head: Head, body: bytes, document: dict[str, Any]) -> Known | Response:
-        """The event; the challenge by which Slack verifies a URL is given back."""
+        """The event; or the answer to the challenge with which Slack verifies a URL."""
         kind = text_at(document, "type")
         if kind == "url_verification":
             return text(text_at(document, "challenge"))
@@ -87,14 +88,14 @@ class GitHub:
     """Deliveries by GitHub.
 
     Arguments:
-        secrets: the webhook's secret, or several while it is rotated.
+        secrets: the webhook's secret, or several during a rotation.
         identity: which part of a delivery identifies an event. The id in ``X-GitHub-Delivery`` is not signed, so an
             attacker who has seen one delivery can send it again under a new id. "body": the signed body alone is
             the key; the same body under another id or event name is refused with 422 and never handled. "delivery":
             body and id are the key, for events whose bodies can be equal, such as ``workflow_dispatch``; then a
             captured delivery under a new id runs again.
 
-    There is no signed time: after the boundary's window a captured delivery runs again.
+    GitHub signs no time: after the boundary's window, a captured delivery runs again.
     """
 
     name = "github"
@@ -139,7 +140,7 @@ class Stripe:
     """Deliveries by Stripe: snapshot events and thin ones. The id (``evt_…``) is in the signed body.
 
     Arguments:
-        secrets: the endpoint's secret (``whsec_…``), or several while it is rolled, or for several endpoints.
+        secrets: the endpoint's secret (``whsec_…``), or several during a rotation, or for several endpoints.
         tolerance: how far the signed time may be from now, in both directions.
     """
 

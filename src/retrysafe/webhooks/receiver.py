@@ -1,4 +1,4 @@
-"""The receiver: a delivery is verified, and its event handled once, whatever server or queue brings it."""
+"""The receiver verifies deliveries and handles each event once, whether it comes from a server or a queue."""
 
 from __future__ import annotations
 
@@ -25,26 +25,33 @@ _CONCURRENT = (409, 425, 429, 503)
 
 
 class Receiver:
-    """Receives the webhooks of one provider: verified, handled once per event, answered so that the provider retries.
+    """Receives the webhooks of one provider: verifies them, handles each event once, and answers so that the provider
+    delivers again when it should.
 
-    A handler runs inside the claim of its event, as the boundary's ``effects`` promise it. When it raises, nothing is
-    stored (but for the boundary's ``permanent`` types, and the doubt that ``effects="external"`` leaves), and the error
-    goes on to the framework, whose 500 makes the provider deliver again. Events without a handler are acknowledged,
-    and kept as the results of their keys under the operation `unhandled`: once there is a handler, a later delivery is
-    handled.
+    A handler runs inside the claim of its event, with the guarantees of the boundary's ``effects``. When it raises,
+    nothing is stored (except for the boundary's ``permanent`` types, and the unknown outcome of
+    ``effects="external"``), and the error reaches the framework, whose status 500 makes the provider deliver again.
+    Events without a handler are acknowledged, and stored as the results of their keys under the operation `unhandled`:
+    when a handler is added, a later delivery is handled.
 
     Arguments:
-        boundary: where events are handled once. Its window is at least as long as the provider delivers again.
-        scheme: how the provider signs: `StandardWebhooks`, `Stripe`, `GitHub`, `Slack`, or a `Scheme` of your own.
-        operation: part of every event's identity; by default "webhook" and the scheme's name, which one receiver of a
-            boundary can have. Two receivers of the same scheme need two: what strangers may choose the ids for, such
-            as two accounts or tenants with secrets of their own, and endpoints that both act on the same event.
-        shared: the events of this ``operation`` are handled once by all receivers that claim it: each of them says so.
-        concurrent_status: what a delivery gets while another one of its event is handled: 503, 409, 425 or 429.
-        body_limit: bytes of a body over which it is refused with 413; by default what the provider sends at most.
+        boundary: the boundary that handles each event once. Its window must be at least as long as the provider
+            delivers an event again.
+        scheme: the signature scheme of the provider: `StandardWebhooks`, `Stripe`, `GitHub`, `Slack`, or a `Scheme` of
+            your own.
+        operation: part of every event's identity; by default "webhook" and the scheme's name. Only one receiver of a
+            boundary can have an operation. Two receivers of the same scheme need two operations: for senders that
+            choose ids independently, such as two accounts or tenants with their own secrets, and for two endpoints that
+            both act on the same event.
+        shared: lets several receivers share this ``operation``, so that together they handle each event once; each of
+            them needs ``shared=True``.
+        concurrent_status: the status for a delivery whose event is being handled by another delivery: 503, 409, 425 or
+            429.
+        body_limit: the largest accepted body in bytes; larger ones are refused with 413. By default the largest that
+            the provider sends.
         clock: returns the time, in seconds since the Unix epoch.
 
-    Raises `ConfigurationError` for choices that cannot be kept.
+    Raises `ConfigurationError` for invalid arguments.
     """
 
     def __init__(
@@ -76,7 +83,7 @@ class Receiver:
             name, self, origin=origin, shared=shared, key="id of the event, as it is signed"
         )
         self.unhandled = check_name(unhandled(self.operation), "operation")
-        """The operation under which events are kept that have no handler."""
+        """The operation under which events without a handler are stored."""
         self.body_limit = scheme.body_limit if body_limit is None else body_limit
         self._concurrent_status = concurrent_status
         self._clock = clock
@@ -86,7 +93,7 @@ class Receiver:
 
     @property
     def types(self) -> list[str]:
-        """The types of events that have a handler of their own."""
+        """The event types that have their own handler."""
         return self._handlers.types
 
     @property
@@ -103,11 +110,11 @@ class Receiver:
     ) -> Callable[[Callable[[WebhookEvent[T]], Any]], Callable[[WebhookEvent[T]], Any]]: ...
 
     def on(self, *types: str, parse: Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
-        """Decorate the handler, sync or async, of events of these types. Its return value is not used.
+        """Decorate the handler, sync or async, of events of these types. Its return value is ignored.
 
-        ``parse`` makes of the delivered document what the handler finds as ``event.data``, such as a model's
-        ``model_validate``; what it raises is an error of the handler, which has not run. A type has one handler.
-        Raises `ConfigurationError` for a second one, and for generator functions.
+        ``parse`` converts the delivered document to ``event.data``, such as a model's ``model_validate``; its error
+        counts as an error of the handler, which is not run. A type has one handler. Raises `ConfigurationError` for a
+        second one, and for generator functions.
         """
 
         def decorate(function: Any) -> Any:
@@ -117,7 +124,7 @@ class Receiver:
         return decorate
 
     def otherwise(self, function: F) -> F:
-        """Decorate the handler of all events that no other one handles."""
+        """Decorate the handler of all events whose type has no handler."""
         self._handlers.otherwise(function)
         return function
 
@@ -126,10 +133,10 @@ class Receiver:
     def receive(self, headers: HeaderLines, body: bytes, *, around: Around = nullcontext) -> Response:
         """Verify one delivery, handle its event, and return the answer.
 
-        ``headers`` are as the framework has them; ``body`` is the bytes as they came, before anything read them;
-        ``around`` gives what is entered inside the claim around the handler, such as a transaction of the framework's;
-        an error that it suppresses is raised nevertheless.
-        Raises what the handler raises, and `ConfigurationError`.
+        ``headers`` are the header fields as the framework provides them; ``body`` is the exact bytes that were
+        received; ``around`` returns a context manager that is entered inside the claim, around the handler, such as a
+        transaction of the framework; an error that it suppresses is raised nevertheless. Raises the error of the
+        handler, and `ConfigurationError`.
         """
         found = self._found(headers, body)
         if isinstance(found, Response):
@@ -141,7 +148,7 @@ class Receiver:
             return self._answer(handling, error)
 
     async def areceive(self, headers: HeaderLines, body: bytes) -> Response:
-        """`receive` on an event loop. A sync handler runs in a thread, with its claim, and comes to its end there."""
+        """`receive` on an event loop. A sync handler and its claim run in a thread, to the end."""
         found = self._found(headers, body)
         if isinstance(found, Response):
             return found
@@ -152,9 +159,9 @@ class Receiver:
             return self._answer(handling, error)
 
     def verify(self, headers: HeaderLines, body: bytes) -> WebhookEvent[Any] | Response:
-        """The event of a delivery, which is not handled; or the response to a handshake.
+        """Verify a delivery without handling it; return its event, or the response to a handshake.
 
-        Raises `DeliveryRefused`. Everything that is read of a body is read after its signature was found right.
+        Raises `DeliveryRefused`. Nothing of a body is parsed before its signature has been verified.
         """
         if len(body) > self.body_limit:
             raise DeliveryRefused("body-too-large", f"The limit is {self.body_limit} bytes.")
@@ -171,10 +178,9 @@ class Receiver:
     # ------------------------------------------------------------ an event
 
     def handle(self, event: WebhookEvent[Any]) -> bool:
-        """Handle an event that was verified, such as one from a queue; False when it was handled before.
+        """Handle a verified event, such as one from a queue; False when it was handled before.
 
-        Raises what the claim raises (`InProgress` while another delivery of it is handled), and what the handler
-        raises.
+        Raises the errors of the claim (`InProgress` while another delivery of the event is handled) and of the handler.
         """
         return self._handling(event).run()
 
@@ -185,7 +191,7 @@ class Receiver:
     # ------------------------------------------------------------ small things
 
     def refuse(self, refusal: DeliveryRefused) -> Response:
-        """The answer to a delivery that is not taken; the observers are told."""
+        """Return the answer to a refused delivery, and emit an event."""
         self._entry.emit("delivery_refused", self.operation, scheme=self.scheme.name, refusal=refusal.reason)
         return refused(refusal)
 
@@ -199,7 +205,7 @@ class Receiver:
         return Handling(self.boundary, self.operation, event, self._handlers.find(event.type), around)
 
     async def _arun(self, handling: Handling) -> bool:
-        """The claim has the colour of the handler, so that both work on one connection."""
+        """Choose a sync or async claim as the handler is, so that both use one connection."""
         handler = handling.handler
         if self._entry.serves_async if handler is None else handler.is_async:
             return await handling.arun()

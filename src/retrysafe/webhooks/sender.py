@@ -1,8 +1,8 @@
-"""Sends messages as Standard Webhooks: signed, one id over all attempts, again until an endpoint takes them.
+"""Sends messages as Standard Webhooks: signed, with one id for all attempts, and retried until an endpoint accepts
+them.
 
-Signatures, back-off and outcomes are decided in `retrysafe.webhooks.delivering`. Nothing is written down here: for
-deliveries that survive this process, call `Sender.send` with ``max_attempts=1`` from what keeps messages, once per
-attempt.
+`retrysafe.webhooks.delivering` decides signatures, back-off and outcomes. Nothing is stored here: for deliveries that
+survive this process, store the messages elsewhere, and call `Sender.send` with ``max_attempts=1`` for each attempt.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _UNSENT = (
     httpx.ProxyError,
     httpx.UnsupportedProtocol,
 )
-"""What httpx raises before the first byte of a request has left."""
+"""Errors that httpx raises before the first byte of a request is sent."""
 _FAILURES = (httpx.TransportError, httpx.InvalidURL, TimeoutError)
 _ATTEMPT = "retrysafe.attempt"
 
 
 class _Attempt:
-    """One attempt, which the client's hooks tell of its answer.
+    """One attempt, whose answer is read by a hook of the client.
 
-    What the client makes of an answer, such as a redirect to nowhere, and what other hooks raise of it, such as
-    `httpx.HTTPStatusError`, hides it from who has asked.
+    The caller may not see the answer itself: the client can raise an error for it, such as for an invalid redirect, and
+    so can other hooks, such as `httpx.HTTPStatusError`.
     """
 
     def __init__(self, client: httpx.Client | httpx.AsyncClient, clock: Callable[[], float]) -> None:
@@ -65,11 +65,11 @@ class _Attempt:
         self._tried: Tried | None = None
 
     def asks(self) -> None:
-        """A request leaves: an answer to an earlier one, as authentication may take, is not the answer."""
+        """Note that a request is sent: the answer to an earlier one, such as for authentication, does not count."""
         self._tried = None
 
     def answered(self, response: httpx.Response) -> None:
-        """An answer came; its body is nothing to us, however long it is, and its cookies are not kept."""
+        """Note an answer; its body is not read, and its cookies are not kept."""
         fields = response.headers
         wait = retry_after(fields.get("retry-after"), fields.get("date"), self._clock())
         self._tried = Tried(response.status_code, wait)
@@ -78,7 +78,7 @@ class _Attempt:
                 self._cookies.clear(cookie.domain, cookie.path, cookie.name)
 
     def ended(self, error: Exception | None = None) -> Tried:
-        """How it went. Raises ``error`` when it is none of the endpoint's."""
+        """The result of the attempt. Raises ``error`` when the endpoint did not cause it."""
         if self._tried is not None:
             return self._tried
         if isinstance(error, _FAILURES):
@@ -107,7 +107,7 @@ async def _ais_answered(response: httpx.Response) -> None:
 
 
 def _hook(client: httpx.Client | httpx.AsyncClient, asks: Any, answered: Any) -> None:
-    """Let a client tell attempts of their answers, before its other hooks; all other requests are none of ours."""
+    """Add hooks to a client, before its other hooks, that pass answers to attempts; other requests are ignored."""
     for name, ours in (("request", asks), ("response", answered)):
         hooks = client.event_hooks[name]
         if ours not in hooks:
@@ -115,18 +115,19 @@ def _hook(client: httpx.Client | httpx.AsyncClient, asks: Any, answered: Any) ->
 
 
 class SenderOptions(TypedDict, total=False):
-    """The choices of a sender, as keyword arguments.
+    """The options of a sender, as keyword arguments.
 
     Attributes:
-        max_attempts: how often one call of ``send`` tries at most; by default 5.
-        backoff: the bounds of the pauses: each is random below a bound that doubles (full jitter), from 1 s to 60 s.
-        deadline: no pause is begun that would end later than this after the call began; by default "5m". An attempt
-            of an `AsyncSender` ends with it too, or after ``timeout`` if that is later.
-        timeout: how long an endpoint may keep an attempt waiting for the next byte; by default "15s".
+        max_attempts: how many attempts one call of ``send`` makes at most; by default 5.
+        backoff: the bounds of the pauses: each is random below a bound that doubles (full jitter), by default from 1 s
+            to 60 s.
+        deadline: time limit of a call: a pause that would end later is not begun; by default "5m". An attempt of an
+            `AsyncSender` ends at the deadline too, or after ``timeout`` if that is later.
+        timeout: how long an attempt waits for the next byte of the endpoint; by default "15s".
         observers: receive an event for every attempt but the last, and every outcome; by default a `LoggingObserver`.
         clock: returns the time that is signed, in seconds since the Unix epoch.
-        monotonic: returns the monotonic time that the deadline is measured by, in seconds.
-        chance: what gives a random number in [0, 1).
+        monotonic: returns the monotonic time that measures the deadline, in seconds.
+        chance: returns a random number in [0, 1).
     """
 
     max_attempts: int
@@ -140,7 +141,7 @@ class SenderOptions(TypedDict, total=False):
 
 
 class _Sending:
-    """What senders of both colours have in common."""
+    """The common base of sync and async senders."""
 
     def __init__(self, options: SenderOptions) -> None:
         self._attempts = options.get("max_attempts", 5)
@@ -156,11 +157,11 @@ class _Sending:
 
     @property
     def attempts(self) -> int:
-        """How often one call tries at most."""
+        """How many attempts one call makes at most."""
         return self._attempts
 
     def _request(self, message: Message, endpoint: Endpoint, attempt: _Attempt) -> dict[str, Any]:
-        """One attempt, signed now, as the client's arguments."""
+        """The client's arguments for one attempt, signed now."""
         return {
             "method": "POST",
             "url": endpoint.url,
@@ -172,14 +173,14 @@ class _Sending:
         }
 
     def _left(self, began: float) -> float:
-        """Seconds until the deadline of a call that began then."""
+        """Seconds until the deadline of a call that began at ``began``."""
         return began + self._deadline - self._monotonic()
 
     def _judge(self, tried: Tried, message: Message, earlier: Delivery | None) -> Delivery:
         return judge(tried, message, earlier, self._backoff, self._chance())
 
     def _is_over(self, delivery: Delivery, made: int, began: float, endpoint: Endpoint) -> bool:
-        """Whether this was the last attempt of the call; the observers are told."""
+        """Whether this was the last attempt of the call; emits an event."""
         over = is_over(delivery, made, self._attempts, self._left(began))
         status = delivery.status or delivery.reason
         fields = {"destination": endpoint.destination, "attempts": delivery.attempts, "status": status}
@@ -197,12 +198,12 @@ class Sender(_Sending):
     """Sends messages to endpoints, with retries.
 
     Arguments:
-        client: the httpx client to send with; its TLS settings, proxies and limits hold. Redirects are not followed,
-            and cookies of endpoints not kept. The sender adds to its event hooks one for its own requests.
-        sleep: what pauses, for tests.
+        client: the httpx client that sends, with its TLS settings, proxies and limits. Redirects are not followed, and
+            cookies of endpoints are not kept. The sender adds event hooks for its own requests to the client.
+        sleep: the function that waits between attempts; tests replace it.
         options: see `SenderOptions`.
 
-    Raises `ConfigurationError` for choices that cannot be kept.
+    Raises `ConfigurationError` for invalid arguments.
     """
 
     def __init__(
@@ -217,14 +218,14 @@ class Sender(_Sending):
         self._sleep = sleep
 
     def send(self, message: Message, endpoint: Endpoint, *, earlier: Delivery | None = None) -> Delivery:
-        """Send a message until it is delivered, unwanted, or out of attempts; returns the outcome.
+        """Send a message until it is delivered, refused for good, or out of attempts; return the outcome.
 
-        ``earlier`` is what an earlier call for the same message and endpoint returned, with which back-off and
-        doubt go on; what was delivered or is gone is returned as it is. Never raises for what an endpoint does.
-        Raises `ConfigurationError` when ``earlier`` is of another message.
+        ``earlier`` is the result of an earlier call for the same message and endpoint: this call continues its back-off
+        and its doubt about the outcome. If it is "delivered" or "gone", it is returned unchanged. Answers and failures
+        of an endpoint never raise. Raises `ConfigurationError` when ``earlier`` is the result of another message.
 
-        Sync code cannot be interrupted: an endpoint that sends a byte of its answer now and then keeps this call for
-        as long as it likes. Only the wait for the next byte is bounded, by ``timeout``.
+        Sync code cannot be interrupted: an endpoint that sends its answer byte by byte can prolong this call without
+        limit. Only the wait for the next byte is limited, by ``timeout``.
         """
         if earlier is not None and is_final(earlier, message):
             return earlier
@@ -242,7 +243,7 @@ class Sender(_Sending):
         try:
             with self._client.stream(**self._request(message, endpoint, attempt)):
                 return attempt.ended()
-        except Exception as error:  # noqa: BLE001 - what is raised after an answer is not the answer
+        except Exception as error:  # noqa: BLE001 - an error after an answer does not replace the answer
             return attempt.ended(error)
 
 
@@ -261,7 +262,7 @@ class AsyncSender(_Sending):
         self._sleep = sleep
 
     async def send(self, message: Message, endpoint: Endpoint, *, earlier: Delivery | None = None) -> Delivery:
-        """As `Sender.send`; an attempt that goes on after the deadline, and after ``timeout``, is given up in doubt."""
+        """`Sender.send` for async code; an attempt that exceeds deadline and ``timeout`` has an unknown outcome."""
         if earlier is not None and is_final(earlier, message):
             return earlier
         began, made = self._monotonic(), 0
@@ -279,5 +280,5 @@ class AsyncSender(_Sending):
         try:
             async with asyncio.timeout(max(left, self._timeout)), self._client.stream(**request):
                 return attempt.ended()
-        except Exception as error:  # noqa: BLE001 - what is raised after an answer is not the answer
+        except Exception as error:  # noqa: BLE001 - an error after an answer does not replace the answer
             return attempt.ended(error)

@@ -1,6 +1,6 @@
-"""The protocol of a provider's signature scheme, and what schemes share: secrets, comparison, time windows.
+"""The protocol of a provider's signature scheme, and the common parts of schemes: secrets, comparison, time windows.
 
-See `retrysafe.webhooks.providers` for short ones.
+See `retrysafe.webhooks.providers` for examples.
 """
 
 from __future__ import annotations
@@ -19,46 +19,47 @@ from retrysafe.webhooks.errors import DeliveryRefused
 
 
 class Scheme(Protocol):
-    """How one provider signs its deliveries and names its events. Pure: time is an argument, nothing is asked.
+    """How one provider signs its deliveries and identifies its events. Pure: time is an argument, and there is no I/O.
 
-    `verify` is called first, and is the only one to see unverified bytes; `identify` is called for what it let
-    through. Both raise `DeliveryRefused`.
+    `verify` is called first, and only it reads unverified bytes; `identify` is called for deliveries that it accepts.
+    Both raise `DeliveryRefused`.
     """
 
     @property
     def name(self) -> str:
-        """What the scheme is called in logs and metrics; part of the default operation."""
+        """The name of the scheme in logs and metrics; part of the default operation."""
         ...
 
     @property
     def redelivery_window(self) -> float:
-        """Seconds for which an event may come again. The boundary's window must be as long.
+        """Seconds for which an event may be delivered again. The boundary's window must be at least as long.
 
-        The provider delivers it again, and so can who has seen a delivery, while its signed time is accepted:
-        `signatures.signed_for`.
+        The provider may deliver it again, and so may an attacker who has seen a delivery, as long as its signed time is
+        accepted: see `signatures.signed_for`.
         """
         ...
 
     @property
     def body_limit(self) -> int:
-        """The most bytes that the provider sends."""
+        """The largest body that the provider sends, in bytes."""
         ...
 
     @property
     def media_types(self) -> Collection[str]:
-        """What the provider sends: ``deliveries.JSON``, ``deliveries.FORM`` or both. Any other body is refused."""
+        """Media types that the provider sends: ``deliveries.JSON``, ``deliveries.FORM`` or both. Others are refused."""
         ...
 
     def verify(self, head: Head, body: bytes, now: float) -> int | None:
-        """Raise unless the provider signed ``body``, near ``now`` (seconds since the Unix epoch) where it signs a time.
+        """Raise unless the provider signed ``body``, and its signed time, if there is one, is near ``now``.
 
-        Returns the signed time in whole seconds; None where there is none. Where more than the body is signed, join
-        the fields by `signatures.content_of`, which refuses a field that contains the separator.
+        ``now`` is in seconds since the Unix epoch. Returns the signed time in whole seconds; None if the scheme signs
+        no time. If more than the body is signed, join the fields by `signatures.content_of`, which refuses a field that
+        contains the separator.
         """
         ...
 
     def identify(self, head: Head, body: bytes, document: dict[str, Any]) -> Known | Response:
-        """Which event a verified delivery is about; or the response to what is no event, such as a handshake."""
+        """The event of a verified delivery; or the response to a delivery without an event, such as a handshake."""
         ...
 
 
@@ -66,53 +67,55 @@ Secrets = str | bytes | Iterable[str | bytes]
 """One secret, or several while they are rotated: a signature by any of them is accepted."""
 
 TOLERANCE: Duration = "5m"
-"""How far a signed time may be from now, in both directions: what Standard Webhooks, Stripe and Slack recommend."""
+"""How far a signed time may be from now, in both directions, as Standard Webhooks, Stripe and Slack recommend."""
 PREFIX = b"whsec_"
-"""What secrets begin with as Stripe and Standard Webhooks show them."""
+"""The prefix of secrets in the form that Stripe and Standard Webhooks show."""
 _SECONDS = re.compile(r"[0-9]{1,11}")
 
 
 def secrets_of(given: Secrets) -> tuple[bytes, ...]:
-    """The secrets as bytes. Raises `ConfigurationError` when there is none, or one that everybody knows.
+    """The secrets as bytes. Raises `ConfigurationError` when there is none, or when one can be guessed.
 
-    That is an empty one, one of zeros, with which HMAC signs as without any, and ``whsec_`` with nothing behind it.
+    That is an empty secret, one of zeros, which HMAC treats as empty, and ``whsec_`` without a secret after it.
     """
     several = several_of(given)
     if not several or not all(isinstance(secret, str | bytes) for secret in several):
-        raise ConfigurationError("secrets= is the endpoint's secret, as text or bytes, or several while rotating.")
+        raise ConfigurationError(
+            "secrets= must be the endpoint's secret, as text or bytes, or several during a rotation."
+        )
     try:
         secrets = tuple(secret.encode() if isinstance(secret, str) else secret for secret in several)
     except UnicodeEncodeError as error:
-        raise ConfigurationError("secrets=: a secret is no Unicode text.") from error
+        raise ConfigurationError("secrets=: a secret is not Unicode text.") from error
     if any(is_known(secret.strip().removeprefix(PREFIX)) for secret in secrets):
         raise ConfigurationError(
-            "secrets= is empty, so that everybody could sign: give the endpoint's secret, or several while rotating."
+            "secrets= is empty, so anybody could sign: give the endpoint's secret, or several during a rotation."
         )
     return secrets
 
 
 def several_of(given: Any) -> tuple[Any, ...]:
-    """One secret or several, as several; none for what is neither."""
+    """One or several secrets as a tuple; empty for anything else."""
     if isinstance(given, str | bytes):
         return (given,)
     return tuple(given) if isinstance(given, Iterable) else ()
 
 
 def is_known(key: bytes) -> bool:
-    """Whether everybody can sign with a key: HMAC fills keys up with zeros."""
+    """Whether a key is empty: HMAC pads keys with zeros."""
     return not key.strip(b" \t\r\n\0")
 
 
 def signed_for(redelivery_window: float, tolerance: float) -> float:
-    """Seconds for which an event may come again: the provider's, or those for which one signature is accepted.
+    """Seconds for which an event may be delivered again: by the provider, or with one signature, whichever is longer.
 
-    A delivery that is signed for the end of the tolerance's future is accepted until the end of its past.
+    A delivery whose signed time is as far in the future as the tolerance allows is accepted for twice the tolerance.
     """
     return max(redelivery_window, 2 * tolerance)
 
 
 def tolerance_of(given: Duration) -> float:
-    """The tolerance in seconds. Raises `ConfigurationError` for what is no duration."""
+    """The tolerance in seconds. Raises `ConfigurationError` for an invalid duration."""
     return durations.seconds(given, "tolerance")
 
 
@@ -122,7 +125,7 @@ def signs(secrets: Iterable[bytes], content: bytes) -> list[bytes]:
 
 
 def content_of(fields: Iterable[str], body: bytes, separator: bytes) -> bytes:
-    """What is signed: the fields and then the body, with the separator between them.
+    """The signed bytes: the fields and then the body, with the separator between them.
 
     Raises `DeliveryRefused` for a field that contains the separator. Its end could be taken for the beginning of the
     next one, so one signature would be valid for several deliveries with other ids, times and bodies.
@@ -134,10 +137,10 @@ def content_of(fields: Iterable[str], body: bytes, separator: bytes) -> bytes:
 
 
 def matches(expected: Iterable[bytes], given: Iterable[str]) -> bool:
-    """Whether any given signature is any of the expected ones.
+    """Whether any given signature equals any of the expected ones.
 
-    Every pair is compared, each in a time that does not depend on where they differ; text that is not ASCII equals
-    none. (`hmac.compare_digest` of two texts raises for it, with which anybody could make a receiver fail.)
+    Every pair is compared, in a time that does not depend on where they differ; text that is not ASCII equals none.
+    (`hmac.compare_digest` would raise for such text, so that anybody could make a receiver fail.)
     """
     signatures = [signature.encode("utf-8", "surrogatepass") for signature in given]
     found = False
@@ -148,20 +151,20 @@ def matches(expected: Iterable[bytes], given: Iterable[str]) -> bool:
 
 
 def check_signature(expected: Iterable[bytes], given: Iterable[str]) -> None:
-    """Raise `DeliveryRefused` unless any given signature is any of the expected ones."""
+    """Raise `DeliveryRefused` unless any given signature equals any of the expected ones."""
     if not matches(expected, given):
-        raise DeliveryRefused("signature-invalid", "No signature is one by a secret of this endpoint.")
+        raise DeliveryRefused("signature-invalid", "No signature was made with a secret of this endpoint.")
 
 
 def seconds_of(text: str) -> int:
-    """A signed time as whole seconds since the Unix epoch; `DeliveryRefused` unless it is written as digits alone."""
+    """A signed time as whole seconds since the Unix epoch. Raises `DeliveryRefused` unless it consists of digits."""
     if not _SECONDS.fullmatch(text):
         raise DeliveryRefused("timestamp-invalid", "The signed time is not a number of seconds.")
     return int(text)
 
 
 def check_time(timestamp: int, now: float, tolerance: float) -> None:
-    """Raise `DeliveryRefused` unless a signed time is near: an older delivery may be a replay."""
+    """Raise `DeliveryRefused` unless a signed time is near ``now``: an older delivery may be a replay."""
     if abs(now - timestamp) > tolerance:
         raise DeliveryRefused(
             "timestamp-outside", f"It was signed {now - timestamp:+.0f} s ago, and {tolerance:g} s are allowed."

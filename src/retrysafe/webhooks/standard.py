@@ -1,9 +1,9 @@
-"""Standard Webhooks 1.0: what OpenAI, Anthropic, Twilio, Clerk, Resend, Supabase and others send.
+"""Standard Webhooks 1.0, which OpenAI, Anthropic, Twilio, Clerk, Resend, Supabase and others send.
 
 https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
 
-Its own library reads the clock of the wall, fixes the tolerance, takes one secret, and raises other errors than its
-own for malformed signatures; the tests compare with it.
+The library of the specification reads the wall clock, has a fixed tolerance, takes one secret, and raises foreign
+errors for malformed signatures; the tests compare with it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class StandardWebhooks:
     """Deliveries by Standard Webhooks, with symmetric signatures (``v1``).
 
     Arguments:
-        secrets: the endpoint's secret (``whsec_…``, or its base64), or several while it is rotated. Bytes without
-            ``whsec_`` are taken as they are.
+        secrets: the endpoint's secret (``whsec_…``, or its base64), or several during a rotation. Bytes without
+            ``whsec_`` are used unchanged.
         tolerance: how far the signed time may be from now, in both directions.
-        headers: what the names of the header fields begin with: "svix" for providers that have kept Svix's names.
+        headers: prefix of the header fields' names: "svix" for providers that still use Svix's names.
         redelivery_window: for how long the provider may deliver an event again; by default the schedule of the
             specification, which ends after 76 hours.
 
-    Raises `ConfigurationError` for a secret that is empty or no base64. The asymmetric ``v1a`` is not supported.
+    Raises `ConfigurationError` for a secret that is empty or not base64. The asymmetric ``v1a`` is not supported.
     """
 
     name = "standard-webhooks"
@@ -79,7 +79,7 @@ class StandardWebhooks:
 
 
 def keys_of(secrets: Secrets) -> tuple[bytes, ...]:
-    """The keys that secrets stand for. Raises `ConfigurationError` for what cannot be one."""
+    """The keys of the secrets. Raises `ConfigurationError` for an invalid secret."""
     several = several_of(secrets)
     checked = zip(several, secrets_of(several), strict=True)
     return tuple(_key(secret, encoded=isinstance(given, str)) for given, secret in checked)
@@ -92,16 +92,16 @@ def _key(secret: bytes, *, encoded: bool) -> bytes:
     try:
         key = base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
     except binascii.Error as error:
-        raise ConfigurationError("secrets=: a secret is whsec_ and base64, as the provider shows it.") from error
+        raise ConfigurationError("secrets=: a secret must be whsec_ and base64, as the provider shows it.") from error
     if is_known(key):
-        raise ConfigurationError("secrets=: a secret is empty, or of zeros alone, so that everybody could sign.")
+        raise ConfigurationError("secrets=: a secret is empty or consists of zeros, so anybody could sign.")
     return key
 
 
 def signatures(keys: tuple[bytes, ...], id: str, timestamp: str, body: bytes) -> list[str]:
-    """The base64 of the signature by each key: over id, time and body with full stops between them.
+    """The signature by each key, in base64: over id, time and body with full stops between them.
 
-    Raises `DeliveryRefused` for an id or time that contains one.
+    Raises `DeliveryRefused` for an id or time that contains a full stop.
     """
     content = content_of([id, timestamp], body, b".")
     return [base64.b64encode(digest).decode() for digest in signs(keys, content)]

@@ -1,7 +1,7 @@
 """A receiver as a WSGI application (PEP 3333), to mount at the path that the provider delivers to.
 
-Nothing around it may read or change the body. An application inside a framework is better served by that framework's
-module, so that its error reports see what a handler raises.
+No middleware may read or change the body. In an application of a framework, use the module of that framework instead,
+so that its error reports contain the errors of handlers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from retrysafe.webhooks.receiver import Receiver
 
 
 class WebhookApp:
-    """A WSGI application that answers POST by its receiver. What a handler raises, goes on to the server."""
+    """A WSGI application that passes POST requests to its receiver. Errors of a handler reach the server."""
 
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
@@ -35,7 +35,7 @@ class WebhookApp:
 
 
 def read_body(environ: Environ, limit: int) -> bytes:
-    """The whole body. Raises `DeliveryRefused` for more than ``limit``, and for one that ends before its end."""
+    """The whole body. Raises `DeliveryRefused` for more than ``limit``, and for a body that is incomplete."""
     try:
         body = Body(request_of(environ), Policy(body_limit=limit, body_memory=limit))
         Input(environ, body).finish()

@@ -115,9 +115,9 @@ async def _apsycopg_insert(tx: Any, sql: str) -> None:
 
 
 async def _hung_up_late(connection: Any, work: Any) -> None:
-    from retrysafe.backends.sql.drivers.psycopg import Patience
+    from retrysafe.backends.sql.drivers.psycopg import HangUpDeadline
 
-    with Patience(connection):  # whose deadline is patched
+    with HangUpDeadline(connection):  # whose deadline is patched
         await work
 
 

@@ -279,13 +279,13 @@ def test_a_journal_that_others_could_read_is_taken_from_them(path: Path, mode: i
 def test_a_journal_of_somebody_elses_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Journal(path).close()
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
-    with pytest.raises(ConfigurationError, match="no file of this user"):
+    with pytest.raises(ConfigurationError, match="belongs to another user"):
         Journal(path)
 
 
 def test_what_lies_beside_a_journal_and_is_no_file_is_refused(path: Path, tmp_path: Path) -> None:
     path.with_name("calls.db-wal").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigurationError, match="no file of this user"):
+    with pytest.raises(ConfigurationError, match="belongs to another user"):
         Journal(path)
 
 

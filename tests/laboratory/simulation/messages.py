@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from retrysafe.protocol.records import Cached, ClaimRequest, Clocks, Micros, Ownership, Record, Refusal, StoredResult
+from retrysafe.protocol.records import (
+    Cached,
+    ClaimRequest,
+    Clocks,
+    Micros,
+    Ownership,
+    QuotaRefusal,
+    Record,
+    StoredResult,
+)
 from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.store import Cache, Capabilities, OperableStore
 from retrysafe.protocol.transitions import Transition
@@ -37,10 +46,10 @@ class WatchedStore:
     def capabilities(self) -> Capabilities:
         return self._store.capabilities
 
-    def admit(self, request: ClaimRequest) -> list[Ask[Refusal | None]]:
+    def admit(self, request: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
         return self._store.admit(request)
 
-    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
+    def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         return self._message("claim", request.key, request, Transition.CLAIM, self._store.claim(request), request)
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:

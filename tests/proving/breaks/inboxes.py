@@ -373,7 +373,7 @@ BREAKS = [
     Break(
         "a look for dead letters that fails ends its subscription",
         "messaging/subscription/subscription.py",
-        "except Exception as error:  # noqa: BLE001 - a database that fails, in whatever way, is asked again",
+        "except Exception as error:  # noqa: BLE001 - tried again after any error of the database",
         "except ZeroDivisionError as error:",
         killed_by=(f"{SUBSCRIPTION}::test_a_subscription_outlives_a_look_for_dead_letters_that_fails[sqlite]",),
     ),

@@ -25,8 +25,8 @@ from retrysafe.protocol.records import (
     Micros,
     Ownership,
     Page,
+    QuotaRefusal,
     Record,
-    Refusal,
     State,
     StoredResult,
     Tally,
@@ -122,11 +122,11 @@ class DynamodbStore:
 
     # ------------------------------------------------------------ claims
 
-    def admit(self, request: ClaimRequest) -> list[Ask[Refusal | None]]:
+    def admit(self, request: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
         """Nothing: items of a scope cannot be counted without reading the whole table."""
         return []
 
-    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
+    def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         """Write a first record, or return the one that is there."""
         record = self._safely(first_claim(request, self._clock()))
         update = _Update("attribute_not_exists(key_hash)")

@@ -21,8 +21,8 @@ from retrysafe.protocol.records import (
     Micros,
     Ownership,
     Page,
+    QuotaRefusal,
     Record,
-    Refusal,
     State,
     StoredResult,
     Tally,
@@ -98,14 +98,14 @@ class MemoryStore:
         quotas="exactly; every new key is counted by looking at all records",
     )
 
-    def admit(self, request: ClaimRequest) -> list[Ask[Refusal | None]]:
+    def admit(self, request: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
         """Nothing: `claim` judges."""
         return []
 
-    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
+    def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         """Write a first record, or return the one that is there."""
 
-        def step(records: Records, now: Micros) -> Record | Refusal:
+        def step(records: Records, now: Micros) -> Record | QuotaRefusal:
             record = records.get(request.key)
             if record is not None:
                 return _at(record, now)
@@ -229,7 +229,7 @@ class MemoryStore:
         return []
 
 
-def _refused(records: Records, allowance: Allowance, now: Micros) -> Refusal | None:
+def _refused(records: Records, allowance: Allowance, now: Micros) -> QuotaRefusal | None:
     kept = [
         record
         for record in records.values()

@@ -23,8 +23,8 @@ from retrysafe.protocol.records import (
     Finding,
     Ownership,
     Page,
+    QuotaRefusal,
     Record,
-    Refusal,
     StoredResult,
     Tally,
 )
@@ -127,7 +127,7 @@ class RedisStore:
         ),
     )
 
-    def admit(self, request: ClaimRequest) -> list[Ask[Refusal | None]]:
+    def admit(self, request: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
         """Count the key in the slot of its scope, which a cluster may have on another server than its record."""
         allowance = request.quota
         if allowance is None:
@@ -137,7 +137,7 @@ class RedisStore:
         script = Script("admit", _ADMIT, (made, kept), args)
         return [Ask(script, lambda answer: _refusal(allowance, answer))]
 
-    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
+    def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         """Write a first record, or return the one that is there."""
         return Ask(_script("claim", request.key, _claim_args(request)), partial(_record, request.key))
 
@@ -250,7 +250,7 @@ def _claim_args(request: ClaimRequest) -> tuple[Any, ...]:
 _COUNTED = (b"made", b"kept")
 
 
-def _refusal(allowance: Allowance, answer: Any) -> Refusal | None:
+def _refusal(allowance: Allowance, answer: Any) -> QuotaRefusal | None:
     if not answer:
         return None
     now, filling, kept, first = (None if value is None else int(value) for value in answer)

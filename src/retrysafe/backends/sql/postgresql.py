@@ -17,8 +17,8 @@ from retrysafe.protocol.records import (
     Finding,
     Ownership,
     Partition,
+    QuotaRefusal,
     Record,
-    Refusal,
     StoredResult,
 )
 from retrysafe.protocol.requests import Ask, Copy, Query, Rows
@@ -217,7 +217,7 @@ class PostgresqlStore(SqlStore):
             f"WHERE f.key_hash IS NOT NULL OR NOT coalesce((SELECT open FROM gate), true)"
         )
 
-    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
+    def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         """Claim as every SQL store does, and count the locks that the transaction takes."""
         ask = super().claim(request)
         return self._counting(ask) if request.transactional else ask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from retrysafe.protocol import quotas
-from retrysafe.protocol.records import Allowance, EffectiveState, Record, Refusal, StoredResult, Tally
+from retrysafe.protocol.records import Allowance, EffectiveState, QuotaRefusal, Record, StoredResult, Tally
 from retrysafe.protocol.requests import Rows
 from retrysafe.protocol.transitions import state_of
 
@@ -20,7 +20,7 @@ def record(answer: Rows) -> Record | None:
     return _record_of(answer.rows[0])
 
 
-def record_or_usage(answer: Rows, allowance: Allowance) -> Record | Refusal | None:
+def record_or_usage(answer: Rows, allowance: Allowance) -> Record | QuotaRefusal | None:
     """A record, or how the quota is used: if there is room by now, there was none a moment ago."""
     if not answer.rows or len(answer.rows[0]) > _USAGE:
         return record(answer)

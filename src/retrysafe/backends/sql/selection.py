@@ -37,7 +37,7 @@ _LAPSED = "lapsed-"
 """With this begins the cursor of unknown records that are not written as such."""
 
 
-class Walk(NamedTuple):
+class IndexWalk(NamedTuple):
     """The records along one index: conditions that the index serves, its order, and the parameters of both.
 
     besides: the condition of the states that are wanted, unless the index serves it.
@@ -91,7 +91,7 @@ def counts(store: SqlStore, wanted: Filter, most: int) -> list[Ask[Count]]:
     return [_count(store, wanted, walk, most) for walk in walks]
 
 
-def _count(store: SqlStore, wanted: Filter, walk: Walk, most: int) -> Ask[Count]:
+def _count(store: SqlStore, wanted: Filter, walk: IndexWalk, most: int) -> Ask[Count]:
     conditions, params = _conditions(store, wanted, walk)
     read = _COUNTED if walk.by_age else _JUDGED if conditions else walk.order
     sql = (
@@ -108,7 +108,7 @@ def _count(store: SqlStore, wanted: Filter, walk: Walk, most: int) -> Ask[Count]
     return Ask(query, parse)
 
 
-def _looked(store: SqlStore, walk: Walk, read: Iterable[str]) -> str:
+def _looked(store: SqlStore, walk: IndexWalk, read: Iterable[str]) -> str:
     """The records that are looked at."""
     names = ", ".join(f"NULL AS {name}" if name in _UNREAD else f"r.{name}" for name in read)
     return (
@@ -117,7 +117,7 @@ def _looked(store: SqlStore, walk: Walk, read: Iterable[str]) -> str:
     )
 
 
-def _walk(store: SqlStore, wanted: Filter, cursor: str | None) -> Walk:
+def _walk(store: SqlStore, wanted: Filter, cursor: str | None) -> IndexWalk:
     try:
         if not _only_unknown(wanted):
             return _by_hash(store, wanted, cursor, any_of(wanted.states, REPORTED) if wanted.states else "")
@@ -133,7 +133,7 @@ def _only_unknown(wanted: Filter) -> bool:
     return wanted.states == {EffectiveState.UNKNOWN}
 
 
-def _by_age(store: SqlStore, wanted: Filter, cursor: str | None) -> Walk:
+def _by_age(store: SqlStore, wanted: Filter, cursor: str | None) -> IndexWalk:
     within, params = [STANDING[EffectiveState.UNKNOWN]], dict[str, Any]()
     updated = store.p("version", "after")
     if cursor is not None:
@@ -144,7 +144,7 @@ def _by_age(store: SqlStore, wanted: Filter, cursor: str | None) -> Walk:
     elif wanted.since is not None:
         params["after"] = wanted.since
         within.append(f"r.updated >= {updated}")
-    return Walk(" AND ".join(within), ("updated", "key_hash"), params, by_age=True, then=_LAPSED)
+    return IndexWalk(" AND ".join(within), ("updated", "key_hash"), params, by_age=True, then=_LAPSED)
 
 
 def _instant(text: str) -> int:
@@ -153,7 +153,7 @@ def _instant(text: str) -> int:
     return int(text)
 
 
-def _by_hash(store: SqlStore, wanted: Filter, cursor: str | None, besides: str) -> Walk:
+def _by_hash(store: SqlStore, wanted: Filter, cursor: str | None, besides: str) -> IndexWalk:
     within, params = list[str](), dict[str, Any]()
     if cursor is not None:
         params["key"] = bytes.fromhex(cursor)
@@ -162,10 +162,10 @@ def _by_hash(store: SqlStore, wanted: Filter, cursor: str | None, besides: str) 
         params["lowest"] = bytes.fromhex(wanted.digits.ljust(64, "0"))
         params["highest"] = bytes.fromhex(wanted.digits.ljust(64, "f"))
         within.append(f"r.key_hash BETWEEN {store.p('key', 'lowest')} AND {store.p('key', 'highest')}")
-    return Walk(" AND ".join(within) or "1 = 1", ("key_hash",), params, by_age=False, besides=besides)
+    return IndexWalk(" AND ".join(within) or "1 = 1", ("key_hash",), params, by_age=False, besides=besides)
 
 
-def _conditions(store: SqlStore, wanted: Filter, walk: Walk) -> tuple[str, dict[str, Any]]:
+def _conditions(store: SqlStore, wanted: Filter, walk: IndexWalk) -> tuple[str, dict[str, Any]]:
     """What the index does not serve; and the parameters."""
     params: dict[str, Any] = {
         name: value for name in ("boundary", "operation", "scope") if (value := getattr(wanted, name)) is not None
@@ -188,12 +188,12 @@ def _conditions(store: SqlStore, wanted: Filter, walk: Walk) -> tuple[str, dict[
     return " AND ".join(found), params
 
 
-def _page(answer: Rows, walk: Walk, limit: int) -> Page:
+def _page(answer: Rows, walk: IndexWalk, limit: int) -> Page:
     found = reading.records(answer)
     return Page(found, _cursor(walk, found[-1].key, found[-1].updated) if len(found) == limit else walk.then)
 
 
-def _bounded_page(answer: Rows, walk: Walk, limit: int) -> Page:
+def _bounded_page(answer: Rows, walk: IndexWalk, limit: int) -> Page:
     """The page of a filter; the last row is the last record that was looked at, and how many they were."""
     state = COLUMNS.index("state")
     found = _page(Rows([row for row in answer.rows if row[state] is not None], answer.affected), walk, limit)
@@ -205,5 +205,5 @@ def _bounded_page(answer: Rows, walk: Walk, limit: int) -> Page:
     return found
 
 
-def _cursor(walk: Walk, key: bytes, updated: int) -> str:
+def _cursor(walk: IndexWalk, key: bytes, updated: int) -> str:
     return walk.begins + (f"{updated}-{key.hex()}" if walk.by_age else key.hex())

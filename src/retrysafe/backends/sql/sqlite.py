@@ -8,7 +8,7 @@ from retrysafe.backends.sql import reading
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.transactions import BATCH, in_its_transaction, mark_of, marked
 from retrysafe.backends.urls import file_of
-from retrysafe.protocol.records import Allowance, ClaimRequest, Ownership, Record, Refusal, StoredResult
+from retrysafe.protocol.records import Allowance, ClaimRequest, Ownership, QuotaRefusal, Record, StoredResult
 from retrysafe.protocol.requests import Ask, Query, Rows
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition, first_claim
@@ -69,7 +69,7 @@ class SqliteStore(SqlStore):
         at = " AND ".join(f"o.{name} = {value}" for name, value in places.items())
         return f"{table} AS o INDEXED BY {index} WHERE {at} AND o.id >= {start}", "o.id"
 
-    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
+    def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         """Insert a first record, of which only the time comes back, or return the record that is there."""
         if request.quota is not None:
             return super().claim(request)

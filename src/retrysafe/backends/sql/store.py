@@ -26,8 +26,8 @@ from retrysafe.protocol.records import (
     Finding,
     Ownership,
     Page,
+    QuotaRefusal,
     Record,
-    Refusal,
     StoredResult,
     Tally,
 )
@@ -76,11 +76,11 @@ class SqlStore(SqlStatements, SqlTransactions):
 
     # ------------------------------------------------------------ asks
 
-    def admit(self, request: ClaimRequest) -> list[Ask[Refusal | None]]:
+    def admit(self, request: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
         """Nothing: `claim` judges."""
         return []
 
-    def claim(self, request: ClaimRequest) -> Ask[Record | Refusal | None]:
+    def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         """Insert a first record if its quota has room, or return the record that is there."""
         allowance = request.quota
         if allowance is None:

@@ -83,7 +83,7 @@ def origin_of(url: str) -> str:
         raise ConfigurationError(f"{url!r} has no usable host and port.") from error
     scheme, host = parts.scheme.lower(), _ascii((parts.hostname or "").lower())
     if scheme not in _PORTS or not _IS_HOST(host):
-        raise ConfigurationError(f'{url!r} is no origin: write "https://api.example.com".')
+        raise ConfigurationError(f'{url!r} is not an origin: write "https://api.example.com".')
     shown = f"[{host}]" if ":" in host else host
     return f"{scheme}://{shown}:{port or _PORTS[scheme]}"
 

@@ -287,10 +287,12 @@ class Journal:
     def _create(self, connection: sqlite3.Connection) -> None:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version not in (0, _VERSION):
-            raise ConfigurationError(f"{self.path} is no journal of this version of retrysafe: give another file.")
+            raise ConfigurationError(f"{self.path} is not a journal of this version of retrysafe: give another file.")
         if version == 0:
             if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-                raise ConfigurationError(f"{self.path} is a database of something else: give the journal its own.")
+                raise ConfigurationError(
+                    f"{self.path} is a database of another application: give the journal its own file."
+                )
             connection.execute(_SCHEMA)
             connection.execute(f"PRAGMA user_version = {_VERSION}")
 
@@ -317,7 +319,7 @@ def _protect(path: Path) -> None:
             found = file.lstat()
             if not stat.S_ISREG(found.st_mode) or not _is_ours(found):
                 raise ConfigurationError(
-                    f"{file} is no file of this user's: who owns it could read keys and bodies. Give another path."
+                    f"{file} belongs to another user, who could read keys and bodies. Give another path."
                 )
             if found.st_mode & 0o077:
                 file.chmod(0o600)

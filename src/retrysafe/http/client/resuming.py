@@ -58,6 +58,6 @@ def check_passed(journal: Journal, entry: Entry) -> None:
     """Raise `ConfigurationError` if the client that has sent a request did so past its journal."""
     if journal.let_go(entry.id):
         raise ConfigurationError(
-            "The client has no retrysafe transport with this journal, so nobody noted what became of "
+            "The client has no retrysafe transport with this journal, so nothing recorded the outcome of "
             f"{entry}. Give it one, and resume again: the key is the same."
         )

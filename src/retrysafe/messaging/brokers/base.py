@@ -1,4 +1,4 @@
-"""Brokers: who takes messages, and who hands them out."""
+"""The interfaces of brokers: publishers and consumers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from retrysafe.protocol.messages import Delivery, Envelope, PublishResult
 
 
 class Publisher(Protocol):
-    """Hands messages to a broker, or to whatever takes them."""
+    """Publishes messages to a broker, or to another destination."""
 
     def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Publish messages of different lanes, and say of each, in this order, how it was taken.
+        """Publish messages of different lanes; return the result of each, in the same order.
 
-        Returns when each was taken as safely as it was asked to. An exception means that each outcome is unknown.
+        Returns when every message was accepted with the durability that was configured, or refused. An exception means
+        that the outcome of every message is unknown.
         """
         ...
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         ...
 
 
@@ -27,48 +28,48 @@ class AsyncPublisher(Protocol):
     """`Publisher` for async code."""
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Publish messages of different lanes, and say of each, in this order, how it was taken."""
+        """Publish messages of different lanes; return the result of each, in the same order."""
         ...
 
     async def aclose(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         ...
 
 
 class Routed(Protocol):
-    """What a publisher may have beside `publish`: where each message goes. Without it, that is the message's topic.
+    """An optional interface of publishers: the destination of each message. Without it, the topic is the destination.
 
-    A relay leaves a destination alone that takes nothing, and goes on with the others; an async publisher that is
-    routed is called for each destination apart, and none of them waits for another.
+    A relay stops publishing to a destination that accepts nothing, and continues with the others. It calls an async
+    publisher with this interface once for each destination, so that no destination waits for another.
     """
 
     by_topic: bool
-    """Whether all messages of one topic have one destination: the relay then reads no other of them meanwhile."""
+    """Whether all messages of a topic go to one destination; if so, the relay skips the topic while that fails."""
 
     def destination(self, envelope: Envelope, /) -> str:
-        """The queue, stream or endpoint that takes a message, by a name without secrets: events tell it."""
+        """The name of the queue, stream or endpoint of a message, without secrets, because it appears in events."""
         ...
 
 
 class Consumer(Protocol):
-    """Takes messages from a broker, and tells it what became of them. On an event loop.
+    """Receives messages from a broker, and acknowledges them or gives them back. It runs on an event loop.
 
-    What was received and not settled when the consumer goes, by a crash or by `aclose`, the broker hands out again.
+    When the consumer ends, by a crash or by `aclose`, the broker delivers its unsettled messages again.
     """
 
     @property
     def redelivery_window(self) -> float | None:
-        """For how many seconds after it was published a message may be handed out again; None: unknown.
+        """For how many seconds after its publication a message may be handed out again; None: unknown.
 
-        A consumer may read it from its broker, and know it when it has first received.
+        A consumer may read it from its broker; then it may be unknown until `receive` has returned once.
         """
         ...
 
     async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
-        """Up to so many messages, in the order of their partitions; waits so many seconds for the first one.
+        """Return up to ``limit`` messages, in the order of their partitions; wait up to ``wait`` seconds for the first.
 
-        Raises what the client library raises when the broker cannot be reached; the next call connects again. Raises
-        `ConfigurationError` for what no further call can mend, and a subscription ends with it.
+        Raises the errors of the client library when the broker cannot be reached; the next call connects again. Raises
+        `ConfigurationError` for errors that further calls would meet again; it ends a subscription.
         """
         ...
 
@@ -77,7 +78,7 @@ class Consumer(Protocol):
         ...
 
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
-        """Let the broker hand it out again after about so many seconds, to this or another consumer."""
+        """Let the broker deliver the message again after about ``delay`` seconds, to this or another consumer."""
         ...
 
     async def aclose(self) -> None:
@@ -89,7 +90,7 @@ class Broker(Protocol):
     """A broker behind a URL, where every group of consumers gets every message of its topics once."""
 
     async def declare(self, topics: Iterable[str], groups: Iterable[str]) -> None:
-        """Make what the messages of topics wait in, for each group, before the first is published."""
+        """Create the queues or streams of the topics for each group, before the first message is published."""
         ...
 
     def publisher(self) -> AsyncPublisher:

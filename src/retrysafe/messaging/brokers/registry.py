@@ -20,20 +20,20 @@ BROKERS = ("kafka", "nats", "rabbitmq", "redis_streams", "sqlite", "sqs")
 
 
 def specs() -> Iterator[BrokerSpec]:
-    """What each broker says of itself."""
+    """The specs of all brokers that have URLs."""
     for name in BROKERS:
         spec: BrokerSpec = importlib.import_module(f"retrysafe.messaging.brokers.{name}").BROKER
         yield spec
 
 
 def spec_of(url: str) -> BrokerSpec:
-    """The spec of a URL's broker. Raises `ConfigurationError` for a scheme that none has."""
+    """The spec of the broker that has the scheme of a URL. Raises `ConfigurationError` for an unknown scheme."""
     scheme = urlsplit(url).scheme
     for spec in specs():
         if scheme in spec.schemes:
             return spec
     known = ", ".join(f"{name}://" for spec in specs() for name in spec.schemes)
-    raise ConfigurationError(f"{scheme or url!r} is no URL of a broker; known are {known}.")
+    raise ConfigurationError(f"{scheme or url!r} is not a URL of a broker; known are {known}.")
 
 
 def broker_at(url: str, *, name: str, partitions: int | None = None, lease: Duration = "15s") -> Broker:

@@ -1,4 +1,4 @@
-"""What a broker's folder says of itself, so that nothing outside of it has to name it."""
+"""The spec of a broker, written in its folder, so that no code outside of the folder names it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from retrysafe.errors import ConfigurationError
+from retrysafe.backends.spec import library
 
 
 class Option(NamedTuple):
@@ -65,14 +65,7 @@ class BrokerSpec(NamedTuple):
     def load(self, reference: str) -> Any:
         """Import what a reference names. Raises `ConfigurationError` when its library is missing."""
         module, _, attribute = reference.partition(":")
-        try:
-            return getattr(importlib.import_module(f"{self.package}.{module}"), attribute)
-        except ImportError as error:
-            if not self.extra:
-                raise
-            raise ConfigurationError(
-                f"{self.title} needs a library that is missing ({error}). Run:  pip install 'retrysafe[{self.extra}]'"
-            ) from error
+        return getattr(library(f"{self.package}.{module}", self.extra, self.title), attribute)
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:

@@ -23,16 +23,16 @@ from retrysafe.webhooks.delivering import Delivery, Endpoint, Message
 from retrysafe.webhooks.sender import AsyncSender, Sender
 
 Endpoints = Mapping[str, Endpoint] | Callable[[Envelope], Endpoint | None]
-"""The endpoint of each topic, or a function that finds that of a message."""
+"""The endpoint of each topic, or a function that returns the endpoint of a message."""
 _TRACE = ("traceparent", "tracestate")
 _KEPT = 10_000
 _UNDER_WAY = "the endpoint has not answered yet"
 _ENDPOINT_STATUSES = frozenset({401, 402, 403, 404, 405, 407, 408, 421, 423, 424, 425, 426, 429})
-"""Those of 4xx that say something about the endpoint, its address or its load, not about the message."""
+"""Statuses 4xx that concern the endpoint, its address or its load, not the message."""
 
 
 class _Attempt(Protocol):
-    """An attempt that may be under way: a task or a future."""
+    """An attempt that may be in progress: a task or a future."""
 
     def done(self) -> bool: ...
 
@@ -45,7 +45,7 @@ A = TypeVar("A", bound=_Attempt)
 
 
 class _Desk(Generic[A]):
-    """Which attempts are under way, and what is said of messages. No I/O."""
+    """Tracks the attempts in progress, and turns their outcomes into results. No I/O."""
 
     def __init__(self, endpoints: Endpoints, patience: Duration, concurrency: int) -> None:
         if concurrency < 1:
@@ -57,7 +57,7 @@ class _Desk(Generic[A]):
         self.under_way: dict[tuple[str, str], A] = {}
         self._busy: Counter[str] = Counter()
         self._hanging: set[str] = set()
-        """Endpoints of which no attempt has ended since they were waited for in vain."""
+        """Endpoints that did not answer in time, and of which no attempt has ended since."""
         self._counting = threading.Lock()
 
     def destination(self, envelope: Envelope) -> str:
@@ -66,7 +66,7 @@ class _Desk(Generic[A]):
         return envelope.topic if endpoint is None else _place(endpoint)
 
     def begin(self, envelopes: Sequence[Envelope], start: Callable[[Message, Endpoint], A]) -> _Begun[A]:
-        """Start the attempts that may be; what is known of the others at once, and what is to be waited for."""
+        """Start attempts where allowed; return the results that are known at once, and the attempts to wait for."""
         begun: _Begun[A] = _Begun([], {})
         for envelope in envelopes:
             begun.known.append(self._begin(envelope, start, begun))
@@ -90,7 +90,7 @@ class _Desk(Generic[A]):
         where = _place(endpoint)
         if self._busy[where] >= self._most:
             return self._postponed(where)
-        if len(self.under_way) >= _KEPT:  # what was answered, and never asked for again: others have relayed it
+        if len(self.under_way) >= _KEPT:  # answers that were never asked for: other relays published the messages
             self.under_way = {key: one for key, one in self.under_way.items() if not one.done()}
         with self._counting:
             self._busy[where] += 1
@@ -108,7 +108,7 @@ class _Desk(Generic[A]):
                 del self._busy[where]
 
     def said(self, envelopes: Sequence[Envelope], begun: _Begun[A]) -> list[PublishResult]:
-        """What became of messages, as far as it is known, after their attempts have been waited for."""
+        """The results of messages, as far as they are known, after the wait for their attempts."""
         for where, attempts in begun.waited.items():
             if not any(attempt.done() for attempt in attempts):
                 with self._counting:
@@ -121,11 +121,11 @@ class _Desk(Generic[A]):
             return self._postponed(self.destination(envelope))
         try:
             return _received(self.under_way.pop(name).result())
-        except Exception as error:  # noqa: BLE001 - of the user's client, say: it is this message's alone
+        except Exception as error:  # noqa: BLE001 - such as of the user's client: it concerns this message only
             return PublishResult(PublishStatus.UNKNOWN, f"{type(error).__name__}: {error}")
 
     def _postponed(self, where: str) -> PublishResult:
-        """A message that waits for an endpoint: one that is busy, or one that does not answer at all."""
+        """The result of a message whose endpoint is busy, or does not answer at all."""
         status = PublishStatus.STALLED if where in self._hanging else PublishStatus.POSTPONED
         return PublishResult(status, _UNDER_WAY, self.patience)
 
@@ -136,14 +136,14 @@ class _Desk(Generic[A]):
 
 
 class _Begun(NamedTuple, Generic[A]):
-    """What is known of the messages of a call before anything is waited for, and the attempts at each endpoint."""
+    """The results of a call that are known before the wait, and the attempts at each endpoint."""
 
     known: list[PublishResult | None]
     waited: dict[str, list[A]]
 
     @property
     def attempts(self) -> list[A]:
-        """What is to be waited for."""
+        """The attempts to wait for."""
         return [attempt for attempts in self.waited.values() for attempt in attempts]
 
 
@@ -152,7 +152,7 @@ def _place(endpoint: Endpoint) -> str:
 
 
 def _fields(envelope: Envelope) -> dict[str, str]:
-    """The header fields of a CloudEvent; what ASCII cannot say is percent-encoded (section 3.1.3.2)."""
+    """The header fields of a CloudEvent; characters outside ASCII are percent-encoded (section 3.1.3.2)."""
     told = attributes(envelope)
     fields = {f"ce-{name}": header_value(value) for name, value in told.items() if name != "datacontenttype"}
     fields["content-type"] = envelope.media_type
@@ -160,7 +160,7 @@ def _fields(envelope: Envelope) -> dict[str, str]:
 
 
 def _received(delivery: Delivery) -> PublishResult:
-    """How an endpoint took a message, by its answer."""
+    """The result of a message, from the endpoint's answer."""
     said = delivery.reason or f"status {delivery.status}"
     pause = delivery.retry_after or 0.0
     match delivery.outcome:
@@ -178,7 +178,7 @@ def _refused(delivery: Delivery) -> PublishStatus:
     """The cause of a failure: the message, the endpoint, or unknown."""
     status = delivery.status
     if status is None:
-        if delivery.reason == "PoolTimeout":  # of our client: other endpoints have its connections
+        if delivery.reason == "PoolTimeout":  # of our client: other endpoints use its connections
             return PublishStatus.POSTPONED
         return PublishStatus.RETRYABLE if delivery.reason == "LocalProtocolError" else PublishStatus.STALLED
     if status == 500:
@@ -189,23 +189,25 @@ def _refused(delivery: Delivery) -> PublishStatus:
 
 
 class WebhookPublisher:
-    """Delivers each message to the endpoint of its topic, one attempt at a time, and judges by the answer.
+    """Delivers each message to the endpoint of its topic, one attempt at a time; the answer decides the result.
 
-    2xx: it has it. 410: it will never take it. 400, 413, 422 and other refusals of the message (4xx) spend an attempt.
-    A failure of the endpoint spends none: it cannot be reached, or answers 3xx, 401, 403, 404, 408, 429, 502, 503 or
-    504. The publisher sends it nothing for a while, at least for its Retry-After, and then one message as a probe.
-    Without an answer, and after 500, the cause is not known: an attempt is spent if the endpoint accepts other
-    messages. The endpoint recognises the message by its ``webhook-id``, the same on every attempt.
+    2xx: the endpoint has the message. 410: it will never accept the message. 400, 413, 422 and other refusals of the
+    message (4xx) spend an attempt. A failure of the endpoint spends none: it cannot be reached, or answers 3xx, 401,
+    403, 404, 408, 429, 502, 503 or 504. The publisher then sends it nothing for a while, at least for its Retry-After,
+    and then one message as a probe. Without an answer, and after 500, the cause is unknown: an attempt is spent if the
+    endpoint accepts other messages. The endpoint recognises the message by its ``webhook-id``, which is the same on
+    every attempt.
 
     An endpoint that is slow or hangs delays its own messages only: after ``patience`` the publisher continues
     without the answer, and finds it at the next call for this message. Two URLs are two endpoints, on one host too.
 
     Arguments:
-        sender: signs and sends; its ``attempts`` must be 1, since the relay tries again.
-        endpoints: the `Endpoint` of each topic, or a function that is given an envelope and returns one, or None. A
-            topic without an endpoint waits for one; a message for which the function returns None is given up.
-        patience: how long an answer is waited for before other messages go on.
-        concurrency: how many requests one endpoint gets at the same time, at most.
+        sender: the sender that signs and sends; its ``attempts`` must be 1, since the relay tries again.
+        endpoints: the `Endpoint` of each topic, or a function that takes an envelope and returns an endpoint or None.
+            The messages of a topic without an endpoint wait for one; a message for which the function returns None
+            becomes a dead letter.
+        patience: how long the publisher waits for an answer before it continues with other messages.
+        concurrency: how many requests one endpoint receives at the same time, at most.
     """
 
     def __init__(
@@ -218,11 +220,11 @@ class WebhookPublisher:
         self.by_topic = self._desk.by_topic
 
     def destination(self, envelope: Envelope, /) -> str:
-        """The endpoint of a message, without what of its URL may be secret."""
+        """The endpoint of a message, without the secret parts of its URL."""
         return self._desk.destination(envelope)
 
     def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Send them at the same time."""
+        """Send the messages concurrently."""
         begun = self._desk.begin(envelopes, self._start)
         wait(begun.attempts, self._desk.patience)
         return self._desk.said(envelopes, begun)
@@ -231,7 +233,7 @@ class WebhookPublisher:
         return self._threads.submit(self._sender.send, message, endpoint)
 
     def close(self) -> None:
-        """Wait for the attempts that are under way; the client is yours to close."""
+        """Wait for the attempts in progress. The client stays open: close it yourself."""
         self._threads.shutdown()
 
 
@@ -247,11 +249,11 @@ class AsyncWebhookPublisher:
         self.by_topic = self._desk.by_topic
 
     def destination(self, envelope: Envelope, /) -> str:
-        """The endpoint of a message, without what of its URL may be secret."""
+        """The endpoint of a message, without the secret parts of its URL."""
         return self._desk.destination(envelope)
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Send them at the same time."""
+        """Send the messages concurrently."""
         begun = self._desk.begin(envelopes, self._start)
         if begun.attempts:
             await asyncio.wait(begun.attempts, timeout=self._desk.patience)
@@ -262,7 +264,7 @@ class AsyncWebhookPublisher:
         return asyncio.create_task(sending, name=f"webhook {message.id}")
 
     async def aclose(self) -> None:
-        """Wait for the attempts that are under way; the client is yours to close."""
+        """Wait for the attempts in progress. The client stays open: close it yourself."""
         tasks = [task for task in self._desk.under_way.values() if not task.done()]
         if tasks:
             await asyncio.wait(tasks)

@@ -81,7 +81,7 @@ _ENDED_WITHIN = (ConfigurationError, LeaseLost)
 """What leaving the claim raises when its handler has aborted or ended the transaction, and has said nothing of it."""
 
 
-class Settings(NamedTuple):
+class HandlerSettings(NamedTuple):
     """The settings that all messages of a handler share."""
 
     entry: EntryPoint
@@ -103,7 +103,7 @@ class Identity(NamedTuple):
     fingerprint: bytes
 
 
-def identify(setting: Settings, envelope: Envelope) -> Identity:
+def identify(setting: HandlerSettings, envelope: Envelope) -> Identity:
     """The identity of a message: its source and id, and a digest of what must not differ under them."""
     key = key_of(envelope.source, envelope.id) if envelope.id else None
     return Identity(key, _digest(envelope) if setting.digest else UNCHECKED)
@@ -119,7 +119,7 @@ def key_of(source: str, message_id: str) -> str:
     return keys.key_of(f"{len(source)}:{source}{message_id}")
 
 
-def arrival_of(setting: Settings, envelope: Envelope, identity: Identity) -> Arrival:
+def arrival_of(setting: HandlerSettings, envelope: Envelope, identity: Identity) -> Arrival:
     """The message as the inbox knows it; one without an id by its content."""
     key = identity.key or keys.hash_of(b"\0".join((envelope.topic.encode(), envelope.payload)))
     record_key = setting.entry.lookup(key, operation=setting.consumer)
@@ -129,7 +129,7 @@ def arrival_of(setting: Settings, envelope: Envelope, identity: Identity) -> Arr
 class Attempt:
     """One delivery of one message. ``alone``: whether nothing else is handled meanwhile, as far as its owner minds."""
 
-    def __init__(self, setting: Settings, envelope: Envelope, *, late: bool = False, alone: bool = True) -> None:
+    def __init__(self, setting: HandlerSettings, envelope: Envelope, *, late: bool = False, alone: bool = True) -> None:
         envelope = _legible(envelope)
         self.identity = identify(setting, envelope)
         self.arrival = arrival_of(setting, envelope, self.identity)

@@ -29,10 +29,10 @@ class Broken(NamedTuple):
 
 
 Answer = list[HandleResult] | Broken
-Plan = Generator[Part, Answer, list[HandleResult]]
+BatchPlan = Generator[Part, Answer, list[HandleResult]]
 
 
-def plan(lanes: Sequence[int], suspects: Collection[int] = ()) -> Plan:
+def plan(lanes: Sequence[int], suspects: Collection[int] = ()) -> BatchPlan:
     """Handle messages, of which these are the lanes, in their order; ``suspects`` are handled by themselves.
 
     What follows, in its lane, a message that has to come again is not tried.

@@ -12,8 +12,8 @@ from retrysafe.claims.batch import Claims
 from retrysafe.claims.decorator import refuse_unfinished
 from retrysafe.entrypoint import CODEC, in_thread
 from retrysafe.errors import OutcomeUnknown, RetrysafeError, RetryTransaction
-from retrysafe.messaging.inbox.attempts import HANDLED, Attempt, Settings, handler_of
-from retrysafe.messaging.inbox.batch_plan import Broken, Part, Plan, plan
+from retrysafe.messaging.inbox.attempts import HANDLED, Attempt, HandlerSettings, handler_of
+from retrysafe.messaging.inbox.batch_plan import BatchPlan, Broken, Part, plan
 from retrysafe.messaging.inbox.dead_letters import Letters
 from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.inbox.message import InboxMessage
@@ -46,7 +46,7 @@ class _Batch(NamedTuple):
 class BatchHandler(Handler[P, R]):
     """A handler whose messages are handled in one transaction, up to ``portion`` and ``portion_bytes``."""
 
-    def __init__(self, setting: Settings, letters: Letters, most: int, most_bytes: int) -> None:
+    def __init__(self, setting: HandlerSettings, letters: Letters, most: int, most_bytes: int) -> None:
         super().__init__(setting, letters)
         self.portion = most
         self.portion_bytes = most_bytes
@@ -83,7 +83,7 @@ class BatchHandler(Handler[P, R]):
 
     # ------------------------------------------------------------ one by one
 
-    def _plan(self, deliveries: Sequence[Delivery]) -> Plan:
+    def _plan(self, deliveries: Sequence[Delivery]) -> BatchPlan:
         """What was handed out before may have killed a consumer: it is handled by itself."""
         lanes = [lane(one.envelope.topic, one.envelope.key, one.envelope.id) for one in deliveries]
         alone = not self.setting.entry.opens_many
@@ -177,7 +177,7 @@ class _Progress:
         self._batch = batch
         self._decisions: dict[bytes, Decision] = {}
 
-    def groups(self, setting: Settings, claims: Claims) -> Any:
+    def groups(self, setting: HandlerSettings, claims: Claims) -> Any:
         """What the function is called with, one after the other: each fresh message, or all of them."""
         self._decisions = claims.decisions
         for place, attempt in zip(*self._batch, strict=True):

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.driver import arun, run
 from retrysafe.backends.sql.inbox import SqlInbox
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.boundary import Boundary
@@ -21,7 +20,7 @@ from retrysafe.claims.claim import Claim
 from retrysafe.entrypoint import in_thread
 from retrysafe.errors import ConfigurationError, InProgress, LeaseLost, RetrysafeError
 from retrysafe.messaging.inbox import procedures
-from retrysafe.messaging.inbox.attempts import Attempt, Settings
+from retrysafe.messaging.inbox.attempts import Attempt, HandlerSettings
 from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.protocol.messages import DeadLetter, InboxLetter, Turn
 from retrysafe.protocol.ordering import lane
@@ -32,28 +31,14 @@ from retrysafe.protocol.requests import Ask, Steps, ask
 R = TypeVar("R")
 
 
-class Asking:
-    """Asks a database in either colour."""
-
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-
-    def run(self, steps: Steps[R]) -> R:
-        """Drive a program on a connection of ours."""
-        client: Any = self.backend.client()
-        self.backend.check(client)
-        return run(steps, client)
-
-    async def arun(self, steps: Steps[R]) -> R:
-        """`run` for async code; in a thread, where the database serves sync code only."""
-        if not self.backend.serves_async:
-            return await in_thread(lambda: self.run(steps))
-        client = self.backend.aclient()
-        await self.backend.acheck(client)
-        return await arun(steps, client)
+async def _arun(backend: Backend, steps: Steps[R]) -> R:
+    """Drive a program in async code; in a thread, where the database serves sync code only."""
+    if backend.serves_async:
+        return await backend.arun(steps)
+    return await in_thread(lambda: backend.run(steps))
 
 
-class Letters(Asking):
+class Letters:
     """The inbox's own tables, in a database."""
 
     def __init__(self, backend: Backend) -> None:
@@ -62,9 +47,17 @@ class Letters(Asking):
                 f"A {backend.kind} store has no place for attempts and dead letters: give dead_letter_store=, a "
                 "database (SQLite, PostgreSQL, MySQL or MariaDB) for them."
             )
-        super().__init__(backend)
         backend.provide("inbox")
+        self.backend = backend
         self.inbox = SqlInbox(backend.store)
+
+    def run(self, steps: Steps[R]) -> R:
+        """Drive a program on the inbox's own tables."""
+        return self.backend.run(steps)
+
+    async def arun(self, steps: Steps[R]) -> R:
+        """`run` for async code, also where the database serves sync code only."""
+        return await _arun(self.backend, steps)
 
 
 _NAME = "retrysafe.redrive"
@@ -75,7 +68,7 @@ _PAGE = 100
 class _Round:
     """One go over the marked letters of a consumer: how far it has come, and what became of those it has handled."""
 
-    def __init__(self, setting: Settings, letters: Letters, limit: int) -> None:
+    def __init__(self, setting: HandlerSettings, letters: Letters, limit: int) -> None:
         self.handled: list[HandleResult] = []
         self._setting, self._letters, self._limit = setting, letters, limit
         self._after: Turn | None = None
@@ -114,7 +107,7 @@ class _Round:
         return lane(envelope.topic, envelope.key, envelope.id)
 
 
-def redrive(setting: Settings, letters: Letters, limit: int) -> list[HandleResult]:
+def redrive(setting: HandlerSettings, letters: Letters, limit: int) -> list[HandleResult]:
     """Handle marked dead letters, up to so many, and return what became of them; none, while another one is at it."""
     going = _Round(setting, letters, limit)
     if not letters.run(ask(going.page(1))):
@@ -127,7 +120,7 @@ def redrive(setting: Settings, letters: Letters, limit: int) -> list[HandleResul
     return going.handled
 
 
-async def aredrive(setting: Settings, letters: Letters, limit: int) -> list[HandleResult]:
+async def aredrive(setting: HandlerSettings, letters: Letters, limit: int) -> list[HandleResult]:
     """`redrive` for a coroutine function."""
     going = _Round(setting, letters, limit)
     if not await letters.arun(ask(going.page(1))):
@@ -142,7 +135,7 @@ async def aredrive(setting: Settings, letters: Letters, limit: int) -> list[Hand
 
 
 @contextmanager
-def _alone(setting: Settings, letters: Letters) -> Iterator[Claim]:
+def _alone(setting: HandlerSettings, letters: Letters) -> Iterator[Claim]:
     """The lease on a consumer's letters, which is given back however this ends; raises `InProgress` without it."""
     leases = _leases(letters)
     try:
@@ -154,7 +147,7 @@ def _alone(setting: Settings, letters: Letters) -> Iterator[Claim]:
 
 
 @asynccontextmanager
-async def _aalone(setting: Settings, letters: Letters) -> AsyncIterator[Claim]:
+async def _aalone(setting: HandlerSettings, letters: Letters) -> AsyncIterator[Claim]:
     """`_alone` for async code, whichever colour the store of the letters has."""
     leases = _leases(letters)
     claim = leases.claim(setting.consumer, scope=setting.entry.name)
@@ -176,7 +169,7 @@ def _leases(letters: Letters) -> Boundary:
     return Boundary(_NAME, store=letters.backend, lease=_LEASE, observers=())
 
 
-def _redriven(setting: Settings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
+def _redriven(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
     """None: another consumer was first."""
     if not letters.run(ask(letters.inbox.take(letter.arrival.identity))):
         return None
@@ -188,9 +181,9 @@ def _redriven(setting: Settings, letters: Letters, letter: InboxLetter) -> Handl
         raise
 
 
-def _handled(setting: Settings, letters: Letters, letter: InboxLetter) -> HandleResult:
+def _handled(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult:
     backend, attempt = setting.entry.backend, _attempt(setting, letter)
-    Asking(backend).run(procedures.reopen(backend.store, letter.arrival.record_key))
+    backend.run(procedures.reopen(backend.store, letter.arrival.record_key))
     try:
         end = attempt.after(setting.entry.run(attempt.claim, attempt.work))
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
@@ -199,7 +192,7 @@ def _handled(setting: Settings, letters: Letters, letter: InboxLetter) -> Handle
     return _reported(setting, letter, end, handled)
 
 
-async def _aredriven(setting: Settings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
+async def _aredriven(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
     if not await letters.arun(ask(letters.inbox.take(letter.arrival.identity))):
         return None
     try:
@@ -210,9 +203,9 @@ async def _aredriven(setting: Settings, letters: Letters, letter: InboxLetter) -
         raise
 
 
-async def _ahandled(setting: Settings, letters: Letters, letter: InboxLetter) -> HandleResult:
+async def _ahandled(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult:
     backend, attempt = setting.entry.backend, _attempt(setting, letter)
-    await Asking(backend).arun(procedures.reopen(backend.store, letter.arrival.record_key))
+    await _arun(backend, procedures.reopen(backend.store, letter.arrival.record_key))
     try:
         end = attempt.after(await setting.entry.arun(attempt.claim, attempt.awork))
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
@@ -221,7 +214,7 @@ async def _ahandled(setting: Settings, letters: Letters, letter: InboxLetter) ->
     return _reported(setting, letter, end, handled)
 
 
-def _attempt(setting: Settings, letter: InboxLetter) -> Attempt:
+def _attempt(setting: HandlerSettings, letter: InboxLetter) -> Attempt:
     return Attempt(setting, letter.arrival.envelope, late=is_late(letter.letter, setting.entry.window))
 
 
@@ -230,7 +223,9 @@ def is_late(letter: DeadLetter, window: float) -> bool:
     return (letter.now - letter.dead_at) / 1e6 > window
 
 
-def _reported(setting: Settings, letter: InboxLetter, end: HandlerOutcome, handled: HandleResult) -> HandleResult:
+def _reported(
+    setting: HandlerSettings, letter: InboxLetter, end: HandlerOutcome, handled: HandleResult
+) -> HandleResult:
     arrival = letter.arrival
     became, topic = handled.became.value, arrival.envelope.topic
     setting.entry.emit(

@@ -11,7 +11,7 @@ from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.entrypoint import in_thread
 from retrysafe.errors import RetrysafeError
 from retrysafe.messaging.inbox import procedures
-from retrysafe.messaging.inbox.attempts import Attempt, Settings
+from retrysafe.messaging.inbox.attempts import Attempt, HandlerSettings
 from retrysafe.messaging.inbox.dead_letters import Letters, aredrive, redrive
 from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.protocol.messages import Delivery, Envelope
@@ -33,7 +33,7 @@ class Handler(Generic[P, R]):
         consumer: the consumer's name.
     """
 
-    def __init__(self, setting: Settings, letters: Letters) -> None:
+    def __init__(self, setting: HandlerSettings, letters: Letters) -> None:
         self.consumer = setting.consumer
         self.setting = setting
         self.letters = letters

@@ -44,7 +44,7 @@ from retrysafe.entrypoint import function_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.errors import SequenceGap
 from retrysafe.messaging.inbox import procedures
-from retrysafe.messaging.inbox.attempts import Settings, running_consumer
+from retrysafe.messaging.inbox.attempts import HandlerSettings, running_consumer
 from retrysafe.messaging.inbox.batches import BatchHandler
 from retrysafe.messaging.inbox.dead_letters import Letters
 from retrysafe.messaging.inbox.handler import Handler
@@ -157,7 +157,7 @@ class Inbox:
 
         return decorate
 
-    def _settings(self, consumer: str, function: Callable[..., Any], options: Options) -> Settings:
+    def _settings(self, consumer: str, function: Callable[..., Any], options: Options) -> HandlerSettings:
         unknown = options.keys() - Options.__annotations__.keys()
         if unknown:
             raise ConfigurationError(
@@ -175,7 +175,9 @@ class Inbox:
         wanted = function_of(function, options.get("parse"))
         trials = Trials(max_attempts, max_crashes, max_gaps, backoff, Trials().grace + self._entry.patience)
         unavailable = exception_types(options.get("unavailable", ()), "unavailable")
-        return Settings(self._entry, consumer, wanted, trials, options.get("digest", True), unavailable, Stalls())
+        return HandlerSettings(
+            self._entry, consumer, wanted, trials, options.get("digest", True), unavailable, Stalls()
+        )
 
     # ------------------------------------------------------------ sequences
 
@@ -238,8 +240,8 @@ class Inbox:
         given: Any = sequence
         if isinstance(given, bool) or not isinstance(given, int) or abs(given) > LARGEST_SEQUENCE:
             raise ConfigurationError(
-                f"sequence= is {given!r}, and must be a whole number of at most 63 bits: a message whose writer "
-                "gave it none cannot be put in order."
+                f"sequence= is {given!r}, and must be a whole number of at most 63 bits: a message without a sequence "
+                "cannot be ordered."
             )
         inbox = Letters(self._entry.backend).inbox
         key = self._entry.lookup(key_of(entity), operation=f"{name} sequence")
@@ -253,7 +255,7 @@ class Inbox:
             raise ConfigurationError("consumer= is empty: name the consumer of the messages.")
         if consumer in self._consumers:
             raise ConfigurationError(
-                f"There is a handler {consumer!r} already: a message would be handled by one alone."
+                f"There is a handler {consumer!r} already: only one of them would handle a message."
             )
         self._consumers.add(consumer)
         return consumer

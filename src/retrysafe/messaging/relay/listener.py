@@ -84,8 +84,8 @@ def refuse_pooler(url: str | None) -> None:
     with suppress(psycopg.Error), _connected(url) as connection:
         if not is_direct(connection.execute(question(connection.info.backend_pid)).fetchone()):
             raise ConfigurationError(
-                "listen= leads through a pooler such as PgBouncer, which in transaction pooling gives the session that "
-                "listens to others, and passes on no notification: give the URL of PostgreSQL itself. "
+                "listen= leads through a pooler such as PgBouncer, which in transaction pooling gives the listening "
+                "session to other clients, and passes on no notification: give the URL of PostgreSQL itself. "
                 "Nothing was published."
             )
 

@@ -225,7 +225,7 @@ def _require_alike(name: str, relays: Sequence[RelaySeen]) -> None:
         if there and (-other.running, other.name) < (-own.running, own.name):
             raise ConfigurationError(
                 f"Relay {other.name} holds buckets by hold={other.hold!r}, this one by hold={own.hold!r}: both would "
-                "publish the same messages. This one publishes nothing since it saw that. Give them the same hold=, "
+                "publish the same messages. This one has stopped publishing. Give them the same hold=, "
                 f"or end the other one first; one that died is forgotten after {GONE:.0f} seconds."
             )
 

@@ -1,4 +1,4 @@
-"""What may kill the process is done while nothing else is, lest that be suspected too. On one event loop."""
+"""Runs a message that may crash the process with nothing else in progress, so that a crash can be attributed to it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE = 5.0
-"""Seconds for which the others are waited for, and for which they wait: something that hangs holds up nobody else."""
+"""Longest wait in seconds, of work that runs alone for the other work, and of the other work for it."""
 
 
 class Exclusive:
-    """Works done together, and works done alone."""
+    """Runs work on one event loop, together with other work or alone."""
 
     def __init__(self, patience: float = PATIENCE) -> None:
         self._patience = patience
@@ -24,14 +24,14 @@ class Exclusive:
         self._inside = 0
 
     async def together(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do it beside others, when nothing is being done alone."""
+        """Run the work beside other work, as soon as nothing runs alone."""
         async with self._turn:
             pass
         with self._busy():
             return await work()
 
     async def alone(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do it when everything else has ended, and let nothing else begin meanwhile, as far as patience reaches."""
+        """Run the work when all other work has ended; none begins meanwhile. Each waits up to ``patience`` seconds."""
         async with self._turn:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._patience):

@@ -1,4 +1,4 @@
-"""Received messages in their lanes: each lane serial, in the order of the broker. No I/O."""
+"""Received messages by lanes: those of a lane are handled one by one, in the order of the broker. No I/O."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
 
 
 class Portion(NamedTuple):
-    """What is handled together: deliveries, and the lane of each."""
+    """Deliveries that are handled together, and the lane of each."""
 
     deliveries: list[Delivery]
     lanes: list[int]
 
 
 class Concluded(NamedTuple):
-    """What became of a lane: what of it is settled, and after how many seconds its head has to come again.
+    """The result of a lane: its settled deliveries, and after how many seconds its first message is tried again.
 
-    ``keeps_order``: what follows in the lane must wait for it.
+    ``keeps_order``: the messages that follow in the lane must wait for it.
     """
 
     settled: list[Delivery]
@@ -30,11 +30,11 @@ class Concluded(NamedTuple):
 
 
 _NOTED = (MessageOutcome.FAILED, MessageOutcome.GAP)
-"""What leaves a note of the attempt."""
+"""Outcomes that leave a record of the attempt."""
 
 
 class Lanes:
-    """What is in memory, by lanes. A lane is ready, being handled, or waiting; its owner tracks which."""
+    """The messages in memory, by lanes. A lane is ready, being handled, or waiting; the caller tracks which."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -42,7 +42,7 @@ class Lanes:
         self._lanes: dict[int, deque[Delivery]] = {}
 
     def add(self, delivery: Delivery) -> int | None:
-        """Queue a delivery; its lane, if that is ready by it."""
+        """Queue a delivery; return its lane if it was empty, and is ready now."""
         envelope = delivery.envelope
         of = lane_of(envelope.topic, envelope.key, envelope.id)
         queue = self._lanes.get(of)
@@ -56,8 +56,8 @@ class Lanes:
     def take(self, first: int, more: Iterable[int], most: int, most_bytes: int) -> Portion:
         """Deliveries from the heads of ready lanes, each lane in its order.
 
-        There are up to ``most`` of them, and the one that makes them ``most_bytes`` or more is the last. Of ``more``,
-        no lane is asked for of which nothing could be taken.
+        It returns up to ``most`` deliveries, and stops after the one that reaches ``most_bytes``. It takes a lane from
+        ``more`` only while there is room for at least one delivery.
         """
         portion = Portion([], [])
         room = self._take(first, portion, most, most_bytes)
@@ -67,7 +67,7 @@ class Lanes:
         return portion
 
     def _take(self, lane: int, portion: Portion, most: int, room: int) -> int:
-        """Take from one lane; how many bytes are left."""
+        """Take deliveries from one lane; return how many bytes are left."""
         for delivery in self._lanes[lane]:
             if room <= 0 or len(portion.deliveries) >= most:
                 break
@@ -77,7 +77,7 @@ class Lanes:
         return room
 
     def conclude(self, portion: Portion, handled: Sequence[HandleResult]) -> Iterator[tuple[int, Concluded]]:
-        """Take out what is settled; what became of each lane. A lane stops at the first that has to come again."""
+        """Remove settled deliveries; yield each lane's result. A lane stops at the first message to be tried again."""
         stopped: dict[int, float] = {}
         settled: dict[int, list[Delivery]] = {lane: [] for lane in portion.lanes}
         for delivery, lane, one in zip(portion.deliveries, portion.lanes, handled, strict=True):
@@ -89,7 +89,7 @@ class Lanes:
                 self.count -= 1
             else:
                 stopped[lane] = one.again
-                if one.became in _NOTED:  # whose note is removed by an attempt that looks for one
+                if one.became in _NOTED:  # the next attempt looks for the record and removes it
                     self._lanes[lane][0] = delivery._replace(redelivered=True)
         for lane, done in settled.items():
             head = self._lanes[lane][0] if self._lanes[lane] else None
@@ -97,14 +97,14 @@ class Lanes:
             yield lane, Concluded(done, stopped.get(lane), keyed)
 
     def goes_on(self, lane: int) -> bool:
-        """Whether there is more in the lane; an empty one is forgotten."""
+        """Whether the lane has more messages; an empty lane is removed."""
         if self._lanes.get(lane):
             return True
         self._lanes.pop(lane, None)
         return False
 
     def drop(self, lane: int) -> list[Delivery]:
-        """Everything in a lane, which is forgotten."""
+        """Remove a lane; return its deliveries."""
         dropped = list(self._lanes.pop(lane, ()))
         self.count -= len(dropped)
         return dropped

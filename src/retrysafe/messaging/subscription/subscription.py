@@ -1,4 +1,4 @@
-"""A subscription: messages received, handled lane by lane, and acked when their effect is committed."""
+"""A subscription receives messages, handles them lane by lane, and acks them when their effects are committed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from retrysafe.stop_signal import StopSignal
 
 
 class RetentionCheck:
-    """Compares the window of an inbox with its broker's, once it is known.
+    """Compares the window of an inbox with the redelivery window of its broker, once that is known.
 
-    A consumer knows what it was told at once, and what it reads from its broker when it has first received.
+    A consumer knows the latter at once when it is an argument, and after its first `receive` when it reads it from its
+    broker.
     """
 
     def __init__(self, consumer: Consumer, handler: Handler[..., Any]) -> None:
@@ -36,7 +37,7 @@ class RetentionCheck:
     def check(self) -> None:
         """Raise `ConfigurationError` when the broker may hand out a message again that the inbox has forgotten.
 
-        Where nobody can tell, it emits an event. Further calls do nothing.
+        When the redelivery window is unknown, it emits an event. Further calls do nothing.
         """
         if self._done:
             return
@@ -53,26 +54,27 @@ class RetentionCheck:
 
 
 class Subscription:
-    """Receives messages from a broker, lets a handler handle them, and acks them: on an event loop, or in a thread.
+    """Receives messages from a broker, runs a handler for each, and acks them: on an event loop, or in a thread.
 
-    Messages of one topic and key are handled one after the other, in the order in which the broker hands them out; up
-    to ``lanes`` of different keys at once. One that fails is tried again after a pause; its own lane waits for it, and
-    no other. Messages without a key have no lane: they are given back to the broker instead. One that may have killed
-    a consumer is tried with no other in progress; the others wait a few seconds at most for that.
+    Messages of one topic and key are handled one after the other, in the order in which the broker delivers them; up to
+    ``lanes`` messages with different keys are handled at once. A message that fails is tried again after a pause; only
+    its own lane waits for it. A failed message without a key is given back to the broker instead. A message that may
+    have crashed a consumer is tried with no other in progress; the others wait a few seconds at most for that.
 
     The ack follows the commit. If the consumer dies between the two, the broker delivers the message again, and the
     inbox recognises it. The broker delivers unsettled messages again when the subscription ends.
 
     Arguments:
-        consumer: where messages come from; the subscription hangs up for it when it ends.
-        handler: what `Inbox.handler` or `Inbox.batch_handler` made.
+        consumer: the consumer that receives the messages; the subscription closes it when it ends.
+        handler: a handler of `Inbox.handler` or `Inbox.batch_handler`.
         lanes: how many messages, or batches, are handled at once; by default 16, and 2 for batches. Plain functions run
-            in the threads of the loop's default executor, whose number (CPUs + 4, if none was set) bounds them too.
-        in_flight: how many received messages are in memory at most; a lane that fails for long may fill that.
-        redrive: how often it looks for dead letters that are to be handled again.
+            in the threads of the loop's default executor, whose number (by default CPUs + 4) limits them too.
+        in_flight: how many received messages are in memory at most; a lane that fails for a long time may fill it.
+        redrive: how often the subscription looks for dead letters that were marked to be handled again.
 
-    Raises `ConfigurationError` when the boundary's window is shorter than the broker redelivers: a message could be
-    handled twice. A consumer that reads for how long that is from its broker tells it when it has first received.
+    Raises `ConfigurationError` when the boundary's window is shorter than the redelivery window of the broker: a
+    message could be handled twice. If the consumer reads the redelivery window from its broker, the error is raised
+    after the first `receive`.
     """
 
     def __init__(
@@ -98,10 +100,10 @@ class Subscription:
     # ------------------------------------------------------------ running
 
     async def arun_forever(self) -> None:
-        """Handle messages until `stop` is called; a broker or database that fails is tried again.
+        """Handle messages until `stop` is called; after an error of the broker or the database, try again.
 
-        Raises `ConfigurationError` when the handler cannot be run as its boundary is set up: no message ever could; and
-        when the consumer is set up wrongly, or its broker redelivers for longer than the boundary's window.
+        Raises `ConfigurationError` when the boundary's configuration lets the handler handle no message at all, when
+        the consumer is configured wrongly, and when its broker redelivers for longer than the boundary's window.
         """
         run = Run(self._consumer, self._handler, self._in_flight, self._bell, forever=True)
         try:
@@ -114,9 +116,10 @@ class Subscription:
         asyncio.run(self.arun_forever())
 
     async def arun_once(self, wait: float = 0.0) -> Counter[MessageOutcome]:
-        """Handle messages until none has come for ``wait`` seconds, and count their outcomes.
+        """Handle messages until none has arrived for ``wait`` seconds, and count their outcomes.
 
-        Messages that have to come again go back to the broker. Raises errors of the broker's client and the store.
+        Messages that have to be tried again are given back to the broker. Raises errors of the broker's client and the
+        store.
         """
         run = Run(self._consumer, self._handler, self._in_flight, StopSignal(), forever=False)
         await run.work(self._workers, self._drain(run, wait))
@@ -160,7 +163,7 @@ class Subscription:
             except BaseException as error:
                 if not is_failure(error) or isinstance(error, ConfigurationError):
                     raise
-                run.failed(error)  # whatever the broker's client raises, it is tried again
+                run.failed(error)  # tried again after any error of the broker's client
                 polls, rest = polls.failed(random.random())
                 await self._bell.await_for(rest)
 
@@ -183,6 +186,6 @@ class Subscription:
                 await self._handler.ahandle_marked()
             except ConfigurationError:
                 raise
-            except Exception as error:  # noqa: BLE001 - a database that fails, in whatever way, is asked again
+            except Exception as error:  # noqa: BLE001 - tried again after any error of the database
                 run.failed(error)
             await asyncio.sleep(self._redrive)

@@ -1,4 +1,4 @@
-"""What a subscription has in memory, and the tasks that work it off: lane by lane, acked when it is settled."""
+"""The messages that a subscription has in memory, and the tasks that handle them lane by lane and ack them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
 from retrysafe.stop_signal import StopSignal
 
 LOOK = 0.5
-"""Seconds for which a subscription waits for messages before it looks whether it is to stop."""
+"""Seconds for which a subscription waits for messages before it checks whether it was stopped."""
 
 
 class Run:
-    """One run of a subscription: what is in memory, and the tasks that work it off."""
+    """One run of a subscription: its messages in memory, and its tasks."""
 
     def __init__(
         self, consumer: Consumer, handler: Handler[..., Any], in_flight: int, bell: StopSignal, *, forever: bool
@@ -42,7 +42,7 @@ class Run:
         self._finishing = self._handled_all = False
 
     async def work(self, workers: int, receiving: Any, redriving: Any = None) -> None:
-        """Receive and handle until the receiving has ended; then let what is being handled end, and ack it."""
+        """Receive and handle until receiving has ended; then finish the messages in progress, and ack them."""
         handling = [asyncio.create_task(self._worker()) for _ in range(workers)]
         acking = asyncio.create_task(self._acker())
         beside = [] if redriving is None else [asyncio.create_task(redriving)]
@@ -70,14 +70,14 @@ class Run:
     # ------------------------------------------------------------ in memory
 
     def add(self, deliveries: Any) -> None:
-        """Queue what was received in its lanes."""
+        """Queue received deliveries in their lanes."""
         for delivery in deliveries:
             ready = self._lanes.add(delivery)
             if ready is not None:
                 self._ready.put_nowait(ready)
 
     async def room(self, full: int | None = None) -> int:
-        """For how many more there is room; waits a while if there is none."""
+        """How many more messages may be received; wait up to half a second if none may."""
         if self._lanes.count >= (self._lanes.most if full is None else full):
             self._room.clear()
             try:
@@ -87,7 +87,7 @@ class Run:
         return max(0, self._lanes.most - self._lanes.count)
 
     def failed(self, error: BaseException) -> None:
-        """Tell that the broker or the database could not be asked, or has nothing that could ever be received."""
+        """Emit an event: a request to the broker or the database failed, or the queue does not exist."""
         name = "queue_missing" if isinstance(error, QueueMissing) else "consumer_failed"
         self._handler.emit(name, error=f"{type(error).__name__}: {error}".partition("\n")[0])
 
@@ -119,7 +119,7 @@ class Run:
                     suspect = partial(self._handler.ahandle, deliveries[place].envelope)
                     handled[place] = await self._solitude.alone(suspect)
             return handled
-        except Exception as error:  # what is no message's fault: a database that does not answer, a wrong schema
+        except Exception as error:  # not the fault of a message: a database that does not answer, a wrong schema
             if not self._forever:
                 raise
             self.failed(error)
@@ -128,7 +128,7 @@ class Run:
             return [HandleResult(MessageOutcome.BUSY, pause(1.0), str(error))] * len(deliveries)
 
     async def _conclude(self, portion: Portion, handled: list[HandleResult]) -> None:
-        """Ack what is settled; let a lane wait whose message has to come again."""
+        """Ack settled messages; let a lane wait whose first message has to be tried again."""
         self.tally.update(one.became for one in handled)
         for lane, concluded in self._lanes.conclude(portion, handled):
             self._settled += concluded.settled
@@ -149,11 +149,11 @@ class Run:
     async def _give_back(self, delivery: Delivery, delay: float) -> None:
         try:
             await self._consumer.give_back(delivery, delay)
-        except Exception as error:  # noqa: BLE001 - what cannot be given back comes back by itself
+        except Exception as error:  # noqa: BLE001 - the broker delivers it again by itself
             self.failed(error)
 
     async def _acker(self) -> None:
-        """Ack what is settled, together with what was settled meanwhile."""
+        """Ack settled messages, together with those that were settled during the ack before."""
         while True:
             await self._acking.wait()
             self._acking.clear()
@@ -161,14 +161,14 @@ class Run:
             try:
                 if settled:
                     await self._consumer.ack(settled)
-            except Exception as error:  # noqa: BLE001 - what cannot be acked is delivered again, and known
+            except Exception as error:  # noqa: BLE001 - delivered again, and recognised
                 self.failed(error)
             if self._handled_all and not self._settled:
                 return
 
 
 async def _first_failure(receiving: asyncio.Future[None], others: tuple[asyncio.Task[None], ...]) -> None:
-    """Wait for the receiving to end; an error of a worker's ends it too."""
+    """Wait until receiving ends; an error of a worker ends it too."""
     try:
         while not receiving.done():
             await asyncio.wait((receiving, *others), return_when=asyncio.FIRST_COMPLETED)

@@ -138,10 +138,10 @@ class _Explorer:
             )
         if not is_done(ended):
             why = "it hung." if ended.hung else ended.outcome or "the process died."
-            raise ConfigurationError(f"crash_points(): the run that nothing disturbs fails: {why}")
+            raise ConfigurationError(f"crash_points(): run() fails without any crash: {why}")
         if ended.problem or ended.rows is None:
             why = ended.problem or "the process that looked has died."
-            raise ConfigurationError(f"crash_points(): all is not well after a run that nothing disturbed: {why}")
+            raise ConfigurationError(f"crash_points(): check() fails after a run that nothing disturbed: {why}")
         return ended, state
 
     # ------------------------------------------------------------ the points

@@ -26,7 +26,7 @@ from retrysafe.backends.sql.drivers.base import (
     unheard,
     unreplicated,
 )
-from retrysafe.backends.sql.drivers.lane import Lanes
+from retrysafe.backends.sql.drivers.lane import QueryLanes
 from retrysafe.backends.sql.drivers.own import AsyncOwn
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
@@ -180,7 +180,7 @@ class AsyncpgClient:
         self.heard = unheard
         self._source = source(self._hear)
         self._perform = perform
-        self._lanes = Lanes(self._single)
+        self._lanes = QueryLanes(self._single)
 
     @classmethod
     def connect(cls, url: str) -> AsyncpgClient:

@@ -40,7 +40,7 @@ class _Item(NamedTuple):
     since: float
 
 
-class Lane:
+class QueryLane:
     """The queue of one kind of query."""
 
     def __init__(self, perform: Perform) -> None:
@@ -149,12 +149,12 @@ def _fail(batch: list[_Item], error: StoreUnavailable) -> None:
             item.answer.set_exception(told)
 
 
-class Lanes:
+class QueryLanes:
     """The lanes of one client, by the statements that perform many queries."""
 
     def __init__(self, perform: Perform) -> None:
         self._perform = perform
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, QueryLane] = {}
 
     def __call__(self, query: Query) -> Awaitable[Rows]:
         """Perform a query: with others if it can be, else alone."""
@@ -162,7 +162,7 @@ class Lanes:
             return self._perform(query)
         lane = self._lanes.get(query.merged)
         if lane is None:
-            lane = self._lanes[query.merged] = Lane(self._perform)
+            lane = self._lanes[query.merged] = QueryLane(self._perform)
         return lane.ask(query)
 
     async def aclose(self) -> None:

@@ -51,7 +51,7 @@ _SETTINGS = {
 }
 
 
-class Patience:
+class HangUpDeadline:
     """`deadline.timely` for a connection of async code: at the deadline we hang up.
 
     A cancellation would not do: psycopg tells the server of it, and then waits for an answer to the statement again.
@@ -210,7 +210,7 @@ class AsyncInTransaction:
             if self._joined:
                 async with asyncio.timeout(DEADLINE):
                     return await ain_turn(request, lambda query: aperform(self.handle, query))
-            with Patience(self.handle):
+            with HangUpDeadline(self.handle):
                 return await ain_turn(request, lambda query: aperform(self.handle, query))
         except TimeoutError as error:
             raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
@@ -374,7 +374,7 @@ class AsyncPsycopgClient(_Hearing):
     async def __call__(self, request: Query, /) -> Rows:
         async with self._source.lent() as connection:
             try:
-                with Patience(connection):
+                with HangUpDeadline(connection):
                     return await ain_turn(request, lambda query: aperform(connection, query))
             except psycopg.Error as error:
                 fail(error, alone=True)
@@ -494,7 +494,7 @@ def _end(connection: psycopg.Connection[Any]) -> None:
 async def _aend(connection: psycopg.AsyncConnection[Any]) -> None:
     if connection.info.transaction_status != TransactionStatus.IDLE:
         try:
-            with Patience(connection):
+            with HangUpDeadline(connection):
                 await connection.rollback()
         except (psycopg.Error, StoreUnavailable):
             await connection.close()

@@ -1,8 +1,8 @@
 """Kafka: one consumer of a group has a partition at a time, and commits the offset of its first unsettled message.
 
-A thread polls the client, whatever the handlers do: a consumer that does not poll for five minutes loses its
-partitions. Partitions that have enough in memory are paused meanwhile. Only that thread calls the client, which lets no
-other one in while it polls.
+A thread of its own polls the client, so that slow handlers do not stop the polling: a consumer that does not poll for
+five minutes loses its partitions. Partitions with enough messages in memory are paused. Only that thread calls the
+client, because the client blocks other threads while it polls.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from retrysafe.protocol.records import Duration
 _OURS: Properties = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
-    "auto.offset.reset": "error",  # so that lost messages are told
+    "auto.offset.reset": "error",  # so that lost messages are reported
     "partition.assignment.strategy": "cooperative-sticky",
     "isolation.level": "read_committed",
 }
@@ -49,7 +49,8 @@ _LOOK, _BRIEF = 0.1, 0.01
 _AGAIN = 0.2
 """Seconds after which a commit that failed is tried again."""
 _AHEAD = 10_000
-"""Messages of a partition from the first unsettled one on: who takes it over is handed them again, if told nothing."""
+"""How many messages a consumer receives beyond the first unsettled one of a partition: if the metadata of the commit
+are lost, the next owner receives all of them again."""
 _WITHIN = 5.0
 """Seconds for which the brokers' answer is waited for."""
 _REFUSED = (
@@ -66,7 +67,7 @@ _Place = tuple[str, int]
 
 
 class Tag(NamedTuple):
-    """A message of one assignment of a partition: after another one, it cannot be settled here any more."""
+    """A message, and the assignment of its partition: after a new one, this consumer cannot settle it any more."""
 
     assignment: int
     topic: str
@@ -75,7 +76,7 @@ class Tag(NamedTuple):
 
 
 class _Held:
-    """A partition that this consumer has."""
+    """A partition that is assigned to this consumer."""
 
     def __init__(self, assignment: int, progress: Progress) -> None:
         self.assignment, self.progress = assignment, progress
@@ -86,7 +87,7 @@ class _Held:
 
 
 class _Committing(NamedTuple):
-    """A commit under way, and who waits for its end."""
+    """A commit in progress, and the callers that wait for its end."""
 
     owed: Mapping[_Place, _Held]
     commits: Mapping[_Place, Commit]
@@ -94,30 +95,33 @@ class _Committing(NamedTuple):
 
 
 class KafkaConsumer:
-    """Takes messages from topics, for a group. Consumers of a group share the partitions.
+    """Receives messages from topics, for a group. Consumers of a group share the partitions.
 
-    A message that is given back stays with this consumer: it and what follows it with its key are handed out when the
-    time has come, other keys go on. The committed offset is that of the first unsettled message; the commit's
-    metadata names the settled ones behind it, so that they are not handed out again. A partition that goes to another
-    consumer is left when what was handed out of it is settled, or after ``leave_within``; what is settled later is not
-    committed. A group that is new begins with the oldest message.
+    A message that is given back stays with this consumer: after its delay, the consumer hands out this message and
+    those that follow it with its key. Messages with other keys do not wait for it. The committed offset is that of the
+    first unsettled message; the metadata of the commit name the settled messages after it, so that they are not handed
+    out again. When a partition is to move to another consumer, this one keeps it until the messages that it handed out
+    are settled, or until ``leave_within`` has passed; messages that are settled later are not committed. A new group
+    begins with the oldest message.
 
     Arguments:
-        url: of the brokers, as `KafkaPublisher` takes it.
-        topics: one or more, without the prefix.
-        group: the consumers that together take each message once, such as "inventory".
-        prefix: of the topics' names; its publishers need the same.
-        prefetch: how many messages of a partition are received and not settled. As many can wait for lanes that rest
-            before the partition comes to rest.
-        prefetch_bytes: how many bytes of them.
-        session: for how long a dead consumer keeps its partitions (``session.timeout.ms``); brokers take 6 s or more,
-            unless they are set otherwise.
-        leave_within: how long a partition that another consumer is to have is kept for what was handed out of it.
-        redelivery_window: for how long after it was published a message may be handed out again; by default as long as
-            the topics keep it, which the brokers are asked: it is 14 days with the default settings of Kafka.
-        properties: further ones of librdkafka.
-        observers: told when messages were removed from a topic before this group had settled them; by default a
-            `LoggingObserver`.
+        url: URL of the brokers, in the form that `KafkaPublisher` takes.
+        topics: one or more topics, without the prefix.
+        group: name of the group, such as "inventory": its consumers together receive each message once.
+        prefix: prefix of the topics' names; the publishers need the same.
+        prefetch: how many unsettled messages of a partition are in memory at most. Messages that wait for a retry count
+            too: when the limit is reached, the partition is paused.
+        prefetch_bytes: how many bytes of unsettled messages of a partition are in memory at most.
+        session: for how long a dead consumer keeps its partitions (``session.timeout.ms``); brokers accept 6 s or more,
+            unless they are configured otherwise.
+        leave_within: for how long a partition that moves to another consumer is kept, until the messages that were
+            handed out are settled.
+        redelivery_window: for how long after its publication a message may be handed out again; by default the
+            retention of the topics, which the consumer reads from the brokers: 14 days with the default settings of
+            Kafka.
+        properties: further properties of librdkafka.
+        observers: receive an event when messages were removed from a topic before this group had settled them; by
+            default a `LoggingObserver`.
     """
 
     def __init__(
@@ -157,7 +161,7 @@ class KafkaConsumer:
         self._failure: BaseException | None = None
         self._is_closing = False
         self._asked: list[Future[None]] = []
-        """Who waits until everything is committed that was settled by then."""
+        """Callers that wait for the commit of everything that was settled before they asked."""
         self._committing: _Committing | None = None
         self._not_before = 0.0
         self._thread: threading.Thread | None = None
@@ -166,9 +170,9 @@ class KafkaConsumer:
 
     @property
     def redelivery_window(self) -> float | None:
-        """For how many seconds after it was published a message may be handed out again; None: unknown.
+        """For how many seconds after its publication a message may be handed out again; None: unknown.
 
-        Asks the brokers, unless it was declared, and waits for them for at most 10 s.
+        Unless it was given as an argument, it is read from the brokers, which takes at most 10 s.
         """
         if self._window is None:
             with suppress(KafkaException):
@@ -176,10 +180,10 @@ class KafkaConsumer:
         return self._window
 
     async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
-        """Up to so many messages, in the order of their partitions; waits so many seconds for the first one.
+        """Return up to ``limit`` messages, in the order of their partitions; wait up to ``wait`` seconds for the first.
 
         Raises `confluent_kafka.KafkaException` when no broker can be reached, and when a topic does not exist; the
-        client goes on trying.
+        client continues to try.
         """
         loop = self._loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
@@ -202,7 +206,7 @@ class KafkaConsumer:
                     await self._arrived.wait()
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
-        """Commit that these are settled; what cannot be committed is delivered again, which is harmless."""
+        """Commit these deliveries as settled. If the commit fails, they are delivered again, which is harmless."""
         with self._turn:
             for delivery in deliveries:
                 tag: Tag = delivery.tag
@@ -219,7 +223,7 @@ class KafkaConsumer:
                 await asyncio.wrap_future(committed)
 
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
-        """Hand it out again after so many seconds, and before what follows it in its lane."""
+        """Hand the message out again after ``delay`` seconds, before the messages that follow it in its lane."""
         with self._turn:
             self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
         if self._thread is not None:
@@ -247,7 +251,7 @@ class KafkaConsumer:
     # ------------------------------------------------------------ the thread that polls
 
     async def _opened(self) -> None:
-        """Open a client; another one when that has ended, and what ended it has been told."""
+        """Open a client; open a new one when the old one has ended and its error has been raised."""
         if self._thread is not None and not self._thread.is_alive() and self._failure is None:
             await self.aclose()
         if self._thread is None:
@@ -272,7 +276,7 @@ class KafkaConsumer:
         failure: BaseException | None = None
         try:
             self._poll(client, run)
-        except BaseException as error:  # noqa: BLE001 - told by `receive`
+        except BaseException as error:  # noqa: BLE001 - raised by `receive`
             failure = error
         with suppress(KafkaException):
             client.close()
@@ -303,7 +307,7 @@ class KafkaConsumer:
             return any(held.progress.ahead for held in self._held.values()) or bool(self._asked)
 
     def _took(self, client: confluent_kafka.Consumer, message: confluent_kafka.Message) -> None:
-        """Keep a message, or an error that came in the place of one."""
+        """Keep a received message, or the error that was received instead of one."""
         error = message.error()
         topic, number, offset = message.topic(), message.partition(), message.offset()
         if error is not None:
@@ -356,7 +360,7 @@ class KafkaConsumer:
         client.incremental_assign([TopicPartition(*place, oldest)])
 
     def _pause(self, client: confluent_kafka.Consumer) -> None:
-        """Pause partitions that have enough in memory, and resume those that have room for half of it again."""
+        """Pause partitions whose memory is full, and resume those that use less than half of it again."""
         moved: dict[bool, list[TopicPartition]] = {True: [], False: []}
         with self._turn:
             for place, held in self._held.items():
@@ -377,9 +381,9 @@ class KafkaConsumer:
         )
 
     def _failed(self, error: KafkaError) -> None:
-        """Tell the next `receive`; an error of one connection is mended by the client."""
+        """Let the next `receive` raise the error; the client recovers from an error of one connection by itself."""
         if error.fatal():
-            raise KafkaException(error)  # out of the poll: nothing comes from this client any more
+            raise KafkaException(error)  # ends the poll: this client delivers nothing any more
         if error.code() not in (KafkaError._TRANSPORT, KafkaError._MAX_POLL_EXCEEDED):
             with self._turn:
                 self._failure = KafkaException(error)
@@ -413,7 +417,7 @@ class KafkaConsumer:
         self._lost(client, partitions)
 
     def _lost(self, client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> None:
-        """Others may have them already: nothing of them is committed any more."""
+        """Forget lost partitions: other consumers may have them already, so nothing of them is committed any more."""
         with self._turn:
             for one in partitions:
                 self._held.pop((one.topic, one.partition), None)
@@ -421,7 +425,7 @@ class KafkaConsumer:
         client.incremental_unassign(partitions)
 
     def _is_owed(self, place: _Place, held: _Held) -> bool:
-        """Whether something was settled or waits to be handed out, or nothing more is handed out."""
+        """Whether a commit is due: messages were settled or wait for a commit, or the partition is being left."""
         progress = held.progress
         return progress.is_owed or bool(held.withheld) or (self._is_leaving(place) and progress.low >= 0)
 
@@ -429,7 +433,7 @@ class KafkaConsumer:
         return f"{place[0]}-{place[1]}" in self._leaving
 
     def _leave(self, client: confluent_kafka.Consumer, places: Sequence[_Place]) -> None:
-        """Wait until what was handed out of partitions is settled, if that does not take too long, and commit."""
+        """Wait up to ``leave_within`` until the messages that were handed out are settled, and commit."""
         if self._is_closing:
             return
         with self._turn:
@@ -439,7 +443,7 @@ class KafkaConsumer:
             commits = {place: one.commit(leaving=True) for place, one in held if one.low >= 0}
             self._leaving = set()
         if commits:
-            with suppress(KafkaException):  # what cannot be committed is handed out again
+            with suppress(KafkaException):  # uncommitted messages are handed out again
                 client.commit(offsets=_offsets(commits), asynchronous=False)
 
     def _is_left(self) -> bool:
@@ -448,7 +452,7 @@ class KafkaConsumer:
     # ------------------------------------------------------------ commits
 
     def _commit(self, client: confluent_kafka.Consumer) -> None:
-        """Begin a commit of what is settled, and of how far messages may be handed out; one at a time."""
+        """Begin a commit of the settled messages and of how far messages may be handed out; one commit at a time."""
         with self._turn:
             if self._committing is not None or time.monotonic() < self._not_before:
                 return
@@ -462,7 +466,7 @@ class KafkaConsumer:
         client.commit(offsets=_offsets(self._committing.commits), asynchronous=True)
 
     def _commit_last(self, client: confluent_kafka.Consumer) -> None:
-        """Commit before the end, if a broker answers in time."""
+        """Commit before the consumer closes, if a broker answers in time."""
         deadline = time.monotonic() + _WITHIN
         with self._turn:
             self._leaving = {f"{topic}-{number}" for topic, number in self._held}
@@ -474,7 +478,7 @@ class KafkaConsumer:
         self._leaving = set()
 
     def _committed(self, error: KafkaError | None, places: Sequence[TopicPartition]) -> None:
-        """The commit has ended: hand out what waited for it."""
+        """Hand out the messages that waited for the commit, which has ended."""
         with self._turn:
             if self._committing is None:
                 return
@@ -494,7 +498,7 @@ class KafkaConsumer:
         self._wake()
 
     def _end_commit(self) -> None:
-        """Tell who waits for it; what could not be committed is delivered again."""
+        """Wake the callers that wait for the commit; uncommitted messages are delivered again."""
         committing, self._committing = self._committing, None
         for one in committing.asked if committing is not None else ():
             one.set_result(None)
@@ -504,7 +508,7 @@ class KafkaConsumer:
             self._asked = []
 
     def _hand_out(self, held: _Held) -> None:
-        """Put what waited for a commit on the shelf, up to where it may be handed out."""
+        """Queue the messages that waited for a commit, as far as they may be handed out now."""
         for delivery in held.withheld:
             if delivery.tag.offset < held.progress.granted:
                 self._shelf.put(delivery)

@@ -33,7 +33,7 @@ def subject_of(prefix: str, place: str) -> str:
     """The subject of a topic or partition. Raises `ValueError` for a name that no subject has."""
     subject = f"{prefix}{place}"
     if not _SUBJECT.fullmatch(subject) or subject.startswith("$"):
-        raise ValueError(f"{subject!r} is no subject of NATS: words without spaces, * and >, with dots between them")
+        raise ValueError(f"{subject!r} is not a subject of NATS: words without spaces, * and >, with dots between them")
     return subject
 
 

@@ -274,7 +274,7 @@ def queues_of(topics: str | Iterable[str], partitions: int | None, only_partitio
     names = [topics] if isinstance(topics, str) else list(topics)
     chosen = None if only_partitions is None else set(only_partitions)
     if not names:
-        raise ConfigurationError("topics= is empty: name what is to be consumed.")
+        raise ConfigurationError("topics= is empty: give the topics to consume.")
     if chosen is not None and not (partitions is not None and chosen and chosen <= set(range(partitions))):
         raise ConfigurationError("only_partitions= takes numbers of partitions, from 0 to partitions= less one.")
     return [

@@ -1,4 +1,4 @@
-"""Redis Streams: each stream has one consumer of a group at a time, which takes first what the one before left."""
+"""Redis Streams: one consumer of a group owns a stream at a time, and begins with the messages left unsettled in it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from retrysafe.protocol.ordering import partitions_of
 from retrysafe.protocol.records import Duration
 
 _LOOK = 1.0
-"""Seconds a wait for new entries lasts at most: shorter than the time limit of a client."""
+"""Longest wait for new entries in seconds: shorter than the time limit of a client."""
 _BRIEF = 0.05
-"""Seconds for which a wait for new entries lasts while another stream waits for room, which any ack may make."""
+"""Longest wait for new entries in seconds while another stream waits for memory, which any ack may free."""
 _BEGINNING = "0-0"
 _NAME = "retrysafe.consumer"
 _MEMBER = "retrysafe"
@@ -77,12 +77,13 @@ return {'none', fact(redis.call('XINFO', 'STREAM', KEYS[1]), 'last-generated-id'
 """Reads a stream for its owner. KEYS: stream, owner; ARGV: token, group, member, count, cursor of what was left, read,
 and bytes.
 
-Ten entries at a time, until there are so many or so many bytes of them: nobody can tell beforehand how large they are.
+It reads ten entries at a time until it reaches the count or the bytes, because the size of an entry is unknown before
+it is read.
 
-Who has lost the stream and does not know it yet is refused by the owner's higher token: it would take entries that the
-owner then never sees. Nor are entries passed by that were read before and whose answer was lost, here or in a client
-that asks again by itself: the group has then read further than the owner knows. A group that is not there, or went with
-its stream, is made, from the first entry on.
+A consumer that has lost the stream and does not know it yet is refused by the higher token of the new owner: otherwise
+it would read entries that the owner never sees. No entries are skipped when an answer is lost, here or in a client that
+retries by itself: the script notices that the group has read further than the owner knows. A group that does not exist,
+or was removed with its stream, is created, and begins with the first entry.
 """
 
 _TRIM_EVERY = 60.0
@@ -108,63 +109,68 @@ for _, facts in ipairs(groups) do
 end
 return redis.call('XTRIM', KEYS[1], 'MINID', '~', least, 'LIMIT', 10000)
 """
-"""Removes entries that are old enough and that every group of the stream has settled. ARGV: milliseconds to keep them.
+"""Removes entries that are old enough and that every group of the stream has settled. ARGV: retention in milliseconds.
 
-Redis frees whole blocks of some 100 entries, and here at most 10,000 entries at a time, so that nobody waits for it.
+Redis frees whole blocks of some 100 entries, and here at most 10,000 entries at a time, so that other clients do not
+wait for long.
 """
 
 
 class _Entry(NamedTuple):
-    """What a delivery is settled by."""
+    """The tag of a delivery, by which it is settled."""
 
     stream: str
     id: bytes
 
 
 class _Stream:
-    """How far a stream has been read by its owner."""
+    """How far the owner of a stream has read it."""
 
     def __init__(self) -> None:
         self.cursor = _BEGINNING
-        """In what was left unsettled; empty when all of it was read."""
+        """The cursor in the unsettled entries; empty when all of them were read."""
         self.read = b""
-        """The last entry that the group has read, as far as its owner knows."""
+        """The last entry that the group has read, as far as the owner knows."""
         self.end = b"0-0"
         """The last entry of the stream when there was nothing new."""
 
     def again(self) -> None:
-        """Look through all that is unsettled."""
+        """Read all unsettled entries again."""
         self.cursor = _BEGINNING
 
 
 class RedisStreamsConsumer:
-    """Takes messages from the streams of topics, for a group, which is made when it is not there.
+    """Receives messages from the streams of topics, for a group, which is created when it does not exist.
 
-    A stream has one consumer of the group at a time, which holds a lease on it; consumers share the streams evenly. Who
-    gets a stream takes first what was left unsettled, from the oldest on. A message that is given back stays with this
-    consumer: it and what follows it in its lane are handed out when the time has come, other lanes go on.
+    One consumer of the group owns a stream at a time and holds a lease on it; consumers share the streams evenly. A new
+    owner begins with the unsettled messages, the oldest first. A message that is given back stays with this consumer:
+    after its delay, the consumer hands out this message and those that follow it in its lane. Other lanes do not wait
+    for it.
 
-    Needs Redis 7.0 or later, one server or a failover set; no cluster.
+    Needs Redis 7.0 or later: one server, or one with replicas and failover. A cluster is not supported.
 
     Arguments:
-        client: of redis.asyncio, without ``decode_responses``. `aclose` closes it.
-        topics: one or more.
-        group: the consumers that together take each message once, such as "inventory".
-        partitions: over how many streams each topic is spread; its publishers need the same number.
-        prefix: of the streams' names; its publishers need the same.
-        prefetch: how many messages of a stream are received and not settled. As many can wait for lanes that rest
-            before the stream comes to rest.
-        prefetch_bytes: how many bytes of them; ten messages more may be read, as their sizes are known afterwards.
-        lease: for how long a stream stays with a consumer that is dead or cut off.
-        leases: the store of the leases, as ``Boundary(store=…)`` takes it; by default the server of the client.
+        client: a client of redis.asyncio, without ``decode_responses``. `aclose` closes it.
+        topics: one or more topics.
+        group: name of the group, such as "inventory": its consumers together receive each message once.
+        partitions: over how many streams each topic is spread; the publishers need the same number.
+        prefix: prefix of the streams' names; the publishers need the same.
+        prefetch: how many unsettled messages of a stream are in memory at most. Messages that wait for a retry count
+            too: when the limit is reached, the stream is not read.
+        prefetch_bytes: how many bytes of unsettled messages of a stream are in memory at most; ten messages more may be
+            read, because their sizes are known only afterwards.
+        lease: for how long a dead or disconnected consumer keeps its streams.
+        leases: the store of the leases, in the form that ``Boundary(store=…)`` takes; by default the server of the
+            client.
         delete: remove an entry when it is settled; only where no other group reads the stream. By default entries stay
             for ``keep``.
-        keep: how long after it was published an entry is removed, once every group of its stream has settled it. What a
-            group has not settled stays. A group that is made later misses what was removed before; None: entries stay
-            until publishers trim the stream by their ``length``.
-        redelivery_window: for how long after it was published a message may be handed out again; by default nobody can
-            tell, since a stream keeps its entries.
-        observers: told when messages were lost because a stream was trimmed; by default a `LoggingObserver`.
+        keep: for how long after its publication an entry is kept; then it is removed, once every group of its stream
+            has settled it. Unsettled entries stay. A group that is created later misses the entries that were removed
+            before. None: entries stay until publishers trim the stream by their ``length``.
+        redelivery_window: for how long after its publication a message may be handed out again; by default unknown,
+            since a stream keeps its entries.
+        observers: receive an event when messages were lost because a stream was trimmed; by default a
+            `LoggingObserver`.
     """
 
     def __init__(
@@ -186,7 +192,9 @@ class RedisStreamsConsumer:
     ) -> None:
         names = [topics] if isinstance(topics, str) else list(topics)
         if client.get_encoder().decode_responses:  # type: ignore[no-untyped-call]
-            raise ConfigurationError("client= has decode_responses=True, and payloads are bytes: make one without.")
+            raise ConfigurationError(
+                "client= has decode_responses=True, but payloads are bytes: give a client without it."
+            )
         if not names or not group or min(prefetch, prefetch_bytes) < 1:
             raise ConfigurationError(
                 "topics= and group= must not be empty, and prefetch= and prefetch_bytes= are numbers from 1."
@@ -210,14 +218,14 @@ class RedisStreamsConsumer:
 
     @property
     def redelivery_window(self) -> float | None:
-        """For how many seconds after it was published a message may be handed out again; None: unknown."""
+        """For how many seconds after its publication a message may be handed out again; None: unknown."""
         return self._redelivery_window
 
     async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
-        """Up to so many messages, in the order of their streams; waits so many seconds for the first one.
+        """Return up to ``limit`` messages, in the order of their streams; wait up to ``wait`` seconds for the first.
 
         Raises `redis.RedisError` when the server cannot be reached, and `StoreUnavailable` when the store of the leases
-        cannot; the next call connects again.
+        cannot be reached; the next call connects again.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
@@ -249,7 +257,7 @@ class RedisStreamsConsumer:
             return
 
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
-        """Hand it out again after so many seconds, and before what follows it in its lane."""
+        """Hand the message out again after ``delay`` seconds, before the messages that follow it in its lane."""
         self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
         self._moved.set()
 
@@ -262,23 +270,23 @@ class RedisStreamsConsumer:
     # ------------------------------------------------------------ streams
 
     def _forget(self, streams: Iterable[str]) -> None:
-        """What was not settled of streams that are gone is their next owner's."""
+        """Forget streams that this consumer has lost; their next owners receive the unsettled messages."""
         for stream in streams:
             self._shelf.forget(stream)
             self._read.pop(stream, None)
 
     async def _fill(self) -> None:
-        """Take and leave streams, and read what there is room for."""
+        """Take and leave streams, and read as many entries as memory allows."""
         gone = [stream for stream in self._holdings.leaving if not self._shelf.out(stream)] + self._holdings.lost()
         self._forget(gone)
         await self._holdings.leave(gone)
         await self._holdings.share()
         await self._settle_owed()
-        self._more = await self._read_on()  # which makes the group, if it is not there
+        self._more = await self._read_on()  # which creates the group if it does not exist
         await self._trim()
 
     async def _read_on(self) -> bool:
-        """Whether there may be more to hand out than before."""
+        """Read new entries; return whether there may be more messages to hand out than before."""
         pipeline = self._client.pipeline(transaction=False)
         asked: list[str] = []
         for stream, token in self._holdings.tokens().items():
@@ -299,7 +307,7 @@ class RedisStreamsConsumer:
         return self._shelf.held(stream) < self._prefetch and self._shelf.held_bytes(stream) < self._bytes
 
     def _took(self, stream: str, answer: Any) -> bool:
-        """Keep what an answer has; whether to look again at once."""
+        """Keep the entries of an answer; return whether to read again at once."""
         state = self._read[stream]
         match answer:
             case [b"left", cursor, entries, lost, read]:
@@ -332,7 +340,7 @@ class RedisStreamsConsumer:
                 self._shelf.put(Delivery(envelope_in(fields, self._streams[stream]), entry, stream, again))
 
     async def _rest(self, seconds: float) -> None:
-        """Wait until something new may be there, or room for it."""
+        """Wait until there may be new entries, or memory for them."""
         held = self._holdings.tokens()
         waiting = [stream for stream in held if self._has_room(stream)]
         if not waiting or seconds < 0.001:
@@ -344,7 +352,7 @@ class RedisStreamsConsumer:
         await self._client.xread({stream: self._read[stream].end for stream in waiting}, 1, max(1, int(seconds * 1000)))
 
     async def _trim(self) -> None:
-        """Remove what every group has settled from the streams that are held, each now and then."""
+        """Remove entries that every group has settled from the streams that are held, at intervals."""
         now = asyncio.get_running_loop().time()
         due = [one for one in self._holdings.tokens() if now >= self._trimmed.get(one, -_TRIM_EVERY) + _TRIM_EVERY]
         if self._keep is None or not due:

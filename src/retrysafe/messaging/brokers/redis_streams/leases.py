@@ -1,4 +1,4 @@
-"""Which streams a consumer of a group holds: its fair share of them, each under a lease."""
+"""The streams that a consumer of a group holds: its fair share of them, each under a lease."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from retrysafe.protocol.records import Duration
 
 _NAME = "retrysafe.partitions"
 _TICK = 0.5
-"""Seconds between two looks at who else is there."""
+"""Seconds between two counts of the group's consumers."""
 _COUNT = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -31,11 +31,11 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[2] * 2)
 return redis.call('ZCARD', KEYS[1])
 """
-"""How many consumers there are, with this one. KEYS: those who are there; ARGV: this one, and how long it counts."""
+"""Counts the consumers of the group, with this one. KEYS: their set; ARGV: this one, and for how long it counts."""
 
 
 class _Holding:
-    """One stream, for as long as a lease on it is held, by a task of its own."""
+    """One stream and the lease on it, which a task of its own holds."""
 
     def __init__(self, leases: Boundary, group: str, stream: str) -> None:
         self.claim: Claim | None = None
@@ -43,14 +43,14 @@ class _Holding:
         self._task = asyncio.create_task(self._hold(leases.claim(stream, scope=group), leases))
 
     async def begin(self) -> bool:
-        """Whether the stream is ours; False when another consumer has it."""
+        """Whether this consumer got the stream; False when another consumer holds it."""
         await self._settled.wait()
         if self.claim is None:
-            await self._task  # raises what kept it from asking
+            await self._task  # raises the error that prevented the claim
         return self.claim is not None
 
     def token(self) -> int | None:
-        """The fencing token, as long as the stream is certainly held."""
+        """The fencing token; None unless the stream is held for certain."""
         if self.claim is None or self._task.done():
             return None
         try:
@@ -60,15 +60,15 @@ class _Holding:
         return self.claim.token
 
     def is_over(self) -> bool:
-        """Whether the stream was held, and is not for certain any more; or could not be asked for."""
+        """Whether the lease has ended or may have ended, or could not be claimed."""
         return self._settled.is_set() and self.token() is None
 
     async def end(self) -> None:
-        """Give the lease back, or end without it."""
+        """Release the lease, if it is still held."""
         self._leave.set()
         await asyncio.wait([self._task])
         if not self._task.cancelled():
-            self._task.exception()  # a lease that was lost, or could not be given back, lapses
+            self._task.exception()  # a lease that was lost, or could not be released, lapses
 
     async def _hold(self, claim: Claim, leases: Boundary) -> None:
         try:
@@ -76,7 +76,7 @@ class _Holding:
         except InProgress:
             return
         else:
-            claim.answered(Answered.UNEXECUTED, None)  # the stream is free again, however this ends
+            claim.answered(Answered.UNEXECUTED, None)  # releases the stream, however this ends
             self.claim = claim
             self._settled.set()
             try:
@@ -102,7 +102,7 @@ class Holdings:
         self._held: dict[str, _Holding] = {}
         self._next = 0.0
         self.leaving: set[str] = set()
-        """Those that another consumer is to have; nothing of them is handed out any more."""
+        """Streams that move to another consumer; no message of them is handed out any more."""
 
     def tokens(self) -> dict[str, int]:
         """The fencing tokens of the streams that are held and not being left."""
@@ -110,29 +110,29 @@ class Holdings:
         return {stream: token for stream, token in found.items() if token is not None}
 
     def drop(self, stream: str) -> None:
-        """Another consumer has it, as a higher token shows."""
+        """Leave a stream that another consumer holds, as its higher token shows."""
         self.leaving.add(stream)
 
     def lost(self) -> list[str]:
-        """Those whose leases have ended without our doing, until they are left."""
+        """Streams whose leases were lost, until `leave` is called for them."""
         return [stream for stream, holding in self._held.items() if holding.is_over()]
 
     async def leave(self, streams: Iterable[str]) -> None:
-        """Let others have these."""
+        """Release these streams for other consumers."""
         for stream in set(streams):
             if stream in self._held:
                 await self._held.pop(stream).end()
             self.leaving.discard(stream)
 
     async def share(self) -> None:
-        """Take streams up to a fair share of them, and choose what to leave beyond it."""
+        """Take streams up to a fair share, and choose those to leave beyond it; at most twice a second."""
         now = asyncio.get_running_loop().time()
         if now >= self._next:
             await self._share()
             self._next = now + _TICK
 
     async def _share(self) -> None:
-        """Find out what the share is; take what is missing, choose what to leave."""
+        """Compute the share, take the missing streams, choose those to leave."""
         present: int = await self._client.eval(_COUNT, 1, self._meeting(), self._me, self._present)
         share = math.ceil(len(self._streams) / max(1, present))
         kept = [stream for stream in self._held if stream not in self.leaving]
@@ -149,7 +149,7 @@ class Holdings:
         return f"{self._streams[0]}:consumers:{self._group}"
 
     async def aclose(self) -> None:
-        """Leave all of them."""
+        """Release all streams."""
         for stream in list(self._held):
             await self._held.pop(stream).end()
         await self._leases.aclose()

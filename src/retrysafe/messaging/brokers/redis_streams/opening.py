@@ -21,13 +21,13 @@ def publisher(url: str, *, asynchronous: bool, **options: Any) -> RedisStreamsPu
 
 
 class RedisStreams:
-    """Streams whose names begin with our name. Publishers make streams, and consumers groups."""
+    """Streams whose names begin with ``name``. Publishers create streams, and consumers create groups."""
 
     def __init__(self, url: str, *, name: str, partitions: int | None, lease: Duration) -> None:
         self._url, self._prefix, self._partitions, self._lease = url, f"{name}:", partitions, lease
 
     async def declare(self, topics: Iterable[str], groups: Iterable[str]) -> None:
-        """Nothing has to be there before."""
+        """Do nothing: streams and groups are created when they are first used."""
 
     def publisher(self) -> AsyncRedisStreamsPublisher:
         """A publisher to the streams."""

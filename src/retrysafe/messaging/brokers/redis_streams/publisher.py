@@ -1,4 +1,4 @@
-"""Redis Streams: a stream for each topic. A script keeps a message from being added twice while it remembers it."""
+"""Redis Streams: a stream for each topic. A script adds a message once, as long as its mark is kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from retrysafe.protocol.records import Duration
 
 _ACKED, _DUPLICATE = PublishResult(PublishStatus.ACKED), PublishResult(PublishStatus.DUPLICATE)
 _AT_ONCE, _BYTES_AT_ONCE = 100, 1 << 20
-"""How many messages, and bytes of payloads and headers, one call of the script adds: the server is busy with it."""
+"""How many messages, and bytes of payloads and headers, one call of the script adds: it blocks the server meanwhile."""
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _SCRIPT = """
 local answers, entries = {}, cjson.decode(ARGV[2])
@@ -47,12 +47,12 @@ for at = 2, #KEYS do
 end
 return answers
 """
-"""Redis before 8.6 has no idempotent XADD. The mark and the entry are in one script, so both are there or neither.
+"""Redis before 8.6 has no idempotent XADD. One script writes the mark and the entry, so that both exist or neither.
 
-KEYS: the stream, then the marks of the messages. ARGV: how long they are remembered; what XADD takes before the payload
-of each message, as one text of JSON, which costs the client a third of an argument each; and the payloads. Answers for
-each message 1, 0 when it is remembered, or the error that kept it out: its mark must not stay, or it would be taken
-for added when it comes again.
+KEYS: the stream, then the marks of the messages. ARGV: how long the marks are kept; the arguments of XADD before the
+payload of each message, as one JSON text, which costs the client a third of separate arguments; and the payloads. For
+each message it returns 1 when the entry was added, 0 when its mark existed, or the error of XADD. After an error the
+mark is removed: otherwise the message would count as added when it is published again.
 """
 
 
@@ -62,7 +62,7 @@ def stream_of(prefix: str, partition: str) -> str:
 
 
 class _Commands:
-    """What is asked of Redis for a message. Pure."""
+    """The commands that add messages. Pure."""
 
     def __init__(self, prefix: str, partitions: int | None, remember: Duration, length: int | None) -> None:
         partitions_of("", partitions)  # refuses a wrong number
@@ -71,7 +71,7 @@ class _Commands:
         self._remembered = round(seconds_of(remember, "remember") * 1000)
 
     def calls(self, envelopes: Sequence[Envelope]) -> list[_Call]:
-        """Calls of the script, each for messages of one stream in their order."""
+        """The calls of the script, each for messages of one stream, in their order."""
         found: list[_Call] = []
         filling: dict[str, _Call] = {}
         for place, envelope in enumerate(envelopes):
@@ -124,10 +124,10 @@ _UNABLE = (
     *("OOM", "MISCONF", "READONLY", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN", "LOADING", "BUSY", "UNBLOCKED"),
     *("TRYAGAIN", "NOAUTH", "WRONGPASS"),
 )
-"""What a server says first that takes nothing from anybody: it is full, cannot save, or is not the one that writes."""
+"""First words of errors of a server that accepts no writes: it is full, cannot save, or is not the master."""
 _UNABLE_ERRORS = (AuthenticationError, BusyLoadingError, OutOfMemoryError, ReadOnlyError, ClusterDownError)
 _MISPLACED = ("WRONGTYPE", "NOPERM", "MOVED", "ASK")
-"""What it says of a stream that takes nothing: something else has its name, or we may not write it."""
+"""First words of errors of one stream: its key has another type, or writing to it is not permitted."""
 
 
 def _one(answer: Any) -> PublishResult:
@@ -145,17 +145,18 @@ def _one(answer: Any) -> PublishResult:
 
 
 class RedisStreamsPublisher:
-    """Adds messages to the streams named ``prefix`` and topic, in one pipeline.
+    """Adds messages to the streams of their topics, whose names begin with ``prefix``, in one pipeline.
 
     Arguments:
-        client: of redis-py; how safe an entry is when it is acknowledged is what its server is set to.
-        prefix: of the streams' names.
+        client: a client of redis-py. How durable an acknowledged entry is depends on the settings of its server.
+        prefix: prefix of the streams' names.
         partitions: over how many streams a topic is spread, named "TOPIC.0" and so on: all messages of one key go to
-            one of them. By default one stream, named like the topic. Their number is not to be changed while messages
-            are under way, and consumers need the same number.
-        remember: for how long a message that comes again is recognised; after that only the inbox of a consumer
+            one of them. By default one stream, named like the topic. Do not change the number while messages are
+            unsettled; consumers need the same number.
+        remember: for how long a message that is published again is recognised; after that, only the inbox of a consumer
             recognises it.
-        length: about how many entries a stream keeps; by default all. What a consumer has not settled by then is lost.
+        length: about how many entries a stream keeps; by default all. Entries that are trimmed before a consumer has
+            settled them are lost.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class RedisStreamsPublisher:
         self._client, self._commands = client, _Commands(prefix, partitions, remember, length)
 
     def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Publish them in one round trip."""
+        """Publish the messages in one round trip."""
         pipeline = self._client.pipeline(transaction=False)
         calls = self._commands.calls(envelopes)
         for call in calls:
@@ -183,7 +184,7 @@ class RedisStreamsPublisher:
             return [_one(error)] * len(envelopes)
 
     def _is_there(self) -> bool:
-        """Whether it was the connection that was lost, or the server."""
+        """Whether the server answers: then only the connection was lost."""
         try:
             self._client.ping()
         except redis.RedisError:
@@ -191,7 +192,7 @@ class RedisStreamsPublisher:
         return True
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._client.close()
 
 
@@ -210,7 +211,7 @@ class AsyncRedisStreamsPublisher:
         self._client, self._commands = client, _Commands(prefix, partitions, remember, length)
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Publish them in one round trip."""
+        """Publish the messages in one round trip."""
         pipeline = self._client.pipeline(transaction=False)
         calls = self._commands.calls(envelopes)
         for call in calls:
@@ -223,7 +224,7 @@ class AsyncRedisStreamsPublisher:
             return [_one(error)] * len(envelopes)
 
     async def _is_there(self) -> bool:
-        """Whether it was the connection that was lost, or the server."""
+        """Whether the server answers: then only the connection was lost."""
         try:
             await self._client.ping()
         except redis.RedisError:
@@ -231,5 +232,5 @@ class AsyncRedisStreamsPublisher:
         return True
 
     async def aclose(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         await self._client.aclose()
