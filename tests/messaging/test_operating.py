@@ -708,7 +708,7 @@ async def test_a_slow_bucket_keeps_no_other(place: Place) -> None:
 
 def test_events_tell_what_left_and_what_did_not(place: Place) -> None:
     told = Told()
-    place.write(Message("ok", 1, key="A"), Message("bad", 2, key="B"), Message("busy", 3, key="C"))
+    ids = place.write(Message("ok", 1, key="A"), Message("bad", 2, key="B"), Message("busy", 3, key="C"))
     answers = {
         "ok": ACKED,
         "bad": PublishResult(PublishStatus.REJECTED, "no"),
@@ -721,6 +721,10 @@ def test_events_tell_what_left_and_what_did_not(place: Place) -> None:
     found = {one.name: one for one in told.occurrences}
     assert found["relayed"].fields["messages"] == 1
     assert found["relayed"].fields["lag"] > 0
+    assert [one.name for one in told.occurrences].count("message_relayed") == 1
+    confirmed = found["message_relayed"]
+    assert (confirmed.operation, confirmed.fields["topic"], confirmed.fields["message_id"]) == ("ok.v1", "ok", ids[0])
+    assert confirmed.fields["lag"] > 0
     assert dict(found["dead_lettered"].fields) == {"side": "outbox", "topic": "bad", "error": "no", "attempts": 1}
     assert dict(found["publish_delayed"].fields) == {"topic": "busy", "error": "lost", "attempts": 1}
     assert found["dead_lettered"].operation == "bad.v1"

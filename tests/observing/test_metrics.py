@@ -348,6 +348,7 @@ def test_every_occurrence_is_counted_or_measured_or_known_not_to_be() -> None:
     known["messages_trimmed"] = "told for each stream"
     known["retention_unknown"] = "told when a subscription begins"
     known["destination_recovered"] = "its stalls are counted"
+    known["message_relayed"] = "counted by its wave, which is one event"
     known["slot_created"] = "told once in the life of a slot"
     known["log_unavailable"] = "the relay polls, and tries the log again"
     known["upstream_failed"] = "counted by the gateway, by route and error"

@@ -30,6 +30,32 @@ def test_an_outbox_has_the_names_of_the_literature(tmp_path: Path, telemetry: Te
     assert telemetry.total("outbox.messages.processed") == telemetry.total("retrysafe.outbox.published") == 3
 
 
+def test_a_relay_asks_once_whether_anybody_wants_an_event_for_each_message(tmp_path: Path) -> None:
+    class Counting:
+        asked: list[str]
+        told: list[str]
+
+        def __init__(self) -> None:
+            self.asked, self.told = [], []
+
+        def is_enabled(self, name: str) -> bool:
+            self.asked.append(name)
+            return name != "message_relayed"
+
+        def __call__(self, event: Event, /) -> None:
+            self.told.append(event.name)
+
+    url = f"sqlite:///{tmp_path}/shop.db"
+    connect(url).migrate()
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as db, db:
+        Outbox(url, source="/shop").add_many(db, [Message("orders", number) for number in range(500)])
+    observer = Counting()
+    Relay(url, MemoryPublisher(), observers=[observer]).run_once()
+    assert observer.told.count("relayed") < 500, "waves have several messages"
+    assert observer.asked.count("message_relayed") == observer.told.count("relayed")
+    assert "message_relayed" not in observer.told
+
+
 def test_a_wave_counts_for_all_its_messages(telemetry: Telemetry) -> None:
     fields = {"messages": 3, "lag": 0.1, "seconds": 0.1}
     telemetry.observer(Event("relayed", "retrysafe.outbox", "", "", "", fields))

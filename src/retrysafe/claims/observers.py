@@ -138,6 +138,11 @@ EVENTS: dict[str, EventSpec] = {
         "a relay has published messages: their number, and seconds since the oldest was written",
         ("messages", "lag", "seconds"),
     ),
+    "message_relayed": EventSpec(
+        DEBUG,
+        "the broker has confirmed a message, and the outbox has recorded it as published; once per message",
+        ("topic", "message_id", "lag"),
+    ),
     "publish_delayed": EventSpec(
         INFO,
         "the broker refused a message; it is tried again, and its lane waits with it",

@@ -32,6 +32,7 @@ class Reporter:
         if verdict.gone:
             lag = max((one.now - one.created) / 1e6 for one in verdict.gone) + seconds
             self._emit("relayed", None, messages=len(verdict.gone), lag=round(lag, 6), seconds=round(seconds, 6))
+            self._each_relayed(verdict.gone, seconds)
         for delay in verdict.delayed:
             if delay.counted:
                 name = "parked" if delay.seconds is None else "publish_delayed"
@@ -39,6 +40,13 @@ class Reporter:
         for queued, error in verdict.dead:
             attempts = max(queued.started, queued.finished + 1)
             self._emit("dead_lettered", queued, side="outbox", error=error, attempts=attempts)
+
+    def _each_relayed(self, gone: list[Queued], seconds: float) -> None:
+        if not self._observers.is_enabled("message_relayed"):
+            return
+        for queued in gone:
+            lag = round((queued.now - queued.created) / 1e6 + seconds, 6)
+            self._emit("message_relayed", queued, message_id=queued.envelope.id, lag=lag)
 
     def emit(self, name: str, **fields: Any) -> None:
         """A destination takes nothing, or takes messages again."""
