@@ -59,6 +59,10 @@ class OpenTelemetryObserver:
         self._instruments = _instruments_of(meter_provider)
         self._tracer = trace.get_tracer("retrysafe", retrysafe.__version__, tracer_provider)
 
+    def is_enabled(self, name: str, /) -> bool:
+        """Whether anything is counted or shown of what is told of no attempt."""
+        return name in _COUNTED_BY or name in _SHOWN_BY
+
     def __call__(self, event: Event, /) -> None:
         """Count what is told of no attempt: what passed unguarded, and what a person did."""
         self._instruments.count(event, self._instruments.labels(event))
