@@ -34,8 +34,8 @@ BREAKS = [
     Break(
         "messages are blamed for a queue of SQS that is missing",
         f"{FOLDER}judging.py",
-        'return PublishResult(PublishStatus.STALLED, "there is no such queue or topic")',
-        'return PublishResult(PublishStatus.RETRYABLE, "there is no such queue or topic")',
+        "return PublishResult(PublishStatus.STALLED, _MISSING)",
+        "return PublishResult(PublishStatus.RETRYABLE, _MISSING)",
         killed_by=(
             f"{PUBLISHING}[sqs-a_destination_that_takes_nothing_blames_no_message]",
             f"{PUBLISHING}[sns-a_destination_that_takes_nothing_blames_no_message]",

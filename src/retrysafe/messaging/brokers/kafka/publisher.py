@@ -18,7 +18,9 @@ from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.records import Duration
 
 _ACKED = PublishResult(PublishStatus.ACKED)
-_NO_TOPIC = PublishResult(PublishStatus.STALLED, "the brokers have no such topic")
+_NO_TOPIC = PublishResult(
+    PublishStatus.STALLED, "the brokers have no such topic: declare it with retrysafe.messaging.brokers.kafka.declare"
+)
 _OURS: Properties = {"acks": "all", "enable.idempotence": True}
 _DEFAULTS: Properties = {
     "partitioner": "murmur2_random",  # which Kafka's Java clients use: a key has one partition for all of them

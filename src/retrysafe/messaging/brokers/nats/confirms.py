@@ -18,7 +18,9 @@ from retrysafe.protocol.messages import PublishResult, PublishStatus
 Confirm = dict[str, Any]
 _ACKED, _DUPLICATE = PublishResult(PublishStatus.ACKED), PublishResult(PublishStatus.DUPLICATE)
 _NO_STREAM = PublishResult(
-    PublishStatus.STALLED, "no stream answers for the subject: there is none, or it has no leader just now"
+    PublishStatus.STALLED,
+    "no stream answers for the subject: it has no leader just now, or there is none: declare it with "
+    "retrysafe.messaging.brokers.nats.declare",
 )
 _UNREADABLE = PublishResult(PublishStatus.UNKNOWN, "the answer is none of a stream")
 _NOBODY = "503"

@@ -27,6 +27,9 @@ def refused(answer: Mapping[str, Any]) -> PublishResult:
     return PublishResult(PublishStatus.REJECTED if code in _NEVER else PublishStatus.RETRYABLE, code)
 
 
+_MISSING = "there is no such queue or topic: declare it with retrysafe.messaging.brokers.sqs.declare"
+
+
 def blames_one(error: BaseException) -> bool:
     """Whether a whole batch was refused for what is wrong with one of its messages."""
     return isinstance(error, ClientError) and code_of(error) in (*_NEVER, *_PERHAPS)
@@ -38,7 +41,7 @@ def failed(error: BaseException, *, sent: bool = True) -> PublishResult:
     sent: whether the call would have published them.
     """
     if is_missing(error):
-        return PublishResult(PublishStatus.STALLED, "there is no such queue or topic")
+        return PublishResult(PublishStatus.STALLED, _MISSING)
     if isinstance(error, ClientError) and status_of(error) < 500:
         code = code_of(error)
         if sent and blames_one(error):
