@@ -7,6 +7,7 @@ import logging
 from docparts.markdown import codes, table
 from retrysafe.claims.observers import EVENTS
 from retrysafe.observability import metrics
+from retrysafe.observability.alerts import ALERTS, Alert
 
 
 def events() -> str:
@@ -23,6 +24,20 @@ def events() -> str:
         for name, kind in EVENTS.items()
     ]
     return table(("name", "log level", "what it means", "fields", "alias", "metrics"), rows)
+
+
+def alerts() -> str:
+    """A runbook for each alert."""
+    return "\n\n".join(map(_runbook, ALERTS))
+
+
+def _runbook(alert: Alert) -> str:
+    commands = "\n".join(alert.commands)
+    return (
+        f"## {alert.name}\n\n**{alert.severity}**: {alert.summary}.\n\n{alert.meaning}\n\n"
+        f"```text\n{commands}\n```\n\nIt is over when this holds: {alert.over[0].lower()}{alert.over[1:]}\n\n"
+        f"Fires after {alert.hold} of `{alert.expr}`."
+    )
 
 
 def _moved(event: str) -> str:

@@ -65,6 +65,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "injected": guarantees.injected,
     "metrics": observing.instruments,
     "mutation": guarantees.mutation,
+    "alerts": observing.alerts,
     "events": observing.events,
     "operator": reference.operator,
     "outbox": outbox.names,

@@ -11,6 +11,7 @@ from typing import Any
 import retrysafe
 from retrysafe.backends.commands import PROGRAM
 from retrysafe.cli import (
+    alerts,
     audit,
     cdc,
     conformance,
@@ -33,6 +34,7 @@ from retrysafe.cli import (
 from retrysafe.errors import RetrysafeError
 
 VERBS = (
+    alerts,
     audit,
     cdc,
     conformance,
