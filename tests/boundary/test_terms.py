@@ -451,7 +451,7 @@ def test_a_replays_answer_stands() -> None:
     boundary = Boundary("x", store="memory://")
     with boundary.claim("k") as claim:
         claim.result = 1
-    with pytest.raises(ConfigurationError, match="whose answer stands"), boundary.claim("k") as claim:
+    with pytest.raises(ConfigurationError, match="whose stored result cannot change"), boundary.claim("k") as claim:
         claim.result = 2
     with boundary.claim("k") as claim:
         assert claim.result == 1

@@ -169,7 +169,7 @@ def test_an_operation_that_cannot_be_carried_out_says_why(deck: Deck) -> None:
     operations.start(dict(PLAN))
     wait(operations)
     state = found(deck, operations)
-    assert (state.state, "is no state" in state.error) == (State.FAILED, True)
+    assert (state.state, "is not a state" in state.error) == (State.FAILED, True)
     operations.close()
 
 

@@ -375,7 +375,7 @@ def test_credentials_go_only_where_they_are_meant_for(make: Make, server: Server
 def test_a_file_of_something_else_is_refused(path: Path) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE precious (line TEXT)")
-    with pytest.raises(ConfigurationError, match="something else"):
+    with pytest.raises(ConfigurationError, match="a database of another application"):
         Journal(path)
     with pytest.raises(JournalUnavailable):
         Journal(path / "no" / "folder.db")
