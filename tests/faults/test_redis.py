@@ -468,6 +468,17 @@ class Moving:
             self.nodes[self.source].execute_command("MIGRATE", host, port, "", 0, 5000, "KEYS", *keys)
         for name in (self.target, *self.nodes):
             self._set(name, "NODE", self.ids[self.target])
+        until(self._is_agreed)
+
+    def _is_agreed(self) -> bool:
+        """Whether all nodes know the same slots and epochs: one that takes a slot in ignorance of them may lose it."""
+        seen = {self._seen_by(node) for node in self.nodes.values()}
+        return len(seen) == 1 and not self._serves(self.nodes[self.source])
+
+    def _seen_by(self, node: Any) -> tuple[tuple[str, ...], ...]:
+        """The id, the epoch and the slots of every node."""
+        lines = node.execute_command("CLUSTER", "NODES").decode().splitlines()
+        return tuple(sorted((words[0], *words[6:7], *words[8:]) for words in map(str.split, lines)))
 
     def back(self) -> None:
         self.source, self.target = self.target, self.source
