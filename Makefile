@@ -7,11 +7,12 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .venv/bench
+ENGINES := .venv/engines
 SERVICES := scripts/services
 TYPED := src demo $(wildcard tests/laboratory tests/typing)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo shop test coverage check prove soak breaks mutate bench fuzz kills pipeline services clean
+.PHONY: help venv demo shop test coverage check prove soak breaks mutate bench engines fuzz kills pipeline services clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,11 +55,11 @@ test: $(VENV)/.dev-stamp ## Run the tests against real services (SERVERS="postgr
 coverage: $(VENV)/.dev-stamp ## Run the tests, and show which lines no test runs (twice as long)
 	@$(WITH_SERVICES) $(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term-missing $(ARGS)
 
-prove: $(VENV)/.dev-stamp ## Prove the promises at full length, and write the figures of the guarantees page
+prove: $(VENV)/.dev-stamp ## Prove the promises at full length, and write the figures of the guarantees page; goes on where it was stopped
 	@trap '$(SERVICES) stop' EXIT; \
 	$(START_SERVICES); \
 	eval "$$($(SERVICES) env)"; \
-	RETRYSAFE_EFFORT=full RETRYSAFE_PROOFS=tests/proving/proofs.json \
+	RETRYSAFE_EFFORT=full RETRYSAFE_PROOFS=tests/proving/proofs.json RETRYSAFE_JOURNAL=.prove/journal.jsonl \
 	$(BIN)/python -m pytest -n auto -m prove -o faulthandler_timeout=1800 $(ARGS) && $(BIN)/python scripts/generate-docs
 
 soak: $(VENV)/.dev-stamp ## Simulate schedules on all cores until one breaks a promise: ARGS="--seeds 1000000 --from 0"
@@ -102,6 +103,16 @@ bench: $(VENV)/.dev-stamp $(BENCH)/.stamp ## Run the benchmarks against real ser
 	$(BENCH)/bin/python -m benchmarks $(ARGS); code=$$?; \
 	$(BIN)/python scripts/generate-docs && exit $$code
 
+# Engines pin what they need, and some need hundreds of megabytes.
+$(ENGINES)/.stamp: pyproject.toml
+	$(PYTHON) -m venv $(ENGINES)/most
+	$(ENGINES)/most/bin/python -m pip install --quiet 'pyspark>=4,<5' 'apache-beam>=2.60' 'quixstreams>=3.20' 'psycopg[binary]' confluent-kafka
+	$(PYTHON) -m venv $(ENGINES)/flink
+	$(ENGINES)/flink/bin/python -m pip install --quiet 'apache-flink>=2,<3' 'psycopg[binary]'
+	@touch $@
+
+engines: $(ENGINES)/.stamp ## Install Spark, Flink, Beam and Quix in environments of their own, for the tests of retrysafe.streams (needs Java)
+
 fuzz: $(VENV)/.dev-stamp ## Fuzz a guarded API for minutes (make test does so for seconds)
 	RETRYSAFE_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),120) $(BIN)/python -m pytest -s tests/http/test_fuzz.py $(ARGS)
 
@@ -111,7 +122,7 @@ kills: $(VENV)/.dev-stamp ## Send 10,000 requests while a worker is killed every
 	eval "$$($(SERVICES) env)"; \
 	$(BIN)/python -m tests.http.killing $(ARGS)
 
-pipeline: $(VENV)/.dev-stamp ## Send 100,000 orders through RabbitMQ, Redis Streams and Kafka, while relays and inboxes are killed
+pipeline: $(VENV)/.dev-stamp ## Send 100,000 orders through brokers, while relays and inboxes are killed (ARGS: mqtt pubsub … --orders N --kill-broker)
 	@trap '$(SERVICES) stop' EXIT; \
 	$(START_SERVICES); \
 	eval "$$($(SERVICES) env)"; \

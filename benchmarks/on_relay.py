@@ -7,60 +7,58 @@ dead letters are on.
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psycopg
 
-from benchmarks import services
+from benchmarks.brokers.base import entered
 from benchmarks.rivals.relaying import faststream_outbox
 from benchmarks.rows import FLOOR, OURS, Opener, Row, Side, Stopwatch, Turn
 from benchmarks.stores import database
 from retrysafe.messaging import Message, Outbox, Relay
-from retrysafe.messaging.cloudevents import attributes
 from retrysafe.protocol.messages import Envelope
 
-BACKLOG = 5_000
-WINDOW = 200
-"""How many messages the raw client has under way."""
+
+class Relayed(NamedTuple):
+    """A broker: its module of `benchmarks.brokers`, the raw client in words, and how many messages a turn has."""
+
+    module: str
+    beside: str
+    messages: int
 
 
-class Broker(NamedTuple):
-    """A new topic of a broker."""
-
-    topic: str
-    publisher: Any
-    """Ours."""
-    raw: Callable[[Sequence[Envelope]], Awaitable[object]]
-    """Publishes with the raw client."""
-    clear: Callable[[], Awaitable[object]]
-
-
-Opened = Callable[[], AbstractAsyncContextManager[Broker]]
+BROKERS = {
+    "rabbitmq": Relayed("rabbitmq", "aio-pika, 200 confirms under way, without a database", 5_000),
+    "redis": Relayed("redis_streams", "pipelines of 200 XADD, without a database", 5_000),
+    "kafka": Relayed("kafka", "confluent-kafka, acks=all and idempotent, without a database", 5_000),
+    "nats": Relayed("nats", "nats-py, 200 confirms under way, without a database", 5_000),
+    "mqtt": Relayed("mqtt", "paho-mqtt at QoS 1, 200 under way, without a database", 3_000),
+    "pubsub": Relayed("pubsub", "Google's client, 200 requests under way, without a database", 2_000),
+    "sqs": Relayed("sqs", "aiobotocore, ten a request, without a database", 500),
+}
 
 
 def rows() -> Sequence[Row]:
     """One message relayed."""
-    found = []
-    for name, broker, beside in (
-        ("rabbitmq", rabbitmq, "aio-pika, 200 confirms under way, without a database"),
-        ("redis", redis, "pipelines of 200 XADD, without a database"),
-    ):
-        sides: dict[str, Opener] = {OURS: partial(_side, broker, True), FLOOR: partial(_side, broker, False)}
-        if name == "rabbitmq":
-            sides["faststream-outbox"] = faststream_outbox
-        found.append(Row(f"relay asyncpg/{name}", beside, sides, needs=("postgresql", name), operations=BACKLOG))
-    return found
+    return [_row(name, relayed) for name, relayed in BROKERS.items()]
+
+
+def _row(name: str, relayed: Relayed) -> Row:
+    sides: dict[str, Opener] = {side: partial(_side, relayed.module, side == OURS) for side in (OURS, FLOOR)}
+    if name == "rabbitmq":
+        sides["faststream-outbox"] = faststream_outbox
+    needs = ("postgresql", name)
+    return Row(f"relay asyncpg/{name}", relayed.beside, sides, needs=needs, operations=relayed.messages)
 
 
 @contextmanager
-def _side(opened: Opened, relaying: bool) -> Iterator[Side]:
+def _side(module: str, relaying: bool) -> Iterator[Side]:
     with database() as url, asyncio.Runner() as runner:
         stack = AsyncExitStack()
-        broker = runner.run(_entered(stack, opened))
+        broker = runner.run(entered(stack, module))
         outbox = Outbox(url, source="/bench")
         relay = Relay(url.replace("postgresql:", "postgresql+asyncpg:"), broker.publisher, batch=500, observers=())
 
@@ -81,73 +79,7 @@ def _side(opened: Opened, relaying: bool) -> Iterator[Side]:
                     connection.rollback()
             return runner.run(work(written))
 
-        yield Side(turn)
-        runner.run(stack.aclose())
-
-
-async def _entered(stack: AsyncExitStack, opened: Opened) -> Broker:
-    return await stack.enter_async_context(opened())
-
-
-@asynccontextmanager
-async def rabbitmq() -> AsyncIterator[Broker]:
-    """A quorum queue."""
-    import aio_pika
-
-    from retrysafe.messaging.brokers.rabbitmq.envelope import headers_of
-    from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
-
-    url, topic = services.url("rabbitmq"), f"bench-{secrets.token_hex(4)}"
-    connection = await aio_pika.connect(url)
-    channel = await connection.channel()
-    queue = await channel.declare_queue(topic, durable=True, arguments={"x-queue-type": "quorum"})
-
-    async def raw(written: Sequence[Envelope]) -> None:
-        for start in range(0, len(written), WINDOW):
-            await asyncio.gather(*(one(envelope) for envelope in written[start : start + WINDOW]))
-
-    async def one(envelope: Envelope) -> None:
-        message = aio_pika.Message(
-            envelope.payload,
-            message_id=envelope.id,
-            type=envelope.type,
-            content_type=envelope.media_type,
-            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
-            headers={**headers_of(envelope, "amqp")},
-        )
-        await channel.default_exchange.publish(message, topic, mandatory=True)
-
-    publisher = RabbitMQPublisher(url)
-    yield Broker(topic, publisher, raw, queue.purge)
-    await publisher.aclose()
-    await queue.delete(if_unused=False, if_empty=False)
-    await connection.close()
-
-
-@asynccontextmanager
-async def redis() -> AsyncIterator[Broker]:
-    """A stream."""
-    import redis.asyncio
-
-    from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher
-
-    topic = f"bench-{secrets.token_hex(4)}"
-    client = redis.asyncio.Redis.from_url(services.url("redis"))
-
-    async def raw(written: Sequence[Envelope]) -> None:
-        for start in range(0, len(written), WINDOW):
-            pipeline = client.pipeline(transaction=False)
-            for envelope in written[start : start + WINDOW]:
-                fields: Any = {**attributes(envelope), "data": envelope.payload}
-                pipeline.xadd(f"{{{topic}}}", fields)
-            await pipeline.execute()
-
-    async def clear() -> None:
-        names = [name async for name in client.scan_iter(f"{{{topic}}}*", 10_000)]
-        if names:
-            await client.delete(*names)
-
-    publisher = AsyncRedisStreamsPublisher(client, remember="1m")
-    yield Broker(topic, publisher, raw, clear)
-    await clear()
-    await publisher.aclose()
+        try:
+            yield Side(turn)
+        finally:
+            runner.run(stack.aclose())

@@ -58,11 +58,21 @@ def summary(judged: Sequence[Judged], failed: Mapping[str, str]) -> Iterator[str
     yield ""
     for one in judged:
         if one.verdict != "not measured":
-            yield f"{one.verdict:>7}: {one.aim.row}: {one.text}, aim {one.aim.text}"
-    counts = Counter(one.verdict for one in judged)
-    yield f"{counts['met']} aims met, {counts['missed']} missed, {counts['not measured']} not measured"
+            smaller = f"; smaller aim {one.fallback}" if one.fallback else ""
+            yield f"{one.verdict:>7}: {one.aim.row}: {one.text}, aim {one.aim.text}{smaller}"
+    yield counted(judged)
     for name, error in failed.items():
         yield f"failed: {name}: {error}"
+
+
+def counted(judged: Sequence[Judged]) -> str:
+    """How many aims were met."""
+    counts = Counter(one.verdict for one in judged)
+    held = sum(one.verdict == "missed" and one.meets_smaller for one in judged)
+    return (
+        f"{counts['met']} aims are met, {counts['missed']} are missed ({held} of them meet a smaller aim), "
+        f"{counts['not measured']} were not measured"
+    )
 
 
 def compared(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:

@@ -15,9 +15,15 @@ from urllib.parse import urlsplit, urlunsplit
 
 VARIABLES = {
     "postgresql": "RETRYSAFE_TEST_POSTGRESQL",
+    "postgresql-18": "RETRYSAFE_TEST_POSTGRESQL_18",
     "redis": "RETRYSAFE_TEST_REDIS",
     "rabbitmq": "RETRYSAFE_TEST_RABBITMQ",
     "dynamodb": "RETRYSAFE_TEST_DYNAMODB",
+    "kafka": "RETRYSAFE_TEST_KAFKA",
+    "nats": "RETRYSAFE_TEST_NATS",
+    "mqtt": "RETRYSAFE_TEST_MQTT",
+    "sqs": "RETRYSAFE_TEST_SQS",
+    "pubsub": "RETRYSAFE_TEST_PUBSUB",
 }
 """Where the address of each is found."""
 

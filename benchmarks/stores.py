@@ -44,14 +44,14 @@ def redis() -> Iterator[str]:
 
 
 @contextmanager
-def database(partitions: int | None = None) -> Iterator[str]:
+def database(partitions: int | None = None, service: str = "postgresql") -> Iterator[str]:
     """The URL of a new PostgreSQL database with our schema and the one by hand."""
     import psycopg
 
-    parts = urlsplit(services.url("postgresql"))
+    parts = urlsplit(services.url(service))
     name = f"retrysafe_bench_{os.getpid()}_{next(_databases)}"
     url = urlunsplit(parts._replace(path=f"/{name}"))
-    with psycopg.connect(services.url("postgresql"), autocommit=True) as admin:
+    with psycopg.connect(services.url(service), autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name}".encode())
         try:
             with psycopg.connect(url) as connection:

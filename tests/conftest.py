@@ -35,7 +35,9 @@ SERVED = {
     "asyncmy",
     "rabbitmq",
     "nats",
+    "mqtt",
     "kafka",
+    "pubsub",
     "sns",
     "sqs",
     *(service for service, _ in HARNESSES.values() if service),
@@ -49,7 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the quick ones."""
+    """Mark the quick ones, and begin with engines: at the end one worker would be busy with them alone, for minutes."""
+    items.sort(key=lambda item: "streams" not in item.path.parts)
     for item in items:
         if item.path.relative_to(Path(__file__).parent).parts[0] in QUICK:
             given = item.name.partition("[")[2].lower()

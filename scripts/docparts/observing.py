@@ -8,6 +8,7 @@ from docparts.markdown import codes, table
 from retrysafe.claims.observers import EVENTS
 from retrysafe.observability import metrics
 from retrysafe.observability.alerts import ALERTS, Alert
+from retrysafe.observability.postgresql_alerts import QUERIES
 
 
 def events() -> str:
@@ -36,8 +37,13 @@ def _runbook(alert: Alert) -> str:
     return (
         f"## {alert.name}\n\n**{alert.severity}**: {alert.summary}.\n\n{alert.meaning}\n\n"
         f"```text\n{commands}\n```\n\nIt is over when this holds: {alert.over[0].lower()}{alert.over[1:]}\n\n"
-        f"Fires after {alert.hold} of `{alert.expr}`."
+        f"Fires after {alert.hold} of `{alert.expr}`." + _query(alert)
     )
+
+
+def _query(alert: Alert) -> str:
+    sql = QUERIES.get(alert.name)
+    return f"\n\nFrom PostgreSQL:\n\n```sql\n{sql};\n```" if sql else ""
 
 
 def _moved(event: str) -> str:

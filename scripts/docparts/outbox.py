@@ -12,9 +12,15 @@ from retrysafe.messaging.brokers.kafka import topics as kafka_topics
 from retrysafe.messaging.brokers.kafka import transactions as kafka_transactions
 from retrysafe.messaging.brokers.memory import broker as memory_broker
 from retrysafe.messaging.brokers.memory import publisher as to_memory
+from retrysafe.messaging.brokers.mqtt import consumer as from_mqtt
+from retrysafe.messaging.brokers.mqtt import publisher as to_mqtt
+from retrysafe.messaging.brokers.mqtt import topology as mqtt_topology
 from retrysafe.messaging.brokers.nats import consumer as from_nats
 from retrysafe.messaging.brokers.nats import publisher as to_nats
 from retrysafe.messaging.brokers.nats import topology as nats_topology
+from retrysafe.messaging.brokers.pubsub import consumer as from_pubsub
+from retrysafe.messaging.brokers.pubsub import publisher as to_pubsub
+from retrysafe.messaging.brokers.pubsub import topology as pubsub_topology
 from retrysafe.messaging.brokers.rabbitmq import consumer as from_rabbitmq
 from retrysafe.messaging.brokers.rabbitmq import publisher as to_rabbitmq
 from retrysafe.messaging.brokers.rabbitmq import topology as topology
@@ -62,8 +68,10 @@ CONSUMERS = (
     kafka_offsets.StateTransaction,
     from_rabbitmq.RabbitMQConsumer,
     from_redis.RedisStreamsConsumer,
+    from_mqtt.MqttConsumer,
     from_nats.NatsConsumer,
     from_sqs.SqsConsumer,
+    from_pubsub.PubSubConsumer,
     memory_broker.MemoryBroker,
     sqlite.SqliteConsumer,
     faststream.InboxMiddleware,
@@ -74,9 +82,11 @@ PUBLISHERS = (
     to_rabbitmq.RabbitMQPublisher,
     to_redis.RedisStreamsPublisher,
     to_redis.AsyncRedisStreamsPublisher,
+    to_mqtt.MqttPublisher,
     to_nats.NatsPublisher,
     to_sqs.SqsPublisher,
     to_sqs.SnsPublisher,
+    to_pubsub.PubSubPublisher,
     webhook.WebhookPublisher,
     webhook.AsyncWebhookPublisher,
     to_memory.MemoryPublisher,
@@ -107,7 +117,9 @@ def consumers() -> str:
     found = [reference(kind.__name__, kind) for kind in CONSUMERS]
     found += [
         reference("kafka.declare", kafka_topics.declare),
+        reference("mqtt.declare", mqtt_topology.declare),
         reference("nats.declare", nats_topology.declare),
+        reference("pubsub.declare", pubsub_topology.declare),
         reference("rabbitmq.declare", topology.declare),
         reference("sqs.declare", sqs_topology.declare),
         reference("brokers.sqlite.declare", sqlite.declare),

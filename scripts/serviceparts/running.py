@@ -11,7 +11,7 @@ from pathlib import Path
 from serviceparts.errors import ServiceError
 from serviceparts.places import START_DEADLINE, STOP_DEADLINE
 from serviceparts.processes import Process, answers_on, birth, identity, kill_tree, send, wait_for
-from serviceparts.service import Service
+from serviceparts.service import Programs, Service
 
 LOG_TAIL_LINES = 20
 
@@ -29,6 +29,14 @@ def running(service: Service) -> Process | None:
     return process if process.alive() else None
 
 
+def address(service: Service) -> str | None:
+    """What the tests are given of a service that is there: a server's URL, or the directory of programs."""
+    if isinstance(service, Programs):
+        return service.url(0) if service.ready() else None
+    process = running(service)
+    return service.url(process.port) if process else None
+
+
 def install(service: Service) -> None:
     service.home.mkdir(parents=True, exist_ok=True)
     service.install()
@@ -38,6 +46,8 @@ def start(service: Service) -> None:
     if running(service):
         return
     install(service)
+    if isinstance(service, Programs):
+        return
     if answers_on(service.port):
         variable = service.variable(after="_PORT")
         raise ServiceError(f"port {service.port} is taken by another program; set {variable}")

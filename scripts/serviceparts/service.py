@@ -25,6 +25,8 @@ class Service(ABC):
     default_port: int
     kind: str | None = None
     """The service whose place it can take: the name of the same server in another version."""
+    of_tests = False
+    """Whether tests start one each of their own: `start` without its name only installs it."""
     stop_signal = signal.SIGTERM
 
     @property
@@ -85,6 +87,32 @@ class Service(ABC):
     @abstractmethod
     def url(self, port: int) -> str:
         """What the tests connect to."""
+
+
+class Programs(Service):
+    """Programs that tests start themselves: they are installed, and no server runs."""
+
+    default_port = 0
+
+    @property
+    @abstractmethod
+    def directory(self) -> Path:
+        """Where the programs are, once they are installed."""
+
+    def packages(self) -> list[str]:
+        return []
+
+    def prepare(self) -> None:
+        """There is no data."""
+
+    def command(self) -> list[str]:
+        raise ServiceError("it is no server")
+
+    def ready(self) -> bool:
+        return self.directory.is_dir()
+
+    def url(self, port: int) -> str:
+        return str(self.directory)
 
 
 def private_directory(path: Path, user: str) -> Path:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
-from retrysafe.backends.stores import Store
+from retrysafe.backends.stores import Store, Tx
 from retrysafe.claims import key_spaces
-from retrysafe.claims.claim import Claim
+from retrysafe.claims.claim import Claim, Result
 from retrysafe.claims.codec import CheckedCodec, Codec, JSONCodec, encode_failure
 from retrysafe.claims.declaration import Safety, declare
-from retrysafe.claims.decorator import UNCHECKED, Guarded, Selector, fingerprint_of, wrap
+from retrysafe.claims.decorator import UNCHECKED, Guarded, Selector, fingerprint_of, refuse_other_than_functions, wrap
 from retrysafe.claims.encryption import Bound, Keyring, sealed
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.claims.outcome import encode_result
@@ -41,6 +41,39 @@ from retrysafe.protocol.records import (
 from retrysafe.protocol.requests import Steps
 from retrysafe.protocol.transitions import RULES, resolution
 
+if TYPE_CHECKING:
+    from typing import TypedDict, Unpack, overload
+
+    from retrysafe.backends.stores import Closable, Lending, ScopedSession
+
+    class _Options(TypedDict, total=False):
+        """The arguments of a boundary that say nothing of its transactions."""
+
+        window: Duration
+        memory: Duration | None
+        lease: Duration
+        concurrency: Concurrency
+        scope: str | Callable[[], str] | None
+        probe: Callable[[Claim], Any] | None
+        permanent: type[Exception] | Iterable[type[Exception]]
+        on_expired: OnExpired
+        on_missing: OnMissing
+        codec: Codec | None
+        observers: Iterable[Observer] | None
+        quota: Quota | None
+        encryption: Keyring | None
+        secret: str | bytes | None
+        shared: bool
+
+    class _Claimed(TypedDict, total=False):
+        """The arguments of a claim that say nothing of its transaction and result."""
+
+        operation: str | None
+        payload: Any
+        scope: str | None
+
+
+GivenTx = TypeVar("GivenTx", bound="Closable")
 P = ParamSpec("P")
 R = TypeVar("R")
 Q = ParamSpec("Q")
@@ -66,7 +99,7 @@ def _called_with_a_key(once: Callable[Q, T]) -> Callable[Q, T]:
     return called
 
 
-class Boundary:
+class Boundary(Generic[Tx]):
     """Where a guarantee holds: which state converges, over what window, how duplicates meet, which effects.
 
     Arguments:
@@ -106,6 +139,28 @@ class Boundary:
     SQLite file is created and migrated.
     """
 
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self, name: str, *, store: Lending[Tx], effects: Literal["transactional"], **options: Unpack[_Options]
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: Boundary[None],
+            name: str,
+            *,
+            store: Store,
+            effects: Literal["keyed", "external"] = "keyed",
+            **options: Unpack[_Options],
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: Boundary[Any], name: str, *, store: Store, effects: Effects, **options: Unpack[_Options]
+        ) -> None: ...
+
     def __init__(
         self,
         name: str,
@@ -139,7 +194,7 @@ class Boundary:
             )
         if effects == "transactional" and backend.no_transactions:
             raise ConfigurationError(backend.no_transactions)
-        _check_kinds(quota, encryption)
+        _check_kinds(quota, encryption, codec, probe)
         _check_quota(quota, clocks, backend)
         clocks = clocks._replace(margin=backend.store.capabilities.margin)
         settings = BoundarySettings(
@@ -154,7 +209,7 @@ class Boundary:
             on_expired=on_expired,
             on_missing=on_missing,
             codec=JSONCodec() if codec is None or type(codec) is JSONCodec else CheckedCodec(codec),
-            observers=Observers((LoggingObserver(),) if observers is None else observers),
+            observers=Observers((LoggingObserver(),) if observers is None else _checked_observers(observers)),
             secret=keys.check_secret(secret),
             warned=[],
             waiters=Waiters(),
@@ -201,6 +256,49 @@ class Boundary:
 
     # ------------------------------------------------------------ guarding
 
+    if TYPE_CHECKING:
+        # Without result_type= the default of Result holds, which pyright's rule does not know of.
+
+        @overload
+        def claim(
+            self,
+            key: Key | None,
+            *,
+            tx: ScopedSession[GivenTx],
+            result_type: type[Result] = ...,  # pyright: ignore[reportInvalidTypeVarUse]
+            **options: Unpack[_Claimed],
+        ) -> Claim[Result, GivenTx]: ...
+
+        @overload
+        def claim(
+            self,
+            key: Key | None,
+            *,
+            tx: GivenTx,
+            result_type: type[Result] = ...,  # pyright: ignore[reportInvalidTypeVarUse]
+            **options: Unpack[_Claimed],
+        ) -> Claim[Result, GivenTx]: ...
+
+        @overload
+        def claim(
+            self,
+            key: Key | None,
+            *,
+            tx: None = None,
+            result_type: type[Result] = ...,  # pyright: ignore[reportInvalidTypeVarUse]
+            **options: Unpack[_Claimed],
+        ) -> Claim[Result, Tx]: ...
+
+        @overload
+        def claim(
+            self, key: Key | None, *, tx: None = None, result_type: Any, **options: Unpack[_Claimed]
+        ) -> Claim[Any, Tx]: ...
+
+        @overload
+        def claim(
+            self, key: Key | None, *, tx: Any, result_type: Any = None, **options: Unpack[_Claimed]
+        ) -> Claim[Any, Any]: ...
+
     def claim(
         self,
         key: Key | None,
@@ -209,18 +307,26 @@ class Boundary:
         payload: Any = ...,
         scope: str | None = None,
         tx: Any = None,
-    ) -> Claim:
+        result_type: Any = None,
+    ) -> Claim[Any, Any]:
         """Claim ``key`` for a block of code, with ``with`` or ``async with``.
 
         ``payload`` is what must be the same on every retry: None is one as any other, and nothing is checked without
         ``payload=``. ``operation`` is by default the boundary's name: two blocks that do different things name
-        theirs. ``tx`` is the caller's open transaction, which we never commit or roll back.
+        theirs. ``tx`` is the caller's open transaction, which we never commit or roll back. ``result_type`` is the
+        type of ``claim.result``, as the return annotation of a guarded function: with it, dataclasses, enums and
+        pydantic models can be stored and come back.
         Raises `InvalidKey` here, and `ConfigurationError` for arguments that contradict the boundary; what is
         wrong with the transaction itself, and everything else, shows on entering.
         """
         print_ = UNCHECKED if payload is ... else fingerprint_of(payload)
         return self.entrypoint.open(
-            key, operation=operation or self.entrypoint.settings.name, fingerprint=print_, scope=scope, tx=tx
+            key,
+            operation=operation or self.entrypoint.settings.name,
+            fingerprint=print_,
+            scope=scope,
+            tx=tx,
+            annotation=result_type,
         )
 
     @_called_with_a_key
@@ -255,6 +361,7 @@ class Boundary:
             raise ConfigurationError("once(): shared=True needs the operation= that is shared.")
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            refuse_other_than_functions(function)
             named = operation or key_spaces.default_operation(function)
             heir = self._inherit if operation is None and key_spaces.is_method(function) else None
             given = operation is not None
@@ -286,15 +393,18 @@ class Boundary:
         result: Any = None,
         operation: str | None = None,
         scope: str | None = None,
+        result_type: Any = None,
     ) -> bool:
         """Settle a key whose outcome is unknown, after you found out where its effect would be visible.
 
         "completed" stores ``result`` as the answer, "failed" a failure with ``result`` as its message, and
         "released" lets the next attempt run. ``operation`` is by default the boundary's name, as for
-        `claim`; for a function guarded by `once` it is that function's operation. Returns False when the
-        key is not unknown (any more).
+        `claim`; for a function guarded by `once` it is that function's operation. ``result_type`` is the one of the
+        claim; a guarded function's is known. Returns False when the key is not unknown (any more).
         """
-        return run(self._resolving(key, outcome, result, operation, scope), self._settings.backend.client())
+        return run(
+            self._resolving(key, outcome, result, operation, scope, result_type), self._settings.backend.client()
+        )
 
     async def aresolve(
         self,
@@ -304,12 +414,15 @@ class Boundary:
         result: Any = None,
         operation: str | None = None,
         scope: str | None = None,
+        result_type: Any = None,
     ) -> bool:
         """`resolve` for async code."""
-        return await arun(self._resolving(key, outcome, result, operation, scope), self._settings.backend.aclient())
+        return await arun(
+            self._resolving(key, outcome, result, operation, scope, result_type), self._settings.backend.aclient()
+        )
 
     def _resolving(
-        self, key: Key, outcome: Outcome, result: Any, operation: str | None, scope: str | None
+        self, key: Key, outcome: Outcome, result: Any, operation: str | None, scope: str | None, result_type: Any
     ) -> Steps[bool]:
         settings = self._settings
         event = resolution(outcome)
@@ -319,7 +432,7 @@ class Boundary:
         stored: StoredResult | None = None
         if outcome == "completed":
             guarded = self._guarded.get(named)
-            stored = self._encode_answer(result, None if guarded is None else guarded.annotation)
+            stored = self._encode_answer(result, result_type if guarded is None else guarded.annotation)
         elif outcome == "failed":
             stored = encode_failure("Failure", str(result or "declared failed by a person"), None)
         target = RULES[event].target
@@ -340,7 +453,7 @@ class Boundary:
         except ResultNotEncodable as error:
             raise ConfigurationError(
                 f"result= cannot be stored, so the key is still unknown. {error.detail}. Name the operation= whose "
-                "return annotation says how to store it, or give plain JSON types."
+                "return annotation says how to store it, give result_type= as to claim(), or give plain JSON types."
             ) from error
 
     # ------------------------------------------------------------ start and end
@@ -410,11 +523,27 @@ def _check_clocks(clocks: Clocks, concurrency: Concurrency, on_expired: OnExpire
         raise ConfigurationError("window= must be longer than wait(…): a result must outlive those who wait for it.")
 
 
-def _check_kinds(quota: object, encryption: object) -> None:
+def _check_kinds(quota: object, encryption: object, codec: object, probe: object) -> None:
     if quota is not None and not isinstance(quota, Quota):
         raise ConfigurationError('quota= is a Quota, such as Quota(rate="100/1m", outstanding=1000).')
     if encryption is not None and not isinstance(encryption, Keyring):
         raise ConfigurationError("encryption= is a Keyring, such as Keyring.from_env().")
+    methods = [getattr(codec, name, None) for name in ("encode", "decode")]
+    if codec is not None and (isinstance(codec, type) or not all(map(callable, methods))):
+        raise ConfigurationError(
+            "codec= is an object with encode(value, annotation) and decode(stored, annotation), such as JSONCodec()."
+        )
+    if probe is not None and not callable(probe):
+        raise ConfigurationError("probe= is a function that takes a claim and says whether its effect happened.")
+
+
+def _checked_observers(given: Any) -> tuple[Observer, ...]:
+    each: tuple[Any, ...] = () if callable(given) or not isinstance(given, Iterable) else tuple(given)
+    if callable(given) or not isinstance(given, Iterable) or not all(map(callable, each)):
+        raise ConfigurationError(
+            f"observers={given!r}: give a list of functions that take an event, such as [LoggingObserver()]."
+        )
+    return each
 
 
 def _check_quota(quota: Quota | None, clocks: Clocks, backend: Backend) -> None:
@@ -434,8 +563,10 @@ def _check_quota(quota: Quota | None, clocks: Clocks, backend: Backend) -> None:
 
 def exception_types(given: Any, argument: str) -> tuple[type[Exception], ...]:
     """The exception types given for an argument; raises `ConfigurationError` for anything else."""
-    kinds: tuple[Any, ...] = (given,) if isinstance(given, type | str) else tuple(given)
+    kinds: tuple[Any, ...] = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
-            raise ConfigurationError(f"{argument}= takes exception types, not {kind!r}.")
+            raise ConfigurationError(
+                f"{argument}= takes exception types, such as (ValueError, KeyError), not {kind!r}."
+            )
     return kinds

@@ -183,7 +183,10 @@ class EntryPoint:
         """
         settings = self.settings
         if self.closed:
-            raise ConfigurationError(f"Boundary {self.name!r} has been closed.")
+            raise ConfigurationError(
+                f"Boundary {self.name!r} has been closed, and a closed one stays closed. Close it when the process "
+                "ends; an application that starts more than once, as in tests, builds its boundaries anew each time."
+            )
         if tx is not None and settings.effects != "transactional":
             raise ConfigurationError(
                 f"tx= needs effects='transactional'; boundary {self.name!r} has {settings.effects!r}."
@@ -233,6 +236,10 @@ class EntryPoint:
         keys.check_name(operation, "operation")
         key_spaces.take(self, operation, key_spaces.Owner(owner, origin or key_spaces.origin_of(owner), shared, key))
         return operation
+
+    def is_observed(self, name: str) -> bool:
+        """Whether any observer has a use for events of this name."""
+        return self.settings.observers.is_enabled(name)
 
     def emit(self, name: str, operation: str, key: bytes = b"", /, **fields: Any) -> None:
         """Tell the observers, as an entry point does, of something that came to no claim, or outlives it."""

@@ -11,7 +11,9 @@ import pytest
 from retrysafe.admin.sweeper import Sweeper
 from retrysafe.cli import outbox, relay, sweep
 from retrysafe.messaging.brokers.kafka.publisher import AsyncKafkaPublisher, KafkaPublisher
+from retrysafe.messaging.brokers.mqtt.publisher import MqttPublisher
 from retrysafe.messaging.brokers.nats.publisher import NatsPublisher
+from retrysafe.messaging.brokers.pubsub.publisher import PubSubPublisher
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
 from retrysafe.messaging.brokers.sqs.publisher import SnsPublisher, SqsPublisher
@@ -23,13 +25,17 @@ EXCEPTIONS = {
     "properties": "are the query of --broker",
     "client": "is made of --broker",
     "url": "is --broker",
+    "project": "is in --broker",
     "region": "is in --broker",
     "endpoint": "is in --broker",
 }
-NAMED = {(made, "timeout"): "broker_timeout" for made in (NatsPublisher, RabbitMQPublisher, SqsPublisher, SnsPublisher)}
+NAMED = {
+    (made, "timeout"): "broker_timeout"
+    for made in (MqttPublisher, NatsPublisher, PubSubPublisher, RabbitMQPublisher, SqsPublisher, SnsPublisher)
+}
 PUBLISHERS = (
-    *(KafkaPublisher, AsyncKafkaPublisher, NatsPublisher, SqsPublisher, SnsPublisher),
-    *(RabbitMQPublisher, RedisStreamsPublisher, AsyncRedisStreamsPublisher),
+    *(KafkaPublisher, AsyncKafkaPublisher, MqttPublisher, NatsPublisher, SqsPublisher, SnsPublisher),
+    *(PubSubPublisher, RabbitMQPublisher, RedisStreamsPublisher, AsyncRedisStreamsPublisher),
 )
 NEEDED = {"outbox sweep": ("--older-than", "7d")}
 OTHER_DEFAULTS = {

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -67,7 +68,7 @@ class Deck:
         """Messages in the outbox: topic, type and payload of each."""
         outbox = Outbox(self.url, source="/shop")
         boundary = self.boundary("writing", effects="transactional")
-        with boundary.claim(f"writing-{len(messages)}-{messages[0]}") as claim:
+        with boundary.claim(uuid4()) as claim:
             for number, (topic, kind, payload) in enumerate(messages):
                 outbox.add(claim.tx, topic, payload, key=f"k{number}", type=kind, headers={"x-secret": "header-secret"})
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from retrysafe.admin.operator import Batch
-from retrysafe.console import Console, Principal
+from retrysafe.admin.operator import Batch, Operator
+from retrysafe.console import Console, Principal, bulk
 from retrysafe.console.bulk import step
 from retrysafe.console.operations import NAME, Operation, Operations, Plan, State
+from retrysafe.protocol.records import Count, Page
 from tests.console.conftest import ADA, Deck
 from tests.console.visiting import BASE, Visitor
 
@@ -66,7 +67,7 @@ def wait(operations: Operations) -> None:
 
 
 def found(deck: Deck, operations: Operations) -> Operation:
-    operation = operations.find(deck.place.operator(), PLAN["id"])
+    operation = operations.find(PLAN["id"])
     assert operation is not None
     return operation
 
@@ -89,7 +90,7 @@ def test_the_same_plan_twice_is_one_operation(deck: Deck, gated: tuple[Operation
     wait(operations)
     assert found(deck, operations)[1:] == (State.DONE, 250, 0, "")
     assert (unknown(deck), audited(deck), gate.batches) == (0, 250, 4), "the last one is for attempts that died"
-    assert [one.plan["id"] for one in operations.recent(deck.place.operator())] == [PLAN["id"]]
+    assert [one.plan["id"] for one in operations.recent()] == [PLAN["id"]]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -198,6 +199,37 @@ async def test_its_page_cancels_and_resumes_it_for_who_may(deck: Deck) -> None:
     gate.open.set()
     await asyncio.to_thread(wait, console.operations)
     assert 'class="chip cancelled"' in (await ada.get(path)).html
+
+
+async def test_a_secret_of_the_boundaries_hides_no_operation(deck: Deck) -> None:
+    secret = b"of the boundaries, not of the console's own"
+    deck.unknown("K", secret=secret)
+    console = deck.console(key_secret=secret)
+    ada = Visitor(console)
+    given = {"outcome": "failed", "confirmed": "yes"}
+    started = await ada.submit(await ada.get("/keys/resolve"), "/operations", given)
+    assert started.status == 200
+    await asyncio.to_thread(wait, console.operations)
+    assert "1 changed" in (await ada.get(started.path)).text
+    assert "Settle unknown keys as failed" in (await ada.get("/operations")).text
+    assert unknown(deck) == 0
+
+
+async def test_keys_that_the_preview_did_not_come_across_are_settled(
+    deck: Deck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stores without an index of unknown keys look for them among the others, and not for ever."""
+    deck.unknown("K")
+    monkeypatch.setattr(bulk, "first_page", lambda *_: Page([], "further"))
+    monkeypatch.setattr(Operator, "count", lambda *_: Count(0, capped=True))
+    console = deck.console()
+    ada = Visitor(console)
+    preview = await ada.get("/keys/resolve")
+    assert "0+ keys" in preview.text
+    started = await ada.submit(preview, "/operations", {"outcome": "failed", "confirmed": "yes"})
+    await asyncio.to_thread(wait, console.operations)
+    assert "1 changed" in (await ada.get(started.path)).text
+    assert unknown(deck) == 0
 
 
 def test_operations_are_keys_of_a_boundary_like_any_other(deck: Deck, gated: tuple[Operations, Gate, Console]) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from retrysafe import Boundary
 from retrysafe.cli import main
-from retrysafe.console import Principal
+from retrysafe.console import Principal, messages
 from retrysafe.errors import OutcomeUnknown, StoredFailure
 from retrysafe.messaging import MessageOutcome
 from retrysafe.protocol.messages import PublishResult, PublishStatus
@@ -297,6 +297,42 @@ async def test_dead_letters_of_one_consumer_are_handled_again(deck: Deck, ada: V
     assert "3 changed" in done.text
     assert [one.became for one in handle.handle_marked()] == [MessageOutcome.HANDLED] * 3
     assert "2 dead letters" in (await ada.get("/messages/inbox")).text
+
+
+@pytest.mark.parametrize("side", ["dead", "inbox"])
+async def test_large_dead_letters_that_died_at_once_are_all_listed_and_shown(
+    deck: Deck, ada: Visitor, side: str
+) -> None:
+    """A page has fewer of them, and is not the last one for that."""
+    payload = "x" * 500_000
+    if side == "dead":
+        deck.messages(*((f"topic-{number}", "sent.v1", payload) for number in range(12)))
+        for _ in range(12):
+            deck.all_die()
+    else:
+        deck.dead_in_an_inbox(*(envelope(number, number, f'"{payload}"'.encode()) for number in range(12)))
+        deck.sql("UPDATE retrysafe_inbox_dead SET dead_at = 1700000000000000")
+    page, seen = await ada.get(f"/messages/{side}"), list[str]()
+    while True:
+        seen += re.findall(f'href="(/messages/{side}/[0-9][^"]*)"', page.html)
+        if "Next page" not in page.links:
+            break
+        page = await ada.follow(page, "Next page")
+    assert len(seen) == len(set(seen)) == 12
+    for href in seen:
+        assert (await ada.get(href)).status == 200
+
+
+async def test_a_count_by_a_filter_says_when_it_looked_at_some_alone(
+    deck: Deck, ada: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deck.messages(*[("mail", "sent.v1", {})] * 3, *[("orders", "placed.v1", {})] * 3)
+    deck.relay(lambda envelope: PublishResult(PublishStatus.REJECTED, "no"))
+    monkeypatch.setattr(messages, "MOST_COUNTED", 4)
+    page = await ada.get("/messages/dead?topic=orders")
+    assert "1+ dead letter" in page.text
+    assert "1+ dead letter" in (await ada.follow(page, "Redrive these …")).text
+    assert "No dead letter matches." in (await ada.get("/messages/dead?topic=none")).text
 
 
 def _keys(page: Page) -> list[str]:

@@ -136,6 +136,7 @@ def test_alias_and_connection_are_the_same_store(alias: str) -> None:
         ("nowhere", r"neither a URL nor an alias .*'default'.* A file is sqlite:///"),
         ("", r"neither a URL nor an alias .*'default'.* A file is sqlite:///"),
         ("shop.db", "write store='sqlite:///shop.db'"),
+        ("host=db password=hunter2", r"'host=db password=\*\*\*' is neither"),
     ],
 )
 def test_string_that_is_nothing(store: str, named: str) -> None:

@@ -18,6 +18,8 @@ import pytest
 
 from tests.conftest import require
 from tests.docs.pages import ROOT, write_commands
+from tests.messaging.harnesses import pubsub
+from tests.messaging.harnesses.mqtt import without_sessions
 from tests.messaging.harnesses.nats import without_stream
 from tests.messaging.harnesses.sqs import options_of, without_queue
 from tests.stores.ageing import mysql_connection
@@ -125,6 +127,18 @@ def nats_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
+def mqtt_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of the test MQTT broker, also as MQTT_URL; the session of the page is not there."""
+    require("mqtt")
+    url = os.environ["RETRYSAFE_TEST_MQTT"]
+    monkeypatch.setenv("MQTT_URL", url)
+    with alone_with("mqtt"):
+        asyncio.run(without_sessions(url, "docs-orders", partitions=None, group="stock"))
+        yield url
+        asyncio.run(without_sessions(url, "docs-orders", partitions=None, group="stock"))
+
+
+@pytest.fixture
 def sqs_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The endpoint of the stand-in for SQS and SNS, also as SQS_ENDPOINT; the queue of the page is not there."""
     require("sns")
@@ -133,6 +147,18 @@ def sqs_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("SQS_ENDPOINT", endpoint)
     with alone_with("sns"):
         asyncio.run(without_queue(url, "docs-orders.fifo"))
+        yield endpoint
+
+
+@pytest.fixture
+def pubsub_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The endpoint of the stand-in for Pub/Sub, also as PUBSUB_ENDPOINT; the topic of the page is not there."""
+    require("pubsub")
+    url = os.environ["RETRYSAFE_TEST_PUBSUB"]
+    endpoint: str = pubsub.options_of(url)["endpoint"]
+    monkeypatch.setenv("PUBSUB_ENDPOINT", endpoint)
+    with alone_with("pubsub"):
+        asyncio.run(pubsub.without(url, "docs-orders", "parcels", prefix=""))
         yield endpoint
 
 

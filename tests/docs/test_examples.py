@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -30,8 +31,12 @@ def test_examples_do_what_the_page_says(page: Path, request: pytest.FixtureReque
         request.getfixturevalue("rabbitmq_url")
     if "NATS_URL" in page.read_text(encoding="utf-8"):
         request.getfixturevalue("nats_url")
+    if "MQTT_URL" in page.read_text(encoding="utf-8"):
+        request.getfixturevalue("mqtt_url")
     if "KAFKA_URL" in page.read_text(encoding="utf-8"):
         request.getfixturevalue("kafka_url")
+    if "PUBSUB_ENDPOINT" in page.read_text(encoding="utf-8"):
+        request.getfixturevalue("pubsub_endpoint")
     if "SQS_ENDPOINT" in page.read_text(encoding="utf-8"):
         request.getfixturevalue("sqs_endpoint")
     if "DYNAMODB_URL" in page.read_text(encoding="utf-8"):
@@ -56,7 +61,9 @@ def test_every_how_to_shows_something_that_runs(page: Path) -> None:
 def test_every_code_block_is_run_or_has_a_reason(page: Path) -> None:
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     for language, body in blocks:
-        assert language in ("python", "console", "sh", "mermaid", "text", "sql"), f"a block in {language!r}"
+        assert language in ("python", "console", "sh", "mermaid", "text", "sql", "json"), f"a block in {language!r}"
+        if language == "json":
+            json.loads(body)
         if language == "sh":
             for line in body.splitlines():
                 assert _ONLY_SHOWN.fullmatch(line), f"{line!r} could be run: make it a console block"

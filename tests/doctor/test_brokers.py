@@ -9,13 +9,16 @@ import secrets
 from collections.abc import Iterator
 
 import aio_pika
+import nats as nats_client
 import pytest
 
 from retrysafe.doctor import diagnose
-from retrysafe.messaging.brokers import kafka, rabbitmq, sqs
+from retrysafe.messaging.brokers import kafka, nats, pubsub, rabbitmq, sqs
 from retrysafe.messaging.brokers.kafka.properties import properties_of
 from retrysafe.messaging.brokers.kafka.topics import admin
 from tests.conftest import require
+from tests.messaging.harnesses import pubsub as on_pubsub
+from tests.messaging.harnesses.nats import without_stream
 from tests.messaging.harnesses.sqs import options_of, service, without_queue, without_topic
 
 
@@ -85,6 +88,40 @@ def test_topics_that_keep_messages_for_ever_on_one_broker(topic: tuple[str, str]
 
 
 @pytest.fixture
+def stream() -> Iterator[tuple[str, str]]:
+    require("nats")
+    url, name = os.environ["RETRYSAFE_TEST_NATS"], f"doctor-{secrets.token_hex(6)}"
+    yield url, name
+    asyncio.run(without_stream(url, name))
+
+
+def test_streams_that_lose_messages(stream: tuple[str, str]) -> None:
+    url, name = stream
+    assert ids(url, name) == ["nats-stream"]
+
+    async def make() -> None:
+        async with await nats_client.connect(url) as client:
+            streams = client.jetstream()
+            await streams.add_stream(name=name, subjects=[name], storage="memory", max_msgs=10, max_age=60)
+            await streams.add_consumer(name, durable_name="stock", ack_policy="explicit", max_deliver=5)
+
+    asyncio.run(make())
+    weak = ["nats-age", "nats-dead-letters", "nats-discard", "nats-replicas", "nats-storage"]
+    assert sorted(ids(url, name)) == weak
+
+
+def test_streams_as_they_are_declared(stream: tuple[str, str]) -> None:
+    """One server has them, as there is only one here."""
+    url, name = stream
+    asyncio.run(nats.declare(url, name, stream=name, partitions=2))
+    assert ids(url, name) == ["nats-replicas"]
+    assert ids(url, f"{name}.1") == ["nats-replicas"]
+    asyncio.run(without_stream(url, name))
+    asyncio.run(nats.declare(url, name, stream=name, keep=None))
+    assert sorted(ids(url, name)) == ["nats-replicas", "nats-retention"]
+
+
+@pytest.fixture
 def queue() -> Iterator[str]:
     require("sns")
     name = f"doctor-{secrets.token_hex(6)}"
@@ -130,6 +167,53 @@ def test_a_topic_that_no_queue_subscribes_to(queue: str) -> None:
     asyncio.run(sqs.declare(queue, group="mail", **options_of(url)))
     assert ids(url, queue) == []
     asyncio.run(without_queue(url, f"mail_2e_{queue}.fifo"))
+
+
+@pytest.fixture
+def subscribed() -> Iterator[tuple[str, str]]:
+    require("pubsub")
+    url, name = os.environ["RETRYSAFE_TEST_PUBSUB"], f"doctor-{secrets.token_hex(6)}"
+    yield url, name
+    asyncio.run(on_pubsub.without(url, name, "stock", "mail", prefix=""))
+    asyncio.run(on_pubsub.without(url, f"{name}-dead", prefix=""))
+
+
+def test_subscriptions_that_lose_order_and_messages(subscribed: tuple[str, str]) -> None:
+    url, name = subscribed
+    options = on_pubsub.options_of(url)
+    assert ids(url, name) == ["pubsub-topic"]
+    asyncio.run(pubsub.declare(topics=[name, f"{name}-dead"], **options))
+    assert ids(url, name) == ["pubsub-subscription"]
+    asyncio.run(pubsub.declare(topics=name, group="mail", **options))
+    assert ids(url, name) == []
+
+    async def make() -> None:
+        topic, dead = (f"projects/{options['project']}/topics/{one}" for one in (name, f"{name}-dead"))
+        settings = {
+            "name": f"projects/{options['project']}/subscriptions/stock.{name}",
+            "topic": topic,
+            "ack_deadline_seconds": 10,
+            "message_retention_duration": {"seconds": 3600},
+            "expiration_policy": {"ttl": {"seconds": 31 * 86400}},
+            "dead_letter_policy": {"dead_letter_topic": dead, "max_delivery_attempts": 5},
+        }
+        async with on_pubsub.service(url) as clients:
+            await clients.subscriber.create_subscription(settings)
+
+    asyncio.run(make())
+    assert ids(url, name) == ["pubsub-dead-letters", "pubsub-expiration", "pubsub-order", "pubsub-retention"]
+
+
+def test_an_mqtt_broker_that_grants_what_is_needed() -> None:
+    require("mqtt")
+    assert ids(os.environ["RETRYSAFE_TEST_MQTT"], "orders") == []
+
+
+def test_an_mqtt_broker_that_grants_too_little() -> None:
+    from retrysafe.messaging.brokers.mqtt.checks import CHECKS
+
+    facts = {"qos": 0, "kept": 60, "retains": False, "secret": True, "tls": False, "local": False}
+    assert [check.id for check in CHECKS if check.judge(facts)] == [check.id for check in CHECKS]
 
 
 def test_a_dead_broker_is_a_finding_without_its_password() -> None:

@@ -16,8 +16,10 @@ import redis
 
 from tests.conftest import require
 from tests.docs.pages import ROOT
+from tests.messaging.harnesses import pubsub as on_pubsub
 from tests.messaging.harnesses.base import Place
 from tests.messaging.harnesses.kafka import delete
+from tests.messaging.harnesses.mqtt import without_sessions
 from tests.messaging.harnesses.nats import without_stream
 from tests.messaging.harnesses.sqs import remove
 from tests.proving import effort
@@ -94,6 +96,14 @@ def test_on_nats(tmp_path: Path, name: str) -> None:
     asyncio.run(without_stream(url, name))
 
 
+def test_on_mqtt(tmp_path: Path, name: str) -> None:
+    require("mqtt")
+    url = os.environ["RETRYSAFE_TEST_MQTT"]
+    all_is_well(run(tmp_path / "shop", "--broker", url, SHOP_NAME=name))
+    for service in ("inventory", "mail"):
+        asyncio.run(without_sessions(url, "orders.placed", partitions=4, prefix=f"{name}/", group=service))
+
+
 @pytest.fixture
 def sns(name: str) -> Iterator[str]:
     require("sns")
@@ -105,6 +115,15 @@ def sns(name: str) -> Iterator[str]:
             await remove(Place(url, name, "orders.placed", service, 4))
 
     asyncio.run(clean())
+
+
+@pytest.fixture
+def pubsub(name: str) -> Iterator[str]:
+    require("pubsub")
+    url = os.environ["RETRYSAFE_TEST_PUBSUB"]
+    yield url
+    groups = ("inventory", "mail")
+    asyncio.run(on_pubsub.without(url, "orders.placed", *groups, prefix=f"{name}-"))
 
 
 @pytest.fixture
@@ -131,3 +150,9 @@ def test_on_kafka(tmp_path: Path, kafka: str, name: str) -> None:
 @pytest.mark.skipif(not effort.is_full(), reason="left to make prove")
 def test_on_sns_and_sqs(tmp_path: Path, sns: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", sns, SHOP_NAME=name))
+
+
+@pytest.mark.prove
+@pytest.mark.skipif(not effort.is_full(), reason="left to make prove")
+def test_on_pubsub(tmp_path: Path, pubsub: str, name: str) -> None:
+    all_is_well(run(tmp_path / "shop", "--broker", pubsub, SHOP_NAME=name))

@@ -103,6 +103,9 @@ def _state(thread: Path) -> str:
 class Cluster(OwnServer):
     """A PostgreSQL cluster."""
 
+    settings: tuple[str, ...] = ()
+    """What it is told beside what all are."""
+
     def __init__(self, programs: Path) -> None:
         super().__init__("postgres")
         self._programs = programs
@@ -143,6 +146,7 @@ class Cluster(OwnServer):
 
     def _command(self) -> list[str]:
         settings = ["fsync=on", "listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=60"]
+        settings += self.settings
         flags = [word for setting in settings for word in ("-c", setting)]
         return [str(self._programs / "postgres"), "-D", self._data, "-p", str(self.port), *flags]
 
@@ -162,11 +166,17 @@ class Cluster(OwnServer):
         Path(self._data, "postmaster.pid").unlink(missing_ok=True)
 
 
+class LogicalCluster(Cluster):
+    """A PostgreSQL whose log tells of rows."""
+
+    settings = ("wal_level=logical", "max_replication_slots=20")
+
+
 class Replica(Cluster):
     """A streaming replica of a cluster; promoted, it is a primary."""
 
     def __init__(self, programs: Path, primary: Cluster, name: str) -> None:
-        self._primary, self._name = primary, name
+        self._primary, self._name, self.settings = primary, name, primary.settings
         super().__init__(programs)
 
     def _make(self) -> None:
@@ -262,6 +272,15 @@ class PgBouncer(OwnServer):
 def pgbouncer_program() -> str | None:
     """The PgBouncer that is installed."""
     return shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+def programs_of(url: str) -> Path:
+    """The directory of the programs that a PostgreSQL server runs from."""
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        ((found,),) = connection.execute("SELECT setting FROM pg_config WHERE name = 'BINDIR'").fetchall()
+    return Path(found)
 
 
 def postgresql_programs() -> Path | None:

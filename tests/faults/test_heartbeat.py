@@ -418,6 +418,21 @@ def test_closing_a_boundary_ends_its_heartbeat(sqlite_url: str, make: Making) ->
     until(lambda: threading.active_count() <= before)
 
 
+def test_the_thread_of_a_heartbeat_ends_when_nothing_was_held_for_long(
+    sqlite_url: str, make: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that makes many boundaries and closes none does not gather threads and connections."""
+    monkeypatch.setattr(lease, "_IDLE", 0.05)
+    boundary = make(sqlite_url, lease=LEASE)
+    for key in ("first", "second"):
+        with boundary.claim(key) as claim:
+            thread = lease.for_thread(boundary._settings.backend)._thread
+            assert thread is not None
+            until(lambda claim=claim: renewals_of(sqlite_url, claim.attempt_id) >= 1)  # type: ignore[misc]
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+
+
 def test_on_uvloop_a_renewal_that_is_due_at_once_takes_no_other_claim_with_it(
     make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,8 +30,10 @@ from retrysafe import (
     wait,
 )
 from retrysafe.backends import migrations
+from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
 from retrysafe.backends.sql.mysql import MysqlStore, _findings
+from retrysafe.protocol.procedures import find
 from retrysafe.protocol.records import Filter
 from retrysafe.protocol.requests import Query, Rows
 from tests.conftest import absent
@@ -811,8 +813,8 @@ def test_text_is_compared_by_its_bytes(mysql_migrated: str, make: Making) -> Non
         with boundary.claim("key", scope=scope) as claim:
             assert not claim.replayed
     for scope in scopes:
-        ask = backend.store.scan(Filter(boundary=boundary.name, scope=scope), None, 10)
-        assert [record.scope for record in ask.parse(backend.client()(ask.request)).records] == [scope]
+        found = run(find(backend.store, Filter(boundary=boundary.name, scope=scope), 10), backend.client())
+        assert [record.scope for record in found] == [scope]
 
 
 def test_sweeping_reads_and_locks_no_live_record(mysql_migrated: str) -> None:

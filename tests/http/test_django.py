@@ -428,6 +428,16 @@ def test_r16_an_exception_of_an_external_effect_is_unknown(small: Site, door: st
 
 
 @door
+def test_r3_a_problem_names_the_command_of_the_project(site: Site, door: str) -> None:
+    client = site.guarded(door)
+    post(client)
+    answer = post(client, body="another")
+    assert code(answer) == "key-reused"
+    program = "python manage.py retrysafe" if site.store == site.alias else "retrysafe"
+    assert answer.json()["operator_command"].startswith(f"{program} keys show --hash ")
+
+
+@door
 def test_r16_an_exception_that_is_declared_permanent_is_kept(site: Site, door: str) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         site.work()

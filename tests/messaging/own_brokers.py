@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,16 +27,21 @@ class OwnBroker:
     beside: ClassVar[int] = 0
     """How many ports it needs beside its first one."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int | None = None, **environment: str) -> None:
         directory = tempfile.TemporaryDirectory(prefix=f"retrysafe-{self.service}-", ignore_cleanup_errors=True)
         self._directory, self.home = directory, Path(directory.name) / self.service
         self.home.mkdir()
         for programs in _UNPACKED:
             if (_SHARED / self.service / programs).is_dir():
                 (self.home / programs).symlink_to((_SHARED / self.service / programs).resolve())
-        self.port = free_port(self.beside)
-        port = {f"RETRYSAFE_{self.service.upper()}_PORT": str(self.port)}
-        self._environment = {**os.environ, "RETRYSAFE_SCRATCH": directory.name, **port}
+        self.port = port or free_port(self.beside)
+        variable = f"RETRYSAFE_{self.service.upper().replace('-', '_')}_PORT"
+        self._environment = {
+            **os.environ,
+            "RETRYSAFE_SCRATCH": directory.name,
+            variable: str(self.port),
+            **environment,
+        }
         self.start()
 
     @property
@@ -84,6 +90,22 @@ class RabbitMQServer(OwnBroker):
         self._services("stop")
 
 
+class RabbitMQ4Server(RabbitMQServer):
+    """A RabbitMQ 4, which may be killed."""
+
+    service = "rabbitmq-4"
+
+
+class RedisServer(OwnBroker):
+    """A Redis."""
+
+    service = "redis"
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+
 class KafkaServer(OwnBroker):
     """A Kafka."""
 
@@ -95,6 +117,32 @@ class KafkaServer(OwnBroker):
         return f"kafka://127.0.0.1:{self.port}"
 
 
+class KafkaCluster:
+    """Three Kafkas, each of which has every record; two must have it before it is confirmed. One of them is killed."""
+
+    service = "kafka"
+
+    def __init__(self) -> None:
+        ports = [free_port(KafkaServer.beside) for _ in range(3)]
+        nodes = {"RETRYSAFE_KAFKA_NODES": ",".join(map(str, ports))}
+        with ThreadPoolExecutor() as threads:  # none of them answers before another one does
+            self._nodes = list(threads.map(lambda port: KafkaServer(port, **nodes), ports))
+        self.url = f"kafka://{','.join(f'127.0.0.1:{port}' for port in ports)}"
+
+    def kill(self) -> None:
+        """SIGKILL one of them."""
+        self._nodes[0].kill()
+
+    def start(self) -> None:
+        """Start it again."""
+        self._nodes[0].start()
+
+    def close(self) -> None:
+        """Kill them all, and remove their directories."""
+        for node in self._nodes:
+            node.close()
+
+
 class NatsServer(OwnBroker):
     """A NATS."""
 
@@ -103,3 +151,37 @@ class NatsServer(OwnBroker):
     @property
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
+
+
+class DebeziumWorker(OwnBroker):
+    """A worker of Kafka Connect that has Debezium's connector, beside a Kafka."""
+
+    service = "debezium"
+
+    @classmethod
+    def is_installed(cls) -> bool:
+        return (_SHARED / cls.service / "lib" / "installed.pom.xml").is_file()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+class PubSubServer(OwnBroker):
+    """What stands in for Google Pub/Sub. It forgets everything when it is killed."""
+
+    service = "pubsub"
+
+    @property
+    def url(self) -> str:
+        return f"pubsub://tests?endpoint=http://127.0.0.1:{self.port}"
+
+
+class MqttServer(OwnBroker):
+    """A mosquitto that writes each message down before it acknowledges it."""
+
+    service = "mqtt"
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://127.0.0.1:{self.port}"

@@ -56,7 +56,17 @@ def test_the_registry_needs_no_library() -> None:
     """As the help of the command line is read where none is installed."""
     source = "import sys\nfrom retrysafe.messaging.brokers import registry\nlist(registry.specs())\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True)
-    assert {"redis", "aio_pika", "aiobotocore", "botocore", "confluent_kafka", "nats"}.isdisjoint(done.stdout.split())
+    assert {
+        "redis",
+        "aio_pika",
+        "aiobotocore",
+        "botocore",
+        "confluent_kafka",
+        "google",
+        "grpc",
+        "nats",
+        "paho",
+    }.isdisjoint(done.stdout.split())
 
 
 def test_a_library_that_is_missing_is_named_with_its_extra() -> None:
@@ -69,7 +79,8 @@ def test_a_library_that_is_missing_is_named_with_its_extra() -> None:
 def test_a_url_that_no_broker_has_is_refused(url: str) -> None:
     with pytest.raises(
         ConfigurationError,
-        match="known are kafka://, nats://, tls://, amqp://, amqps://, redis://, rediss://, sqlite://, sqs://, sns://",
+        match="known are kafka://, mqtt://, mqtts://, nats://, tls://, pubsub://, amqp://, amqps://, "
+        "redis://, rediss://, sqlite://, sqs://, sns://",
     ):
         registry.broker_at(url, name="shop")
 
@@ -85,7 +96,7 @@ def test_a_broker_in_a_file_needs_its_path(url: str) -> None:
     [
         (["--exchange", "orders"], "--exchange is for RabbitMQ; --broker is SQLite"),
         (["--length", "10"], "--length is for Redis Streams; --broker is SQLite"),
-        (["--partitions", "4"], "--partitions is for NATS, RabbitMQ and Redis Streams; --broker is SQLite"),
+        (["--partitions", "4"], "--partitions is for MQTT, NATS, RabbitMQ and Redis Streams; --broker is SQLite"),
     ],
 )
 def test_an_option_of_another_broker_is_refused(
@@ -114,6 +125,7 @@ async def test_each_group_gets_every_message_of_a_broker(kind: str, request: pyt
         assert [one.status for one in await publisher.publish(sent)] == [PublishStatus.ACKED] * len(sent)
         for consumer in consumers:
             assert await received(consumer, len(sent)) == {one.id for one in sent}
+            await consumer.aclose()
         assert await harness.left(at) == 0
     finally:
         for closing in (publisher, *consumers):

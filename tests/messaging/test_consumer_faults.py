@@ -30,15 +30,16 @@ from tests.messaging.harnesses import bench
 from tests.messaging.harnesses.base import PARTITIONS
 from tests.messaging.harnesses.kafka import KafkaBench
 from tests.messaging.harnesses.nats import NatsBench
+from tests.messaging.harnesses.pubsub import PubSubBench
 from tests.messaging.harnesses.rabbitmq import RabbitMQBench
 from tests.messaging.harnesses.redis_streams import RedisBench
 from tests.messaging.harnesses.sqs import SqsBench
 from tests.messaging.own_brokers import NatsServer, RabbitMQServer
 from tests.proving.effort import chance_of, effort
 
-AnyBench = KafkaBench | NatsBench | RabbitMQBench | RedisBench | SqsBench
+AnyBench = KafkaBench | NatsBench | PubSubBench | RabbitMQBench | RedisBench | SqsBench
 KINDS: tuple[Kind, ...] = ("before", "after", "mid-message")
-REMOTE = ("kafka", "nats", "rabbitmq", "redis", *effort((), ("sqs",)))
+REMOTE = ("kafka", "nats", "rabbitmq", "redis", *effort((), ("pubsub", "sqs")))
 
 
 @pytest.fixture(params=REMOTE)
@@ -48,13 +49,17 @@ async def broker(request: pytest.FixtureRequest) -> AsyncIterator[AnyBench]:
         yield made
 
 
+QUIET = 3.0
+"""Seconds without another message after which there are no more: the lease of a lost connection has lapsed by then."""
+
+
 async def consumed(consumer: Consumer, count: int, before: Sequence[int] = ()) -> list[int]:
     """Settle messages until so many different ones have come and no more do, whatever is lost on the way."""
     seen = list(before)
     async with asyncio.timeout(DEADLINE):
         while True:
             with suppress(Exception):
-                found = await consumer.receive(5, 1.0 if len(set(seen)) == count else 2.0)
+                found = await consumer.receive(5, QUIET if len(set(seen)) == count else 2.0)
                 if not found and len(set(seen)) == count:
                     return seen
                 seen += numbers(found)

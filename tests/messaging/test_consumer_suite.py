@@ -129,6 +129,11 @@ class SaysThatEverythingIsNew(Wrong):
         return [one._replace(redelivered=False) for one in await super().receive(most, wait)]
 
 
+class CountsWhatIsSettled(Wrong):
+    async def lag(self) -> dict[str, int]:
+        return {"all": 5}
+
+
 MISTAKES: dict[type[Wrong], str] = {
     LosesAttributes: "every_attribute_arrives_as_it_was",
     HandsOutTooMany: "no_more_are_handed_out_than_asked_for",
@@ -141,6 +146,7 @@ MISTAKES: dict[type[Wrong], str] = {
     LetsFollowersOvertake: "what_follows_a_message_that_was_given_back_stays_behind_it",
     StopsForWhatIsGivenBack: "what_follows_a_message_that_was_given_back_stays_behind_it",
     LosesWhatItWasToHandOutWhenCancelled: "a_receive_that_is_cancelled_loses_nothing",
+    CountsWhatIsSettled: "the_lag_is_what_is_not_settled",
     SaysThatEverythingIsNew: "what_a_dead_consumer_left_is_handed_out_again_in_its_order",
 }
 

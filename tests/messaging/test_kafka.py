@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
@@ -100,6 +101,26 @@ def test_a_record_that_is_no_event_has_its_key_and_its_topic() -> None:
 
 
 @pytest.mark.parametrize(
+    ("column", "headers"),
+    [
+        (b'{"X-Tenant":"\\u00e4","traceparent":"00-1"}', {"X-Tenant": "ä", "traceparent": "00-1"}),
+        (b'{"id":"another"}', {}),
+        (b"{}", {}),
+        (b'{"a":1}', {"retrysafe-headers": '{"a":1}'}),
+        (b"[1]", {"retrysafe-headers": "[1]"}),
+        (b"[" * 100_000, {"retrysafe-headers": "[" * 100_000}),
+        (b"{", {"retrysafe-headers": "{"}),
+    ],
+)
+def test_headers_that_were_written_as_one_column_are_read(column: bytes, headers: dict[str, str]) -> None:
+    told = [("ce_id", b"1"), ("ce_source", b"/shop"), ("ce_type", b"t")]
+    for octets, sequence in ((None, None), (b"7", 7)):
+        row = [("retrysafe-sequence", octets), ("retrysafe-headers", column)]
+        read = envelope_from([*told, *row], None, b"", "orders")
+        assert (read.id, read.sequence, read.headers) == ("1", sequence, headers)
+
+
+@pytest.mark.parametrize(
     "poison",
     [
         {"headers": {"X-\udc80": "a"}},
@@ -107,6 +128,8 @@ def test_a_record_that_is_no_event_has_its_key_and_its_topic() -> None:
         {"headers": {"X-\0": "a"}},
         {"headers": {"CE_id": "a"}},
         {"headers": {"Content-Type": "a"}},
+        {"headers": {"retrysafe-headers": "{}"}},
+        {"headers": {"Retrysafe-Sequence": "1"}},
         {"key": "\udc80"},
         {"topic": "with space"},
         {"topic": ""},
@@ -298,6 +321,23 @@ async def test_no_more_is_in_memory_than_was_asked_for(broker: KafkaBench) -> No
         await consumer.aclose()
 
 
+async def test_a_partition_that_has_room_again_goes_on_at_once() -> None:
+    require("kafka")
+    async with kafka() as made:
+        properties = {"queued.min.messages": 10}
+        consumer = KafkaConsumer(made.url, made.topic, group="g", prefetch=50, properties=properties)
+        await made.publish(*(made.envelope(number) for number in range(600)))
+        try:
+            begun, settled = time.monotonic(), 0
+            while settled < 600:
+                found = await consumer.receive(50, 10)
+                await consumer.ack(found)
+                settled += len(found)
+            assert time.monotonic() - begun < 5  # a client may look at a partition that was paused once a second
+        finally:
+            await consumer.aclose()
+
+
 @pytest.mark.fault(50)
 async def test_messages_that_a_topic_no_longer_has_are_told(broker: KafkaBench) -> None:
     from confluent_kafka import TopicPartition
@@ -414,6 +454,9 @@ async def test_the_window_of_an_inbox_is_compared_with_what_topics_keep(broker: 
     day = 86_400
     async with bench("kafka") as made:
         consumer = await made.consumer()
+        async with asyncio.timeout(60):
+            while consumer.redelivery_window is None:  # noqa: ASYNC110 - a new topic is known after a while
+                await asyncio.sleep(0.05)
         assert consumer.redelivery_window == 14 * day, "retention.ms and segment.ms"
         boundary = Boundary("b", store=f"sqlite:///{tmp_path}/b.db", effects="transactional", window="7d")
 

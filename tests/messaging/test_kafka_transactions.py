@@ -317,7 +317,7 @@ def test_a_state_that_is_ahead_of_the_topic_is_not_changed(make: Callable[[int],
     with state(topics, totals) as stream:
         apply(stream, totals, RECORDS)
     with closing(totals.connect()) as connection:
-        connection.execute("UPDATE kafka_offsets SET next_offset = 1000")
+        connection.execute("UPDATE retrysafe_positions SET position = 1000")
         connection.commit()
     with state(topics, totals) as stream:
         for _ in range(2):
@@ -334,7 +334,7 @@ def test_who_has_lost_a_partition_changes_nothing(make: Callable[[int], Topics],
     def taken_over() -> None:
         if not taken:
             stream._connection.rollback()
-            taken.append(stream._taken((topics.input, 0)))
+            taken.append(stream._positions.take(stream._connection, f"{topics.input}/0"))
 
     taken: list[Any] = []
     with state(topics, totals) as stream:

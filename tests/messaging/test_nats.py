@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from string import ascii_letters
 from typing import Any
 
+import nats.errors
 import pytest
 from nats.aio.msg import Msg
 
@@ -327,3 +329,16 @@ async def test_a_durable_consumer_that_is_deleted_is_made_again() -> None:
             async with asyncio.timeout(30):
                 while 1 not in seen:
                     seen |= set(numbers(await consumer.receive(10, 1.0)))
+
+
+async def test_a_server_that_greets_nobody_is_hung_up_on() -> None:
+    """The library leaves such a connection open: a consumer that tries again and again would gather them."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        consumer = NatsConsumer(f"nats://127.0.0.1:{mute.getsockname()[1]}", "orders", group="g", timeout="0.2s")
+        with pytest.raises((OSError, TimeoutError, nats.errors.Error)):
+            await consumer.receive(1, 1)
+        accepted, _ = mute.accept()
+        with accepted:
+            accepted.settimeout(10)
+            assert await asyncio.to_thread(accepted.recv, 1) == b""
+        await consumer.aclose()

@@ -16,13 +16,13 @@ from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
 from retrysafe import ConfigurationError
+from retrysafe.messaging.brokers.receipts import Receipts
 from retrysafe.messaging.brokers.registry import broker_at
 from retrysafe.messaging.brokers.sqs import SnsPublisher, SqsConsumer, SqsPublisher, declare
 from retrysafe.messaging.brokers.sqs import publisher as publishers
 from retrysafe.messaging.brokers.sqs.client import FAILURES, TopicMissing
 from retrysafe.messaging.brokers.sqs.judging import blames_one, failed, refused
 from retrysafe.messaging.brokers.sqs.messages import Mode, content_of, envelope_from, name_of, order_of
-from retrysafe.messaging.brokers.sqs.receipts import Receipts
 from retrysafe.messaging.brokers.sqs.topology import _allowing
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers

@@ -36,6 +36,20 @@ _STORES = [
     Mistake("a path", 'boundary("shop.db")', "write store='sqlite:///shop.db'"),
     Mistake("a URL of an unknown kind", 'boundary("mongodb://localhost/shop")', "known are …postgresql://"),
     Mistake("a word, without Django", 'boundary("shop")', "A file is sqlite:///its-path", without="django"),
+    Mistake("a `Path`", 'import pathlib; boundary(pathlib.Path("shop.db"))', "store=f'sqlite:///{path}'"),
+    Mistake(
+        "an environment variable that is not set",
+        'import os; boundary(os.environ.get("SHOP_DATABASE_URL"))',
+        "is the environment variable or setting that it comes from set?",
+    ),
+    Mistake(
+        "a sessionmaker without an engine",
+        "from sqlalchemy.orm import sessionmaker; boundary(sessionmaker())",
+        "make it with sessionmaker(engine)",
+    ),
+    Mistake(
+        "a session", "from sqlalchemy.orm import Session; boundary(Session())", "a SQLAlchemy engine or sessionmaker"
+    ),
     Mistake("an open connection", 'boundary(sqlite3.connect("shop.db"))', "expected a URL, a SQLAlchemy engine"),
     Mistake("SQLite in memory", 'boundary("sqlite:///:memory:")', "for memory, memory://"),
     Mistake(
@@ -66,6 +80,8 @@ _STORES = [
 _BOUNDARIES = [
     Mistake("no name", 'Boundary("", store="memory://")', "as in Boundary('shop', store=…)"),
     Mistake("a window in words", 'boundary(window="1 day")', 'write 30, "30s", "5m" or "48h"'),
+    Mistake("a negative lease", "boundary(lease=-1)", "must be longer than zero"),
+    Mistake("no lease", "boundary(lease=None)", 'write 30, "30s", "5m" or "48h"'),
     Mistake("a lease of zero", "boundary(lease=0)", "must be longer than zero"),
     Mistake(
         "a memory shorter than the window", 'boundary(window="24h", memory="1h")', "at least as long as its result"
@@ -77,6 +93,23 @@ _BOUNDARIES = [
         "Give SQLite, PostgreSQL, MySQL or MariaDB as store=",
     ),
     Mistake("`concurrency` as a word", 'boundary(concurrency="wait")', "reject() or wait(seconds), called"),
+    Mistake("`permanent` as an error", 'boundary(permanent=ValueError("no"))', "such as (ValueError, KeyError)"),
+    Mistake("`permanent` as text", 'boundary(permanent="ValueError")', "such as (ValueError, KeyError)"),
+    Mistake(
+        "one observer in place of a list",
+        'Boundary("shop", store="memory://", observers=print)',
+        "give a list of functions",
+    ),
+    Mistake(
+        "a codec that is a class", "from retrysafe import JSONCodec; boundary(codec=JSONCodec)", "such as JSONCodec()"
+    ),
+    Mistake(
+        "`pickle` as codec", "import pickle; boundary(codec=pickle)", "encode(value, annotation) and decode(stored"
+    ),
+    Mistake("a probe that is no function", 'boundary(probe="SELECT 1")', "probe= is a function that takes a claim"),
+    Mistake("a number as the secret", "boundary(secret=1234)", "secret= is text or bytes"),
+    Mistake("a number as the scope", 'boundary(scope=7).claim("k")', "scope= must be text"),
+    Mistake("a scope that is not known", 'boundary(scope=lambda: None).claim("k")', "no tenant or principal is known"),
     Mistake("`quota` as text", 'boundary(quota="5/minute")', 'such as Quota(rate="100/1m", outstanding=1000)'),
 ]
 
@@ -91,6 +124,62 @@ _CLAIMS = [
         "a key that is no argument",
         '@boundary().once(key="order")\ndef charge(order_id): ...',
         "the function has no argument 'order'; it has order_id",
+    ),
+    Mistake(
+        "a number in place of the key's path",
+        "@boundary().once(key=1)\ndef charge(order_id): ...",
+        'is not a path such as "order.id"',
+    ),
+    Mistake(
+        "`once()` above `@classmethod`",
+        'class Till:\n    @boundary().once(key="n")\n    @classmethod\n    def ring(cls, n): ...',
+        "put it below, next to the function",
+    ),
+    Mistake(
+        "`once()` above a class",
+        '@boundary().once(key="n")\nclass Order:\n    def __init__(self, n): ...',
+        "put it above the method that does the work",
+    ),
+    Mistake("`once()` on something else", 'boundary().once(key="n")("charge")', "put it above a def"),
+    Mistake("a lambda without a name", 'boundary().once(key="n")(lambda n: n)', "once() needs operation="),
+    Mistake(
+        "a generator function",
+        '@boundary().once(key="n")\ndef lines(n): yield n',
+        "once() guards functions and coroutines",
+    ),
+    Mistake(
+        "a coroutine that nobody awaits",
+        'async def pay(n): ...\n@boundary().once(key="n")\ndef charge(n): return pay(n)\ncharge(1)',
+        "make it a coroutine function, and await there",
+    ),
+    Mistake(
+        "a request as an argument",
+        '@boundary().once(key="n")\ndef charge(n, request): ...\ncharge(1, object())',
+        "Choose what counts as the payload with payload=",
+    ),
+    Mistake(
+        "the same key for something else",
+        'b = boundary()\n@b.once(key="n")\ndef charge(n, cents): ...\ncharge(1, 100); charge(1, 200)',
+        "The payload differs in: cents",
+        "KeyReused",
+    ),
+    Mistake(
+        "a claim of a key inside a claim of it",
+        'b = boundary()\nwith b.claim("k"), b.claim("k"): ...',
+        "claimed by the operation that encloses this one",
+        "InProgress",
+    ),
+    Mistake(
+        "a closed boundary", 'b = boundary(); b.close()\nwith b.claim("k"): ...', "Boundary 'shop' has been closed"
+    ),
+    Mistake(
+        "a key longer than 255 characters",
+        'with boundary().claim("k" * 5000): ...',
+        "has 1 to 255 characters; this one has 5000",
+        "InvalidKey",
+    ),
+    Mistake(
+        "`key_for()` of a number", 'with boundary().claim("k") as claim: claim.key_for(7)', "such as 'charge', not int"
     ),
     Mistake(
         "two functions under one operation",
@@ -112,6 +201,38 @@ _CLAIMS = [
         'with boundary().claim("k") as claim: claim.result = object()',
         "Return JSON types, datetime, Decimal, UUID or bytes",
         "ResultNotEncodable",
+    ),
+    Mistake(
+        "an enum that no annotation names",
+        'import enum\nwith boundary().claim("k") as claim: claim.result = enum.Enum("Size", "SMALL").SMALL',
+        "``claim()`` as ``result_type=``",
+        "ResultNotEncodable",
+    ),
+    Mistake(
+        "a dataclass whose field was renamed",
+        "from dataclasses import make_dataclass\nb = boundary()\n"
+        "for field in ('number', 'no'):\n    Receipt = make_dataclass('Receipt', [(field, int)])\n"
+        '    with b.claim("k", result_type=Receipt) as claim:\n'
+        "        if not claim.replayed: claim.result = Receipt(1)",
+        "Receipt has no field 'number': was it renamed or removed?…Nothing was run",
+        "ResultNotEncodable",
+    ),
+    Mistake(
+        "a sync `with` that waits, on an event loop",
+        "from retrysafe import wait\nasync def main():\n"
+        '    with boundary(concurrency=wait(5)).claim("k"): ...\nasyncio.run(main())',
+        "use 'async with' or a coroutine, or concurrency=reject()",
+    ),
+    Mistake(
+        "a handler that commits",
+        'with file(effects="transactional").claim("k") as claim: claim.tx.commit()',
+        "The handler committed the boundary's transaction by itself",
+        "OutcomeUnknown",
+    ),
+    Mistake(
+        "a cursor as `tx=`",
+        'tx = sqlite3.connect("shop.db").cursor()\nwith file(effects="transactional").claim("k", tx=tx): ...',
+        "expected a connection or session",
     ),
     Mistake(
         "the work done on a replay too",

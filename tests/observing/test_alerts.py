@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +21,7 @@ from retrysafe.cli import main
 from retrysafe.observability.alerts import ALERTS, Alert, rules
 from retrysafe.observability.metrics import COUNTERS, GAUGES
 from retrysafe.observability.otel import _instruments_of
+from tests.conftest import require
 
 LABELS = {"retrysafe.boundary": "b", "retrysafe.operation": "o"}
 _WORD = re.compile(r"retrysafe_\w+")
@@ -35,7 +36,7 @@ def exposed() -> Iterator[str]:
     for counter in COUNTERS:
         instruments.add(counter.name, LABELS, "x" if counter.outcome or counter.field else "", "")
     for gauge in GAUGES:
-        instruments._gauges[gauge].set(1, LABELS)
+        instruments._gauges[gauge].set(1, LABELS | ({f"retrysafe.{gauge.by}": "p"} if gauge.by else {}))
     instruments.store_duration.record(0.1, LABELS)
     yield prometheus_client.generate_latest().decode()
     for collector in {*prometheus_client.REGISTRY._collector_to_names} - before:
@@ -99,6 +100,14 @@ FAULTS: dict[str, dict[str, str]] = {
     "RetrysafeSettingsWeak": {
         'retrysafe_warnings_total{retrysafe_boundary="b",retrysafe_outcome="store_warning"}': APPEARS
     },
+    "RetrysafeConflictsMany": {'retrysafe_conflicts_total{retrysafe_boundary="b"}': "0+10x120"},
+    "RetrysafeNewKeysJump": {
+        'retrysafe_claims_total{retrysafe_boundary="b",retrysafe_outcome="started"}': "0+60x25 1560+600x95",
+    },
+    "RetrysafeOutboxDeep": {"retrysafe_outbox_depth": "20000+0x120"},
+    "RetrysafeConsumerBehind": {
+        'retrysafe_inbox_lag{retrysafe_boundary="b",retrysafe_operation="o",retrysafe_partition="p"}': "5000+0x120",
+    },
     "RetrysafeOutboxLate": {"retrysafe_outbox_oldest_due_seconds": "0+10x120"},
     "RetrysafeRelayFailing": {'retrysafe_outbox_relay_failures_total{job="relay"}': RISES},
     "RetrysafeDestinationStalled": {
@@ -124,10 +133,8 @@ def test_every_alert_has_its_fault() -> None:
 @pytest.fixture
 def promtool() -> str:
     """The tool that comes with Prometheus."""
-    found = shutil.which("promtool")
-    if found is None:
-        pytest.skip("no promtool: install Prometheus")
-    return found
+    require("prometheus")
+    return f"{os.environ['RETRYSAFE_TEST_PROMETHEUS']}/promtool"
 
 
 def evaluated(promtool: str, folder: Path, series: dict[str, str], asked: list[dict[str, Any]]) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,35 @@ def test_every_command_works_on_the_settings_store(project: Path) -> None:
     for verb in ("outbox status", "inbox status", "sweep", "migrate", "keys list"):
         done = manage(project, "retrysafe", *verb.split())
         assert done.returncode == 0, (verb, done.stderr)
+
+
+def test_the_doctor_examines_the_project_and_its_store(project: Path) -> None:
+    done = manage(project, "retrysafe", "doctor", "--json", "--fail-on", "error")
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert "application-route" in {one["id"] for one in found}, found
+    database = next(project.glob("*.db*"))
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("DROP INDEX retrysafe_records_tombstone")
+        connection.commit()
+    broken = manage(project, "retrysafe", "doctor")
+    assert (broken.returncode, "sqlite-indexes" in broken.stdout) == (1, True), broken.stderr
+
+
+def test_the_doctor_finds_settings_in_the_working_directory(tmp_path: Path) -> None:
+    (tmp_path / "shop_settings.py").write_text('SECRET_KEY, INSTALLED_APPS, ROOT_URLCONF = "s", [], "shop_urls"')
+    (tmp_path / "shop_urls.py").write_text("urlpatterns = []")
+    program = "import sys; from retrysafe.cli import main; sys.exit(main())"  # -P: as the installed command begins
+
+    def doctor(settings: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-c", program, "doctor", "--settings", settings]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False
+        )
+
+    assert "application-boundaries  shop_settings" in doctor("shop_settings").stdout
+    wrong = doctor("absent_settings")
+    assert (wrong.returncode, "'absent_settings'" in wrong.stderr) == (2, True), wrong.stderr
 
 
 def test_options_of_djangos_are_heeded_and_exit_codes_kept(project: Path) -> None:

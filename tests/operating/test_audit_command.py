@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 import tracemalloc
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +22,7 @@ from retrysafe.cli import main
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.records import Filter
 from tests.faults.helpers import unique
+from tests.operating.conftest import surroundings
 
 SHARED = ("--settled-for", "1ms")
 
@@ -168,3 +171,53 @@ def test_memory_does_not_grow_with_the_rows(store: str) -> None:
             return most
 
         assert peak(30_000) < 1.5 * peak(10_000)
+
+
+def test_stdin_is_read_like_a_file(store: str, tmp_path: Path) -> None:
+    """In UTF-8 whatever the locale, with a mark of byte order or without; empty lines are no rows."""
+    boundary = Boundary("orders", store=store, observers=(), shared=True)
+    with boundary.claim("Müller", operation="pay"):
+        pass
+    boundary.close()
+    text = "\ufeffid\nA\nB\n\nC\nMüller\n\n".encode()
+    arguments = ["--store", store, "--boundary", "orders", "--operation", "pay", *SHARED, "--csv", "-"]
+    done = subprocess.run(
+        [sys.executable, "-m", "retrysafe", "audit", *arguments, "--key-column", "id"],
+        input=text,
+        env={**surroundings(), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"4 effects, 5 records; they agree\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["id\nA\n\x01\n", 'id\nA\n"B\n', "id\nA\n" + "x" * 256], ids=["control", "quote", "long"]
+)
+def test_a_row_that_cannot_be_a_key_is_named_by_its_line(
+    text: str, store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", "--store", store, "--boundary", "orders", "--csv", csv_of(tmp_path, text)]) == 2
+    assert "rows.csv: line 3: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("url", "query", "told"),
+    [
+        ("sqlite:///{}/shop.db", "SELECT x'41'", "it returns bytes"),
+        ("sqlite:///{}/shop.db", "SELECT 'A', x'41'", "it returns bytes"),
+        ("mysql://ada:half/hunter2@db/shop", "SELECT 1", "the port is no number"),
+        ("postgresql+psycopg://ada:hunter2@127.0.0.1:1/shop", "SELECT 1", "connection failed"),
+        ("postgresql://ada:hunter2%zz@127.0.0.1:1/shop", "SELECT 1", "is written %25"),
+    ],
+    ids=["bytes", "scope", "port", "scheme", "percent"],
+)
+def test_a_query_that_cannot_be_used_is_refused_without_a_password(
+    url: str, query: str, told: str, store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sqlite3.connect(tmp_path / "shop.db").close()
+    options = ("--sql", url.format(tmp_path), "--query", query)
+    assert main(["audit", "--store", store, "--boundary", "orders", *options]) == 2
+    said = capsys.readouterr().err
+    assert told in said
+    assert "hunter2" not in said

@@ -87,6 +87,51 @@ def test_a_change_is_told_by_what_it_does(before: str, after: str, told: str, lo
     assert told in done.stdout
 
 
+def test_boundaries_of_one_name_are_all_locked_in_the_order_of_the_code(tmp_path: Path) -> None:
+    """Those of several stores, say; which of them is the first must not change from one run to the next."""
+    text = """
+from retrysafe import Boundary
+
+here = Boundary("payments", store="sqlite:///here.db", window="24h")
+there = Boundary("payments", store="sqlite:///there.db", window="1h")
+same = [Boundary("same", store=f"sqlite:///{number}.db") for number in range(3)]
+
+@here.once(key="order", operation="charge")
+def charge(order): ...
+
+@there.once(key="order", operation="refund")
+def refund(order): ...
+"""
+    assert described(tmp_path, text).returncode == 0
+    boundaries = json.loads((tmp_path / "shop.lock").read_text())["boundaries"]
+    assert {name: list(one["operations"]) for name, one in boundaries.items()} == {
+        "payments": ["charge"],
+        "payments, number 2": ["refund"],
+        "same": [],
+    }
+    for _ in range(3):
+        assert described(tmp_path, text, "--check").stdout == "no drift\n"
+    changed = described(tmp_path, text.replace('operation="refund"', 'operation="return"'), "--check")
+    assert "operation refund of boundary payments, number 2: is gone" in changed.stdout
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"version": 1}',
+        '{"version": 1, "boundaries": [], "routes": {}, "outboxes": []}',
+        '{"version": 1, "boundaries": {"payments": {}}, "routes": {}, "outboxes": []}',
+        '{"version": 1, "boundaries": {"payments": null}, "routes": {}, "outboxes": []}',
+        "[" * 100_000,
+    ],
+    ids=["nothing", "list", "empty", "null", "deep"],
+)
+def test_a_lock_that_was_changed_by_hand_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.lock").write_text(text)
+    done = described(tmp_path, MODULE, "--check")
+    assert (done.returncode, "Traceback" in done.stderr, "shop.lock" in done.stderr) == (2, False, True)
+
+
 def test_a_lock_that_cannot_be_read(tmp_path: Path) -> None:
     assert described(tmp_path, MODULE, "--check").returncode == 2
     (tmp_path / "shop.lock").write_text("{}")

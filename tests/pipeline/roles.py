@@ -1,4 +1,4 @@
-"""The two kinds of processes that are killed: a relay, and a consumer with its inbox."""
+"""The processes that are killed: a relay, which asks the table or reads the log, and a consumer with its inbox."""
 
 from __future__ import annotations
 
@@ -9,21 +9,27 @@ from typing import Any
 
 from retrysafe import Boundary
 from retrysafe.messaging import Inbox, InboxMessage, Subscription
+from retrysafe.messaging.cdc import Slot
 from retrysafe.messaging.relay.relay import Relay
 from tests.pipeline.brokers import GROUP, broker
 
 
-def relay(database: str, where: str, topic: str) -> None:
+def relay(database: str, where: str, topic: str, cdc: Slot | None = None) -> None:
     """Publish what is in the outbox."""
 
     async def work() -> None:
         publisher = broker(where, topic).publisher()
-        working = Relay(database, publisher)
+        working = Relay(database, publisher, cdc=cdc, max_crashes=1000)  # they are innocent
         _on_sigterm(working.stop)
         await working.arun_forever()
         await publisher.aclose()
 
     asyncio.run(work())
+
+
+def log_relay(database: str, where: str, topic: str) -> None:
+    """Publish what PostgreSQL's log says is new; one relay at a time reads it, and the others ask the table."""
+    relay(database, where, topic, Slot(database))
 
 
 def inventory(database: str, where: str, topic: str) -> None:
@@ -51,7 +57,11 @@ def inventory(database: str, where: str, topic: str) -> None:
     asyncio.run(work())
 
 
-ROLES: dict[str, Callable[[str, str, str], None]] = {"relay": relay, "inventory": inventory}
+ROLES: dict[str, Callable[[str, str, str], None]] = {
+    "relay": relay,
+    "log_relay": log_relay,
+    "inventory": inventory,
+}
 
 
 def begin(role: str, *arguments: str) -> None:

@@ -8,16 +8,15 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 
 from tests.messaging.harnesses.base import Place
-from tests.messaging.own_brokers import OwnBroker
 from tests.pipeline import books, roles
 from tests.pipeline.books import Audit
-from tests.pipeline.brokers import GROUP, KINDS, broker, place
+from tests.pipeline.brokers import GROUP, KINDS, Mortal, broker, place
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = [
@@ -29,6 +28,8 @@ PRELOADED = [
     "confluent_kafka",
     "nats",
     "aiobotocore",
+    "google.pubsub_v1",
+    "paho.mqtt.client",
 ]
 SETTLING = 15.0
 """Seconds in which what is left must be settled."""
@@ -50,10 +51,16 @@ class Run:
     """Seconds between two kills."""
     seed: int
     tell: Callable[[str], None] = print
-    server: OwnBroker | None = None
+    server: Mortal | None = None
     """The broker, if it is to be killed too, and started again: once, when a third is applied."""
+    others_go_on: bool = False
+    """Whether its cluster goes on without it; then it is started when another third is applied."""
+    relays: tuple[str, ...] = ("relay",)
+    """Roles of the relays: all of them have the first; each next one takes over after its share of the orders."""
     kills: dict[str, int] = field(default_factory=lambda: {"relay": 0, "inventory": 0})
     broker_kills: int = 0
+    broker_is_away: bool = False
+    switched: int = 0
     applied: int = 0
     seconds: float = 0.0
     left: int = 0
@@ -81,9 +88,14 @@ class Six:
 
     def __enter__(self) -> Six:
         _CONTEXT.set_forkserver_preload(PRELOADED)
+        self.begin()
+        return self
+
+    def begin(self) -> None:
+        """Start all of them."""
+        self._places = []
         for role in ("relay", "inventory"):
             self._places += [(role, self._start(role)) for _ in range(EACH)]
-        return self
 
     def __exit__(self, *_: object) -> None:
         for _, process in self._places:
@@ -92,6 +104,8 @@ class Six:
 
     def _start(self, role: str) -> ForkServerProcess:
         run = self._run
+        if role == "relay":
+            role = run.relays[run.switched]
         process = _CONTEXT.Process(target=roles.begin, args=(role, run.database, run.where, run.topic), daemon=True)
         process.start()
         return process
@@ -111,14 +125,26 @@ class Six:
         self._run.kills[role] += 1
         self._places[place] = (role, self._start(role))
 
+    def switch(self) -> None:
+        """Start relays of the next role, and then let those before them end as they should."""
+        self._run.switched += 1
+        before = [one for one in self._places if one[0] == "relay"]
+        others = [one for one in self._places if one[0] != "relay"]
+        self._places = [*((role, self._start(role)) for role, _ in before), *others]
+        _end(before)
+
     def end(self) -> None:
         """Let all of them end as they should: when they have finished what they have begun."""
-        for _, process in self._places:
-            process.terminate()
-        for name, process in self._places:
-            process.join(60)
-            well = (0, -signal.SIGTERM)  # one that has only just begun is ended by the signal
-            assert process.exitcode in well, f"{name} did not end as it should: {process.exitcode}"
+        _end(self._places)
+
+
+def _end(places: Sequence[tuple[str, ForkServerProcess]]) -> None:
+    for _, process in places:
+        process.terminate()
+    for name, process in places:
+        process.join(60)
+        well = (0, -signal.SIGTERM)  # one that has only just begun is ended by the signal
+        assert process.exitcode in well, f"{name} did not end as it should: {process.exitcode}"
 
 
 async def perform(run: Run) -> Audit:
@@ -140,10 +166,8 @@ async def perform(run: Run) -> Audit:
                 over.set()
                 await taking
                 await killing  # to its end: a thread that kills is not cancelled
-            await _until_settled(harness.left, at)
-            await asyncio.to_thread(six.end)
+            await _until_nothing_is_left(six, run, harness.left, at)
         run.seconds = time.monotonic() - began
-        run.left = await harness.left(at)
     finally:
         await harness.remove(at)
     return books.audit(run.database)
@@ -155,15 +179,43 @@ async def _kill(six: Six, run: Run, chance: random.Random, over: asyncio.Event) 
         with suppress(TimeoutError):
             await asyncio.wait_for(over.wait(), chance.uniform(0.5, 1.5) * run.every)
         if over.is_set():
-            return
+            break
         six.check()
-        if run.server is not None and not run.broker_kills and run.applied > run.orders // 3:
-            await asyncio.to_thread(run.server.kill)
-            await asyncio.to_thread(run.server.start)
-            run.broker_kills += 1
+        await _kill_or_start_broker(run)
+        if run.switched < run.applied * len(run.relays) // run.orders < len(run.relays):
+            await asyncio.to_thread(six.switch)
         if run.applied > last:  # else a slow machine would do nothing but start processes
             last = run.applied
             await asyncio.to_thread(six.kill_one, chance)
+    if run.broker_is_away and run.server is not None:
+        await asyncio.to_thread(run.server.start)
+
+
+async def _kill_or_start_broker(run: Run) -> None:
+    """When it is time; what befalls the six goes on while it is away."""
+    if run.server is None:
+        return
+    if run.broker_is_away:
+        if not run.others_go_on or run.applied > run.orders * 2 // 3:
+            run.broker_is_away = False
+            await asyncio.to_thread(run.server.start)
+    elif not run.broker_kills and run.applied > run.orders // 3:
+        await asyncio.to_thread(run.server.kill)
+        run.broker_kills, run.broker_is_away = 1, True
+
+
+async def _until_nothing_is_left(six: Six, run: Run, left: Callable[[Place], Awaitable[int]], at: Place) -> None:
+    """Let all of them end; who ends gives back what he holds, and some brokers tell of that only then."""
+    began, longer = time.monotonic(), 0.0
+    while True:
+        await asyncio.sleep(longer)  # until they have settled what they hold, of which nobody tells
+        await _until_settled(left, at)
+        await asyncio.to_thread(six.end)
+        run.left = await left(at)
+        if not run.left or time.monotonic() - began > PATIENCE:
+            return
+        await asyncio.to_thread(six.begin)
+        longer += 1.0
 
 
 async def _until_settled(left: Callable[[Place], Awaitable[int]], at: Place) -> None:

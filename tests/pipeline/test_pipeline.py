@@ -1,27 +1,30 @@
 """Orders through outbox, three relays, a broker and three inboxes, while all six are killed. Counted in the tables.
 
-The long run, 100,000 orders on RabbitMQ, Redis Streams and Kafka, is ``make pipeline``.
+``make pipeline`` is longer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import closing
 from pathlib import Path
 from threading import Event
 
 import psycopg
 import pytest
 
-from tests.conftest import require
-from tests.messaging.own_brokers import KafkaServer, NatsServer, OwnBroker
+from retrysafe.messaging.cdc import Slot
+from tests.conftest import absent, require
+from tests.faults.servers import LogicalCluster, postgresql_programs
 from tests.pipeline import books
 from tests.pipeline.books import Audit, audit, database, take_orders
-from tests.pipeline.brokers import KINDS
+from tests.pipeline.brokers import KILLED, KINDS
 from tests.pipeline.running import Run, perform
 from tests.proving.effort import effort
 
 ORDERS = 1_500
+FULL = {"kafka-cluster": 100_000}
 INSERT = "INSERT INTO applied (order_id, customer, number)"
 
 
@@ -40,17 +43,19 @@ async def test_every_order_is_applied_once_and_in_order_whoever_is_killed(kind: 
 
 @pytest.mark.fault(7, 9, 50, 51)
 @pytest.mark.prove
-@pytest.mark.parametrize(("own", "orders"), [(KafkaServer, 500), (NatsServer, ORDERS)])
+@pytest.mark.parametrize("name", KILLED)
 async def test_every_order_is_applied_once_and_in_order_although_the_broker_is_killed_too(
-    postgresql: str, own: type[OwnBroker], orders: int
+    postgresql: str, name: str
 ) -> None:
     """On a broker of the test's own, which is killed and started again in the middle."""
-    require(own.service)
-    orders = effort(orders, 20_000)
-    server = await asyncio.to_thread(own)
+    killed = KILLED[name]
+    require(killed.service)
+    orders = effort(500, FULL.get(name, 20_000))
+    server = await asyncio.to_thread(killed.opened)
     try:
         with database(postgresql) as url:
-            run = Run(own.service, server.url, url, orders, every=effort(0.5, 1.0), seed=1, server=server)
+            run = Run(killed.kind, server.url, url, orders, every=effort(0.5, 1.0), seed=1)
+            run.server, run.others_go_on = server, killed.others_go_on
             found = await perform(run)
     finally:
         await asyncio.to_thread(server.close)
@@ -58,6 +63,30 @@ async def test_every_order_is_applied_once_and_in_order_although_the_broker_is_k
     assert run.left == 0
     assert min(run.kills.values()) > 0
     assert run.broker_kills == 1
+
+
+@pytest.mark.fault(7, 9, 50)
+@pytest.mark.prove
+@pytest.mark.parametrize("relays", [("log_relay",), ("relay", "log_relay", "relay")], ids=["log", "switched"])
+async def test_every_order_is_applied_once_and_in_order_when_relays_read_the_log(
+    relays: tuple[str, ...], tmp_path: Path
+) -> None:
+    """On a server whose log tells of rows. Relays are switched over while orders come and all are killed."""
+    require("redis")
+    programs = postgresql_programs()
+    if programs is None:
+        absent("there is no PostgreSQL server to start")
+    orders = effort(500, 20_000)
+    with closing(LogicalCluster(programs)) as server, database(server.url) as url:
+        where = KINDS["redis"].url(tmp_path)
+        run = Run("redis", where, url, orders, every=effort(0.5, 1.0), seed=1, relays=relays)
+        found = await perform(run)
+        read = await asyncio.to_thread(Slot(url).drop)
+    assert found.kept(orders), found
+    assert run.left == 0
+    assert min(run.kills.values()) > 0
+    assert run.switched == len(relays) - 1
+    assert read
 
 
 @pytest.mark.parametrize(

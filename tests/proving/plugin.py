@@ -12,23 +12,52 @@ from typing import Any
 import pytest
 
 from tests.proving import effort, proofs
+from tests.proving.journal import Journal
 from tests.proving.proofs import Proof
 
 PROOFS = "RETRYSAFE_PROOFS"
 """Where to write what was proved; nothing is written without it."""
+
+JOURNAL = "RETRYSAFE_JOURNAL"
+"""Where the tests that pass are written down, so that a run which was stopped goes on; see `tests.proving.journal`."""
+DONE = "RETRYSAFE_DONE"
+"""For the workers: a file of the tests that are not run again, as they were when this run began."""
 
 Record = Callable[[Proof], None]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Fix the seed before any worker starts, and declare the markers."""
+    journal = None if hasattr(config, "workerinput") else _journal()
     effort.seed()
     config.addinivalue_line("markers", "fault(*rows): which rows of the fault catalogue the test injects")
     config.addinivalue_line("markers", "prove: runs at full length in `make prove`")
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(
-            _Gathering(shlex.join(map(str, config.invocation_params.args))), "retrysafe-proofs"
+            _Gathering(shlex.join(map(str, config.invocation_params.args)), journal), "retrysafe-proofs"
         )
+
+
+def _journal() -> Journal | None:
+    """The journal of this run, if it has one; the seed is that of the journal, and the workers learn what is done."""
+    if JOURNAL not in os.environ:
+        return None
+    journal = Journal(Path(os.environ[JOURNAL]))
+    if journal.seed is not None:
+        os.environ[effort.SEED] = str(journal.seed)
+    journal.begin(effort.seed())
+    done = journal.path.with_suffix(".done")
+    done.write_text("\n".join(journal.passed), encoding="utf-8")
+    os.environ[DONE] = str(done)
+    return journal
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the journal has; all workers see the same, also one that starts later."""
+    if DONE in os.environ:
+        done = set(Path(os.environ[DONE]).read_text(encoding="utf-8").splitlines())
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
+        items[:] = [item for item in items if item.nodeid not in done]
 
 
 def pytest_report_header() -> str:
@@ -70,18 +99,25 @@ def proof(request: pytest.FixtureRequest) -> Record:
 class _Gathering:
     """On the process that sees every report: sums up, and writes."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, journal: Journal | None) -> None:
         self.command = command
-        self.found: list[dict[str, Any]] = []
-        self.tests: dict[str, int] = {}
+        self.journal = journal
+        earlier = journal.passed if journal else {}
+        self.found: list[dict[str, Any]] = [one for proved in earlier.values() for one in proved]
+        self.tests: dict[str, int] = {"passed": len(earlier)} if earlier else {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.outcome != "passed":
             self.tests[report.outcome] = self.tests.get(report.outcome, 0) + 1
         if report.when == "call":
-            self.found += [value for name, value in report.user_properties if name == "proof"]
+            proved: list[Any] = [value for name, value in report.user_properties if name == "proof"]
+            self.found += proved
+            if self.journal is not None and report.passed and not isinstance(report, pytest.SubtestReport):
+                self.journal.add(report.nodeid, proved)
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.tests:
+            session.exitstatus = pytest.ExitCode.OK  # the journal has all of them
         if PROOFS in os.environ:
             proofs.write(Path(os.environ[PROOFS]), self.found, versions(), self.tests, self.command)
 

@@ -103,6 +103,25 @@ def test_a_user_s_own_tables_stay(tmp_path: Path) -> None:
     assert tables(path) == RECORDS | {"orders"}
 
 
+@pytest.mark.parametrize("version", [0, 3, LATEST])
+def test_a_user_s_table_whose_name_begins_like_ours_is_not_taken_for_a_feature(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    migrated_by_hand(path, version)
+    mine = {"retrysafe_outbox_archive", "retrysafe_inbox_of_ada"}
+    with closing(sqlite3.connect(path)) as connection:
+        for table in tables(path) - RECORDS - {"sqlite_sequence"}:
+            connection.execute(f"DROP TABLE {table}")
+        for table in mine:
+            connection.execute(f"CREATE TABLE {table} AS SELECT 7 AS kept")
+        connection.commit()
+    boundary = Boundary("shop", store=f"sqlite:///{path}", observers=(), effects="transactional")
+    assert tables(path) - {"sqlite_sequence"} == RECORDS | mine
+    Outbox(f"sqlite:///{path}", source="/shop")
+    Inbox(boundary)
+    assert tables(path) - {"sqlite_sequence"} == RECORDS | mine | of("outbox") | of("inbox")
+    assert [asked(path, f"SELECT kept FROM {table}") for table in sorted(mine)] == [[(7,)]] * 2
+
+
 def test_the_tables_are_those_of_the_migrations(tmp_path: Path) -> None:
     migrated_by_hand(tmp_path / "hand.db", LATEST)
     boundary = Boundary("shop", store=f"sqlite:///{tmp_path / 'shop.db'}", observers=(), effects="transactional")

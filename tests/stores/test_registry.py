@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import tomllib
+import traceback
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from retrysafe import Boundary, ConfigurationError, layered
 from retrysafe.backends import registry
 from retrysafe.backends.catalogue import STORES
+from retrysafe.backends.registry import connect
 from retrysafe.backends.spec import BackendSpec
+from retrysafe.backends.urls import without_password
 from retrysafe.testing import age
 
 ROOT = Path(__file__).parents[2]
@@ -74,3 +77,44 @@ def test_the_truth_is_one_durable_store(truth: object, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match="durable store of one layer"):
         Boundary("shop", store=layered("redis://localhost", truth, name="truth"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nonsense://ada:hunter2@db/shop",
+        "postgresql+nothing://ada:hunter2@db/shop",
+        "postgresql://ada:hunter2%zz@db/shop",
+        "postgresql://ada:hunter2@[::1/shop",
+        "postgresql://ada:half/hunter2@db/shop",
+        "postgresql+asyncpg://ada:hunter2@db:port/shop",
+        "mysql://ada:half/hunter2@db/shop",
+        "mysql://ada:hunter2@db:99999/shop",
+        "redis://ada:hunter2@db:port/0",
+        "redis+cluster://ada:hunter2@one:1,two:port",
+        "sqlite://ada:hunter2@db/shop",
+        "dynamodb://ada:hunter2@db/shop",
+        "host=db password=hunter2",
+        "host=/run/db password=hunter2",
+    ],
+)
+def test_a_url_that_cannot_be_read_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        connect(url)
+    assert "hunter2" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_a_password_is_never_shown() -> None:
+    for url, shown in (
+        (
+            "postgresql://ada:p@ss:w/rd@db:5432/shop?sslmode=require",
+            "postgresql://ada:***@db:5432/shop?sslmode=require",
+        ),
+        ("redis://:pw@db/0", "redis://:***@db/0"),
+        ("postgresql://ada@db/shop?password=pw&x=1", "postgresql://ada@db/shop?password=***&x=1"),
+        ("mysql://db:3306/shop", "mysql://db:3306/shop"),
+        ("redis+sentinel://db:1,other:2/name/0?x=a@b", "redis+sentinel://db:1,other:2/name/0?x=a@b"),
+        ("sqlite:////var/a:b@c.db", "sqlite:////var/a:b@c.db"),
+        ("host=db password='a b' user=ada", "host=db password=*** user=ada"),
+    ):
+        assert without_password(url) == shown

@@ -91,9 +91,9 @@ def stores(engine: Engine, sessions: async_sessionmaker[AsyncSession], pool: asy
     Boundary("redis", store=redis.Redis())
     Boundary("dynamodb", store=tables)
     Boundary("layered", store=layered("redis://localhost/0", "sqlite:///shop.db", name="shop"))
-    Boundary("wrong", store=5)  # type: ignore[arg-type]
-    Boundary("nothing", store=None)  # type: ignore[arg-type]
-    Boundary("path", store=Path("shop.db"))  # type: ignore[arg-type]
+    Boundary("wrong", store=5)  # type: ignore[call-overload]
+    Boundary("nothing", store=None)  # type: ignore[call-overload]
+    Boundary("path", store=Path("shop.db"))  # type: ignore[call-overload]
 
 
 charges = Boundary(
@@ -149,12 +149,12 @@ assert_type(charge(Order(), times=2), dict[str, int])
 assert_type(Till().ring(1, 2), str)
 charge("not an order")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 charge(Order(), time=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-Boundary("x", store="memory://", effects="exactly once")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+Boundary("x", store="memory://", effects="exactly once")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
 
 
 def block() -> None:
     with charges.claim("key", operation="place", payload={"a": 1}, scope="tenant", tx=None) as claim:
-        assert_type(claim, Claim)
+        assert_type(claim, Claim[Any, None])
         assert_type(claim.replayed, bool)
         assert_type(claim.token, int)
         assert_type(claim.attempt_id, str)
@@ -167,7 +167,7 @@ def block() -> None:
 
 async def ablock() -> None:
     async with charges.claim(5) as claim:
-        assert_type(claim, Claim)
+        assert_type(claim, Claim[Any, None])
     assert_type(await acharge(Order()), int)
     assert_type(await charges.aresolve("key", "released"), bool)
     await charges.aclose()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,9 +35,23 @@ def lock_of(routes: Mapping[str, str], outboxes: Iterable[str]) -> dict[str, Any
     entries = [one for one in key_spaces.living() if isinstance(one, EntryPoint)]
     return {
         "version": VERSION,
-        "boundaries": {entry.name: _boundary(entry) for entry in entries},
+        "boundaries": _boundaries(sorted(entries, key=lambda entry: (entry.name, *entry.origin.place))),
         "routes": dict(sorted(routes.items())),
         "outboxes": sorted(set(outboxes)),
+    }
+
+
+def _boundaries(entries: Iterable[EntryPoint]) -> dict[str, Any]:
+    """Boundaries in the order of the code, where some have one name: those of several stores, or that share it."""
+    named: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for entry in entries:
+        made = _boundary(entry)
+        if made not in named[entry.name]:
+            named[entry.name].append(made)
+    return {
+        name if number == 1 else f"{name}, number {number}": made
+        for name, several in named.items()
+        for number, made in enumerate(several, 1)
     }
 
 
@@ -68,12 +83,18 @@ def read(path: str | Path) -> Lock:
     """Read a lock file. Raises `ConfigurationError` for one that is missing, or of another version."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"--lock {path}: {error}") from error
     if not isinstance(found, dict) or found.get("version") != VERSION:
         raise ConfigurationError(
             f"--lock {path} is not a lock file of version {VERSION}: write it again without --check."
         )
+    try:
+        list(drift(found, found))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"--lock {path} has been changed by hand ({type(error).__name__}: {error}): write it again without --check."
+        ) from error
     return found
 
 
@@ -100,10 +121,10 @@ _CHANGED = {
 def drift(locked: Lock, now: Lock) -> Iterator[Drift]:
     """What has changed since the lock file was written. What is new orphans nothing, and is not told."""
     for name, old in locked["boundaries"].items():
-        new = now["boundaries"].get(name)
-        if new is None:
+        if name not in now["boundaries"]:
             yield Drift(f"boundary {name}", f"is gone or renamed; {_ORPHANS}")
         else:
+            new = now["boundaries"][name]
             yield from _settings(f"boundary {name}", old, new)
             yield from _operations(name, old["operations"], new["operations"])
     for route, policy in locked["routes"].items():

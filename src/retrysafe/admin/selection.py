@@ -62,11 +62,11 @@ def _instant(given: Mapping[str, str], name: str) -> Micros | None:
         return None
     try:
         parsed = datetime.fromisoformat(text)
-    except ValueError:
+        aware = parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+    except (ValueError, OverflowError):  # the latter in the first hours of the year 1, and the last of 9999
         raise ConfigurationError(
             f"--{name} {text!r} is not an instant: write 2026-03-01T14:00 (UTC) or 2026-03-01T14:00+01:00."
         ) from None
-    aware = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(microseconds=1)
 
 
@@ -77,4 +77,4 @@ def _state(text: str) -> EffectiveState:
 
 
 def _number(text: str) -> float | str:
-    return float(text) if text.replace(".", "", 1).isdigit() else text
+    return float(text) if text.isascii() and text.replace(".", "", 1).isdigit() else text

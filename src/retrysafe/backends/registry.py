@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.joining import Joining, aliased, join
 from retrysafe.backends.spec import BackendSpec
+from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.locks import ProcessLock
 from retrysafe.protocol.records import Layered
@@ -39,6 +40,18 @@ def connect(store: object, *, migrate: bool = True) -> Backend:
 
     Opens no network connection. A SQLite file is migrated here, unless ``migrate`` is false.
     """
+    try:
+        return _connect(store, migrate=migrate)
+    except ValueError:
+        if not isinstance(store, str):
+            raise
+        raise ConfigurationError(
+            f"store={without_password(store)!r} cannot be read as a URL: a host is NAME, NAME:PORT or [IPv6]:PORT, and "
+            "other characters than letters and digits in a user or password are percent-encoded, as / by %2F."
+        ) from None  # its text may have a part of the password
+
+
+def _connect(store: object, *, migrate: bool) -> Backend:
     if isinstance(store, Backend):
         return store
     if _is_unshared(store):
@@ -97,7 +110,9 @@ def _of_scheme(url: str) -> BackendSpec:
         if scheme in spec.schemes:
             return spec
     known = ", ".join(sorted(f"{name}://" for spec in specs() for name in spec.schemes))
-    raise ConfigurationError(f"store={url!r}: unknown kind of URL; known are {known}. A file is sqlite:///its-path.")
+    raise ConfigurationError(
+        f"store={without_password(url)!r}: unknown kind of URL; known are {known}. A file is sqlite:///its-path."
+    )
 
 
 def _backend_of(store: object) -> Backend:
@@ -127,6 +142,10 @@ def _of_object(store: object) -> tuple[BackendSpec, str]:
             loaded = sys.modules.get(module)
             if loaded is not None and isinstance(store, getattr(loaded, name)):
                 return spec, reference
+    if store is None:
+        raise ConfigurationError("store= is None: is the environment variable or setting that it comes from set?")
+    if hasattr(store, "__fspath__"):
+        raise ConfigurationError("store= is a path: a file is named by a URL, store=f'sqlite:///{path}'.")
     accepted = ", ".join(spec.accepts for spec in specs() if spec.accepts)
     raise ConfigurationError(
         f"store= is a {type(store).__module__}.{type(store).__qualname__}; expected a URL, {accepted}, or a "

@@ -32,14 +32,22 @@ def url_options(options: Mapping[str, str], known: tuple[str, ...], url_kind: st
             raise ConfigurationError(f"store=: a {url_kind} URL has no option {name!r}; it has {', '.join(known)}.")
 
 
+_PASSWORD = re.compile(r"(://[^/?#@:]*:)[^?#\s]*@")
+"""Up to the last @, so that a password which should have been percent-encoded is not shown either."""
 _SECRET = re.compile(r"(?i)((?:ssl)?pass(?:word|file)\s*=\s*)('(?:[^'\\\\]|\\\\.)*'|[^&\s]+)")
 
 
 def without_password(url: str) -> str:
-    """A URL or conninfo as it may be shown."""
-    from urllib.parse import urlsplit, urlunsplit
+    """A URL or conninfo as it may be shown, whether it can be read or not."""
+    return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1***@", url))
 
-    parts = urlsplit(url)
-    if "://" in url and parts.password is not None:
-        url = urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))
-    return _SECRET.sub(r"\1***", url)
+
+def refuse_percent(url: str, argument: str) -> None:
+    """Refuse a URL that libpq cannot decode: its error would have the password in it."""
+    if _NO_PERCENT.search(url):
+        raise ConfigurationError(
+            f"{argument}={without_password(url)!r}: a % in a name or password is written %25 in a URL."
+        )
+
+
+_NO_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
-from types import TracebackType
-from typing import Any
+from types import GenericAlias, TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
+from retrysafe.backends.stores import Tx
 from retrysafe.claims import lease as heartbeat
 from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.claims.context import ClaimContext, enclosing, is_inside, is_nested, strangers, transaction_on
@@ -43,6 +44,13 @@ from retrysafe.protocol.records import ClaimRequest, EffectiveState, Ownership, 
 from retrysafe.protocol.requests import Steps
 from retrysafe.protocol.transitions import RULES
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultedTypeVar
+
+    Result = DefaultedTypeVar("Result", default=Any)
+else:
+    Result = TypeVar("Result")
+
 MOST_RESTARTS = 5
 """How often a whole transaction of ours is run again because the database asks for it."""
 _BEGINNINGS = {EffectiveState.RELEASED: "started", EffectiveState.LAPSED: "takeover"}
@@ -59,7 +67,7 @@ def current() -> Claim:
     return found
 
 
-class Claim:
+class Claim(Generic[Result, Tx]):
     """One attempt at a key, for ``with`` and ``async with``.
 
     Inside the block either ``replayed`` is true and ``result`` is the stored one, or the work is
@@ -71,6 +79,9 @@ class Claim:
     Attributes:
         replayed: whether the result of an earlier attempt was found.
     """
+
+    if not TYPE_CHECKING:
+        __class_getitem__ = classmethod(GenericAlias)  # Generic has no defaults before Python 3.13: Claim[Order]
 
     replayed = False
     _result: Any = None
@@ -93,15 +104,16 @@ class Claim:
     # ------------------------------------------------------------ for the work inside
 
     @property
-    def result(self) -> Any:
+    def result(self) -> Result:
         """The stored result of a replay, or the one that this attempt has set; None until then.
 
         Setting it on a replay raises `ConfigurationError`: the work has been done, and was not to be done again.
         """
-        return self._result
+        result: Result = self._result
+        return result
 
     @result.setter
-    def result(self, value: Any) -> None:
+    def result(self, value: Result) -> None:
         if self.replayed:
             raise ConfigurationError(
                 "result was set on a replay, whose stored result cannot change. The block runs on replays too: "
@@ -131,12 +143,13 @@ class Claim:
         return self._required_request().attempt
 
     @property
-    def tx(self) -> Any:
+    def tx(self) -> Tx:
         """The transaction that the record shares: the one given as ``tx=``, or the boundary's own.
 
         None for boundaries that are not transactional, and for replays from a transaction of our own.
         """
-        return self._tx if self._mode is None else self._mode.tx
+        tx: Tx = self._tx if self._mode is None else self._mode.tx
+        return tx
 
     def key_for(self, name: str) -> str:
         """The idempotency key for the downstream call ``name``: the same on every attempt of this key."""
@@ -222,7 +235,7 @@ class Claim:
 
     # ------------------------------------------------------------ entering
 
-    def __enter__(self) -> Claim:
+    def __enter__(self) -> Self:
         if self._entered:
             raise self._entered_twice()
         self._entered = True
@@ -233,7 +246,7 @@ class Claim:
             raise
         return self
 
-    async def __aenter__(self) -> Claim:
+    async def __aenter__(self) -> Self:
         if self._entered:
             raise self._entered_twice()
         self._entered = True
@@ -433,7 +446,8 @@ class Claim:
             self._result = stored_result(settings, request, record, self._annotation, self._events)
             self.replayed = True
             if self._events.detailed:
-                self._events.emit("replayed")
+                describe = getattr(settings.codec, "describe", None)
+                self._events.emit("replayed", **(describe(self._result, self._annotation) if describe else {}))
             return None
         if refused is not None:
             self._events.emit("quota_refused", limit=refused.limit, retry_after=refused.retry_after)

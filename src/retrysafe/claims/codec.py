@@ -43,6 +43,14 @@ class Codec(Protocol):
         ...
 
 
+class Describing(Protocol):
+    """An optional interface of codecs: the fields that "replayed" has for their results, such as an HTTP status."""
+
+    def describe(self, value: Any, annotation: Any) -> Mapping[str, Any]:
+        """What observers are told of a replayed result; no secrets and nothing of its content."""
+        ...
+
+
 MEDIA_TYPE = "application/vnd.retrysafe+json"
 VERSION = 1
 _TAG = "$"
@@ -150,7 +158,10 @@ class JSONCodec:
         try:
             return _from_plain(_from_json(stored.body.decode()), annotation)
         except Exception as error:  # as above
-            raise ResultNotEncodable(f"The stored result does not fit the return annotation: {error}") from error
+            raise ResultNotEncodable(
+                f"The stored result does not fit the return annotation: {error}. Nothing was run, the operation was "
+                "completed before: let the annotation fit what it stored."
+            ) from error
 
 
 class CheckedCodec:

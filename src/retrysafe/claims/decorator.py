@@ -68,14 +68,15 @@ def selector(given: Selector, argument: str, names: tuple[str, ...]) -> Callable
         if unknown:
             raise ConfigurationError(f"{argument}= takes {unknown[0]!r}, which is not an argument of the function.")
         return lambda bound: given(**{name: bound[name] for name in taken})
-    if not _PATH.fullmatch(given):
+    path: object = given
+    if not isinstance(path, str) or not _PATH.fullmatch(path):
         raise ConfigurationError(
             f'{argument}={given!r} is not a path such as "order.id", "order.lines[0]" or "request.headers.key".'
         )
     first, *rest = re.findall(r"\w+", given)
     if first not in names:
         raise ConfigurationError(
-            f"{argument}={given!r}: the function has no argument {first!r}; it has {', '.join(names)}."
+            f"{argument}={given!r}: the function has no argument {first!r}; it has {', '.join(names) or 'none'}."
         )
     return (lambda bound: _follow(bound[first], rest, given)) if rest else itemgetter(first)
 
@@ -203,6 +204,21 @@ def _return_annotation(function: Callable[..., Any]) -> Any:
 
 class _Unresolved:
     """The annotation has not been looked at yet."""
+
+
+def refuse_other_than_functions(decorated: object) -> None:
+    """Raise `ConfigurationError` for what cannot be called, or whose calls would not be guarded as one thinks."""
+    if isinstance(decorated, classmethod | property):
+        raise ConfigurationError(
+            f"once() was put above @{type(decorated).__name__}: put it below, next to the function."
+        )
+    if isinstance(decorated, type):
+        raise ConfigurationError(
+            f"once() was put above class {decorated.__name__}, and an object cannot be replayed: put it above the "
+            "method that does the work."
+        )
+    if not callable(decorated):
+        raise ConfigurationError(f"once() guards functions and methods, not {decorated!r}: put it above a def.")
 
 
 def wrap(guarded: Guarded) -> Callable[..., Any]:

@@ -22,9 +22,9 @@ it is cancelled. The later settlement is conditional on the fencing token, so it
 A lease that ends while its outcome is being stored is not reported: the answer to that request decides.
 
 One heartbeat serves all leases of a backend: `ThreadHeartbeat`, a daemon thread for each process, started at the first
-look and again after a fork; and `LoopHeartbeat`, a timer for each event loop, which exists only while leases are held.
-Both renew through connections of their own, so that renewals do not queue behind the application's requests. On a
-loop, renewals that get no answer within a third of the lease are cancelled together with their client.
+look, after a fork and after an idle time; and `LoopHeartbeat`, a timer for each event loop, which exists only while
+leases are held. Both renew through connections of their own, so that renewals do not queue behind the application's
+requests. On a loop, renewals that get no answer within a third of the lease are cancelled together with their client.
 The heartbeat also carries outcomes that the store did not take (`retrysafe.claims.deferred`).
 """
 
@@ -128,6 +128,8 @@ class Lease:
 
 
 _NEVER = float("inf")
+_IDLE = 30.0
+"""Seconds without a lease after which the thread ends, with its connection; the next lease starts another."""
 
 
 class _Schedule:
@@ -270,8 +272,9 @@ class ThreadHeartbeat:
             self._closed = True
             self._schedule.close()
             self._changed.notify()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
 
     def _run(self) -> None:
         client: Client | None = None
@@ -291,7 +294,7 @@ class ThreadHeartbeat:
             client.close()
 
     def _next_due(self) -> list[Ownership] | None:
-        """Wait until something is due; None when the heartbeat is closed."""
+        """Wait until something is due; None when the heartbeat is closed, or nothing was held for long."""
         with self._changed:
             while not self._closed:
                 due = self._schedule.due()
@@ -299,7 +302,10 @@ class ThreadHeartbeat:
                     return due
                 upcoming = self._schedule.next_due()
                 self._wakes = float("inf") if upcoming is None else upcoming
-                self._changed.wait(None if upcoming is None else max(0.0, upcoming - clock()))
+                woken = self._changed.wait(_IDLE if upcoming is None else max(0.0, upcoming - clock()))
+                if upcoming is None and not woken and self._schedule.next_due() is None:
+                    break
+            self._thread = None
         return None
 
 

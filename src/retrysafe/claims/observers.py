@@ -29,6 +29,7 @@ class EventSpec(NamedTuple):
 
 
 _RECEIVED, _PROCESSING, _RETURNED = "IdempotencyKeyReceived", "NewRequestProcessing", "CachedResponseReturned"
+_CREATED, _RELAYED = "OutboxMessageCreated", "MessageRelayed"
 
 EVENTS: dict[str, EventSpec] = {
     "received": EventSpec(DEBUG, "a guarded operation was asked for", ("effects", "store"), _RECEIVED),
@@ -45,7 +46,12 @@ EVENTS: dict[str, EventSpec] = {
     "reclaimed": EventSpec(
         INFO, "the key was used before; its window is over and it is new work", ("token", "attempts"), _PROCESSING
     ),
-    "replayed": EventSpec(INFO, "the stored result was given instead of running again", (), _RETURNED),
+    "replayed": EventSpec(
+        INFO,
+        "the stored result was given instead of running again; of HTTP with its status, and the request's endpoint",
+        ("status", "endpoint"),
+        _RETURNED,
+    ),
     "failure_replayed": EventSpec(
         INFO, "the stored failure was given instead of running again", ("error_type",), _RETURNED
     ),
@@ -118,9 +124,18 @@ EVENTS: dict[str, EventSpec] = {
         "the broker has no queue for a subscription: no message can arrive until it is declared; it looks again",
         ("error",),
     ),
+    "consumer_lag": EventSpec(
+        DEBUG,
+        "how many messages of a queue, stream or partition the consumer's group has not settled, as the broker counts",
+        ("partition", "messages"),
+    ),
+    "lag_uncounted": EventSpec(
+        WARNING, "a broker did not say how far a consumer is behind; it goes on consuming", ("error",)
+    ),
     "retention_unknown": EventSpec(
         WARNING,
-        "it is not known for how long the broker may deliver a message again: the window must be longer",
+        "it is not known for how long the broker may deliver a message again: the window must be longer; say how long "
+        "with redelivery_window= of the consumer",
         ("window",),
     ),
     "message_late": EventSpec(
@@ -133,6 +148,12 @@ EVENTS: dict[str, EventSpec] = {
         "an operator has let a consumer continue after a sequence that it did not apply",
         ("entity", "sequence", "actor", "reason"),
     ),
+    "message_created": EventSpec(
+        DEBUG,
+        "a message was written into the outbox: it is published if its transaction commits",
+        ("topic", "message_id", "event_type", "aggregate_id"),
+        _CREATED,
+    ),
     "relayed": EventSpec(
         DEBUG,
         "a relay has published messages: their number, and seconds since the oldest was written",
@@ -140,8 +161,10 @@ EVENTS: dict[str, EventSpec] = {
     ),
     "message_relayed": EventSpec(
         DEBUG,
-        "the broker has confirmed a message, and the outbox has recorded it as published; once per message",
-        ("topic", "message_id", "lag"),
+        "the broker has confirmed a message (acked, or as a duplicate), and the outbox has recorded it as published; "
+        "once per message",
+        ("topic", "message_id", "destination", "confirmation", "lag"),
+        _RELAYED,
     ),
     "publish_delayed": EventSpec(
         INFO,

@@ -17,7 +17,7 @@ from typing import Any
 from retrysafe.admin import lock
 from retrysafe.backends.commands import STORE
 from retrysafe.cli import application
-from retrysafe.cli.opening import loaded
+from retrysafe.cli.opening import PROJECT, imported, loaded
 from retrysafe.cli.rendering import as_json, say
 from retrysafe.doctor import registry
 from retrysafe.doctor.diagnosing import diagnose
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     if options.list:
         say(f"{check.id}: {check.asks}" for check in registry.every().values())
         return 0
-    stores = options.store or [url for url in [os.environ.get(STORE)] if url]
+    stores = options.store or [one for one in [_project_store(options) or os.environ.get(STORE)] if one]
     if not (stores or options.broker or options.app or options.settings):
         raise ConfigurationError(
             f"There is nothing to examine: give --store, --broker, --app or --settings, or {STORE}."
@@ -83,21 +83,27 @@ def run(options: argparse.Namespace) -> int:
     return int(any(one.waived is None and severities.index(one.severity) <= worst for one in found))
 
 
-def _found(options: argparse.Namespace, stores: list[str], waivers: list[Waiver]) -> list[Diagnosis]:
+def _project_store(options: argparse.Namespace) -> Any:
+    """The store of the Django project whose command this is; None in any other command line."""
+    return getattr(options, "default_store", None)
+
+
+def _found(options: argparse.Namespace, stores: list[Any], waivers: list[Waiver]) -> list[Diagnosis]:
     app, drift = None, list[str]()
-    if options.settings:
-        app = _django(options.settings)
-    elif options.app:
+    settings = options.settings or (_project_store(options) and os.environ.get(PROJECT))
+    if options.app:
         app = loaded("--app", options.app)
         if options.lock:
             module = sys.modules[options.app.partition(":")[0]]
             drift = [f"{one.where}: {one.text}." for one in lock.drift(lock.read(options.lock), _now(module))]
+    elif settings:
+        app = _django(settings)
     return diagnose(
         stores=stores,
         brokers=options.broker,
         topics=options.topic,
         app=app,
-        app_name=options.app or options.settings or "",
+        app_name=options.app or settings or "",
         retried_for=options.retried_for,
         request_timeout=options.request_timeout,
         drift=drift,
@@ -112,20 +118,17 @@ def _now(module: ModuleType) -> dict[str, Any]:
 
 def _django(settings: str) -> Any:
     """A Django project; importing its URLs builds the boundaries of its views."""
+    os.environ[PROJECT] = settings
+    named = f"--settings {settings}"
+    urls = imported("django.urls", named)
     try:
-        import django
-        from django.core.handlers.base import BaseHandler
-        from django.urls import get_resolver
-
-        os.environ["DJANGO_SETTINGS_MODULE"] = settings
-        django.setup()
-        _ = get_resolver().url_patterns
+        _ = urls.get_resolver().url_patterns
     except Exception as error:
-        raise ConfigurationError(f"--settings {settings}: {type(error).__name__}: {error}") from error
-    return BaseHandler()
+        raise ConfigurationError(f"{named}: {type(error).__name__}: {error}") from error
+    return imported("django.core.handlers.base", named).BaseHandler()
 
 
-def _mended(found: list[Diagnosis], stores: list[str], within: float) -> Iterator[str]:
+def _mended(found: list[Diagnosis], stores: list[Any], within: float) -> Iterator[str]:
     """Run the repairs of the findings in stores that were given; tell what became of each."""
     by_name = {name_of(store): store for store in stores}
     for one in found:

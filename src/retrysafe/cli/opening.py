@@ -19,7 +19,7 @@ from retrysafe.claims.encryption import Keyring
 from retrysafe.claims.settings import layered
 from retrysafe.errors import ConfigurationError
 
-_PROJECT = "DJANGO_SETTINGS_MODULE"
+PROJECT = "DJANGO_SETTINGS_MODULE"
 SECRET, AUDIT = "RETRYSAFE_SECRET", "RETRYSAFE_AUDIT"
 
 
@@ -156,18 +156,18 @@ def imported(name: str, named: str) -> ModuleType:
         return importlib.import_module(name)
     except Exception as error:
         kind = type(error)
-        hint = f" Set {_PROJECT}, or use {MANAGE}." if kind.__module__.startswith("django.") else ""
+        hint = f" Set {PROJECT}, or use {MANAGE}." if kind.__module__.startswith("django.") else ""
         raise ConfigurationError(f"{named}: {kind.__name__}: {error}{hint}") from error
 
 
 def _set_up_project() -> None:
-    settings = os.environ.get(_PROJECT)
+    settings = os.environ.get(PROJECT)
     if not settings:
         return
     try:
         importlib.import_module("django").setup()
     except Exception as error:
         raise ConfigurationError(
-            f"{_PROJECT} is {settings!r}, and Django could not be set up with it: {type(error).__name__}: {error}. "
+            f"{PROJECT} is {settings!r}, and Django could not be set up with it: {type(error).__name__}: {error}. "
             "Run this in the project's directory, or unset the variable if this is no project of Django."
         ) from error

@@ -29,6 +29,8 @@ class Right(StrEnum):
 
 
 EVERY_RIGHT = frozenset(Right)
+_FORWARDED = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"})
+"""Headers by which a proxy says that it hands on somebody else's request."""
 
 
 class Principal(NamedTuple):
@@ -57,9 +59,11 @@ class Local:
         self._principal = Principal(user(), rights_named(rights))
 
     def __call__(self, request: Request) -> Principal | None:
-        """The user, unless the request comes from another machine."""
+        """The user, unless the request comes from another machine, or through a proxy that says so."""
         client = request.client
-        return self._principal if client is not None and _is_loopback(client.host) else None
+        if client is None or not _is_loopback(client.host) or not _FORWARDED.isdisjoint(request.headers):
+            return None
+        return self._principal
 
 
 def rights_named(names: Iterable[Right | str]) -> frozenset[Right]:

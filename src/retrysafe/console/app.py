@@ -11,10 +11,11 @@ from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrysafe.admin.audit import Audit
 from retrysafe.admin.operator import Operator, connected
@@ -26,7 +27,7 @@ from retrysafe.console import bulk, doctor, keys, messages, now, templates
 from retrysafe.console.access import Access, Principal
 from retrysafe.console.operations import Operations
 from retrysafe.console.security import HEADERS, Forms, Refused, check_host, check_origin, host_of
-from retrysafe.console.visit import Fields, Page, Visit
+from retrysafe.console.visit import Fields, Page, Visit, texts
 from retrysafe.errors import ConfigurationError, RetrysafeError, StoreUnavailable
 from retrysafe.protocol.events import Observer
 
@@ -109,7 +110,15 @@ class Console:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            check_host(Request(scope), self._hosts)
+            app: ASGIApp = self._app
+        except Refused as refused:
+            app = _told(Request(scope), refused)
+        await app(scope, receive, _secured(send))
 
     def operator(self, actor: str) -> Operator:
         """The operator of keys, acting for somebody."""
@@ -137,13 +146,12 @@ class Console:
 
     def _endpoint(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
-            return secured(await self._answer(page, request))
+            return await self._answer(page, request)
 
         return endpoint
 
     async def _answer(self, page: Page, request: Request) -> Response:
         try:
-            check_host(request, self._hosts)
             principal = await self._principal(request)
             nonce = self.forms.nonce(request)
             form: Fields = {}
@@ -175,11 +183,17 @@ class Console:
         return found
 
 
-def secured(response: Response) -> Response:
-    """The response with the headers of every page."""
-    for name, value in HEADERS.items():
-        response.headers.setdefault(name, value)
-    return response
+def _secured(send: Send) -> Send:
+    """Whatever is answered has the headers of every page, also what the router answers by itself."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return sending
 
 
 async def _form(request: Request) -> Fields:
@@ -193,9 +207,10 @@ async def _form(request: Request) -> Fields:
         if len(body) > MOST_BYTES:
             raise Refused(413, "Too large", f"A form has at most {MOST_BYTES} bytes.")
     try:
-        return parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
+        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
     except ValueError:
         raise Refused(400, "No form", "The fields of the form cannot be read.") from None
+    return texts(fields)
 
 
 def _told(request: Request, refused: Refused) -> Response:
@@ -206,13 +221,13 @@ def _told(request: Request, refused: Refused) -> Response:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    return secured(_told(request, Refused(status, "Not found", "The console has no such page.")))
+    return _told(request, Refused(status, "Not found", "The console has no such page."))
 
 
 def _file(name: str, kind: str) -> Callable[[Request], Response]:
     def serve(request: Request) -> Response:
         kept = {"Cache-Control": "public, max-age=604800, immutable"} if request.url.query else {}
-        return secured(Response(templates.static(name), media_type=kind, headers=kept))
+        return Response(templates.static(name), media_type=kind, headers=kept)
 
     return serve
 

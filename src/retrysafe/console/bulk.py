@@ -10,16 +10,16 @@ from starlette.responses import Response
 
 from retrysafe.admin import selection
 from retrysafe.admin.answers import stored_json
-from retrysafe.admin.operator import MOST_COUNTED, UNKNOWN, Batch
+from retrysafe.admin.operator import UNKNOWN, Batch
 from retrysafe.console.access import Right
 from retrysafe.console.keys import answer_of, first_page, outcome_of, reason_of
-from retrysafe.console.messages import INBOX, OUTBOX, Side, chosen_by, fields_of
+from retrysafe.console.messages import INBOX, OUTBOX, Counted, Side, chosen_by, counted_by, fields_of
 from retrysafe.console.operations import Operation, Plan, State
 from retrysafe.console.security import Refused
 from retrysafe.console.visit import Area, Page, Visit
 from retrysafe.messaging.inbox.operator import InboxOperator
 from retrysafe.messaging.relay.operator import OutboxOperator
-from retrysafe.protocol.messages import DeadLetter, Groups
+from retrysafe.protocol.messages import DeadLetter
 
 if TYPE_CHECKING:
     from retrysafe.console.app import Console
@@ -39,7 +39,9 @@ def preview_keys(visit: Visit) -> Response:
     wanted = selection.parse(visit.query)._replace(states=UNKNOWN)
     with visit.operator() as operator:
         counted, page = operator.count(wanted), first_page(operator, wanted, None, SAMPLE)
-    until = max((record.now for record in page.records), default=0)
+        # a store without an index of unknown keys may find none on the first page, and have some behind it
+        dated = page.records or operator.sample(1).records
+    until = max((record.now for record in dated), default=0)
     wanted = wanted._replace(until=until if wanted.until is None else min(until, wanted.until))
     fields = list(selection.fields_of(wanted))
     plan = {"verb": "keys resolve", "fields": fields, "count": counted.records, "capped": counted.capped}
@@ -52,21 +54,21 @@ def preview_outbox(visit: Visit) -> Response:
     """What redriving dead letters of the outbox would change."""
     chosen = chosen_by(visit.query, OUTBOX)
     with visit.outbox() as outbox:
-        groups, page = outbox.count(chosen, MOST_COUNTED), outbox.page(chosen, limit=SAMPLE)
-    return _preview_letters(visit, OUTBOX, "outbox redrive", groups, page)
+        counted, page = counted_by(outbox, chosen), outbox.page(chosen, limit=SAMPLE)
+    return _preview_letters(visit, OUTBOX, "outbox redrive", counted, page)
 
 
 def preview_inbox(visit: Visit) -> Response:
     """What redriving dead letters of inboxes would change."""
     chosen = chosen_by(visit.query, INBOX)
     with visit.inbox() as inbox:
-        groups, page = inbox.count(chosen, MOST_COUNTED), inbox.page(chosen, limit=SAMPLE)
-    return _preview_letters(visit, INBOX, "inbox redrive", groups, [one.letter for one in page])
+        counted, page = counted_by(inbox, chosen), inbox.page(chosen, limit=SAMPLE)
+    return _preview_letters(visit, INBOX, "inbox redrive", counted, [one.letter for one in page])
 
 
-def _preview_letters(visit: Visit, side: Side, verb: str, groups: Groups, page: list[DeadLetter]) -> Response:
-    fields, total = list(fields_of(chosen_by(visit.query, side))), sum(groups.values())
-    plan = {"verb": verb, "fields": fields, "count": total, "capped": total >= MOST_COUNTED}
+def _preview_letters(visit: Visit, side: Side, verb: str, counted: Counted, page: list[DeadLetter]) -> Response:
+    fields, groups = list(fields_of(chosen_by(visit.query, side))), counted.groups
+    plan = {"verb": verb, "fields": fields, "count": counted.total, "capped": counted.capped and bool(page)}
     plan["until"] = max((letter.now for letter in page), default=0)
     command = visit.commands.line(f"{side.verb} redrive", fields or [("all", "")])
     return _preview(visit, plan, command, records=None, groups=list(groups.items())[:SAMPLE], letters=page)
@@ -88,7 +90,7 @@ def start(visit: Visit) -> Response:
     """Carry out the plan that was confirmed."""
     plan = visit.console.forms.signed(visit.field("plan"), visit.principal.name)
     visit.require(RIGHTS[plan["verb"]])
-    if not plan["count"]:
+    if not plan["count"] and not plan["capped"]:
         raise Refused(400, "Nothing is selected", "Nothing was changed: the filter selects nothing.")
     if visit.field("confirmed") != "yes":
         raise Refused(400, "Not confirmed", "Nothing was changed: confirm the number that is shown.")
@@ -106,8 +108,7 @@ def start(visit: Visit) -> Response:
 
 def show_list(visit: Visit) -> Response:
     """The operations of the last days."""
-    with visit.operator() as operator:
-        found = list(visit.console.operations.recent(operator))
+    found = visit.console.operations.recent()
     return visit.page("operations.html", AREA.title, AREA.title, operations=found, describe=described)
 
 
@@ -143,8 +144,7 @@ def resume(visit: Visit) -> Response:
 
 
 def _found(visit: Visit) -> Operation:
-    with visit.operator() as operator:
-        found = visit.console.operations.find(operator, visit.path("number"))
+    found = visit.console.operations.find(visit.path("number"))
     if found is None:
         raise Refused(404, "No such operation", "Operations are kept for a week.")
     return found

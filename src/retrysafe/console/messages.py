@@ -11,7 +11,8 @@ from retrysafe.admin.operator import MOST_COUNTED
 from retrysafe.console.access import Right
 from retrysafe.console.security import Refused
 from retrysafe.console.visit import Area, Page, Visit
-from retrysafe.messaging.inbox.operator import name_of, place_of
+from retrysafe.messaging.inbox.operator import InboxOperator, name_of, place_of
+from retrysafe.messaging.relay.operator import OutboxOperator
 from retrysafe.messaging.relay.procedures import GONE
 from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter, Groups, Place
 
@@ -37,6 +38,18 @@ class Letter(NamedTuple):
     at: str
     letter: DeadLetter
     marked: bool
+
+
+class Counted(NamedTuple):
+    """Dead letters by topic, type and error; ``capped`` if there are more than were looked at."""
+
+    groups: Groups
+    capped: bool
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return sum(self.groups.values())
 
 
 OUTBOX = Side("Dead letters", "/messages/dead", "outbox dead")
@@ -95,9 +108,10 @@ def show_dead(visit: Visit) -> Response:
     chosen, after = chosen_by(visit.query, OUTBOX), visit.asked("after")
     with visit.outbox() as outbox:
         found = outbox.page(chosen, _number(after or "0"), ROWS)
-        groups = outbox.count(chosen, MOST_COUNTED)
+        more = bool(found) and bool(outbox.page(chosen, found[-1].number, 1))
+        counted = counted_by(outbox, chosen)
     letters = [Letter(str(one.number), one, marked=False) for one in found]
-    return _list(visit, OUTBOX, chosen, letters, groups)
+    return _list(visit, OUTBOX, chosen, letters, counted, more=more)
 
 
 def show_inbox(visit: Visit) -> Response:
@@ -105,18 +119,24 @@ def show_inbox(visit: Visit) -> Response:
     chosen, after = chosen_by(visit.query, INBOX), visit.asked("after")
     with visit.inbox() as inbox:
         found = inbox.page(chosen, _place(after) if after else None, ROWS)
-        groups = inbox.count(chosen, MOST_COUNTED)
+        more = bool(found) and bool(inbox.page(chosen, found[-1].place, 1))
+        counted = counted_by(inbox, chosen)
         consumers = inbox.status()
     letters = [Letter(name_of(one.place), one.letter, one.marked) for one in found]
-    return _list(visit, INBOX, chosen, letters, groups, consumers=consumers)
+    return _list(visit, INBOX, chosen, letters, counted, more=more, consumers=consumers)
 
 
 def _list(
-    visit: Visit, side: Side, chosen: DeadLetterFilter, letters: list[Letter], groups: Groups, **values: Any
+    visit: Visit,
+    side: Side,
+    chosen: DeadLetterFilter,
+    letters: list[Letter],
+    counted: Counted,
+    *,
+    more: bool,
+    **values: Any,
 ) -> Response:
     fields = list(fields_of(chosen))
-    more = visit.url(side.path, [*fields, ("after", letters[-1].at)]) if len(letters) == ROWS else None
-    total = sum(groups.values())
     return visit.page(
         "dead.html",
         AREA.title,
@@ -124,12 +144,12 @@ def _list(
         tab=side.tab,
         side=side,
         letters=letters,
-        groups=list(groups.items())[:ROWS],
-        total=total,
-        capped=total >= MOST_COUNTED,
+        groups=list(counted.groups.items())[:ROWS],
+        total=counted.total,
+        capped=counted.capped,
         fields=dict(fields),
         query=fields,
-        more=more,
+        more=visit.url(side.path, [*fields, ("after", letters[-1].at)]) if more else None,
         first=visit.url(side.path, fields) if visit.asked("after") else None,
         bulk=visit.url(f"{side.path}/redrive", fields),
         command=visit.commands.line(f"{side.verb} list", fields),
@@ -168,12 +188,18 @@ def _dead_letter(visit: Visit) -> Letter:
 
 def _inbox_letter(visit: Visit) -> Letter:
     place = _place(visit.path("at"))
-    before = place[0] - 1, b"\xff" * 32
     with visit.inbox() as inbox:
-        for one in inbox.page(after=before, limit=ROWS):
-            if one.place == place:
-                return Letter(visit.path("at"), one.letter, one.marked)
-    raise _gone()
+        found = inbox.page(after=_before(place), limit=1)
+    if not found or found[0].place != place:
+        raise _gone()
+    return Letter(visit.path("at"), found[0].letter, found[0].marked)
+
+
+def _before(place: Place) -> Place:
+    """The last place before another one."""
+    died, identity = place
+    number = int.from_bytes(identity)
+    return (died, (number - 1).to_bytes(len(identity))) if number else (died - 1, b"\xff" * len(identity))
 
 
 def _reveal(visit: Visit, side: Side, one: Letter) -> Response:
@@ -226,6 +252,13 @@ def fields_of(chosen: DeadLetterFilter) -> Iterator[tuple[str, str]]:
     for name in _FIELDS:
         if (value := getattr(chosen, name.replace("-", "_"))) is not None:
             yield name, value
+
+
+def counted_by(letters: OutboxOperator | InboxOperator, chosen: DeadLetterFilter) -> Counted:
+    """How many dead letters are chosen, among the first ones."""
+    groups = letters.count(chosen, MOST_COUNTED)
+    looked = groups if chosen == DeadLetterFilter() else letters.count(DeadLetterFilter(), MOST_COUNTED)
+    return Counted(groups, sum(looked.values()) >= MOST_COUNTED)
 
 
 def _place(text: str) -> Place:

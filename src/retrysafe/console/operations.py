@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.admin.operator import Batch, Operator
@@ -104,8 +105,17 @@ class Operations:
 
     # ------------------------------------------------------------ how it stands
 
-    def find(self, operator: Operator, number: str) -> Operation | None:
+    def find(self, number: str) -> Operation | None:
         """An operation by its id."""
+        with self._operator() as operator:
+            return self._found(operator, number)
+
+    def recent(self, most: int = 20) -> list[Operation]:
+        """The operations of the last days, the latest first."""
+        with self._operator() as operator:
+            return list(islice(self._listed(operator), most))
+
+    def _found(self, operator: Operator, number: str) -> Operation | None:
         plan = self._result(operator, number, _PLAN)
         if not isinstance(plan, dict):
             return None
@@ -129,18 +139,14 @@ class Operations:
                 return dict(totals)
         return {}
 
-    def recent(self, operator: Operator, most: int = 20) -> Iterator[Operation]:
-        """The operations of the last days, the latest first."""
+    def _listed(self, operator: Operator) -> Iterator[Operation]:
         today = datetime.now(UTC).date()
         for day in (today - timedelta(days=ago) for ago in range(LISTED_DAYS)):
             for place in range(self._last(operator, _LIST, str(day)), -1, -1):
                 number = self._result(operator, f"{day}/{place}", _LIST)
-                found = None if number is None else self.find(operator, str(number))
+                found = None if number is None else self._found(operator, str(number))
                 if found is not None:
                     yield found
-                    most -= 1
-                if most == 0:
-                    return
 
     # ------------------------------------------------------------ running
 
@@ -220,6 +226,7 @@ class Operations:
         return None if stored is None else JSONCodec().decode(stored, None)
 
     def _operator(self) -> Operator:
+        """As the boundary of operations sees the store: without the secret of the application's boundaries."""
         return Operator(self._console.store, observers=(), encryption=self._console.encryption)
 
     def _boundary_of(self) -> Boundary:

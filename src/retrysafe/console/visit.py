@@ -39,6 +39,13 @@ class Page(NamedTuple):
     right: Right | None = None
 
 
+def texts(fields: Fields) -> Fields:
+    """Fields as they are, if stores can compare them with what they have: no database keeps a NUL in a text."""
+    if any("\0" in value for values in fields.values() for value in values):
+        raise Refused(400, "No text", "Nothing was changed: a field has the character NUL, which no record has.")
+    return fields
+
+
 class Visit:
     """One request by a principal, with the fields of its query and of its form."""
 
@@ -55,7 +62,7 @@ class Visit:
     def query(self) -> Fields:
         """The fields of the URL."""
         params = self.request.query_params
-        return {name: [value.strip() for value in params.getlist(name)] for name in params}
+        return texts({name: [value.strip() for value in params.getlist(name)] for name in params})
 
     def asked(self, name: str) -> str:
         """One field of the URL, or nothing."""

@@ -151,7 +151,7 @@ APPLICATION_CHECKS = (
         "application-boundaries",
         "Does the application have a boundary?",
         Severity.WARNING,
-        "Import the modules that build boundaries from the module that --app names.",
+        "Import the modules that build boundaries from the application's module, or from the project's URLs.",
         "explanation/boundaries.md",
         lambda facts: None if facts["boundaries"] else "Importing it has built no boundary.",
     ),

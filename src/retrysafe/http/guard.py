@@ -150,6 +150,7 @@ class Guard:
             fingerprint=self._fingerprint(request, body),
             scope=scope,
             tx=tx,
+            annotation=request,
             codec=_CODEC,
         )
 
@@ -223,7 +224,8 @@ class Guard:
 
     def answer(self, refusal: Refusal) -> Response:
         """The response to a refusal."""
-        return render(refusal, self.status(refusal.code), self.policy.problem_base)
+        program = self.entry.backend.commands.program
+        return render(refusal, self.status(refusal.code), self.policy.problem_base, program)
 
     def status(self, code: str) -> int:
         """The status of the answer of this code."""

@@ -217,6 +217,12 @@ class ResponseCodec:
         beginning = _BEGINNING.pack(VERSION, len(head))
         return StoredResult(b"".join((beginning, head, response.body or b"")), MEDIA_TYPE, VERSION)
 
+    def describe(self, value: Any, annotation: Any) -> dict[str, Any]:
+        """The status, and the endpoint of the `Request` that is the annotation: its method and path."""
+        response: Response = value
+        request: Request = annotation
+        return {"status": response.status, "endpoint": f"{request.method} {request.path.decode('latin-1')}"}
+
     def decode(self, stored: StoredResult, annotation: Any) -> Response:
         """Decode; raises `ResultNotEncodable` for what is no response, or of a version that we do not know."""
         if stored.body is None:

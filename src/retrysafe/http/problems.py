@@ -6,6 +6,7 @@ import json
 import math
 from typing import NamedTuple
 
+from retrysafe.backends.commands import PROGRAM, Commands
 from retrysafe.claims.observers import logger
 from retrysafe.errors import (
     InProgress,
@@ -208,8 +209,8 @@ def report(code: str, error: RetrysafeError) -> None:
         logger().warning("A request was refused as %s: %s", code, error)
 
 
-def render(refusal: Refusal, status: int | None = None, base: str = BASE) -> Response:
-    """The response to a refusal. It is never stored."""
+def render(refusal: Refusal, status: int | None = None, base: str = BASE, program: str = PROGRAM) -> Response:
+    """The response to a refusal. It is never stored. ``program``: how the operator's commands begin."""
     problem = PROBLEMS[refusal.code]
     page = f"{base}{refusal.code}/"
     code = status or problem.status
@@ -222,7 +223,8 @@ def render(refusal: Refusal, status: int | None = None, base: str = BASE) -> Res
         "safe_new_key": problem.safe_new_key,
     }
     if refusal.key:
-        body |= {"key_hash": refusal.key, "operator_command": f"retrysafe keys show --hash {refusal.key}"}
+        command = Commands(program).line("keys show", [("hash", refusal.key)])
+        body |= {"key_hash": refusal.key, "operator_command": command}
     text = json.dumps(body, ensure_ascii=False).encode()
     headers = [
         (b"content-type", b"application/problem+json"),

@@ -28,6 +28,7 @@ ESCAPED = "backslashreplace"
 STRUCTURED = "application/cloudevents+json"
 """The media type of an event that is all in the payload."""
 _PRINTABLE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+_PLAIN = re.compile(f"[{re.escape(_PRINTABLE)}]*")
 _ATTRIBUTE = re.compile(r"[a-z0-9]+")
 
 
@@ -62,7 +63,7 @@ def header_value(text: str) -> str:
 
     HTTP and NATS bindings, section 3.1.3.2. Raises `UnicodeEncodeError` for a lone surrogate.
     """
-    return quote(text, safe=_PRINTABLE)
+    return text if _PLAIN.fullmatch(text) else quote(text, safe=_PRINTABLE)  # which takes ten times as long
 
 
 def header_text(value: str) -> str:

@@ -12,14 +12,17 @@ from retrysafe.backends.backend import Backend, Place
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.sql.outbox_operating import OperableSqlOutbox
 from retrysafe.backends.sql.store import SqlStore
+from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging import validation
 from retrysafe.messaging.errors import MessageRefused
 from retrysafe.messaging.notifications import Notifier, wake
+from retrysafe.messaging.relay.presence import Reporter
 from retrysafe.messaging.relay.procedures import each
 from retrysafe.messaging.validation import encode, trace_headers
 from retrysafe.protocol import keys
 from retrysafe.protocol.client import AsyncExecutor, AsyncFlushing, Executor, Flushing
+from retrysafe.protocol.events import Observer
 from retrysafe.protocol.messages import ENTROPY, Envelope, uuid7
 
 LARGEST = 1 << 20
@@ -49,13 +52,23 @@ class Outbox:
         largest: bytes of a payload over which a message is refused.
         notify: notify listening relays of other processes (``Relay(listen=…)``; PostgreSQL only), in a small
             separate transaction from a thread or a task, one for all messages written within some milliseconds.
+        observers: receive "message_created" for each message, before its transaction commits; by default a
+            `LoggingObserver`.
 
     Rows are written once and never changed. A `Relay` publishes them, each at least once, under one id; messages of
     one topic and key in the order in which they were written. That is the order of your changes only if each
     writer holds the lock of what ``key`` names (its row, its version) before it adds the message.
     """
 
-    def __init__(self, store: Any, *, source: str, largest: int = LARGEST, notify: bool = False) -> None:
+    def __init__(
+        self,
+        store: Any,
+        *,
+        source: str,
+        largest: int = LARGEST,
+        notify: bool = False,
+        observers: Iterable[Observer] | None = None,
+    ) -> None:
         if not source:
             raise ConfigurationError('source= is empty: name the sender, as in source="/shop/orders".')
         self.source = keys.check_name(source, "source")
@@ -63,6 +76,8 @@ class Outbox:
         self._backend = registry.connect(store)
         self._outbox, _ = outbox_of(self._backend)
         self._notifier = Notifier(self._backend, self._outbox.notify()) if notify else None
+        self._observers = Observers((LoggingObserver(),) if observers is None else observers)
+        self._reporter = Reporter(self._observers)
 
     # ------------------------------------------------------------ messages
 
@@ -163,6 +178,8 @@ class Outbox:
             execute.flush()  # the row must be locked when the message gets its number
         run(each(self._outbox.add(envelopes)), execute)
         self._tell()
+        if self._observers.is_enabled("message_created"):
+            self._reporter.created(envelopes)
 
     async def _awrite(self, tx: Any, envelopes: list[Envelope]) -> None:
         joining = registry.join(self._backend, tx)
@@ -176,6 +193,8 @@ class Outbox:
             await execute.aflush()
         await arun(each(self._outbox.add(envelopes)), execute)
         self._atell()
+        if self._observers.is_enabled("message_created"):
+            self._reporter.created(envelopes)
 
     def _envelope(self, message: Message) -> Envelope:
         payload, media_type = encode(message.payload, message.media_type)

@@ -44,6 +44,7 @@ class Alert(NamedTuple):
 
 
 _BOUNDARY = "retrysafe_boundary"
+_RAN = 'retrysafe_claims_total{retrysafe_outcome=~"started|takeover|reclaimed"}'
 
 
 def _any(metric: str, window: str = "15m", by: str = _BOUNDARY) -> str:
@@ -154,6 +155,29 @@ ALERTS = (
         "Fewer than half of the calls are replays.",
     ),
     Alert(
+        "RetrysafeConflictsMany",
+        _many("retrysafe_conflicts_total", 50),
+        "10m",
+        "warning",
+        "many calls come while another attempt with their key runs",
+        "Clients retry before the work can have ended, or send a request several times at once. Each is told when to "
+        "try again. Nothing is run twice.",
+        ("retrysafe keys list --state running", "retrysafe doctor"),
+        "Fewer than 50 calls of a boundary meet another attempt within ten minutes.",
+    ),
+    Alert(
+        "RetrysafeNewKeysJump",
+        f"sum by ({_BOUNDARY}) (rate({_RAN}[5m])) > 3 * sum by ({_BOUNDARY}) (rate({_RAN}[5m] offset 30m)) "
+        f"and sum by ({_BOUNDARY}) (rate({_RAN}[5m])) > 1",
+        "10m",
+        "warning",
+        "three times as many keys are new as half an hour ago",
+        "Traffic has grown, or a client makes a new key for each attempt, so that its retries are not recognised and "
+        "run again. Compare the calls with what they are for.",
+        ("retrysafe status", "retrysafe keys list --state completed"),
+        "As many keys are new as there are intents.",
+    ),
+    Alert(
         "RetrysafeSettingsWeak",
         _any("retrysafe_warnings_total", "1h", f"{_BOUNDARY}, retrysafe_outcome"),
         "0m",
@@ -173,6 +197,17 @@ ALERTS = (
         "wait in the outbox, in their order.",
         ("retrysafe outbox status", "retrysafe relay"),
         "The oldest message that is due is younger than a minute.",
+    ),
+    Alert(
+        "RetrysafeOutboxDeep",
+        "max(retrysafe_outbox_depth) > 10000",
+        "10m",
+        "warning",
+        "more than 10,000 messages wait in the outbox",
+        "More is written than leaves: a destination is away, a topic is paused, or there are too few relays. Nothing "
+        "is lost.",
+        ("retrysafe outbox status", "retrysafe relay"),
+        "Fewer than 10,000 messages wait.",
     ),
     Alert(
         "RetrysafeRelayFailing",
@@ -226,6 +261,17 @@ ALERTS = (
         "Nothing is consumed. Messages wait at the broker, for as long as it keeps them.",
         ("retrysafe doctor", "retrysafe inbox status"),
         "Messages are consumed again.",
+    ),
+    Alert(
+        "RetrysafeConsumerBehind",
+        f"max by ({_BOUNDARY}, retrysafe_operation, retrysafe_partition) (retrysafe_inbox_lag) > 1000",
+        "15m",
+        "warning",
+        "a consumer is more than 1,000 messages behind",
+        "It handles less than is published, a message that fails keeps its lane waiting, or no consumer has the "
+        "partition. Messages wait at the broker, for as long as it keeps them.",
+        ("retrysafe inbox status", "retrysafe doctor"),
+        "Every partition has fewer than 1,000 messages that its group has not settled.",
     ),
     Alert(
         "RetrysafeWebhooksRefused",

@@ -41,13 +41,14 @@ class Counter(NamedTuple):
 
 
 class Gauge(NamedTuple):
-    """What a field of an event said last."""
+    """What a field of an event said last; ``by``: for each value of that field of it, an attribute of its name."""
 
     name: str
     unit: str
     text: str
     event: str
     field: str
+    by: str = ""
 
 
 class Measure(NamedTuple):
@@ -95,6 +96,7 @@ COUNTERS = (
     Counter("retrysafe.unreadable", "{answer}", "Stored answers that could not be decrypted.", ("unreadable",)),
     Counter("retrysafe.takeovers", "{takeover}", "Keys claimed from an attempt whose lease had lapsed.", ("takeover",)),
     Counter("retrysafe.waits", "{wait}", "Pauses of callers that wait for another attempt.", ("waiting",)),
+    Counter("retrysafe.waited", "s", "Seconds of those pauses.", ("waiting",), amount="pause"),
     Counter("retrysafe.restarts", "{restart}", "Transactions that the database wanted again.", ("restarted",)),
     Counter("retrysafe.lease_lost", "{lease}", "Leases that ended before the work did.", ("lease_lost",)),
     Counter("retrysafe.renewals_failed", "{renewal}", "Renewals of a lease that failed.", ("renewal_failed",)),
@@ -117,6 +119,13 @@ COUNTERS = (
         "Unknown outcomes settled by a probe or a person.",
         ("probed", "resolved"),
         field="outcome",
+    ),
+    Counter(
+        "retrysafe.records.removed",
+        "{record}",
+        "Records removed by sweepers: with fewer than there are claims that ran, tables and inboxes grow.",
+        ("swept",),
+        amount="removed",
     ),
     Counter("retrysafe.expirations", "{key}", "Keys whose window a person ended.", ("expired",)),
     Counter(
@@ -212,6 +221,13 @@ COUNTERS = (
     ),
     Counter("retrysafe.inbox.late", "{message}", "Messages handled after the window.", ("message_late",)),
     Counter("retrysafe.inbox.skipped", "{sequence}", "Sequences that a person has skipped.", ("sequence_skipped",)),
+    Counter(
+        "retrysafe.outbox.created",
+        "{message}",
+        "Messages written into an outbox, by topic; they leave if their transaction commits.",
+        ("message_created",),
+        field="topic",
+    ),
     Counter("retrysafe.outbox.published", "{message}", "Messages that left.", ("relayed",), amount="messages"),
     Counter(
         "retrysafe.outbox.delays",
@@ -280,6 +296,14 @@ GAUGES = (
     Gauge("retrysafe.outbox.oldest_due", "s", "Age of the oldest that is due: alarm on it.", "backlog", "oldest_due"),
     Gauge("retrysafe.outbox.dead", "{message}", "Dead letters.", "backlog", "dead"),
     Gauge("retrysafe.outbox.relays", "{relay}", "Relays that are there.", "backlog", "relays"),
+    Gauge(
+        "retrysafe.inbox.lag",
+        "{message}",
+        "Messages that a consumer's group has not settled, as the broker counts them: take the maximum of a partition.",
+        "consumer_lag",
+        "messages",
+        by="partition",
+    ),
     Gauge("outbox.queue.depth", "{message}", "The literature's name for the outbox's depth.", "backlog", "messages"),
 )
 

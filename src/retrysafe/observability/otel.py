@@ -207,9 +207,10 @@ class _Instruments:
                 amount = fields[counter.amount] if counter.amount else 1
                 self.add(counter.name, labels, outcome, fields.get("error_type", ""), amount)
         for gauge in _SHOWN_BY.get(name, ()):
-            self._gauges[gauge].set(fields[gauge.field], labels)
+            about = {**labels, f"retrysafe.{gauge.by}": self._few(gauge.name, fields[gauge.by])} if gauge.by else labels
+            self._gauges[gauge].set(fields[gauge.field], about)
 
-    def add(self, counter: str, labels: Labels, outcome: str, error_type: str, amount: int = 1) -> None:
+    def add(self, counter: str, labels: Labels, outcome: str, error_type: str, amount: float = 1) -> None:
         """Add to a counter."""
         if outcome:
             labels = {**labels, "retrysafe.outcome": self._few(counter, outcome)}

@@ -57,8 +57,10 @@ def check_name(text: object, argument: str) -> str:
     return text
 
 
-def check_secret(given: str | bytes | None) -> bytes | None:
-    """Return a secret as bytes; raise `ConfigurationError` when it is empty."""
+def check_secret(given: object) -> bytes | None:
+    """Return a secret as bytes; raise `ConfigurationError` when it is empty, or no text or bytes."""
+    if given is not None and not isinstance(given, str | bytes):
+        raise ConfigurationError(f"secret= is text or bytes, at least 16 random ones, not {type(given).__name__}.")
     secret = given.encode() if isinstance(given, str) else given
     if secret == b"":
         raise ConfigurationError("secret= is empty: give at least 16 random bytes, or leave it out.")
@@ -104,8 +106,12 @@ class Lookup:
         return outer.digest()
 
 
-def derive(secret: bytes | None, record_key: bytes, name: str) -> str:
+def derive(secret: bytes | None, record_key: bytes, name: object) -> str:
     """The key for a call downstream: the same on every attempt, hard to guess, 68 characters."""
+    if not isinstance(name, str):
+        raise ConfigurationError(
+            f"key_for() takes the name of the call that the key is for, such as 'charge', not {type(name).__name__}."
+        )
     return "rs1-" + _digest(secret, "derive.v1", record_key.hex(), name).hex()
 
 

@@ -57,11 +57,13 @@ class PublishOutcome(NamedTuple):
     """That, and what was to follow a message that waits: no attempt was made."""
     away: list[str]
     """What the publisher said of a broker that takes nothing from anybody."""
+    duplicates: list[Queued]
+    """What has gone and the broker had already."""
 
 
 def nothing_yet() -> PublishOutcome:
     """A verdict on nothing."""
-    return PublishOutcome([], [], [], [], [], [])
+    return PublishOutcome([], [], [], [], [], [], [])
 
 
 def waves(queue: Iterable[Queued]) -> list[list[Queued]]:
@@ -119,6 +121,8 @@ def judge(
         error = told(said)
         if status in (PublishStatus.ACKED, PublishStatus.DUPLICATE):
             verdict.gone.append(queued)
+            if status is PublishStatus.DUPLICATE:
+                verdict.duplicates.append(queued)
             continue
         if status is PublishStatus.UNAVAILABLE:
             verdict.withdrawn.append(queued)

@@ -39,6 +39,8 @@ _TASKS = Symbols("celery.{shared_task,Celery().task,app.shared_task,task,current
 _ACTORS = Symbols("dramatiq.actor", "dramatiq.**.actor")
 _SUBSCRIBERS = Symbols("faststream.**.subscriber")
 _CALLBACKS = Symbols("pika.**.basic_consume", "aio_pika.**.consume", "nats.**.subscribe")
+_REGISTERS = (_ROUTERS, _TASKS, _ACTORS, _SUBSCRIBERS)
+_ONCE = Symbols("retrysafe.Boundary().once")
 _STREAMS = Symbols("{kafka.KafkaConsumer,aiokafka.AIOKafkaConsumer}()")
 _POLLS = Symbols(
     "confluent_kafka.{Consumer,DeserializingConsumer}().{poll,consume}", "{kafka,aiokafka}.**.{poll,getone,getmany}"
@@ -133,6 +135,19 @@ class EntryPoints:
                 names = _DRF_VIEW_METHODS if framework == "DRF" else _VIEW_METHODS
                 return Handler(function, framework, frozenset({names[function.name]} if function.name in names else ()))
         return None
+
+    def passed_by(self, module: Module) -> Iterator[ast.expr]:
+        """Guards that stand above the decorator that registers the function: what it registers has none."""
+        for _, function in module.functions():
+            guard: ast.expr | None = None
+            for decorator in function.decorator_list:
+                called = decorator.func if isinstance(decorator, ast.Call) else decorator
+                symbol = self._project.resolve(module, called)
+                if symbol in _ONCE:
+                    guard = decorator
+                elif guard is not None and any(symbol in registering for registering in _REGISTERS):
+                    yield guard
+                    break
 
     # ------------------------------------------------------------ messages
 

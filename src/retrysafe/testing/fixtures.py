@@ -94,7 +94,8 @@ def boundaries(url: str) -> Iterator[Callable[..., Boundary]]:
     made: list[Boundary] = []
 
     def make(name: str = "test", **settings: Any) -> Boundary:
-        boundary = Boundary(name, **{"store": url, **settings})
+        given: dict[str, Any] = {"store": url, **settings}
+        boundary: Boundary = Boundary(name, **given)
         made.append(boundary)
         return boundary
 

@@ -15,6 +15,15 @@ ALIKE = f"{TERMS}::test_names_that_compare_equal_and_are_not_have_keys_of_their_
 
 BREAKS = [
     Break(
+        "each boundary that nobody closes keeps a thread and a connection",
+        "claims/lease.py",
+        "self._changed.wait(_IDLE if",
+        "self._changed.wait(None if",
+        killed_by=(
+            "tests/faults/test_heartbeat.py::test_the_thread_of_a_heartbeat_ends_when_nothing_was_held_for_long",
+        ),
+    ),
+    Break(
         "work begins under a lease that ended before its claim was answered",
         "claims/held.py",
         "        if not self.is_held():\n            raise InProgress(",

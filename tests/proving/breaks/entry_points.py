@@ -311,6 +311,25 @@ BREAKS = [
         killed_by=(f"{ON_DEMAND}::test_a_file_without_a_feature_is_migrated_from_any_version",),
     ),
     Break(
+        "a URL of an unknown kind is refused with its password",
+        "backends/registry.py",
+        'f"store={without_password(url)!r}: unknown kind',
+        'f"store={url!r}: unknown kind',
+        killed_by=(
+            (
+                "tests/stores/test_registry.py::test_a_url_that_cannot_be_read_is_refused_without_its_password"
+                "[nonsense://ada:hunter2@db/shop]"
+            ),
+        ),
+    ),
+    Break(
+        "a user's table whose name begins like ours is taken for a feature",
+        "backends/migrations/on_demand.py",
+        "for feature, table in _ALWAYS.items() if table not in found]",
+        "for feature, table in FEATURES.items() if not any(name.startswith(table) for name in found)]",
+        killed_by=(f"{ON_DEMAND}::test_a_user_s_table_whose_name_begins_like_ours_is_not_taken_for_a_feature[3]",),
+    ),
+    Break(
         "a boundary fills a file with the tables of every feature",
         "backends/backend.py",
         "self._prepare(whole=False)",

@@ -135,7 +135,7 @@ def _pytest() -> list[str]:
 
 def _environment(root: Path) -> dict[str, str]:
     """This process's environment, without what belongs to its own test run."""
-    own = ("COVERAGE_", "COV_CORE_", "PYTEST_", plugin.PROOFS, effort.EFFORT)
+    own = ("COVERAGE_", "COV_CORE_", "PYTEST_", plugin.PROOFS, plugin.JOURNAL, plugin.DONE, effort.EFFORT)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     return {
         **kept,

@@ -6,6 +6,7 @@ from tests.proving.breaks import Break
 
 FOLDER = "messaging/brokers/sqs/"
 OWN = "tests/messaging/test_sqs.py::"
+PUBSUB = "tests/messaging/test_pubsub.py::"
 PUBLISHING = "tests/messaging/test_publisher_suite.py::TestOurs::test_publisher"
 
 BREAKS = [
@@ -104,15 +105,18 @@ BREAKS = [
     ),
     Break(
         "a long handler loses its message to another consumer of SQS",
-        f"{FOLDER}consumer.py",
-        'await self._tell_of("change_message_visibility_batch", due, VisibilityTimeout=self._lease)',
+        "messaging/brokers/leased.py",
+        "await asyncio.gather(*(self._prolong(queue, some) for queue, some in due.items() if some))",
         "pass",
-        killed_by=(f"{OWN}test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_its_consumer",),
+        killed_by=(
+            f"{OWN}test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_its_consumer",
+            f"{PUBSUB}test_a_message_that_is_handled_for_longer_than_the_deadline_stays_with_its_consumer",
+        ),
         rows=(52,),
     ),
     Break(
         "a consumer of SQS that was cut off hands out what another one has",
-        f"{FOLDER}consumer.py",
+        "messaging/brokers/leased.py",
         "            self._forget_lapsed(now)\n",
         "",
         killed_by=(f"{OWN}test_who_was_cut_off_for_the_lease_hands_out_nothing_that_another_one_has",),
@@ -120,7 +124,7 @@ BREAKS = [
     ),
     Break(
         "a consumer of SQS that is closed leaves a poll behind, which takes messages from others",
-        f"{FOLDER}consumer.py",
+        "messaging/brokers/leased.py",
         "        await asyncio.gather(*tasks, return_exceptions=True)\n",
         "        for task in tasks:\n            task.cancel()\n",
         killed_by=(f"{OWN}test_a_consumer_that_has_gone_takes_no_message_from_others",),

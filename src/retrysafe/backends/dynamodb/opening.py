@@ -11,7 +11,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.dynamodb.client import Access, AsyncDynamodbClient, DynamodbClient, Plain
 from retrysafe.backends.dynamodb.service_clock import ServiceClock
 from retrysafe.backends.dynamodb.store import DynamodbStore
-from retrysafe.backends.urls import url_options
+from retrysafe.backends.urls import url_options, without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import durations
 
@@ -27,12 +27,12 @@ def from_url(url: str) -> Backend:
     url_options(options, ("region", "endpoint", "timeout", "pool"), "dynamodb")
     if not _TABLE_NAME.fullmatch(parts.netloc) or parts.path not in ("", "/"):
         raise ConfigurationError(
-            f"store={url!r}: write dynamodb://table?region=…&endpoint=…; a table's name has 3 to 255 letters, digits, "
-            "dots, hyphens and underscores."
+            f"store={without_password(url)!r}: write dynamodb://table?region=…&endpoint=…; a table's name has 3 to 255 "
+            "letters, digits, dots, hyphens and underscores."
         )
     pool = options.get("pool", "50")
     if not pool.isdecimal() or int(pool) < 1:
-        raise ConfigurationError(f"store={url!r}: pool is a number of connections.")
+        raise ConfigurationError(f"store={without_password(url)!r}: pool is a number of connections.")
     timeout = durations.seconds(options.get("timeout", "2s"), "timeout")
     access = Access(options.get("region"), options.get("endpoint"), timeout, int(pool))
     impatient = access._replace(timeout=min(1.0, timeout), pool=10, patience=0.0)

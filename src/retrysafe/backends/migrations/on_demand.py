@@ -20,6 +20,8 @@ from retrysafe.protocol.store import TransactionalStore
 
 FEATURES = {"outbox": "retrysafe_outbox", "inbox": "retrysafe_inbox"}
 """The prefix of each feature's tables; the feature is the name of the migration that first makes them."""
+_ALWAYS = {"outbox": "retrysafe_outbox", "inbox": "retrysafe_inbox_dead"}
+"""A table that each feature has had in every version. A prefix tells nothing: users have tables, too."""
 _RECORDS = ("retrysafe_schema", "retrysafe_records")
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
 
@@ -38,14 +40,15 @@ def prepare(store: TransactionalStore, *, whole: bool) -> Steps[list[Migration]]
             yield from note(migration)
         yield from ask(store.commit())
         return []
-    absent = yield from _absent()
+    before = yield from _tables()
+    absent = _lacking(before)
     for feature in absent:
         yield from _perform(creation((FEATURES[feature],), version))
     applied = yield from apply(store, known)
     if not whole:
-        found = yield from ask(Ask(Query(_TABLES, {}, writes=False), _names))
+        made = (yield from _tables()) - before
         unused = tuple(FEATURES[feature] for feature in absent)
-        yield from _perform([f"DROP TABLE {name}" for name in sorted(found) if name.startswith(unused)])
+        yield from _perform([f"DROP TABLE {name}" for name in sorted(made) if name.startswith(unused)])
     yield from ask(store.commit())
     return applied
 
@@ -56,7 +59,7 @@ def provide(store: TransactionalStore, feature: str) -> Steps[list[Migration]]:
     made: list[Migration] = []
     yield from ask(store.begin())
     version = yield from schema_version(store)
-    if version == known[-1].version and feature in (yield from _absent()):
+    if version == known[-1].version and feature in _lacking((yield from _tables())):
         yield from _perform(creation((FEATURES[feature],), version))
         made = [migration for migration in known if migration.name == feature]
     yield from ask(store.commit())
@@ -73,7 +76,7 @@ def completing(found: Collection[str], version: int) -> list[str]:
 
 def is_present(feature: str) -> Steps[bool]:
     """Whether a file has a feature's tables."""
-    return feature not in (yield from _absent())
+    return feature not in _lacking((yield from _tables()))
 
 
 @cache
@@ -90,12 +93,12 @@ def creation(tables: tuple[str, ...], version: int) -> tuple[str, ...]:
     return tuple(one for one in statements if "sqlite_sequence" not in one and any(name in one for name in tables))
 
 
-def _absent() -> Steps[list[str]]:
-    return _lacking((yield from ask(Ask(Query(_TABLES, {}, writes=False), _names))))
+def _tables() -> Steps[set[str]]:
+    return (yield from ask(Ask(Query(_TABLES, {}, writes=False), _names)))
 
 
 def _lacking(found: Collection[str]) -> list[str]:
-    return [feature for feature, table in FEATURES.items() if not any(name.startswith(table) for name in found)]
+    return [feature for feature, table in _ALWAYS.items() if table not in found]
 
 
 def _perform(statements: tuple[str, ...] | list[str]) -> Steps[None]:

@@ -74,7 +74,7 @@ def of_async_sessionmaker(sessions: Any) -> Backend:
 def _bind_of(sessions: Any) -> Any:
     bind = sessions.kw.get("bind")
     if bind is None:
-        raise ConfigurationError("store=: the sessionmaker has no engine; make it with of_sessionmaker(engine).")
+        raise ConfigurationError("store=: the sessionmaker has no engine; make it with sessionmaker(engine).")
     return bind
 
 

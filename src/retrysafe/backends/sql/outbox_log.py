@@ -68,7 +68,7 @@ class SqlOutboxLog:
         among, numbers = self._store.among("token", "id", ids)
         closed, topics = self._store.among("operation", "shut", shut)
         delayed = "d.bucket = p.bucket AND d.lane = p.lane AND d.id + 0 <= p.id AND d.not_before + 0 > t.now"
-        older = f"o.bucket = p.bucket AND o.lane = p.lane AND o.id < p.id AND NOT (o.id {among})"
+        older = f"o.bucket = p.bucket AND o.lane = p.lane AND o.id < p.id AND (o.id {among}) IS NOT TRUE"
         unless = (
             f"EXISTS (SELECT 1 FROM {TABLE}_attempts AS d WHERE {delayed})",
             f"EXISTS (SELECT 1 FROM {TABLE}_paused AS q WHERE q.topic = p.topic)",

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, ClassVar, TypeVar
 from retrysafe.backends.sql import reading
 from retrysafe.backends.sql.statements import limited_by, quota_params, want_params
 from retrysafe.backends.sql.store import SqlStore
-from retrysafe.backends.sql.table import TABLE, allowed, columns
+from retrysafe.backends.sql.table import COLUMNS, TABLE, allowed, columns
 from retrysafe.locks import ProcessLock
 from retrysafe.protocol.records import (
     Allowance,
@@ -84,10 +84,21 @@ _LOCK = (
 )
 _GATE = f"CASE WHEN txid_current() = ANY (CAST(:full AS bigint[])) THEN true ELSE {_LOCK} END"
 """A transaction that has taken as many locks as it may goes on without: its claims wait at the unique key."""
+_SHUT = f" UNION ALL SELECT NULL, {', '.join(['NULL'] * (len(COLUMNS) + 1))} FROM gate WHERE NOT open"
+"""A closed gate is a row without a record."""
 _NUMBER = "txid_current_if_assigned()"
 _IMPATIENT = "set_config('lock_timeout', '100ms', true)"
 """For a statement about many keys: one that another transaction holds must not hold up the others."""
 
+
+_GUESSED = 10
+"""For so many values the server plans when it does not see an array. Were a shorter one cheaper, it would plan the
+statement anew for each, which takes longer than to perform it; nulls, which it skips, make none shorter. It still plans
+anew for a table with partitions, where the values tell which of them it need not lock."""
+_ONE_ROW = "{0} || '' = {0}"
+"""True, and rare by the estimate of the server: so it looks up row after row by the index, and has one plan for all
+lengths. By the length that it sees or guesses, it would read a table without statistics, as a new one is, from end to
+end for each statement."""
 
 CHANNEL = "retrysafe_outbox"
 """On which relays listen. Channels are the database's: relays of another schema only look once more than they must."""
@@ -168,8 +179,7 @@ class PostgresqlStore(SqlStore):
         return (
             f"WITH t AS MATERIALIZED (SELECT {self.NOW} AS now, {_IMPATIENT}), "
             f"w AS MATERIALIZED ({self._arrays(*names, 'lease', 'window', 'memory')}), "
-            f"old AS MATERIALIZED (SELECT {columns('r.')} FROM {TABLE} AS r "
-            f"WHERE r.key_hash = ANY (CAST(:key AS bytea[]))), "
+            f"old AS MATERIALIZED (SELECT r.* FROM w, {self._there(columns('r.'), 'w.key', 'key')} AS r), "
             f"new AS (INSERT INTO {TABLE} ({columns()}) SELECT {values}, t.now + w.lease, t.now, t.now, "
             f"t.now + w.window, t.now + w.memory, t.now, NULL, NULL, NULL FROM w, t "
             f"WHERE NOT EXISTS (SELECT 1 FROM old WHERE old.key_hash = w.key) ORDER BY w.key "
@@ -185,15 +195,20 @@ class PostgresqlStore(SqlStore):
             f"codec_version = w.codec_version, updated = t.now, expires = t.now + w.window, "
             f"tombstone_until = t.now + w.memory, version = r.version + 1 "
             f"FROM ({self._arrays(*names)}) AS w, (SELECT {self.NOW} AS now, {_IMPATIENT}) AS t "
-            f"WHERE r.key_hash = ANY (CAST(:key AS bytea[])) AND r.key_hash = w.key AND r.attempt = w.attempt "
+            f"WHERE r.key_hash {self._any('key', 'key')} AND r.key_hash = w.key AND r.attempt = w.attempt "
             f"AND r.token = w.token AND {allowed(event)} RETURNING r.key_hash"
         )
 
+    def _there(self, columns: str, key: str, keys: str) -> str:
+        """The record of a key among those in an array: looked up by itself (OFFSET), in the partitions of them all."""
+        one = f"r.key_hash = {key} AND r.key_hash {self._any('key', keys)}"
+        return f"LATERAL (SELECT {columns} FROM {TABLE} AS r WHERE {one} OFFSET 0)"
+
     def _arrays(self, *names: str) -> str:
-        """Rows of parameters that are arrays."""
+        """Rows of parameters that are arrays; the server takes them for one row, see `_ONE_ROW`."""
         arrays = ", ".join(f"CAST(:{name} AS {self.CASTS[name]}[])" for name in names)
         quoted = ", ".join(f'"{name}"' for name in names)
-        return f"SELECT * FROM unnest({arrays}) AS w ({quoted})"
+        return f"SELECT * FROM unnest({arrays}) AS w ({quoted}) WHERE {_ONE_ROW.format('w.key')}"
 
     def _claim(self, *, gated: bool, room: str = "") -> str:
         """Insert if there is no record, and return the record there is, in one statement.
@@ -201,20 +216,17 @@ class PostgresqlStore(SqlStore):
         ``room``: insert only if that is true, under the holder of a quota.
         """
         lock, source, go = (_GATE, "gate", "gate.open") if gated else ("true", "gate", "true")
-        number = "(SELECT txid_current() FROM gate WHERE open), " if gated else ""
+        number, shut = ("", "") if not gated else ("(SELECT txid_current() FROM gate WHERE open), ", _SHUT)
         looked = ""
         if room:  # looked for only behind an open gate: a key with a record needs none
-            looked = f"room AS MATERIALIZED (SELECT {room} AS free FROM t, gate WHERE gate.open), "
+            looked = f"room AS MATERIALIZED (SELECT {room} AS free FROM {self.clock}, gate WHERE gate.open), "
             source, go = "room", "room.free"
-        insert = self._insert(f"t, {source}", f" WHERE {go}", counted=bool(room)).rsplit(" RETURNING ", 1)[0]
+        insert = self._insert(f"{self.clock}, {source}", f" WHERE {go}", counted=bool(room))
         return (
-            f"WITH t AS MATERIALIZED (SELECT {self.NOW} AS now), "
-            f"old AS MATERIALIZED (SELECT {columns('r.')} FROM {TABLE} AS r WHERE r.key_hash = {self.p('key')}), "
-            f"gate AS MATERIALIZED (SELECT {lock} AS open WHERE NOT EXISTS (SELECT 1 FROM old)), {looked}"
-            f"new AS ({insert} RETURNING {columns()}) "
-            f"SELECT {number}{columns('f.')}, t.now FROM t "
-            f"LEFT JOIN (SELECT * FROM new UNION ALL SELECT * FROM old) AS f ON true "
-            f"WHERE f.key_hash IS NOT NULL OR NOT coalesce((SELECT open FROM gate), true)"
+            f"WITH old AS MATERIALIZED (SELECT {columns('r.')} FROM {TABLE} AS r WHERE r.key_hash = {self.p('key')}), "
+            f"gate AS MATERIALIZED (SELECT {lock} AS open WHERE NOT EXISTS (SELECT 1 FROM old)), "
+            f"{looked}new AS ({insert}) "
+            f"SELECT {number}new.* FROM new UNION ALL SELECT {number}old.*, {self.NOW} FROM old{shut}"
         )
 
     def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
@@ -258,18 +270,23 @@ class PostgresqlStore(SqlStore):
 
     def among(self, kind: str, name: str, values: Sequence[Any]) -> tuple[str, dict[str, Any]]:
         """One parameter for all: a statement that is the same for every number of them is prepared once."""
-        return f"= ANY (CAST(:{name}s AS {self.CASTS[kind]}[]))", {f"{name}s": list(values)}
+        return self._any(kind, f"{name}s"), {f"{name}s": list(values)}
+
+    def _any(self, kind: str, name: str) -> str:
+        """The condition, behind an expression, that it is in an array; see `_GUESSED`."""
+        cast = self.CASTS[kind]
+        return f"= ANY (CAST(:{name} AS {cast}[]) || array_fill(CAST(NULL AS {cast}), '{{{_GUESSED}}}'))"
 
     def rows_of(self, keys: Sequence[bytes], fingerprints: Sequence[bytes]) -> tuple[str, dict[str, Any]]:
         """Two parameters for all rows, for the reason given at `among`."""
         rows = "SELECT w.k, w.f FROM unnest(CAST(:keys AS bytea[]), CAST(:prints AS bytea[])) AS w (k, f)"
-        return rows, {"keys": list(keys), "prints": list(fingerprints)}
+        return f"{rows} WHERE {_ONE_ROW.format('w.k')}", {"keys": list(keys), "prints": list(fingerprints)}
 
     def claim_many_sql(self, rows: str) -> str:
         """Insert behind the gates of the keys: no wait for another transaction, for as many gates as one takes."""
         lock = _LOCK.replace("CAST(:key AS bytea)", "w.wanted_key")
         lock = f"CASE WHEN row_number() OVER () > {MOST_GATES} THEN true ELSE {lock} END"
-        there = f"SELECT r.key_hash FROM {TABLE} AS r WHERE r.key_hash = ANY (CAST(:keys AS bytea[]))"
+        there = f"SELECT r.key_hash FROM wanted AS w, {self._there('r.key_hash', 'w.wanted_key', 'keys')} AS r"
         before = (
             f"WITH wanted (wanted_key, wanted_print) AS MATERIALIZED ({rows}), "
             f"t AS MATERIALIZED (SELECT {self.NOW} AS now), old AS MATERIALIZED ({there}), "

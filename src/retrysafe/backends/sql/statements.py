@@ -84,7 +84,10 @@ class SqlStatements:
         return f":{name or kind}" if cast is None else f"CAST(:{name or kind} AS {cast})"
 
     def among(self, kind: str, name: str, values: Sequence[Any]) -> tuple[str, dict[str, Any]]:
-        """The condition, behind an expression, that it is one of these values; and its parameters."""
+        """The condition, behind an expression, that it is one of these values; and its parameters.
+
+        Where it is not one of them the condition is false or NULL: not for NOT.
+        """
         params = {f"{name}{i}": value for i, value in enumerate(values)}
         return f"IN ({', '.join(self.p(kind, each) for each in params)})", params
 

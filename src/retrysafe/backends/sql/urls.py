@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from retrysafe.backends import identity
 from retrysafe.backends.backend import Backend, Place
 from retrysafe.backends.spec import library
-from retrysafe.backends.urls import file_of, url_options, without_password
+from retrysafe.backends.urls import file_of, refuse_percent, url_options, without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import durations
 from retrysafe.protocol.client import AsyncClient
@@ -50,11 +50,11 @@ def sqlite(url: str) -> Backend:
     path = location[1:]
     if not location.startswith("/") or path in ("", ":memory:"):
         raise ConfigurationError(
-            f"store={url!r}: write sqlite:///relative.db or sqlite:////absolute.db; for memory, memory://."
+            f"store={without_password(url)!r}: write sqlite:///relative.db or sqlite:////absolute.db; for memory, memory://."
         )
     synchronous = options.get("synchronous", "FULL").upper()
     if synchronous not in ("FULL", "NORMAL", "EXTRA"):
-        raise ConfigurationError(f"store={url!r}: synchronous is FULL, NORMAL or EXTRA.")
+        raise ConfigurationError(f"store={without_password(url)!r}: synchronous is FULL, NORMAL or EXTRA.")
     file = SqliteFile(path, synchronous)
     if "busy" in options:
         file = file._replace(busy=durations.seconds(options["busy"], "busy"))
@@ -81,6 +81,7 @@ def sqlite(url: str) -> Backend:
 
 def postgresql(url: str) -> Backend:
     module = driver("psycopg", "psycopg")
+    refuse_percent(url, "store")
     plain = url.replace(urlsplit(url).scheme, "postgresql", 1)
     return Backend(
         store_of("postgresql"),
@@ -175,19 +176,20 @@ _FILE = re.compile(r"[/\\]|\.(db|sqlite3?)$")
 
 
 def django(alias: str) -> Backend:
+    shown = without_password(alias)
     if _FILE.search(alias):
-        raise ConfigurationError(f"store={alias!r} is a path. A SQLite file is a URL: write store='sqlite:///{alias}'.")
+        raise ConfigurationError(f"store={shown!r} is a path. A SQLite file is a URL: write store='sqlite:///{shown}'.")
     try:
         module = driver("django", "django")
     except ConfigurationError as error:
         raise ConfigurationError(
-            f"store={alias!r} is no URL, and an alias of Django's DATABASES only with Django, which is missing. "
+            f"store={shown!r} is no URL, and an alias of Django's DATABASES only with Django, which is missing. "
             "A file is sqlite:///its-path."
         ) from error
     if not module.names(alias):
         raise ConfigurationError(
-            f"store={alias!r} is neither a URL nor an alias of Django's DATABASES, which has {module.known()}. "
-            "A file is sqlite:///its-path."
+            f"store={shown!r} is neither a URL nor an alias of Django's DATABASES, which has "
+            f"{module.known()}. A file is sqlite:///its-path."
         )
     return Backend(
         store_of(module.vendor(alias)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from retrysafe.protocol.messages import Delivery, Envelope, PublishResult
@@ -83,6 +83,17 @@ class Consumer(Protocol):
 
     async def aclose(self) -> None:
         """Close the connection; the broker delivers unsettled messages again."""
+        ...
+
+
+class Lagging(Protocol):
+    """An optional interface of consumers: how far they are behind. Subscriptions tell it their observers."""
+
+    async def lag(self) -> Mapping[str, int]:
+        """How many messages its group has not settled, by the queue, stream or partition that they are in.
+
+        As far as the broker can tell; what it cannot tell is left out. Raises the errors of `receive`.
+        """
         ...
 
 

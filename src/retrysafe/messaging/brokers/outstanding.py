@@ -12,6 +12,9 @@ class Outstanding:
         self._unsettled: set[int] = set()
         self._arrived = self._highest = 0
 
+    def __len__(self) -> int:
+        return len(self._unsettled)
+
     def arrive(self, number: int) -> None:
         """A delivery has come."""
         self._unsettled.add(number)

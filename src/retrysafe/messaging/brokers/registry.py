@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
+from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.base import Broker
 from retrysafe.messaging.brokers.spec import BrokerSpec
 from retrysafe.protocol.records import Duration
 
-BROKERS = ("kafka", "nats", "rabbitmq", "redis_streams", "sqlite", "sqs")
+BROKERS = ("kafka", "mqtt", "nats", "pubsub", "rabbitmq", "redis_streams", "sqlite", "sqs")
 """The folders of the brokers that have URLs."""
 
 
@@ -28,12 +28,12 @@ def specs() -> Iterator[BrokerSpec]:
 
 def spec_of(url: str) -> BrokerSpec:
     """The spec of the broker that has the scheme of a URL. Raises `ConfigurationError` for an unknown scheme."""
-    scheme = urlsplit(url).scheme
+    scheme = url.partition("://")[0].lower() if "://" in url else ""
     for spec in specs():
         if scheme in spec.schemes:
             return spec
     known = ", ".join(f"{name}://" for spec in specs() for name in spec.schemes)
-    raise ConfigurationError(f"{scheme or url!r} is not a URL of a broker; known are {known}.")
+    raise ConfigurationError(f"{scheme or without_password(url)!r} is not a URL of a broker; known are {known}.")
 
 
 def broker_at(url: str, *, name: str, partitions: int | None = None, lease: Duration = "15s") -> Broker:

@@ -106,6 +106,15 @@ class Dispatch:
         topics = {topic for one in self._destinations.values() if one.is_shut(now) for topic in one.topics}
         return tuple(sorted(topics)[:MOST_SHUT])
 
+    def destination(self, envelope: Envelope) -> str:
+        """The name of the destination of a message."""
+        if self._route is None:
+            return envelope.topic
+        try:
+            return self._route(envelope)
+        except Exception:  # noqa: BLE001 - of the user's function: publishing says what is wrong
+            return envelope.topic
+
     def reset(self) -> None:
         """Begin a run: destinations are tried afresh."""
         self._destinations.clear()
@@ -244,12 +253,7 @@ class Dispatch:
         return not (call.to.overdue or (call.to.breaker.is_shut(self._clock()) and not call.to.breaker.probing))
 
     def _destination(self, envelope: Envelope) -> Destination:
-        name = envelope.topic
-        if self._route is not None:
-            try:
-                name = self._route(envelope)
-            except Exception:  # noqa: BLE001 - of the user's function: publishing says what is wrong
-                name = envelope.topic
+        name = envelope.topic if self._route is None else self.destination(envelope)
         to = self._destinations.get(name)
         if to is None:
             if len(self._destinations) >= _REMEMBERED:

@@ -13,6 +13,7 @@ from retrysafe.admin.operator import BATCH, Batch
 from retrysafe.admin.sweeper import Sweeper
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.sql.outbox_operating import SqlPublished
+from retrysafe.messaging import validation
 from retrysafe.messaging.error_kinds import by_kind
 from retrysafe.messaging.operators import PAGE, Operating
 from retrysafe.messaging.outbox import outbox_of
@@ -117,7 +118,7 @@ class OutboxOperator(Operating):
 
     def pause(self, topic: str) -> None:
         """Let nothing of a topic leave until `resume`; what a relay has taken already may still do."""
-        self._do(ask(self._outbox.pause(topic)))
+        self._do(ask(self._outbox.pause(validation.name(topic, "topic"))))
         self._reporter.operated("topic_paused", topic=topic, actor=self.actor)
 
     def resume(self, topic: str) -> bool:

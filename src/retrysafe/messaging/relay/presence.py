@@ -7,14 +7,14 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from retrysafe.claims.observers import Observers
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.messaging.relay.procedures import OutboxStatus, attend, standing
 from retrysafe.protocol.message_stores import OperableOutbox
-from retrysafe.protocol.messages import Queued, RelaySeen
+from retrysafe.protocol.messages import Envelope, RelaySeen
 from retrysafe.protocol.publish_policy import PublishOutcome
 from retrysafe.protocol.requests import Steps, ask
 
@@ -27,26 +27,40 @@ class Reporter:
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
 
-    def concluded(self, verdict: PublishOutcome, seconds: float) -> None:
-        """A wave was published, and what became of it is written down."""
+    def created(self, envelopes: Iterable[Envelope]) -> None:
+        """Messages were written into an outbox."""
+        for envelope in envelopes:
+            fields = {"message_id": envelope.id, "event_type": envelope.type, "aggregate_id": envelope.key or ""}
+            self._emit("message_created", envelope, **fields)
+
+    def concluded(self, verdict: PublishOutcome, seconds: float, destination: Callable[[Envelope], str]) -> None:
+        """A wave was published, and what became of it is written down; ``destination`` names where messages went."""
         if verdict.gone:
             lag = max((one.now - one.created) / 1e6 for one in verdict.gone) + seconds
             self._emit("relayed", None, messages=len(verdict.gone), lag=round(lag, 6), seconds=round(seconds, 6))
-            self._each_relayed(verdict.gone, seconds)
+            self._each_relayed(verdict, seconds, destination)
         for delay in verdict.delayed:
             if delay.counted:
                 name = "parked" if delay.seconds is None else "publish_delayed"
-                self._emit(name, delay.queued, error=delay.error, attempts=delay.queued.finished + 1)
+                self._emit(name, delay.queued.envelope, error=delay.error, attempts=delay.queued.finished + 1)
         for queued, error in verdict.dead:
             attempts = max(queued.started, queued.finished + 1)
-            self._emit("dead_lettered", queued, side="outbox", error=error, attempts=attempts)
+            self._emit("dead_lettered", queued.envelope, side="outbox", error=error, attempts=attempts)
 
-    def _each_relayed(self, gone: list[Queued], seconds: float) -> None:
+    def _each_relayed(self, verdict: PublishOutcome, seconds: float, destination: Callable[[Envelope], str]) -> None:
         if not self._observers.is_enabled("message_relayed"):
             return
-        for queued in gone:
-            lag = round((queued.now - queued.created) / 1e6 + seconds, 6)
-            self._emit("message_relayed", queued, message_id=queued.envelope.id, lag=lag)
+        known = {queued.id for queued in verdict.duplicates}
+        for queued in verdict.gone:
+            envelope = queued.envelope
+            self._emit(
+                "message_relayed",
+                envelope,
+                message_id=envelope.id,
+                destination=destination(envelope),
+                confirmation="duplicate" if queued.id in known else "acked",
+                lag=round((queued.now - queued.created) / 1e6 + seconds, 6),
+            )
 
     def emit(self, name: str, **fields: Any) -> None:
         """A destination takes nothing, or takes messages again."""
@@ -76,12 +90,12 @@ class Reporter:
         """What a person has done."""
         self._emit(name, None, **fields)
 
-    def _emit(self, name: str, queued: Queued | None, **fields: Any) -> None:
-        if queued is None:
+    def _emit(self, name: str, envelope: Envelope | None, **fields: Any) -> None:
+        if envelope is None:
             self._observers.emit(name, NAME, "", b"", "", fields)
             return
-        key = hashlib.sha256(queued.envelope.id.encode()).digest()
-        self._observers.emit(name, NAME, queued.envelope.type, key, "", {"topic": queued.envelope.topic, **fields})
+        key = hashlib.sha256(envelope.id.encode()).digest()
+        self._observers.emit(name, NAME, envelope.type, key, "", {"topic": envelope.topic, **fields})
 
 
 EVERY = 10.0

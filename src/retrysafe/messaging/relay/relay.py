@@ -287,7 +287,7 @@ class Relay:
 
     def _report(self, done: Sum, began: float, total: Sum) -> None:
         for verdict in done.verdicts:
-            self._reporter.concluded(verdict, time.monotonic() - began)
+            self._reporter.concluded(verdict, time.monotonic() - began, self._dispatch.destination)
         total.include(done)
         if done.away:
             raise BrokerUnavailable(done.away)

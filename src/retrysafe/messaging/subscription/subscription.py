@@ -20,6 +20,9 @@ from retrysafe.protocol.records import Duration
 from retrysafe.protocol.redelivery_policy import MessageOutcome
 from retrysafe.stop_signal import StopSignal
 
+LAG_EVERY = 10.0
+"""Seconds between two looks at how far a group is behind."""
+
 
 class RetentionCheck:
     """Compares the window of an inbox with the redelivery window of its broker, once that is known.
@@ -107,7 +110,7 @@ class Subscription:
         """
         run = Run(self._consumer, self._handler, self._in_flight, self._bell, forever=True)
         try:
-            await run.work(self._workers, self._receive(run), self._redrives(run))
+            await run.work(self._workers, self._receive(run), self._redrives(run), self._lags())
         finally:
             await self._consumer.aclose()
 
@@ -189,3 +192,25 @@ class Subscription:
             except Exception as error:  # noqa: BLE001 - tried again after any error of the database
                 run.failed(error)
             await asyncio.sleep(self._redrive)
+
+    async def _lags(self) -> None:
+        """Tell the observers at intervals how far the group is behind, if they take it and the consumer can tell."""
+        told: set[str] = set()
+        while not self._bell.rung:
+            if self._handler.setting.entry.is_observed("consumer_lag"):
+                told = await self._tell_lag(told)
+            await self._bell.await_for(LAG_EVERY)
+
+    async def _tell_lag(self, told: set[str]) -> set[str]:
+        """Tell it, and what was told before and is another consumer's now as 0; the names that were told."""
+        lag = getattr(self._consumer, "lag", None)
+        if lag is None:
+            return told
+        try:
+            found = await lag()
+        except Exception as error:  # noqa: BLE001 - `receive` tells of a broker that is away; this is tried again
+            self._handler.emit("lag_uncounted", error=f"{type(error).__name__}: {error}".partition("\n")[0])
+            return told
+        for place, messages in (dict.fromkeys(told - found.keys(), 0) | found).items():
+            self._handler.emit("consumer_lag", partition=place, messages=messages)
+        return {*found}

@@ -41,11 +41,14 @@ class Run:
         self._room = asyncio.Event()
         self._finishing = self._handled_all = False
 
-    async def work(self, workers: int, receiving: Any, redriving: Any = None) -> None:
-        """Receive and handle until receiving has ended; then finish the messages in progress, and ack them."""
+    async def work(self, workers: int, receiving: Any, *others: Any) -> None:
+        """Receive and handle until receiving has ended; then finish the messages in progress, and ack them.
+
+        Of the ``others``, which run beside it, none ends before it does.
+        """
         handling = [asyncio.create_task(self._worker()) for _ in range(workers)]
         acking = asyncio.create_task(self._acker())
-        beside = [] if redriving is None else [asyncio.create_task(redriving)]
+        beside = [asyncio.create_task(other) for other in others]
         try:
             await _first_failure(asyncio.ensure_future(receiving), (*handling, acking, *beside))
             await self._wait_for_end(handling, acking)

@@ -30,6 +30,7 @@ ALLOWANCE = Rule(
 )
 RULES: tuple[Rule, ...] = (
     entries.HANDLER,
+    entries.PASSED_BY,
     transactions.CALL,
     transactions.SEND,
     increments.INCREMENT,
@@ -40,6 +41,7 @@ RULES: tuple[Rule, ...] = (
 EVERY_RULE = (UNREADABLE, ALLOWANCE, *RULES)
 CHECKS: tuple[Callable[[View], Iterator[Finding]], ...] = (
     entries.handlers,
+    entries.guards,
     entries.consumers,
     transactions.check,
     increments.check,

@@ -49,6 +49,41 @@ def create(item: str, session: Session):
     session.execute("INSERT INTO orders (item) VALUES (:item)", {"item": item})
 """,
 )
+PASSED_BY = Rule(
+    "RS102",
+    "A guard above the decorator that registers the function",
+    Severity.ERROR,
+    "A router or a task queue calls the function that it was given, which is the one below the decorator. A guard "
+    "above it is only in the name of the module, and runs for nobody who comes from outside.",
+    "Put `once(…)` below the decorator that registers, next to the function.",
+    "how-to/guard-a-function.md",
+    """
+from fastapi import FastAPI
+from retrysafe import Boundary
+
+payments = Boundary("payments", store="sqlite:///payments.db", effects="keyed")
+app = FastAPI()
+
+
+@payments.once(key="order")
+@app.post("/charges/{order}")
+def charge(order: str) -> str:
+    return order
+""",
+    """
+from fastapi import FastAPI
+from retrysafe import Boundary
+
+payments = Boundary("payments", store="sqlite:///payments.db", effects="keyed")
+app = FastAPI()
+
+
+@app.post("/charges/{order}")
+@payments.once(key="order")
+def charge(order: str) -> str:
+    return order
+""",
+)
 CONSUMER = Rule(
     "RS401",
     "A consumer without an inbox repeats its effects",
@@ -95,6 +130,12 @@ def handlers(view: View) -> Iterator[Finding]:
             verb = "/".join(sorted(handler.methods))
             message = f"{handler.framework} handler of {verb} without a guard {_told(effects)}."
             yield finding(HANDLER, view.module, handler.function, message)
+
+
+def guards(view: View) -> Iterator[Finding]:
+    """RS102."""
+    for guard in view.entry_points.passed_by(view.module):
+        yield finding(PASSED_BY, view.module, guard, "The function that is registered is the one without this guard.")
 
 
 def consumers(view: View) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
 from retrysafe.backends.sql.drivers.base import arguments, fail, in_turn, not_connected, refuse_encoding, this_process
 from retrysafe.backends.sql.drivers.own import CHECKOUT, MOST_CONNECTIONS, all_lent
+from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.locks import Places
 from retrysafe.protocol.requests import Query, Rows
@@ -60,8 +61,8 @@ def names(alias: str) -> bool:
         return alias in connections
     except (ImproperlyConfigured, ImportError) as error:
         raise ConfigurationError(
-            f"store={alias!r} looks like an alias of Django's DATABASES, but Django is not configured: "
-            f"set DJANGO_SETTINGS_MODULE first. {error}"
+            f"store={without_password(alias)!r} looks like an alias of Django's DATABASES, but Django is not "
+            f"configured: set DJANGO_SETTINGS_MODULE first. {error}"
         ) from error
 
 

@@ -1,6 +1,6 @@
 """Queries of one event loop that are performed together: while one statement is under way, others of its kind queue up,
-and what has queued becomes one statement. A query that meets none under way is performed at once, so nothing waits for
-a timer.
+and what has queued becomes one statement. A query that meets none under way is performed with those of the same turn of
+the loop, so nothing waits for a timer.
 
 What a query is told does not differ from what it would be told alone:
 
@@ -52,17 +52,28 @@ class QueryLane:
 
     async def ask(self, query: Query) -> Rows:
         """Perform a query, with those that are queued if it has to queue up."""
-        if self._is_under_way:
-            item = _Item(query, self._loop.create_future(), self._loop.time())
-            self._queue.append(item)
-            answer = await item.answer
-        else:
-            self._is_under_way = True
+        is_first, self._is_under_way = not self._is_under_way, True
+        if is_first and not await self._is_joined():
             try:
                 answer = (await self._answers([query]))[0]
             finally:
                 self._next()
+        else:
+            item = _Item(query, self._loop.create_future(), self._loop.time())
+            self._queue.append(item)
+            if is_first:
+                self._next()
+            answer = await item.answer
         return answer if isinstance(answer, Rows) else await self._perform(answer)
+
+    async def _is_joined(self) -> bool:
+        """Whether others queue up in the same turn of the loop, as those do whom one statement has answered."""
+        try:
+            await asyncio.sleep(0)
+        except BaseException:
+            self._next()
+            raise
+        return bool(self._queue)
 
     def _next(self) -> None:
         """The statement has ended: begin the next one, if anybody is waiting for it."""

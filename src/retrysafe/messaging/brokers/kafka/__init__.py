@@ -8,6 +8,7 @@ from retrysafe.messaging.brokers.spec import MODE, PREFIX, BrokerSpec, Option, l
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.kafka.consumer import KafkaConsumer
+    from retrysafe.messaging.brokers.kafka.ledger import KafkaLedger
     from retrysafe.messaging.brokers.kafka.offsets import KafkaState
     from retrysafe.messaging.brokers.kafka.publisher import AsyncKafkaPublisher, KafkaPublisher
     from retrysafe.messaging.brokers.kafka.topics import declare
@@ -19,6 +20,7 @@ __all__ = [
     "AsyncKafkaPublisher",
     "Committed",
     "KafkaConsumer",
+    "KafkaLedger",
     "KafkaPublisher",
     "KafkaState",
     "KafkaTransactions",
@@ -47,6 +49,7 @@ __getattr__ = lazily(
         **dict.fromkeys(("AsyncKafkaPublisher", "KafkaPublisher"), "publisher"),
         **dict.fromkeys(("Aborted", "Committed", "KafkaTransactions", "Recreated"), "transactions"),
         "KafkaConsumer": "consumer",
+        "KafkaLedger": "ledger",
         "KafkaState": "offsets",
         "declare": "topics",
     },

@@ -18,13 +18,14 @@ from typing import NamedTuple, cast
 
 import confluent_kafka
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.kafka.envelope import envelope_from
 from retrysafe.messaging.brokers.kafka.progress import Commit, Progress
 from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of
-from retrysafe.messaging.brokers.kafka.topics import kept_for
+from retrysafe.messaging.brokers.kafka.topics import admin, ends, kept_for
 from retrysafe.messaging.brokers.lane_queue import LaneQueue
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
@@ -165,6 +166,7 @@ class KafkaConsumer:
         self._committing: _Committing | None = None
         self._not_before = 0.0
         self._thread: threading.Thread | None = None
+        self._admin: AdminClient | None = None
         self._run_now: object = None
         """Stands for the client that is in use; what another one tells, which is still closing, is not heard."""
 
@@ -229,6 +231,21 @@ class KafkaConsumer:
         if self._thread is not None:
             self._arrived.set()
 
+    async def lag(self) -> Mapping[str, int]:
+        """How many messages of each partition that this consumer has are not settled, if it is known where it begins.
+
+        Markers of transactions count as messages. Raises `confluent_kafka.KafkaException` when no broker answers.
+        """
+        with self._turn:
+            held = {place: one.progress for place, one in self._held.items() if one.progress.low >= 0}
+            before = {place: progress.low + progress.settled for place, progress in held.items()}
+        if not before:
+            return {}
+        if self._admin is None:
+            self._admin = admin(self._asking)
+        found = await asyncio.to_thread(ends, self._admin, before)
+        return {f"{topic}-{number}": max(0, found[topic, number] - low) for (topic, number), low in before.items()}
+
     async def aclose(self) -> None:
         """Leave the group; the next consumer of the partitions gets the unsettled messages.
 
@@ -237,7 +254,7 @@ class KafkaConsumer:
         with self._turn:
             self._is_closing = True
             self._turn.notify_all()
-        thread, self._thread = self._thread, None
+        thread, self._thread, self._admin = self._thread, None, None
         if thread is not None:
             await asyncio.to_thread(thread.join, 2 * _WITHIN)
         with self._turn:
@@ -366,11 +383,14 @@ class KafkaConsumer:
             for place, held in self._held.items():
                 if held.is_paused == self._has_room(place, 0.5 if held.is_paused else 1.0):
                     held.is_paused = not held.is_paused
-                    moved[held.is_paused].append(TopicPartition(*place))
+                    moved[held.is_paused].append(TopicPartition(*place, held.progress.next))
         if moved[True]:
             client.pause(moved[True])
         if moved[False]:
             client.resume(moved[False])
+        for one in moved[False]:
+            with suppress(KafkaException):  # it is fetched all the same, later
+                client.seek(one)  # to where it is: this wakes the client, which may not look at it for a second
 
     def _has_room(self, place: _Place, share: float) -> bool:
         held, partition = self._held[place], f"{place[0]}-{place[1]}"

@@ -5,6 +5,7 @@ https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/kafka-proto
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
@@ -24,6 +25,10 @@ Mode = Literal["binary", "structured"]
 """Where the attributes of an event are: in headers, or with its data in the value."""
 MODES: tuple[Mode, ...] = ("binary", "structured")
 _PREFIX, _MEDIA_TYPE = "ce_", "content-type"
+_ROW_HEADERS, _ROW_SEQUENCE = "retrysafe-headers", "retrysafe-sequence"
+"""Columns of the outbox that Debezium's router makes headers of: all headers in one, and a sequence, which may be NULL:
+other implementations fail on an attribute without a value."""
+_READ = (_PREFIX, _MEDIA_TYPE, _ROW_HEADERS, _ROW_SEQUENCE)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -54,8 +59,8 @@ def record_of(envelope: Envelope, mode: Mode, prefix: str) -> Record:
         raise ValueError(f"{topic!r} cannot be the name of a topic of Kafka")
     told = attributes(envelope)
     beside = {name: value for name, value in told.items() if not is_attribute(name)}
-    if forged := next((name for name in beside if name.lower().startswith((_PREFIX, _MEDIA_TYPE))), None):
-        raise ValueError(f"a header {forged!r} would be read as an attribute")
+    if forged := next((name for name in beside if name.lower().startswith(_READ)), None):
+        raise ValueError(f"a header {forged!r} would be read as something else")
     if any("\0" in name for name in beside):
         raise ValueError("the name of a header has a NUL in it, where Kafka's client would end it")
     if mode == "structured":
@@ -83,9 +88,24 @@ def envelope_from(
             given[name[len(_PREFIX) :].lower()] = text
         elif name.lower() == _MEDIA_TYPE:
             given["datacontenttype"] = text
+        elif name == _ROW_HEADERS:
+            others |= _row_headers(text)
+        elif name == _ROW_SEQUENCE:
+            given["sequence"] = text
         elif name not in OWN:
             others[name] = text
     envelope = received(given, value or b"", topic)
     if envelope.key is None and key is not None:
         envelope = envelope._replace(key=key.decode(errors=ESCAPED))
     return envelope._replace(headers={**others, **envelope.headers})
+
+
+def _row_headers(text: str) -> dict[str, str]:
+    """The headers in the row's column; what is no such column stays one header."""
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, dict) or not all(isinstance(value, str) for value in told.values()):
+        return {_ROW_HEADERS: text}
+    return {name: value for name, value in told.items() if name not in OWN}

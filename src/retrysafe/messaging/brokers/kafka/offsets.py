@@ -10,32 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import Message
 
-from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.kafka.batches import Batches, Place, after, first
 from retrysafe.messaging.brokers.kafka.properties import Properties
 from retrysafe.protocol.records import Duration
-
-TABLE = """CREATE TABLE IF NOT EXISTS {table} (
-    consumer VARCHAR(255) NOT NULL,
-    topic VARCHAR(249) NOT NULL,
-    part INTEGER NOT NULL,
-    next_offset BIGINT NOT NULL,
-    epoch BIGINT NOT NULL,
-    PRIMARY KEY (consumer, topic, part)
-)"""
-_NONE = -1
-"""The next offset of a partition of which nothing was read yet."""
-
-
-class _Owned(NamedTuple):
-    """A partition under our epoch, and where its row stands."""
-
-    next: int
-    epoch: int
+from retrysafe.streams.positions import NONE, Position, Positions, refuse_autocommit
 
 
 class StateTransaction:
@@ -73,7 +55,7 @@ class KafkaState(Batches):
         group: whose consumers share the partitions.
         connect: opens a connection of the DB-API, not in autocommit; called again when one has failed.
         placeholder: of a parameter in its SQL: "?" for SQLite.
-        table: where the offsets are; `KafkaState` makes it when it is missing.
+        table: where the offsets are; `KafkaState` makes it when it is missing. The group is the job in it.
         max_records: of one transaction.
         session: for how long a dead consumer keeps its partitions.
         properties: further ones of librdkafka.
@@ -87,24 +69,20 @@ class KafkaState(Batches):
         group: str,
         connect: Callable[[], Any],
         placeholder: str = "%s",
-        table: str = "kafka_offsets",
+        table: str = "retrysafe_positions",
         max_records: int = 500,
         session: Duration = "15s",
         properties: Properties | None = None,
     ) -> None:
-        self._group, self._table, self._mark, self._most = group, table, placeholder, max_records
-        self._owned: dict[Place, _Owned] = {}
+        self._positions, self._most = Positions(group, table, placeholder), max_records
+        self._owned: dict[Place, Position] = {}
         self._in_doubt: set[Place] = set()
         """Partitions whose rows are read before their next records."""
         self._connect = connect
         self._connection: Any = connect()
         """None when one has failed and the next is not open yet."""
-        if getattr(self._connection, "autocommit", False) is True or (
-            getattr(self._connection, "isolation_level", "") is None and placeholder == "?"
-        ):
-            raise ConfigurationError("connect= opens connections in autocommit: offsets and state would part.")
-        self._perform(TABLE.format(table=table))
-        self._connection.commit()
+        refuse_autocommit(self._connection, placeholder)
+        self._positions.create(self._connection)
         super().__init__(url, topics, group, session, properties)
 
     def __enter__(self) -> KafkaState:
@@ -163,7 +141,7 @@ class KafkaState(Batches):
     def begun(self, places: list[Place]) -> dict[Place, int]:
         """Take partitions over, each under a new epoch: from now on their last owner changes nothing."""
         for place in sorted(places):
-            self._owned[place] = self._taken(place)
+            self._owned[place] = self._positions.take(self._connection, _source(place))
         return {place: self._owned[place].next for place in places}
 
     def reached(self, place: Place) -> int:
@@ -175,40 +153,16 @@ class KafkaState(Batches):
         for place in places:
             self._owned.pop(place, None)
 
-    def _taken(self, place: Place) -> _Owned:
-        where = f"WHERE consumer = {self._mark} AND topic = {self._mark} AND part = {self._mark}"
-        of = (self._group, *place)
-        values = ", ".join([self._mark] * 5)
-        inserting = f"INSERT INTO {self._table} (consumer, topic, part, next_offset, epoch) VALUES ({values})"
-        if not self._perform(f"UPDATE {self._table} SET epoch = epoch + 1 {where}", of).rowcount:
-            with suppress(Exception):  # whoever else takes it for the first time
-                self._perform(inserting, (*of, _NONE, 0))
-                self._connection.commit()
-            self._connection.rollback()
-            self._perform(f"UPDATE {self._table} SET epoch = epoch + 1 {where}", of)
-        return self._row(place)
-
-    def _row(self, place: Place) -> _Owned:
-        where = f"WHERE consumer = {self._mark} AND topic = {self._mark} AND part = {self._mark}"
-        reading = f"SELECT next_offset, epoch FROM {self._table} {where}"
-        found = self._perform(reading, (self._group, *place)).fetchone()
-        self._connection.commit()
-        return _Owned(*found)
+    def _row(self, place: Place) -> Position:
+        return self._positions.find(self._connection, _source(place)) or Position(NONE, NONE, "")
 
     def _move(self, place: Place, offset: int) -> bool:
         """Move the offset of a partition; whether it is ours, and stands where we left it."""
         owned = self._owned.get(place)
         if owned is None:
             return False
-        mark = self._mark
-        moving = (
-            f"UPDATE {self._table} SET next_offset = {mark} WHERE consumer = {mark} AND topic = {mark} "
-            f"AND part = {mark} AND next_offset = {mark} AND epoch = {mark}"
-        )
-        moved: int = self._perform(moving, (offset, self._group, *place, owned.next, owned.epoch)).rowcount
-        return moved == 1
+        return self._positions.move(self._connection, _source(place), owned, owned._replace(next=offset))
 
-    def _perform(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        cursor = self._connection.cursor()
-        cursor.execute(sql, parameters)
-        return cursor
+
+def _source(place: Place) -> str:
+    return f"{place[0]}/{place[1]}"

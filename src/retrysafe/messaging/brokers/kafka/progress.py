@@ -86,6 +86,11 @@ class Progress:
         """How many messages there are from the first unsettled one on."""
         return len(self._settled)
 
+    @property
+    def settled(self) -> int:
+        """How many of those are settled."""
+        return sum(self._settled.values())
+
     def commit(self, *, leaving: bool = False) -> Commit:
         """What to commit, when something was received or settled.
 

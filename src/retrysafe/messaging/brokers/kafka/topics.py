@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of
 
@@ -57,6 +57,14 @@ def declare(
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
+
+
+def ends(client: AdminClient, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """The offset behind the last message of each partition. Raises `confluent_kafka.KafkaException`."""
+    latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    asked = {TopicPartition(*place): latest for place in places}
+    answers = client.list_offsets(asked, request_timeout=_WITHIN)
+    return {(one.topic, one.partition): answer.result().offset for one, answer in answers.items()}
 
 
 def kept_for(properties: Mapping[str, Any], topics: Iterable[str]) -> float | None:

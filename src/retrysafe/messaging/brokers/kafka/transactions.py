@@ -142,11 +142,7 @@ class KafkaTransactions:
         properties: Properties | None = None,
     ) -> None:
         self._within, self._most = seconds_of(timeout, "timeout"), max_records
-        ours: Properties = {
-            "transactional.id": transactional_id or f"{group}-{secrets.token_hex(8)}",
-            "transaction.timeout.ms": round(self._within * 1000),
-            "message.timeout.ms": round(self._within * 1000),
-        }
+        ours = transactional(transactional_id or f"{group}-{secrets.token_hex(8)}", self._within)
         defaults: Properties = {
             "partitioner": "murmur2_random",
             "linger.ms": 1,
@@ -198,8 +194,8 @@ class KafkaTransactions:
         try:
             if not is_member:
                 raise KafkaException(_LEFT)
-            self._insist(lambda left: self._producer.send_offsets_to_transaction(ends, group, left))
-            self._insist(self._producer.commit_transaction)
+            insist(lambda left: self._producer.send_offsets_to_transaction(ends, group, left), self._within)
+            insist(self._producer.commit_transaction, self._within)
         except KafkaException as error:
             cause = error_of(error)
             if cause.txn_requires_abort() or cause is _LEFT:
@@ -210,7 +206,7 @@ class KafkaTransactions:
     def _abort(self, begins: dict[Place, int], cause: KafkaError | None = None) -> Outcome:
         """Abort, and read the records again."""
         try:
-            self._insist(self._producer.abort_transaction)
+            insist(self._producer.abort_transaction, self._within)
         except KafkaException as error:
             return self._recreate(begins, error_of(error))
         self._batches.return_to(begins)
@@ -234,18 +230,28 @@ class KafkaTransactions:
     def _made(self) -> Producer:
         """A producer whose predecessor's transaction has ended."""
         producer = Producer(self._properties, logger=LOG)
-        self._insist(producer.init_transactions)
+        insist(producer.init_transactions, self._within)
         return producer
 
-    def _insist(self, call: Callable[[float], Any]) -> None:
-        """Call until it works, fails for good, or time is over."""
-        deadline = time.monotonic() + self._within
-        while True:
-            try:
-                call(max(1.0, deadline - time.monotonic()))
-            except KafkaException as error:
-                if not error_of(error).retriable() or time.monotonic() > deadline:
-                    raise
-                time.sleep(_PAUSE)
-            else:
-                return
+
+def transactional(name: str, within: float) -> Properties:
+    """The properties of a producer of transactions; ``within``: for how many seconds one may be open."""
+    return {
+        "transactional.id": name,
+        "transaction.timeout.ms": round(within * 1000),
+        "message.timeout.ms": round(within * 1000),
+    }
+
+
+def insist(call: Callable[[float], Any], within: float) -> None:
+    """Call until it works, fails for good, or time is over."""
+    deadline = time.monotonic() + within
+    while True:
+        try:
+            call(max(1.0, deadline - time.monotonic()))
+        except KafkaException as error:
+            if not error_of(error).retriable() or time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE)
+        else:
+            return

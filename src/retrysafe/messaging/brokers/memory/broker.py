@@ -7,7 +7,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from retrysafe.protocol.messages import Delivery, Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import lane
@@ -140,6 +140,14 @@ class MemoryBroker:
             if consumer not in self._consumers:
                 self._consumers.append(consumer)
 
+    def _lag(self, topics: Sequence[str]) -> dict[str, int]:
+        with self._lock:
+            return {
+                f"{topic}.{number}": len(entries)
+                for (topic, number), entries in self._entries.items()
+                if topic in topics
+            }
+
     def _wake(self) -> None:
         for consumer in tuple(self._consumers):
             consumer.wake()
@@ -211,6 +219,10 @@ class MemoryConsumer:
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
         """Let it be handed out again, in its place, after so many seconds; what follows it in its lane waits."""
         self._broker._give_back(delivery, delay, self)
+
+    async def lag(self) -> Mapping[str, int]:
+        """How many messages of each partition are not settled."""
+        return self._broker._lag(self.topics)
 
     async def aclose(self) -> None:
         """Leave; what is not settled is handed out again."""

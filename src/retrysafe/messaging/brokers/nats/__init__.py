@@ -26,6 +26,7 @@ BROKER = BrokerSpec(
         PARTITIONS,
     ),
     extra="nats",
+    checks="checks:EXAMINATION",
 )
 
 __getattr__ = lazily(

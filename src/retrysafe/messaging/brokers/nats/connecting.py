@@ -9,7 +9,6 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-import nats
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -67,17 +66,23 @@ async def connect(url: str, credentials: str | None, patience: float) -> Connect
     async def ignore(error: Exception) -> None:
         """What the server says of a subject, such as that it is not for us; who waits for an answer gets none."""
 
-    async with asyncio.timeout(patience):
-        client = await nats.connect(
-            url.split(","),
-            user_credentials=credentials,
-            allow_reconnect=False,
-            max_reconnect_attempts=1,  # of the first connection, for each server
-            reconnect_time_wait=0,
-            connect_timeout=max(1, round(patience)),
-            ping_interval=_PING_EVERY,
-            disconnected_cb=is_lost,
-            closed_cb=is_lost,
-            error_cb=ignore,
-        )
+    client = Client()
+    try:
+        async with asyncio.timeout(patience):
+            await client.connect(
+                url.split(","),
+                user_credentials=credentials,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,  # of the first connection, for each server
+                reconnect_time_wait=0,
+                connect_timeout=max(1, round(patience)),
+                ping_interval=_PING_EVERY,
+                disconnected_cb=is_lost,
+                closed_cb=is_lost,
+                error_cb=ignore,
+            )
+    except BaseException:
+        with suppress(*LOST):
+            await client.close()  # the library leaves the socket of a greeting that was cut off
+        raise
     return Connection(client, lost)

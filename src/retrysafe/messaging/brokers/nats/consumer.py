@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -163,6 +163,17 @@ class NatsConsumer:
         """Hand it out again after so many seconds, and before what follows it in its lane."""
         self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
         self._arrived.set()
+
+    async def lag(self) -> Mapping[str, int]:
+        """How many messages of each partition are not settled, whichever consumer of the group has it."""
+        connection = self._connection
+        if connection is None:
+            return {}
+        found = {}
+        for place, partition in self._partitions.items():
+            info = await _asked(connection, f"CONSUMER.INFO.{partition.next}", self._timeout)
+            found[place] = info["num_pending"] + info["num_ack_pending"]
+        return found
 
     async def aclose(self) -> None:
         """Hang up; what is not settled is taken by whoever gets the partitions."""

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, cast
@@ -170,6 +170,21 @@ class RabbitMQConsumer:
         """Hand it out again after so many seconds, and before what follows it in its lane."""
         self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
         self._arrived.set()
+
+    async def lag(self) -> Mapping[str, int]:
+        """How many messages of each queue wait there or are held here; asked in a channel that a refusal may close."""
+        connection = self._connection
+        if connection is None:
+            return {}
+        async with asyncio.timeout(self._timeout):
+            channel = connection.channel()
+            await channel.initialize()
+            try:
+                wire = cast(Wire, await channel.get_underlay_channel())
+                answers = {queue: await wire.queue_declare(queue, passive=True) for queue in self._queues}
+            finally:
+                await channel.close()
+        return {queue: (one.message_count or 0) + len(self._outstanding[queue]) for queue, one in answers.items()}
 
     async def aclose(self) -> None:
         """Close the connection; the broker delivers unsettled messages again."""

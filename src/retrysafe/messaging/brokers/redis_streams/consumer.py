@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -260,6 +260,23 @@ class RedisStreamsConsumer:
         """Hand the message out again after ``delay`` seconds, before the messages that follow it in its lane."""
         self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
         self._moved.set()
+
+    async def lag(self) -> Mapping[str, int]:
+        """How many entries of each stream the group has not settled, where the server can tell, as it mostly can."""
+        pipeline = self._client.pipeline(transaction=False)
+        for stream in self._streams:
+            pipeline.xinfo_groups(stream)
+        answers = await pipeline.execute(raise_on_error=False)
+        found = {}
+        for stream, groups in zip(self._streams, answers, strict=True):
+            if isinstance(groups, redis.ResponseError):
+                continue  # there is no such stream yet
+            if isinstance(groups, Exception):
+                raise groups
+            for group in groups:
+                if group["name"] == self._group.encode() and group["lag"] is not None:
+                    found[stream] = group["lag"] + group["pending"]
+        return found
 
     async def aclose(self) -> None:
         """Release the streams; their next consumer takes the unsettled messages."""

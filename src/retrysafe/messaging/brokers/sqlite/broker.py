@@ -13,7 +13,7 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -215,6 +215,14 @@ class SqliteConsumer:
         """Let it, and with it its lane, wait while this consumer is there; unless another one has it by now."""
         sql = "UPDATE deliveries SET not_before = ?, holder = NULL, giver = ? WHERE id = ? AND holder = ?"
         await self._change(sql, [(time.time() + delay, self._name, delivery.tag, self._name)])
+
+    async def lag(self) -> Mapping[str, int]:
+        """How many messages of the queue are not settled."""
+        sql = "SELECT count(*) FROM deliveries WHERE queue = ?"
+        count, cancelled = await self._done(lambda file: int(file.execute(sql, [self._queue]).fetchone()[0]))
+        if cancelled is not None:
+            raise cancelled
+        return {self._queue: count}
 
     async def _release(self, deliveries: Sequence[Delivery]) -> None:
         rows = [(delivery.tag, self._name) for delivery in deliveries]

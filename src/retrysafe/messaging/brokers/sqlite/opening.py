@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.sqlite.broker import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, declare
 from retrysafe.protocol.records import Duration
@@ -14,7 +15,7 @@ def path_of(url: str) -> str:
     """The path of the file. Raises `ConfigurationError` for a URL without one."""
     path = url.removeprefix("sqlite:///")
     if path in ("", url, ":memory:") or "?" in path:
-        raise ConfigurationError(f"{url!r}: write sqlite:///relative.db or sqlite:////absolute.db.")
+        raise ConfigurationError(f"{without_password(url)!r}: write sqlite:///relative.db or sqlite:////absolute.db.")
     return path
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.sqs.consumer import SqsConsumer
 from retrysafe.messaging.brokers.sqs.publisher import SnsPublisher, SqsPublisher
@@ -17,10 +18,14 @@ def options_of(url: str) -> dict[str, Any]:
     """The region and the endpoint of a URL. Raises `ConfigurationError` for anything else in it."""
     parts = urlsplit(url)
     if parts.netloc or parts.path not in ("", "/"):
-        raise ConfigurationError(f"{url!r}: write {parts.scheme}://?region=…&endpoint=…; topics name the queues.")
+        raise ConfigurationError(
+            f"{without_password(url)!r}: write {parts.scheme}://?region=…&endpoint=…; topics name the queues."
+        )
     options: dict[str, Any] = dict(parse_qsl(parts.query))
     if unknown := options.keys() - {"region", "endpoint"}:
-        raise ConfigurationError(f"{url!r}: it has no option {min(unknown)!r}, only region and endpoint.")
+        raise ConfigurationError(
+            f"{without_password(url)!r}: it has no option {min(unknown)!r}, only region and endpoint."
+        )
     return options
 
 

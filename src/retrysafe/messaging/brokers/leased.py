@@ -1,0 +1,225 @@
+"""Consumers of queues that hide what they hand out from others for a while, which they are told to prolong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import ClassVar, NamedTuple
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.lane_queue import LaneQueue
+from retrysafe.messaging.brokers.receipts import Receipts
+from retrysafe.messaging.brokers.single_flight import SingleFlight
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.messages import Delivery
+from retrysafe.protocol.records import Duration
+
+_LOOK = 1.0
+"""Seconds after which a wait looks whether polling has failed."""
+_PAUSE = 0.5
+"""Seconds before a poll that follows one that failed."""
+
+
+class Tag(NamedTuple):
+    """A message as it was received once: a later time it may have another handle."""
+
+    queue: str
+    handle: str
+
+
+class Terms(NamedTuple):
+    """For how many seconds a queue hides what it hands out, and keeps what nobody settles; 0 if that is not known."""
+
+    lease: float
+    kept: float
+
+
+class LeasedConsumer:
+    """Polls queues, keeps what it holds hidden from others, and hands it out in the order of lanes.
+
+    A message that is given back stays here: it and what follows it in its lane are handed out when the time has come.
+    Subclasses say how a service is asked.
+    """
+
+    _failures: ClassVar[tuple[type[Exception], ...]]
+    """What their requests raise."""
+    _idle: float = 0.0
+    """Seconds before a poll that follows one without messages."""
+
+    def __init__(
+        self, queues: Mapping[str, str], prefetch: int, prefetch_bytes: int, redelivery_window: Duration | None
+    ) -> None:
+        if not queues or min(prefetch, prefetch_bytes) < 1:
+            raise ConfigurationError("topics= must not be empty; prefetch= and prefetch_bytes= are numbers from 1.")
+        self._queues = queues
+        self._prefetch, self._bytes = prefetch, prefetch_bytes
+        self._declared = None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
+        self._terms: dict[str, Terms] = {}
+        self._receipts: dict[str, Receipts] = {}
+        self._shelf = LaneQueue()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._beginning = SingleFlight(self._begin)
+        self._arrived, self._room, self._leaving = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._failure: BaseException | None = None
+
+    @property
+    def redelivery_window(self) -> float | None:
+        """For how many seconds after it was published a message may be handed out again; None: unknown."""
+        if self._declared is not None:
+            return self._declared
+        kept = [terms.kept for terms in self._terms.values()]
+        return max(kept) if len(kept) == len(self._queues) and all(kept) else None
+
+    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
+        """Up to so many messages, in the order of their queues; waits so many seconds for the first one.
+
+        Raises the errors of the client library, `OSError` or `TimeoutError` when the service cannot be reached, or
+        refuses; the next call tries again. Raises `ConfigurationError` for what it would refuse again.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        if not self._tasks:
+            await self._beginning()
+        while True:
+            now = loop.time()
+            self._arrived.clear()
+            self._forget_lapsed(now)
+            if taken := self._shelf.take(limit, now):
+                return taken
+            self._look()
+            if now >= deadline:
+                return []
+            wakes = self._shelf.wakes()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(min(deadline, now + _LOOK, deadline if wakes is None else wakes)):
+                    await self._arrived.wait()
+
+    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
+        """Settle them. What the service does not hear of is delivered again, which is harmless."""
+        handles: dict[str, list[str]] = {}
+        for delivery in deliveries:
+            self._shelf.settle(delivery)
+            self._receipts[delivery.partition].settle(delivery.tag.handle)
+            handles.setdefault(delivery.partition, []).append(delivery.tag.handle)
+        self._room.set()
+        await asyncio.gather(*(self._settle(queue, some) for queue, some in handles.items()))
+
+    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
+        """Hand it out again after so many seconds, and before what follows it in its lane."""
+        self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
+        self._arrived.set()
+
+    async def aclose(self) -> None:
+        """Hang up; what is not settled is there for others at once. Waits for the end of polls.
+
+        The service goes on with a poll whose caller has gone, and what it then hands out is hidden for the lease.
+        """
+        await self._beginning.aclose()
+        self._leaving.set()
+        self._room.set()
+        tasks, self._tasks = self._tasks, []
+        await asyncio.gather(*tasks, return_exceptions=True)
+        handles = {queue: receipts.clear() for queue, receipts in self._receipts.items()}
+        self._shelf.clear()
+        await asyncio.gather(*(self._hide(queue, some, 0) for queue, some in handles.items() if some))
+        await self._hang_up()
+
+    def _forget_lapsed(self, now: float) -> None:
+        """Hand out nothing more of a queue when another consumer may have what comes before: it is received again."""
+        for queue, receipts in self._receipts.items():
+            if receipts.lapsed(now):
+                receipts.clear()
+                self._shelf.forget(queue)
+                self._room.set()
+
+    def _look(self) -> None:
+        """Raise what has failed."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    # ------------------------------------------------------------ tasks
+
+    async def _begin(self) -> None:
+        """Look up the queues, and begin to poll them."""
+        for queue in self._queues:
+            self._terms[queue] = await self._look_up(queue)
+            self._receipts[queue] = Receipts(self._terms[queue].lease)
+        self._tasks = [asyncio.create_task(self._poll(queue), name=f"retrysafe-poll {queue}") for queue in self._queues]
+        self._tasks.append(asyncio.create_task(self._keep(), name="retrysafe-keep"))
+
+    async def _poll(self, queue: str) -> None:
+        """Receive messages for as long as there is room."""
+        while not self._leaving.is_set():
+            self._room.clear()
+            if not self._has_room(queue):
+                await self._room.wait()
+                continue
+            try:
+                found = await self._receive(queue)
+            except self._failures as error:
+                self._failure = error
+                self._arrived.set()
+                await self._pause(_PAUSE)
+                continue
+            if not found and self._idle:
+                await self._pause(self._idle)
+
+    async def _receive(self, queue: str) -> bool:
+        """Whether there was something."""
+        asked = asyncio.get_running_loop().time()
+        found = await self._fetch(queue, self._prefetch - len(self._receipts[queue]))
+        for delivery in found:
+            self._receipts[queue].add(delivery.tag.handle, asked)
+            if not self._shelf.has(delivery.tag):
+                self._shelf.put(delivery)
+        self._arrived.set()
+        return bool(found)
+
+    def _has_room(self, queue: str) -> bool:
+        return len(self._receipts[queue]) < self._prefetch and self._shelf.held_bytes(queue) < self._bytes
+
+    async def _keep(self) -> None:
+        """Keep hidden what is held."""
+        while not await self._pause(min(terms.lease for terms in self._terms.values()) / 12):
+            now = asyncio.get_running_loop().time()
+            due = {queue: receipts.due(now) for queue, receipts in self._receipts.items()}
+            await asyncio.gather(*(self._prolong(queue, some) for queue, some in due.items() if some))
+
+    async def _prolong(self, queue: str, handles: list[str]) -> None:
+        asked = asyncio.get_running_loop().time()
+        kept = await self._hide(queue, handles, round(self._terms[queue].lease))
+        self._receipts[queue].keep(kept, asked)
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait so long, or until the consumer is closed: whether it is."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._leaving.wait()
+        return self._leaving.is_set()
+
+    # ------------------------------------------------------------ the service
+
+    async def _look_up(self, queue: str) -> Terms:
+        """What holds for a queue. Raises what further calls raise."""
+        raise NotImplementedError
+
+    async def _fetch(self, queue: str, most: int) -> Sequence[Delivery]:
+        """Up to so many messages, each with a `Tag`. May raise one of the failures."""
+        raise NotImplementedError
+
+    async def _settle(self, queue: str, handles: Sequence[str]) -> None:
+        """Settle messages, as far as the service can be told. Raises none of the failures."""
+        raise NotImplementedError
+
+    async def _hide(self, queue: str, handles: Sequence[str], seconds: int) -> Collection[str]:
+        """Hide messages from others for so long from now on; those which are. Raises none of the failures."""
+        raise NotImplementedError
+
+    async def _hang_up(self) -> None:
+        """Close the connection."""
+        raise NotImplementedError

@@ -1,0 +1,81 @@
+"""The checks of an MQTT broker: what it says of itself when one connects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from retrysafe.messaging.brokers.checks import BrokerExamination
+from retrysafe.messaging.brokers.mqtt.connecting import Connection, address_of
+from retrysafe.protocol.checks import Check, Facts, Severity
+
+_GUIDE = "how-to/mqtt.md"
+_WITHIN = 4.0
+_DAY = 86400
+
+
+def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
+    return asyncio.run(_asked(url))
+
+
+async def _asked(url: str) -> dict[str, Any]:
+    """What the broker grants to a session of a day, of which nothing stays."""
+    connection = await Connection.open(address_of(url), keep=_DAY, patience=_WITHIN)
+    told = dict(connection.told)
+    await connection.close(_WITHIN, keep=0)
+    return {
+        "qos": told.get("MaximumQoS", 2),
+        "kept": told.get("SessionExpiryInterval", _DAY),
+        "retains": bool(told.get("RetainAvailable", 1)),
+        "tls": url.startswith("mqtts:"),
+        "secret": address_of(url).password is not None,
+        "local": address_of(url).host in ("localhost", "127.0.0.1", "::1"),
+    }
+
+
+def _short(facts: Facts) -> str | None:
+    return f"It keeps them for {facts['kept']} seconds only." if facts["kept"] < _DAY else None
+
+
+def _open_password(facts: Facts) -> str | None:
+    if not facts["secret"] or facts["tls"] or facts["local"]:
+        return None
+    return "The password goes over the network in clear text."
+
+
+CHECKS = (
+    Check(
+        "mqtt-qos",
+        "Does the broker acknowledge messages?",
+        Severity.ERROR,
+        "Let it allow QoS 1",
+        _GUIDE,
+        lambda facts: "It allows QoS 0 only, which loses messages." if facts["qos"] < 1 else None,
+    ),
+    Check(
+        "mqtt-session",
+        "Are messages kept while consumers are down?",
+        Severity.WARNING,
+        "Raise the longest session expiry of the broker (mosquitto: persistent_client_expiration)",
+        _GUIDE,
+        _short,
+    ),
+    Check(
+        "mqtt-retain",
+        "Can consumers tell each other which session they use?",
+        Severity.ERROR,
+        "Let the broker retain messages (mosquitto: retain_available true)",
+        _GUIDE,
+        lambda facts: None if facts["retains"] else "It does not retain messages, so no consumer can start.",
+    ),
+    Check(
+        "mqtt-password",
+        "Is the password of the URL a secret on its way?",
+        Severity.WARNING,
+        "Use mqtts://",
+        _GUIDE,
+        _open_password,
+    ),
+)
+EXAMINATION = BrokerExamination(CHECKS, _gather)

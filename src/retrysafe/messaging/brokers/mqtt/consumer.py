@@ -1,0 +1,275 @@
+"""MQTT 5: a group has a session for each topic, which one consumer uses at a time; messages are settled one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from paho.mqtt.client import MQTTMessage
+from paho.mqtt.packettypes import PacketTypes
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.lane_queue import LaneQueue
+from retrysafe.messaging.brokers.mqtt.connecting import (
+    LOST,
+    MOST_IN_FLIGHT,
+    Connection,
+    ConnectionEnded,
+    address_of,
+    properties,
+)
+from retrysafe.messaging.brokers.mqtt.messages import Content, envelope_from
+from retrysafe.messaging.brokers.mqtt.owners import Owners
+from retrysafe.messaging.brokers.mqtt.sessions import Session, opened
+from retrysafe.messaging.brokers.mqtt.topology import expiry_of, sessions_of
+from retrysafe.messaging.brokers.single_flight import SingleFlight
+from retrysafe.protocol.backoff import Backoff
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.messages import Delivery
+from retrysafe.protocol.records import Duration
+
+_LOOK = 1.0
+"""Seconds after which a wait looks whether something has failed."""
+_AGAIN = Backoff(base=0.1, cap=5.0)
+"""How it is connected again when connections fail, or end as soon as they are there."""
+_LASTING = 5.0
+"""Seconds after which a connection has not ended at once."""
+
+
+class Tag(NamedTuple):
+    """A message as it was received once; packet ids are used again, these numbers are not."""
+
+    session: str
+    number: int
+
+
+class _Held(NamedTuple):
+    connection: Connection
+    packet: int
+
+
+class MqttConsumer:
+    """Takes messages of topics for a group, from its sessions. Make them before, with `declare` of this package.
+
+    A session has one consumer at a time, so that messages of a key keep their order; the others stand by, and one of
+    them goes on with it when the consumer is closed, or has not been heard of for the lease. Shared subscriptions
+    (``$share/…``) are not used: they hand messages of one key to several consumers at the same time. A message that is
+    given back stays with this consumer: it and what follows it in its lane are handed out when the time has come, other
+    lanes go on. What is not settled is sent again by the broker when the connection is made anew.
+
+    Arguments:
+        url: of the broker, as for `MqttPublisher`.
+        topics: one or more, without wildcards.
+        group: the consumers that together take each message once, as `declare` was told.
+        prefix: of the topics, as publishers were told.
+        partitions: over how many topics each topic is spread, as publishers were told. Each has a session.
+        prefetch: how many messages of a session are received and not settled (Receive Maximum). As many can wait for
+            lanes that rest before the session comes to rest. Brokers may send fewer.
+        keep: for how long the broker keeps a session without a consumer; then all that it had is lost.
+        lease: for how long a consumer that is not heard of any more keeps its sessions, in whole seconds.
+        redelivery_window: for how long after it was published a message may be handed out again. The broker sets no
+            limit to that, so it is unknown by default.
+        timeout: how long the broker may take to answer.
+
+    Raises `ConfigurationError` for a URL that is none of MQTT, and for names that no topic has.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        topics: str | Iterable[str],
+        *,
+        group: str,
+        prefix: str = "",
+        partitions: int | None = None,
+        prefetch: int = 200,
+        keep: Duration | None = "7d",
+        lease: Duration = "15s",
+        redelivery_window: Duration | None = None,
+        timeout: Duration = "10s",
+    ) -> None:
+        if not 1 <= prefetch <= MOST_IN_FLIGHT:
+            raise ConfigurationError(f"prefetch= is a number from 1 to {MOST_IN_FLIGHT}.")
+        self._address, self._keep, self._prefetch = address_of(url), expiry_of(keep), prefetch
+        self._sessions = sessions_of(topics, group=group, prefix=prefix, partitions=partitions)
+        self._lease, self._timeout = seconds_of(lease, "lease"), seconds_of(timeout, "timeout")
+        self._declared = None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
+        self._shelf = LaneQueue()
+        self._held: dict[Tag, _Held] = {}
+        self._numbers = itertools.count()
+        self._open: dict[str, Connection] = {}
+        self._owners: Owners | None = None
+        self._listening = SingleFlight(self._listen)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._arrived, self._leaving = asyncio.Event(), asyncio.Event()
+        self._failure: BaseException | None = None
+
+    @property
+    def redelivery_window(self) -> float | None:
+        """For how many seconds after it was published a message may be handed out again; None: unknown."""
+        return self._declared
+
+    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
+        """Up to so many messages, in the order of their topics; waits so many seconds for the first one.
+
+        Raises `OSError` or `TimeoutError` when the broker cannot be reached or refuses, also when a session is missing
+        or another client takes it away; the next call tries again. Raises `ConfigurationError` when we may not
+        subscribe to the topics in which consumers say what they use.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        if not self._tasks:
+            await self._listening()
+            self._begin()
+        while True:
+            now = loop.time()
+            self._arrived.clear()
+            if taken := self._shelf.take(limit, now):
+                return taken
+            self._look()
+            if now >= deadline:
+                return []
+            wakes = self._shelf.wakes()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(min(deadline, now + _LOOK, deadline if wakes is None else wakes)):
+                    await self._arrived.wait()
+
+    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
+        """Tell the broker that these are settled, and wait until it knows. What cannot be told is delivered again."""
+        told: set[Connection] = set()
+        for delivery in deliveries:
+            self._shelf.settle(delivery)
+            held = self._held.pop(delivery.tag, None)
+            if held is not None and held.packet:
+                held.connection.acknowledge(held.packet)
+                told.add(held.connection)
+        for connection in told:
+            with suppress(*LOST):
+                await connection.flush(self._timeout)
+
+    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
+        """Hand it out again after so many seconds, and before what follows it in its lane."""
+        self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
+        self._arrived.set()
+
+    async def aclose(self) -> None:
+        """Hang up; another consumer goes on with the sessions at once."""
+        self._leaving.set()
+        await self._listening.aclose()
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        left = list(self._open)
+        await asyncio.gather(*(self._give_up(name) for name in left))
+        owners, self._owners = self._owners, None
+        if owners is not None:
+            with suppress(*LOST):
+                await owners.leave(left)
+            await owners.close()
+
+    def _look(self) -> None:
+        """Raise what has failed."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    # ------------------------------------------------------------ tasks
+
+    async def _listen(self) -> None:
+        """Hear who uses which session."""
+        if self._owners is not None and self._owners.is_open:
+            return
+        owners, self._owners = self._owners, None
+        if owners is not None:
+            await owners.close()
+        names = [one.name for one in self._sessions]
+        self._owners = await Owners.open(self._address, names, lease=self._lease, patience=self._timeout)
+
+    def _begin(self) -> None:
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._use(one), name=f"retrysafe {one.name}") for one in self._sessions]
+            self._tasks.append(asyncio.create_task(self._tell(), name="retrysafe-owners"))
+
+    async def _use(self, session: Session) -> None:
+        """Use a session whenever it is nobody else's."""
+        loop, failures = asyncio.get_running_loop(), 0
+        while True:
+            began = loop.time()
+            try:
+                connection = await self._taken(session)
+                await connection.lost.wait()
+                failure: BaseException | None = self._seen(session, connection.why)
+            except (*LOST, ConfigurationError) as error:
+                failure = error
+            await self._give_up(session.name)
+            self._failure = failure or self._failure
+            self._arrived.set()
+            failures = 0 if loop.time() > began + _LASTING else failures + 1
+            await asyncio.sleep(_AGAIN.delay(failures, random.random()))
+
+    async def _taken(self, session: Session) -> Connection:
+        """The connection to a session, as soon as nobody else uses it."""
+        while True:
+            await self._listening()
+            owners = self._owners
+            if owners is None:
+                raise ConnectionEnded("the consumer is closed")
+            if owners.is_free(session.name) and await owners.take(session.name):
+                break
+            await owners.until_changed(self._lease / 3)
+        connection = await opened(
+            session,
+            self._address,
+            keep=self._keep,
+            patience=self._timeout,
+            receive=self._prefetch,
+            received=partial(self._put, session),
+        )
+        self._open[session.name] = connection
+        return connection
+
+    def _seen(self, session: Session, why: ConnectionEnded) -> ConnectionEnded | None:
+        """Why a connection was lost, in words of the session; None when another consumer goes on with it."""
+        if not why.taken_over:
+            return why
+        if self._owners is not None and not self._owners.is_free(session.name):
+            return None
+        return ConnectionEnded(
+            f"Another client has taken the session {session.name!r}: it connected with the same client id.", why.code
+        )
+
+    def _put(self, session: Session, connection: Connection, message: MQTTMessage) -> None:
+        """Keep what has come; by a connection that is lost, it comes again."""
+        if not connection.is_open:
+            return
+        content = Content(bytes(message.payload), message.properties or properties(PacketTypes.PUBLISH))
+        tag = Tag(session.name, next(self._numbers))
+        self._held[tag] = _Held(connection, message.mid)
+        self._shelf.put(Delivery(envelope_from(content, session.place), tag, session.name, message.dup))
+        self._arrived.set()
+
+    async def _tell(self) -> None:
+        """Say again and again which sessions are ours."""
+        while True:
+            await asyncio.sleep(self._lease / 3)
+            try:
+                await self._listening()
+                if self._owners is not None and self._open:
+                    await self._owners.claim(list(self._open))
+            except (*LOST, ConfigurationError) as error:
+                self._failure = error
+                self._arrived.set()
+
+    async def _give_up(self, name: str) -> None:
+        """Hang up; what is not settled of the session is handed out again, to whoever uses it then."""
+        connection = self._open.pop(name, None)
+        if connection is not None:
+            await connection.close(self._timeout)
+        self._shelf.forget(name)
+        self._held = {tag: held for tag, held in self._held.items() if tag.session != name}

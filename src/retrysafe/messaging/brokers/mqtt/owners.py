@@ -1,0 +1,124 @@
+"""Which consumer uses a session: each says so, again and again, in a retained message that expires.
+
+MQTT lets the newest client have a session, and hangs up on the one before: two consumers that both want it would take
+it from each other for ever. So a consumer takes only what nobody says is theirs. What is said decides nothing: that the
+broker lets one client at a time have a session does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+from collections.abc import Iterable, Sequence
+
+from paho.mqtt.client import MQTTMessage
+from paho.mqtt.packettypes import PacketTypes
+
+from retrysafe.messaging.brokers.mqtt.connecting import Address, Connection, ConnectionEnded, properties
+from retrysafe.messaging.brokers.mqtt.judging import judged
+from retrysafe.protocol.messages import PublishStatus
+
+_ROOM = "retrysafe/"
+"""What the topics begin with in which consumers say what they use."""
+
+
+class Owners:
+    """Hears who uses some sessions, and says it. It has a connection of its own."""
+
+    def __init__(self, connection: Connection, lease: float, patience: float) -> None:
+        self._connection, self._lease, self._patience = connection, lease, patience
+        self._name = secrets.token_hex(8)
+        self._heard: dict[str, float] = {}
+        """When somebody else was last heard of, by session."""
+        self._first: dict[str, bool] = {}
+        """Whether nobody's claim came before our last one, by session."""
+        self._listening = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    @classmethod
+    async def open(cls, address: Address, sessions: Iterable[str], *, lease: float, patience: float) -> Owners:
+        """Listen. Raises what `Connection.open` and `Connection.subscribe` raise."""
+        connection = await Connection.open(address, patience=patience, received=lambda by, one: made._hear(by, one))
+        made = cls(connection, lease, patience)
+        try:
+            async with asyncio.timeout(patience):
+                ours = f"{_ROOM}listening/{made._name}"
+                await connection.subscribe([_place(one) for one in sessions] + [ours], retained=True)
+                # What is retained is sent before this comes back, in the order of the broker.
+                await connection.first_of(await connection.publish(ours, b""))
+                await connection.first_of(asyncio.ensure_future(made._listening.wait()))
+        except BaseException:
+            await made.close()
+            raise
+        return made
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can be heard."""
+        return self._connection.is_open
+
+    def is_free(self, session: str) -> bool:
+        """Whether nobody else has said for as long as the lease that it is theirs."""
+        last = self._heard.get(session)
+        return last is None or asyncio.get_running_loop().time() > last + self._lease
+
+    async def until_changed(self, longest: float) -> None:
+        """Wait until somebody says something, or for so long. Raises `ConnectionEnded`."""
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(longest):
+                await self._connection.first_of(asyncio.ensure_future(self._changed.wait()))
+        except TimeoutError:
+            return
+
+    async def take(self, session: str) -> bool:
+        """Claim a session; False when somebody else has done so before. Raises what `claim` raises.
+
+        What comes back before our own claim, in the broker's order, was there before.
+        """
+        self._first.pop(session, None)
+        await self.claim([session])
+        async with asyncio.timeout(self._patience):
+            while session not in self._first:
+                await self.until_changed(self._patience)
+        return self._first[session]
+
+    async def claim(self, sessions: Sequence[str]) -> None:
+        """Say that these are ours, for the lease. Raises `ConnectionEnded`, also when the broker does not let us."""
+        await self._say(sessions, self._name.encode(), expiry=math.ceil(self._lease))
+
+    async def leave(self, sessions: Sequence[str]) -> None:
+        """Say that these are nobody's."""
+        await self._say(sessions, b"")
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._connection.close(self._patience)
+
+    async def _say(self, sessions: Sequence[str], text: bytes, expiry: int | None = None) -> None:
+        told = None if expiry is None else properties(PacketTypes.PUBLISH, MessageExpiryInterval=expiry)
+        said = [await self._connection.publish(_place(one), text, told, retain=True) for one in sessions]
+        async with asyncio.timeout(self._patience):
+            for one in said:
+                result = judged((await self._connection.first_of(one))[0])
+                if result.status is not PublishStatus.ACKED:
+                    raise ConnectionEnded(f"Topics below {_ROOM} cannot be used: {result.error}")
+
+    def _hear(self, connection: Connection, message: MQTTMessage) -> None:
+        if message.mid:
+            connection.acknowledge(message.mid)
+        session = message.topic.removeprefix(f"{_ROOM}owners/")
+        if session == message.topic:
+            self._listening.set()
+        elif not message.payload:
+            self._heard.pop(session, None)
+        elif message.payload == self._name.encode():
+            self._first[session] = self.is_free(session)
+        else:
+            self._heard[session] = asyncio.get_running_loop().time()
+        self._changed.set()
+
+
+def _place(session: str) -> str:
+    return f"{_ROOM}owners/{session}"

@@ -1,0 +1,141 @@
+"""MQTT 5: messages that the broker has acknowledged at QoS 1, with the reason code that it gave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from paho.mqtt.reasoncodes import ReasonCode
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.mqtt.connecting import LOST, Connection, ConnectionEnded, address_of
+from retrysafe.messaging.brokers.mqtt.judging import ended, judged
+from retrysafe.messaging.brokers.mqtt.messages import LARGEST, MODES, Mode, content_of, size_of, topic_of
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.ordering import partition, partitions_of
+from retrysafe.protocol.records import Duration
+
+_UNCONFIRMED = PublishResult(PublishStatus.UNKNOWN, "the broker did not acknowledge it in time")
+_Confirm = asyncio.Future[list[ReasonCode]]
+
+
+class MqttPublisher:
+    """Publishes to topics, and waits for the broker's acknowledgements (QoS 1).
+
+    An acknowledgement means that the broker has the message, for every session that subscribes to its topic; whether on
+    a disk is the broker's setting. What it says is read: a message that nobody subscribes to, that we may not publish,
+    or that exceeds a quota waits, and spends no attempt; messages to other topics go on. One that is larger than the
+    broker takes is given up before it is sent. MQTT recognises no message that comes again: the inbox does.
+
+    Arguments:
+        url: of the broker: "mqtt://user:password@host:1883", or "mqtts://host:8883?cafile=ca.pem" for TLS; the
+            certificates of the system are trusted without a cafile.
+        prefix: of the topics, such as "shop/".
+        mode: where the attributes of a CloudEvent are: "binary", in user properties, or "structured", in the payload.
+            An event that does not fit into user properties is always in the payload.
+        partitions: over how many topics a topic is spread, named "TOPIC.0" and so on, by key. By default one, named
+            like the topic. Their number is not to be changed while messages are under way, and consumers must be told
+            the same.
+        timeout: how long acknowledgements are waited for; a message without one is sent again, under the same id.
+
+    Raises `ConfigurationError` for a URL that is none of MQTT.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "",
+        mode: Mode = "binary",
+        partitions: int | None = None,
+        timeout: Duration = "10s",
+    ) -> None:
+        if mode not in MODES:
+            raise ConfigurationError(f"mode={mode!r}: write one of {', '.join(MODES)}.")
+        partitions_of("", partitions)  # refuses a wrong number
+        self._address, self._prefix, self._partitions = address_of(url), prefix, partitions
+        self._mode: Mode = mode
+        self._timeout = seconds_of(timeout, "timeout")
+        self.by_topic = partitions is None
+        self._connection: Connection | None = None
+        self._opening = asyncio.Lock()
+
+    def destination(self, envelope: Envelope, /) -> str:
+        """The topic of MQTT that a message is published to."""
+        return f"{self._prefix}{self._place(envelope)}"
+
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+        """Publish them one behind the other, and wait for every acknowledgement."""
+        try:
+            async with self._opening:  # publish may be called while it is under way
+                connection = await self._connected()
+        except LOST as error:
+            return [PublishResult(PublishStatus.UNAVAILABLE, _error_text(error))] * len(envelopes)
+        sent: list[_Confirm | PublishResult] = []
+        waiting: set[_Confirm] = set()
+        try:
+            silent = await self._unanswered(connection, envelopes, sent, waiting)
+            sent += [silent] * (len(envelopes) - len(sent))
+            return [
+                one if isinstance(one, PublishResult) else judged(one.result()[0]) if one.done() else silent
+                for one in sent
+            ]
+        finally:
+            for one in waiting:
+                one.cancel()
+
+    async def aclose(self) -> None:
+        """Hang up."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close(self._timeout)
+
+    def _place(self, envelope: Envelope) -> str:
+        return partition(envelope.topic, envelope.key, envelope.id, self._partitions)
+
+    async def _unanswered(
+        self,
+        connection: Connection,
+        envelopes: Sequence[Envelope],
+        sent: list[_Confirm | PublishResult],
+        waiting: set[_Confirm],
+    ) -> PublishResult:
+        """Send them, until every acknowledgement has come: what is to be said of messages that have none.
+
+        A connection that lacks some when the time is over is given up: what is sent again must not come before them.
+        """
+        try:
+            async with asyncio.timeout(self._timeout):
+                for envelope in envelopes:
+                    sent.append(await self._sent(connection, envelope))
+                    waiting.update(one for one in sent[-1:] if not isinstance(one, PublishResult))
+                if waiting:
+                    await connection.first_of(asyncio.ensure_future(asyncio.wait(waiting)))
+        except ConnectionEnded as error:
+            return ended(error)
+        except TimeoutError:
+            if self._connection is connection:
+                self._connection = None
+            await connection.close(0)
+        return _UNCONFIRMED
+
+    async def _sent(self, connection: Connection, envelope: Envelope) -> _Confirm | PublishResult:
+        try:
+            topic, content = topic_of(self._prefix, self._place(envelope)), content_of(envelope, self._mode)
+        except ValueError as error:
+            return PublishResult(PublishStatus.RETRYABLE, str(error))
+        largest = connection.told.get("MaximumPacketSize", LARGEST)
+        if size_of(topic, content) > largest:  # the broker would hang up on it
+            return PublishResult(PublishStatus.REJECTED, f"larger than the {largest} bytes that the broker takes")
+        return await connection.publish(topic, content.payload, content.properties)
+
+    async def _connected(self) -> Connection:
+        if self._connection is None or not self._connection.is_open:
+            await self.aclose()
+            self._connection = await Connection.open(self._address, patience=self._timeout)
+        return self._connection
+
+
+def _error_text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,58 @@
+"""A session of a group: the broker keeps in it what a topic gets. One consumer uses it at a time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from retrysafe.messaging.brokers.mqtt.connecting import Address, Connection, Received
+from retrysafe.messaging.brokers.mqtt.messages import topic_of
+
+
+class Session(NamedTuple):
+    """The session of a group for a topic or partition.
+
+    name: its client id.
+    topic: what it subscribes to.
+    place: the topic or partition, as publishers name it.
+    """
+
+    name: str
+    topic: str
+    place: str
+
+
+def session_of(prefix: str, place: str, group: str) -> Session:
+    """The session of a group. Raises `ValueError` for names that MQTT does not take."""
+    if not group:
+        raise ValueError("a group has a name")
+    topic = topic_of(prefix, place)
+    return Session(topic_of("", f"{group}:{topic}"), topic, place)
+
+
+class SessionMissing(OSError):
+    """The broker has no such session: it was never declared, or it expired, with all that it had."""
+
+
+async def opened(
+    session: Session,
+    address: Address,
+    *,
+    keep: int,
+    patience: float,
+    receive: int,
+    received: Received,
+) -> Connection:
+    """Go on with a session. Raises `SessionMissing`, and what `Connection.open` raises.
+
+    A session that is made anew is given up at once: publishers are then told that nobody subscribes, and wait.
+    """
+    connection = await Connection.open(
+        address, client_id=session.name, keep=keep, receive=receive, received=received, patience=patience
+    )
+    if not connection.session_present:
+        await connection.close(patience, keep=0)
+        raise SessionMissing(
+            f"The broker has no session {session.name!r}: it expired, with what it had, or was never declared. "
+            "Declare it with retrysafe.messaging.brokers.mqtt.declare."
+        )
+    return connection

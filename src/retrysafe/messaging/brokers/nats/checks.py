@@ -1,0 +1,147 @@
+"""The checks of the streams of NATS that keep the messages of topics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from nats.js import JetStreamContext
+from nats.js.api import DiscardPolicy, StorageType, StreamConfig
+from nats.js.errors import NotFoundError
+
+from retrysafe.messaging.brokers.checks import BrokerExamination
+from retrysafe.messaging.brokers.nats.connecting import connect
+from retrysafe.messaging.brokers.nats.messages import subject_of
+from retrysafe.protocol.checks import Check, Facts, Judge, Severity
+
+_GUIDE = "how-to/nats.md"
+_WITHIN = 4.0
+_DAY = 86400
+_OFTEN = 1000
+"""How often a message may well be handed out whose consumers crash."""
+
+
+class _Stream(NamedTuple):
+    config: StreamConfig
+    limits: Mapping[str, int]
+    """How often its consumers are handed a message at most, of those that have a limit."""
+
+
+def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
+    return asyncio.run(_asked(url, topics))
+
+
+async def _asked(url: str, topics: tuple[str, ...]) -> dict[str, Any]:
+    """The streams of topics, by their names; topics that have none."""
+    connection = await connect(url, None, _WITHIN)
+    try:
+        client = connection.client.jetstream(timeout=_WITHIN)
+        homes = {topic: await _home(client, topic) for topic in topics}
+        names = {name for name in homes.values() if name is not None}
+        streams = {name: await _stream(client, name) for name in names}
+    finally:
+        await connection.close()
+    return {"missing": [topic for topic, name in homes.items() if name is None], "streams": streams}
+
+
+async def _home(client: JetStreamContext, topic: str) -> str | None:
+    """The stream that a topic, or its partitions, is in."""
+    for subject in (subject_of("", topic), f"{topic}.*"):
+        with suppress(NotFoundError):
+            return await client.find_stream_name_by_subject(subject)
+    return None
+
+
+async def _stream(client: JetStreamContext, name: str) -> _Stream:
+    consumers = await client.consumers_info(name)
+    limits = {one.name: one.config.max_deliver for one in consumers if one.config.durable_name}
+    config = (await client.stream_info(name)).config
+    return _Stream(config, {name: limit for name, limit in limits.items() if limit is not None and limit > 0})
+
+
+def _some(says: Callable[[_Stream], bool], text: str) -> Judge:
+    """The evidence is the streams of which ``says`` is true."""
+
+    def judge(facts: Facts) -> str | None:
+        found = [name for name, stream in facts["streams"].items() if says(stream)]
+        return f"{text}: {', '.join(sorted(found))}." if found else None
+
+    return judge
+
+
+def _removes_what_is_old(stream: _Stream) -> bool:
+    config = stream.config
+    limits = (config.max_msgs, config.max_bytes, config.max_msgs_per_subject)
+    return config.discard != DiscardPolicy.NEW and any(limit is not None and limit > 0 for limit in limits)
+
+
+CHECKS = (
+    Check(
+        "nats-stream",
+        "Are the topics in a stream?",
+        Severity.ERROR,
+        "Make it with  retrysafe.messaging.brokers.nats.declare(url, topics, stream=…)",
+        _GUIDE,
+        lambda facts: f"No stream keeps {', '.join(facts['missing'])}." if facts["missing"] else None,
+    ),
+    Check(
+        "nats-storage",
+        "Do messages survive a restart of the server?",
+        Severity.ERROR,
+        "Declare another stream, which keeps messages in files: the storage of one cannot be changed.",
+        _GUIDE,
+        _some(lambda stream: stream.config.storage == StorageType.MEMORY, "Kept in memory"),
+    ),
+    Check(
+        "nats-replicas",
+        "Do messages survive the loss of a server?",
+        Severity.WARNING,
+        "nats stream edit NAME --replicas 3, on a cluster of three servers",
+        _GUIDE,
+        _some(lambda stream: (stream.config.num_replicas or 1) < 2, "One replica"),
+    ),
+    Check(
+        "nats-discard",
+        "Does a stream that is full refuse what is new?",
+        Severity.ERROR,
+        "nats stream edit NAME --discard new",
+        _GUIDE,
+        _some(_removes_what_is_old, "When it is full, it removes the oldest messages, handled or not"),
+    ),
+    Check(
+        "nats-age",
+        "Are messages kept while consumers are down?",
+        Severity.WARNING,
+        "nats stream edit NAME --max-age 7d",
+        _GUIDE,
+        _some(
+            lambda stream: 0 < (stream.config.max_age or 0) < _DAY,
+            "Messages are lost that wait for less than a day",
+        ),
+    ),
+    Check(
+        "nats-retention",
+        "Do messages end, so that a window can outlive them?",
+        Severity.WARNING,
+        "nats stream edit NAME --max-age 7d, and window= longer than that",
+        _GUIDE,
+        _some(
+            lambda stream: not stream.config.max_age,
+            "Messages are kept for ever, and can be handed out again after any window",
+        ),
+    ),
+    Check(
+        "nats-dead-letters",
+        "Is it the inbox that gives messages up?",
+        Severity.WARNING,
+        "nats consumer edit STREAM NAME --max-deliver -1; the inbox counts attempts, and keeps dead letters",
+        _GUIDE,
+        _some(
+            lambda stream: any(limit < _OFTEN for limit in stream.limits.values()),
+            "A durable consumer is no more handed a message that came too often, also when consumers crashed",
+        ),
+    ),
+)
+EXAMINATION = BrokerExamination(CHECKS, _gather)

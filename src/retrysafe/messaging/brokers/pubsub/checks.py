@@ -1,0 +1,136 @@
+"""The checks of topics of Pub/Sub and of their subscriptions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from google.api_core.exceptions import NotFound
+from google.pubsub_v1 import types
+
+from retrysafe.messaging.brokers.checks import BrokerExamination
+from retrysafe.messaging.brokers.pubsub.client import Clients, Service
+from retrysafe.messaging.brokers.pubsub.messages import topic_path
+from retrysafe.messaging.brokers.pubsub.opening import options_of
+from retrysafe.protocol.checks import Check, Facts, Judge, Severity
+
+_GUIDE = "how-to/pubsub.md"
+_WITHIN = 4.0
+_DAY = 86400
+_OFTEN = 100
+"""How often a message may well be handed out whose consumers crash: as often as a policy can say."""
+_UPDATE = "gcloud pubsub subscriptions update"
+
+
+def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
+    return asyncio.run(_asked(url, topics))
+
+
+async def _asked(url: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """The settings of the subscriptions of topics, by their paths; topics that are missing, or have none."""
+    options = options_of(url)
+    service = Service(options.get("endpoint"), _WITHIN)
+    missing, lonely, subscriptions = [], [], {}
+    try:
+        clients = await service.open()
+        for name in names:
+            try:
+                found = await _subscriptions(clients, topic_path(options["project"], "", name))
+            except NotFound:
+                missing.append(name)
+                continue
+            subscriptions.update(found)
+            if not found:
+                lonely.append(name)
+    finally:
+        await service.aclose()
+    return {"missing": missing, "lonely": lonely, "subscriptions": subscriptions}
+
+
+async def _subscriptions(clients: Clients, topic: str) -> dict[str, Any]:
+    how: dict[str, Any] = {"retry": None, "timeout": _WITHIN}
+    await clients.publisher.get_topic(topic=topic, **how)
+    found = {}
+    async for path in await clients.publisher.list_topic_subscriptions(topic=topic, **how):
+        told = await clients.subscriber.get_subscription(subscription=path, **how)
+        found[path] = types.Subscription.pb(told)
+    return found
+
+
+def _some(says: Callable[[Any], bool], text: str) -> Judge:
+    """The evidence is the subscriptions of whose settings ``says`` is true."""
+
+    def judge(facts: Facts) -> str | None:
+        found = [path.rpartition("/")[2] for path, settings in facts["subscriptions"].items() if says(settings)]
+        return f"{text}: {', '.join(sorted(found))}." if found else None
+
+    return judge
+
+
+CHECKS = (
+    Check(
+        "pubsub-topic",
+        "Are the topics there?",
+        Severity.ERROR,
+        "Make them with  retrysafe.messaging.brokers.pubsub.declare(project, topics, group=…)",
+        _GUIDE,
+        lambda facts: f"No topic {', '.join(facts['missing'])}." if facts["missing"] else None,
+    ),
+    Check(
+        "pubsub-subscription",
+        "Does a subscription get what is published?",
+        Severity.ERROR,
+        "Let each service declare its own:  retrysafe.messaging.brokers.pubsub.declare(project, topics, group=…)",
+        _GUIDE,
+        lambda facts: (
+            f"Without a subscription, what is published is lost: {', '.join(facts['lonely'])}."
+            if facts["lonely"]
+            else None
+        ),
+    ),
+    Check(
+        "pubsub-order",
+        "Do messages of a key keep their order?",
+        Severity.WARNING,
+        "Make another subscription with ordered=True (it cannot be changed), and delete this one when it is empty.",
+        _GUIDE,
+        _some(lambda set_: not set_.enable_message_ordering, "Without any order"),
+    ),
+    Check(
+        "pubsub-dead-letters",
+        "Is it the inbox that gives messages up?",
+        Severity.WARNING,
+        f"{_UPDATE} NAME --clear-dead-letter-policy, or --max-delivery-attempts=100; the inbox counts attempts, and "
+        "keeps dead letters",
+        _GUIDE,
+        _some(
+            lambda set_: 0 < set_.dead_letter_policy.max_delivery_attempts < _OFTEN,
+            "Pub/Sub moves messages away that were handed out too often, also to consumers that crashed, and lets "
+            "later ones of their keys pass",
+        ),
+    ),
+    Check(
+        "pubsub-retention",
+        "Are messages kept while consumers are down?",
+        Severity.WARNING,
+        f"{_UPDATE} NAME --message-retention-duration=7d",
+        _GUIDE,
+        _some(
+            lambda set_: set_.message_retention_duration.seconds < _DAY,
+            "Messages are lost that wait for less than a day",
+        ),
+    ),
+    Check(
+        "pubsub-expiration",
+        "Does a subscription stay that nobody uses?",
+        Severity.WARNING,
+        f"{_UPDATE} NAME --expiration-period=never",
+        _GUIDE,
+        _some(
+            lambda set_: bool(set_.expiration_policy.ttl.seconds),
+            "It is deleted, with what it keeps, when no consumer was there for its expiration period",
+        ),
+    ),
+)
+EXAMINATION = BrokerExamination(CHECKS, _gather)

@@ -1,0 +1,144 @@
+"""A message of Pub/Sub as an envelope, and the other way round: the attributes of a CloudEvent are its attributes.
+
+Both modes of the binding that Google wrote for CloudEvents
+(https://github.com/googleapis/google-cloudevents/blob/main/docs/spec/pubsub.md) are written and read. An event whose
+attributes exceed the limits of a message (https://cloud.google.com/pubsub/quotas#resource_limits) is always written in
+structured mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+from urllib.parse import quote
+
+from retrysafe.messaging.cloudevents import DATA, OWN, STRUCTURED, attributes, is_attribute, received, structured
+from retrysafe.protocol.messages import Envelope
+from retrysafe.protocol.ordering import lane
+
+Mode = Literal["binary", "structured"]
+"""Where the attributes of an event are: in those of the message, or with its data in the payload."""
+MODES: tuple[Mode, ...] = ("binary", "structured")
+_PREFIX, _MEDIA_TYPE = "ce-", "content-type"
+_RESERVED = "goog"
+"""What names of the service's own attributes, topics and subscriptions begin with."""
+_MOST_ATTRIBUTES = 100
+_LONGEST_NAME, _LONGEST_VALUE = 256, 1024
+_LONGEST_KEY = 1024
+_SHORTEST_RESOURCE, _LONGEST_RESOURCE = 3, 255
+
+
+class Content(NamedTuple):
+    """What a message has of an event."""
+
+    data: bytes
+    attributes: dict[str, str]
+    ordering_key: str
+
+
+def topic_path(project: str, prefix: str, topic: str) -> str:
+    """The topic of Pub/Sub for a topic. Raises `ValueError` for a name that none has."""
+    return f"projects/{project}/topics/{_checked(_encoded(prefix + topic))}"
+
+
+def subscription_path(project: str, prefix: str, topic: str, group: str) -> str:
+    """The subscription of a group to a topic. Raises `ValueError` for a name that none has."""
+    service = _encoded(group).replace(".", "%2E")  # the first dot ends it
+    return f"projects/{project}/subscriptions/{_checked(f'{_encoded(prefix)}{service}.{_encoded(topic)}')}"
+
+
+def _encoded(text: str) -> str:
+    """What no name has is percent-encoded."""
+    return quote(text, safe="+")
+
+
+def _checked(name: str) -> str:
+    fits = _SHORTEST_RESOURCE <= len(name) <= _LONGEST_RESOURCE
+    if not fits or not (name[0].isascii() and name[0].isalpha()) or name.startswith(_RESERVED):
+        raise ValueError(
+            f"{name!r} is not a name of Pub/Sub: 3 to 255 characters, of which the first is a letter, not 'goog…'"
+        )
+    return name
+
+
+def content_of(envelope: Envelope, mode: Mode) -> Content:
+    """What the message for an envelope has.
+
+    A header of the envelope whose name no attribute of an event may have is an attribute of the message under its own
+    name. Raises `ValueError` for what has no place in a message.
+    """
+    others = {name: value for name, value in envelope.headers.items() if not is_attribute(name)}
+    for name, value in others.items():
+        if not _is_name(name) or not _fits(name, value):
+            raise ValueError(f"a header {name!r} cannot be an attribute of a message of Pub/Sub: its name or its value")
+    told = None if mode == "structured" else _binary(envelope, others)
+    if told is not None:
+        return Content(envelope.payload, told, ordering_key(envelope))
+    return Content(_structured(envelope), {_MEDIA_TYPE: STRUCTURED, **others}, ordering_key(envelope))
+
+
+def _binary(envelope: Envelope, others: Mapping[str, str]) -> dict[str, str] | None:
+    """The attributes; None for an event that does not fit."""
+    told = {f"{_PREFIX}{name}": value for name, value in attributes(envelope).items() if name not in others}
+    told[_MEDIA_TYPE] = told.pop(f"{_PREFIX}datacontenttype")
+    told.update(others)
+    if len(told) > _MOST_ATTRIBUTES or is_event(told[_MEDIA_TYPE]):
+        return None
+    return told if all(_fits(name, value) for name, value in told.items()) else None
+
+
+def _structured(envelope: Envelope) -> bytes:
+    if forged := next((name for name in envelope.headers if name in DATA), None):
+        raise ValueError(f"a header {forged!r} would be read as the payload")
+    return structured(envelope, exact=True)
+
+
+def _is_name(name: str) -> bool:
+    lower = name.lower()
+    return bool(name) and not lower.startswith((_PREFIX, _RESERVED)) and lower != _MEDIA_TYPE and lower not in OWN
+
+
+def _fits(name: str, value: str) -> bool:
+    """Whether a message may have such an attribute. Halves of characters have no place in UTF-8."""
+    try:
+        return len(name.encode()) <= _LONGEST_NAME and len(value.encode()) <= _LONGEST_VALUE
+    except UnicodeEncodeError:
+        return False
+
+
+def is_event(media_type: str) -> bool:
+    """Whether it says that the payload is an event in its JSON format."""
+    return media_type.partition(";")[0].strip().lower() == STRUCTURED
+
+
+def ordering_key(envelope: Envelope) -> str:
+    """The key of the message; that of its lane if it is empty or too long; none for a message without a key."""
+    if envelope.key is None:
+        return ""
+    if envelope.key and _fits("", envelope.key):
+        return envelope.key
+    return f"lane-{lane(envelope.topic, envelope.key, envelope.id) & (1 << 64) - 1:016x}"
+
+
+def envelope_from(data: bytes, told: Mapping[str, str], key: str, topic: str) -> Envelope:
+    """The envelope of a message with this data, attributes and ordering key, whoever published it to the topic.
+
+    An event of another publisher, without a subject, is ordered by the ordering key.
+    """
+    given: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for name, value in told.items():
+        lower = name.lower()
+        if lower.startswith(_PREFIX):
+            given.setdefault(lower.removeprefix(_PREFIX), value)
+        elif lower != _MEDIA_TYPE and name not in OWN:
+            others[name] = value
+    media_types = [value for name, value in told.items() if name.lower() == _MEDIA_TYPE]
+    if media_types:
+        given["datacontenttype"] = media_types[0]
+    if "specversion" not in given and b'"specversion"' in data:
+        given.setdefault("datacontenttype", STRUCTURED)
+    envelope = received(given, data, topic)
+    if envelope.key is None and key:
+        envelope = envelope._replace(key=key)
+    return envelope._replace(headers={**others, **envelope.headers})

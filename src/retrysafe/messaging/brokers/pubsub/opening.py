@@ -1,0 +1,48 @@
+"""Pub/Sub from a URL such as pubsub://my-project, with the credentials of the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.pubsub.consumer import PubSubConsumer
+from retrysafe.messaging.brokers.pubsub.publisher import PubSubPublisher
+from retrysafe.messaging.brokers.pubsub.topology import declare
+from retrysafe.protocol.records import Duration
+
+
+def options_of(url: str) -> dict[str, Any]:
+    """The project and the endpoint of a URL. Raises `ConfigurationError` for anything else in it."""
+    parts = urlsplit(url)
+    options: dict[str, Any] = dict(parse_qsl(parts.query))
+    if not parts.netloc or parts.path not in ("", "/") or options.keys() - {"endpoint"}:
+        raise ConfigurationError(f"{url!r}: write pubsub://PROJECT or pubsub://PROJECT?endpoint=…; topics have names.")
+    return {"project": parts.netloc, **options}
+
+
+def publisher(url: str, *, asynchronous: bool, broker_timeout: Duration, **options: Any) -> PubSubPublisher:
+    """The publisher of `retrysafe relay`; it is for async code, whatever the store."""
+    return PubSubPublisher(**options_of(url), timeout=broker_timeout, **options)
+
+
+class Topics:
+    """Topics whose names begin with our name, with a subscription for each group; the lanes are ordering keys."""
+
+    def __init__(self, url: str, *, name: str, partitions: int | None, lease: Duration) -> None:
+        self._options, self._prefix, self._lease = options_of(url), f"{name}-", lease
+
+    async def declare(self, topics: Iterable[str], groups: Iterable[str]) -> None:
+        """Make topics and subscriptions."""
+        topics = list(topics)
+        for group in groups:
+            await declare(topics=topics, group=group, prefix=self._prefix, lease=self._lease, **self._options)
+
+    def publisher(self) -> PubSubPublisher:
+        """A publisher to the topics."""
+        return PubSubPublisher(prefix=self._prefix, **self._options)
+
+    def consumer(self, topic: str, group: str) -> PubSubConsumer:
+        """A consumer of the group's subscription."""
+        return PubSubConsumer(topics=topic, group=group, prefix=self._prefix, poll="1s", **self._options)

@@ -1,0 +1,163 @@
+"""A dashboard for Grafana over Prometheus, with a panel for every metric of `retrysafe.observability.metrics`.
+
+The queries use the names that OpenTelemetry's Prometheus exporter gives the metrics. The JSON is what Grafana imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from retrysafe.observability.metrics import COUNTERS, GAUGES, IN_PROGRESS, STORE_DURATION, WORK_DURATION, Counter, Gauge
+
+_OF = 'retrysafe_boundary=~"$boundary"'
+_BOUNDARY = "retrysafe_boundary"
+_SUBJECTS = ("outbox", "inbox", "client", "webhooks")
+"""The second words of the names of metrics that have a row of their own."""
+_FIRST, _KEYS = "At a glance", "Keys and attempts"
+_WIDTH, _HEIGHT, _A_ROW = 8, 7, 3
+"""The size of a panel in the grid of 24 columns, and how many are side by side."""
+
+
+class Panel(NamedTuple):
+    """One graph: a query, what tells its lines apart, and the unit in Grafana's words."""
+
+    title: str
+    text: str
+    expr: str
+    legend: str
+    unit: str = "short"
+
+
+def exposed(name: str, unit: str = "", kind: str = "") -> str:
+    """The name of a metric in Prometheus; ``kind``: "total" of a counter, "bucket" of a histogram."""
+    return "_".join((name.replace(".", "_"), *["seconds"] * (unit == "s"), *[kind] * bool(kind)))
+
+
+def _counted(counter: Counter) -> Panel:
+    by = [_BOUNDARY, *["retrysafe_outcome"] * (counter.outcome or bool(counter.field))]
+    metric = exposed(counter.name, counter.unit, "total")
+    expr = f"sum by ({', '.join(by)}) (rate({metric}{{{_OF}}}[$__rate_interval]))"
+    unit = "none" if counter.unit == "s" else "cps"
+    return Panel(f"{counter.name}, per second", counter.text, expr, _legend(by), unit)
+
+
+def _gauged(gauge: Gauge) -> Panel:
+    by = [_BOUNDARY, *([f"retrysafe_{gauge.by}"] if gauge.by else [])]
+    expr = f"max by ({', '.join(by)}) ({exposed(gauge.name, gauge.unit)}{{{_OF}}})"
+    return Panel(gauge.name, gauge.text, expr, _legend(by), "s" if gauge.unit == "s" else "short")
+
+
+def _ratio(title: str, text: str, part: str, whole: str) -> Panel:
+    """The share of one counter in another."""
+    rates = [f"sum by ({_BOUNDARY}) (rate({one}{{{_OF}}}[$__rate_interval]))" for one in (part, whole)]
+    return Panel(title, text, " / ".join(rates), _legend([_BOUNDARY]), "percentunit")
+
+
+def _legend(by: Iterable[str]) -> str:
+    return " ".join(f"{{{{{label}}}}}" for label in by)
+
+
+def _glance() -> Iterator[Panel]:
+    hits, misses = exposed("idempotency.cache.hits", kind="total"), exposed("idempotency.cache.misses", kind="total")
+    claims = exposed("retrysafe.claims", kind="total")
+    ran = f"sum by ({_BOUNDARY}) (rate({misses}{{{_OF}}}[$__rate_interval]))"
+    hit = f"sum by ({_BOUNDARY}) (rate({hits}{{{_OF}}}[$__rate_interval]))"
+    yield Panel(
+        "Hit rate",
+        "The share of replays in calls that were replayed or ran.",
+        f"({hit} or 0 * {ran}) / ({ran} + ({hit} or 0 * {ran}))",
+        _legend([_BOUNDARY]),
+        "percentunit",
+    )
+    avoided = exposed("retrysafe.duplicates_avoided", kind="total")
+    yield _ratio("Duplicate rate", "The share of calls that would have run an operation again.", avoided, claims)
+    for measure in (STORE_DURATION, WORK_DURATION):
+        bucket = exposed(measure.name, measure.unit, "bucket")
+        inner = f"sum by (le, {_BOUNDARY}) (rate({bucket}{{{_OF}}}[$__rate_interval]))"
+        expr = f"histogram_quantile(0.99, {inner})"
+        yield Panel(f"{measure.name}, 99 %", measure.text, expr, _legend([_BOUNDARY]), "s")
+    running = f"sum by ({_BOUNDARY}) ({exposed(IN_PROGRESS.name)}{{{_OF}}})"
+    yield Panel(IN_PROGRESS.name, IN_PROGRESS.text, running, _legend([_BOUNDARY]))
+
+
+def rows() -> dict[str, list[Panel]]:
+    """The panels of each row, by its title."""
+    found: dict[str, list[Panel]] = {_FIRST: [*_glance()], _KEYS: []}
+    for metric in (*COUNTERS, *GAUGES):
+        _, word, *_ = [*metric.name.split("."), ""]
+        subject = "outbox" if metric.name.startswith("outbox.") else word
+        row = subject.capitalize() if subject in _SUBJECTS else _KEYS
+        found.setdefault(row, []).append(_counted(metric) if isinstance(metric, Counter) else _gauged(metric))
+    return found
+
+
+def dashboard() -> dict[str, Any]:
+    """The dashboard, as Grafana's JSON model has it."""
+    placed: list[dict[str, Any]] = []
+    top = 0
+    for title, panels in rows().items():
+        placed.append(
+            _placed(len(placed), {"type": "row", "title": title, "collapsed": False, "panels": []}, 24, 1, top)
+        )
+        for at, panel in enumerate(panels):
+            line, column = divmod(at, _A_ROW)
+            placed.append(
+                _placed(len(placed), _drawn(panel), _WIDTH, _HEIGHT, top + 1 + line * _HEIGHT, column * _WIDTH)
+            )
+        top += 1 + -(-len(panels) // _A_ROW) * _HEIGHT
+    return {
+        "uid": "retrysafe",
+        "title": "retrysafe",
+        "description": "What retrysafe decides, and what waits: printed by `retrysafe alerts --dashboard`.",
+        "tags": ["retrysafe"],
+        "schemaVersion": 39,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "time": {"from": "now-3h", "to": "now"},
+        "templating": {"list": [_source(), _choice()]},
+        "annotations": {"list": []},
+        "links": [],
+        "panels": placed,
+    }
+
+
+def _placed(number: int, panel: dict[str, Any], width: int, height: int, top: int, left: int = 0) -> dict[str, Any]:
+    return {"id": number + 1, **panel, "gridPos": {"x": left, "y": top, "w": width, "h": height}}
+
+
+def _drawn(panel: Panel) -> dict[str, Any]:
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    target = {"refId": "A", "datasource": source, "expr": panel.expr, "legendFormat": panel.legend}
+    return {
+        "type": "timeseries",
+        "title": panel.title,
+        "description": panel.text,
+        "datasource": source,
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
+        "targets": [target],
+    }
+
+
+def _source() -> dict[str, Any]:
+    return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "hide": 0}
+
+
+def _choice() -> dict[str, Any]:
+    """Which boundaries are shown; a relay or an outbox is the boundary "retrysafe.outbox"."""
+    return {
+        "name": "boundary",
+        "label": "Boundary",
+        "type": "query",
+        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "query": f'label_values({{__name__=~"retrysafe_.+"}}, {_BOUNDARY})',
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+        "hide": 0,
+    }

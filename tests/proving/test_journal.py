@@ -1,0 +1,98 @@
+"""A run of proofs that was stopped goes on where it was, with the seed it had; a changed tree begins anew."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.proving import journal, proofs
+from tests.proving.journal import Journal
+
+ROOT = Path(__file__).parents[2]
+TESTS = """\
+import os
+import pytest
+from tests.proving.proofs import Proof
+
+@pytest.mark.parametrize("number", range(5))
+def test_proves(number, proof, chance):
+    assert number < int(os.environ["STOPPED_AT"])
+    proof(Proof("kills", "", "", "server killed", 1))
+"""
+
+
+def _run(folder: Path, stopped_at: int, *workers: str, tests: str = TESTS) -> tuple[int, proofs.Run]:
+    (folder / "conftest.py").write_text("from tests.proving.plugin import *\n")
+    (folder / "test_it.py").write_text(tests)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RETRYSAFE_", "PYTEST_"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers],
+        cwd=folder,
+        env={
+            **kept,
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+            "RETRYSAFE_PROOFS": str(folder / "proofs.json"),
+            "RETRYSAFE_JOURNAL": str(folder / "journal.jsonl"),
+            "STOPPED_AT": str(stopped_at),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    run = proofs.read(folder / "proofs.json")
+    assert run is not None, done.stdout + done.stderr
+    return done.returncode, run
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_what_has_passed_is_not_run_again(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    ended, first = _run(tmp_path, 3, *workers)
+    assert (ended, first.tests) == (1, {"passed": 3, "failed": 2})
+    ended, second = _run(tmp_path, 9, *workers)
+    assert (ended, second.tests, second.seed) == (0, {"passed": 5}, first.seed)
+    assert [one.injected for one in second.proofs] == [5]
+    ended, third = _run(tmp_path, 0, *workers)
+    assert (ended, third.tests) == (0, {"passed": 5})
+
+
+def test_a_test_has_not_passed_with_a_part_of_it(tmp_path: Path) -> None:
+    parts = """\
+def test_parts(subtests):
+    with subtests.test("one"):
+        pass
+    with subtests.test("two"):
+        assert False
+"""
+    assert _run(tmp_path, 0, tests=parts)[0] == 1
+    assert list(Journal(tmp_path / "journal.jsonl").passed) == []
+
+
+def test_another_state_of_the_tree_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "journal.jsonl"
+    begun = Journal(path)
+    begun.begin(7)
+    begun.add("a test", [])
+    assert (Journal(path).seed, list(Journal(path).passed)) == (7, ["a test"])
+    monkeypatch.setattr(journal, "tree", lambda: "another")
+    changed = Journal(path)
+    assert (changed.seed, changed.passed) == (None, {})
+    changed.begin(8)
+    assert (Journal(path).seed, Journal(path).passed) == (8, {})
+
+
+def test_a_line_that_was_cut_off_is_a_test_that_has_not_passed(tmp_path: Path) -> None:
+    begun = Journal(tmp_path / "journal.jsonl")
+    begun.begin(7)
+    begun.add("a test", [])
+    begun.add("another", [])
+    text = begun.path.read_text()
+    begun.path.write_text(text[:-5])
+    again = Journal(begun.path)
+    assert list(again.passed) == ["a test"]
+    again.add("another", [])
+    assert list(Journal(begun.path).passed) == ["a test", "another"]

@@ -1,0 +1,165 @@
+"""Jobs of real engines that are killed in the middle: run by `test_engines.py` in an environment that has the engine.
+
+    python -m tests.streams.engines ENGINE FOLDER
+
+FOLDER has ``place.pickle``, the target, and ``input``. A job kills its process, driver and all, after the commit of
+some batch, unless the file ``killed`` is there.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+NUMBERS = range(60)
+"""What is in the input, in files of ten."""
+
+
+def fill(folder: Path) -> None:
+    """Write the input."""
+    (folder / "input").mkdir()
+    for start in range(0, len(NUMBERS), 10):
+        text = "".join(f"{number}\n" for number in NUMBERS[start : start + 10])
+        (folder / "input" / f"{start:03}.csv").write_text(text)
+
+
+class Dying:
+    """A ledger whose process dies once: after a commit, before the engine can note that its batch is done."""
+
+    def __init__(self, ledger: Any, folder: Path, at: int) -> None:
+        self.ledger, self.mark, self.left = ledger, folder / "killed", at
+
+    def take(self, source: str) -> int:
+        epoch: int = self.ledger.take(source)
+        return epoch
+
+    def apply(self, *arguments: Any, **options: Any) -> bool:
+        done: bool = self.ledger.apply(*arguments, **options)
+        self.left -= done
+        if self.left == 0 and not self.mark.exists():
+            self.mark.touch()
+            os.killpg(0, signal.SIGKILL)
+        return done
+
+
+def spark(place: Any, folder: Path) -> None:
+    """Six micro-batches of a file each; the driver is killed after the third, and runs the third again."""
+    from pyspark.sql import SparkSession
+
+    from retrysafe.streams.spark import each_batch
+
+    def write(frame: Any, target: Any) -> None:
+        place.write([int(row.number) for row in frame.collect()], target)
+
+    local = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    builder = SparkSession.builder.master("local[1]")
+    for name, value in local.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    files = session.readStream.schema("number int").option("maxFilesPerTrigger", 1).csv(str(folder / "input"))
+    query = (
+        files.writeStream.foreachBatch(each_batch(Dying(place.ledger(), folder, 3), write))
+        .option("checkpointLocation", str(folder / os.environ.get("CHECKPOINT", "checkpoint")))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    session.stop()
+
+
+def quix(place: Any, folder: Path) -> None:
+    """Records of a topic, whose consumer is killed after the first flush, before its offsets are committed."""
+    from quixstreams import Application
+
+    from retrysafe.streams.quix import LedgerSink
+
+    def write(items: Any, target: Any) -> None:
+        place.write([int(item.value) for item in items], target)
+
+    app = Application(
+        broker_address=os.environ["RETRYSAFE_TEST_KAFKA"].removeprefix("kafka://"),
+        consumer_group=place.name,
+        auto_offset_reset="earliest",
+        state_dir=folder / "state",
+        commit_every=10,
+    )
+    topic = app.topic(f"{place.name}-in", value_deserializer="str")
+    app.dataframe(topic).sink(LedgerSink(Dying(place.ledger(), folder, 2), write))
+    app.run(timeout=10)
+
+
+def beam(place: Any, folder: Path) -> None:
+    """A file each; the pipeline is killed after the third, and run again from its beginning."""
+    import apache_beam as b
+    from apache_beam.io import fileio
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    from retrysafe.streams.beam import WriteOnce
+
+    def read(file: Any) -> tuple[str, list[int]]:
+        return Path(file.metadata.path).name, [int(line) for line in file.read_utf8().split()]
+
+    with b.Pipeline(options=PipelineOptions(["--runner=DirectRunner"])) as pipeline:
+        files = pipeline | fileio.MatchFiles(f"{folder}/input/*.csv") | fileio.ReadMatches() | b.Map(read)
+        _ = files | b.ParDo(WriteOnce(Dying(place.ledger(), folder, 3), place.write))
+
+
+def flink(place: Any, folder: Path) -> None:
+    """Numbers by key; a function fails after a commit, and Flink goes on from its last checkpoint."""
+    from pyflink.common import Configuration, Types, WatermarkStrategy
+    from pyflink.datastream import StreamExecutionEnvironment
+    from pyflink.datastream.connectors.number_seq import NumberSequenceSource
+
+    from retrysafe.streams.flink import WriteOnce
+
+    settings = Configuration()
+    for name, value in {
+        "rest.port": "0",
+        "taskmanager.memory.process.size": "800m",
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": "3",
+        "restart-strategy.fixed-delay.delay": "100 ms",
+        "execution.checkpointing.interval": "200 ms",
+        "python.fn-execution.bundle.size": "1",
+        "execution.checkpointing.storage": "filesystem",
+        "execution.checkpointing.dir": f"file://{folder}/checkpoints",
+    }.items():
+        settings.set_string(name, value)
+    environment = StreamExecutionEnvironment.get_execution_environment(settings)
+    environment.set_parallelism(1)
+    source = NumberSequenceSource(NUMBERS.start, NUMBERS.stop - 1)  # `from_collection` is in no checkpoint
+    numbers = environment.from_source(source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG())
+
+    def write(number: int, target: Any) -> None:
+        place.write([number], target)
+
+    ledger = Failing(place.ledger(), folder)
+    numbers.key_by(lambda number: str(number % 3), key_type=Types.STRING()).process(WriteOnce(ledger, write))
+    environment.execute("numbers")
+
+
+class Failing(Dying):
+    """A ledger that fails once, after a commit."""
+
+    def __init__(self, ledger: Any, folder: Path) -> None:
+        super().__init__(ledger, folder, 0)
+
+    def apply(self, source: str, span: Any, *arguments: Any, **options: Any) -> bool:
+        done: bool = self.ledger.apply(source, span, *arguments, **options)
+        if span.first == 10 and not self.mark.exists():
+            self.mark.touch()
+            raise RuntimeError("the task fails, and what it has committed is not in a checkpoint")
+        return done
+
+
+if __name__ == "__main__":
+    chosen, where = sys.argv[1], Path(sys.argv[2])
+    os.setpgid(0, 0)
+    {"spark": spark, "quix": quix, "beam": beam, "flink": flink}[chosen](
+        pickle.loads((where / "place.pickle").read_bytes()),
+        where,
+    )

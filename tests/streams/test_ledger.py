@@ -1,0 +1,225 @@
+"""A batch is written once: the data and the position are committed together, on every kind of ledger."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrysafe import ConfigurationError
+from retrysafe.streams import Fenced, OriginChanged, PositionMissing, Span, SqlLedger
+from retrysafe.streams.ledger import decided
+from retrysafe.streams.positions import NONE, Position
+from tests.conftest import require
+from tests.docs.pages import ROOT
+from tests.streams.targets import SQL, SqlTarget, Target, target
+
+CHILD = """
+import os, pickle, signal, sys
+place, die, first, next = pickle.load(sys.stdin.buffer)
+
+def work(handle, start):
+    place.write(range(start, next), handle)
+    if die == "before the commit":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+from retrysafe.streams import Span
+ledger = place.ledger()
+ledger.apply("in/0", Span(first, next), work)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(params=[*SQL, "kafka"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
+    if request.param != "sqlite":
+        require(request.param)
+    made = target(request.param, tmp_path)
+    yield made
+    made.close()
+
+
+def apply(ledger: Any, place: Target, first: int, upto: int, **options: Any) -> bool:
+    """Write the numbers of a span."""
+    done: bool = ledger.apply(
+        "in/0", Span(first, upto), lambda handle, start: place.write(range(start, upto), handle), **options
+    )
+    return done
+
+
+def test_a_span_is_written_once_and_what_overlaps_is_left_out(place: Target) -> None:
+    ledger = place.ledger()
+    assert apply(ledger, place, 0, 3)
+    assert not apply(ledger, place, 0, 3)
+    assert not apply(ledger, place, 1, 2)
+    assert apply(ledger, place, 1, 5)
+    again = place.ledger()
+    assert not apply(again, place, 3, 5)
+    assert apply(again, place, 7, 9)  # offsets may have gaps
+    assert place.written() == [0, 1, 2, 3, 4, 7, 8]
+
+
+@pytest.mark.parametrize("die", ["before the commit", "after it"])
+def test_a_process_that_is_killed_leaves_both_or_neither(place: Target, die: str) -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD], input=pickle.dumps((place, die, 0, 3)), cwd=ROOT, env=os.environ, check=False
+    )
+    assert child.returncode == -signal.SIGKILL
+    assert apply(place.ledger(), place, 0, 4)
+    assert place.written() == [0, 1, 2, 3]
+
+
+def test_an_exception_leaves_neither_and_goes_on(place: Target) -> None:
+    ledger = place.ledger()
+
+    def work(handle: Any, _first: int) -> None:
+        place.write([1, 2], handle)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        ledger.apply("in/0", Span(0, 3), work)
+    assert apply(ledger, place, 0, 3)
+    assert place.written() == [0, 1, 2]
+
+
+def test_a_position_of_an_aborted_transaction_does_not_count(tmp_path: Path) -> None:
+    require("kafka")
+    place = target("kafka", tmp_path)
+    ledger, found = place.ledger(), []
+
+    def work(tx: Any, _first: int) -> None:
+        tx.produce(f"{place.name}.positions", json.dumps(Position(9, 1, "")).encode(), key=b"in/0")
+        assert tx._producer.flush(20) == 0  # the broker has it
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        ledger.apply("in/0", Span(0, 3), work)
+    found.append(ledger.position("in/0"))
+    assert apply(ledger, place, 0, 3)
+    found.append(ledger.position("in/0"))
+    assert found == [NONE, 3]
+    place.close()
+
+
+def test_who_was_taken_over_from_writes_nothing(place: Target) -> None:
+    old, new = place.ledger(), place.ledger()
+    before = old.take("in/0")
+    assert apply(old, place, 0, 2, epoch=before)
+    after = new.take("in/0")
+    assert apply(new, place, 2, 4, epoch=after)
+    with pytest.raises(Fenced):
+        apply(old, place, 4, 6, epoch=before)
+    assert apply(new, place, 4, 5, epoch=after)
+    assert place.written() == [0, 1, 2, 3, 4]
+
+
+def test_another_origin_is_other_input(place: Target) -> None:
+    ledger = place.ledger()
+    apply(ledger, place, 0, 2, origin="a query")
+    with pytest.raises(OriginChanged, match="'a query'"):
+        apply(ledger, place, 0, 2, origin="a query with a new checkpoint")
+    assert apply(ledger, place, 2, 3, origin="a query")
+    assert place.written() == [0, 1, 2]
+
+
+def test_input_that_was_never_written_is_missed(place: Target) -> None:
+    ledger = place.ledger()
+    apply(ledger, place, 5, 6, gaps=False)
+    with pytest.raises(PositionMissing):
+        apply(ledger, place, 7, 8, gaps=False)
+    assert place.written() == [5]
+
+
+def test_sources_do_not_know_each_other(place: Target) -> None:
+    ledger = place.ledger()
+    sources = ("in/0", "in/1", "", "IN/0", "in/0 ", "ìn/0", " ")  # of which a collation may take some for one
+    for source in sources:
+        assert ledger.apply(source, Span(0, 1), lambda handle, _first: place.write([7], handle))
+    assert place.written() == [7] * len(sources)
+    if isinstance(ledger, SqlLedger):
+        assert ledger.forget() == len(sources)
+
+
+@pytest.mark.parametrize("kind", SQL)
+def test_of_those_who_write_the_same_span_at_once_one_does(kind: str, tmp_path: Path) -> None:
+    if kind != "sqlite":
+        require(kind)
+    place = target(kind, tmp_path)
+    all_there, done = threading.Barrier(4), []
+
+    def run() -> None:
+        with closing(place.ledger()) as ledger:  # type: ignore[type-var]
+            all_there.wait()
+            done.append([apply(ledger, place, at, at + 1) for at in range(5)])
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert [sum(turn) for turn in zip(*done, strict=True)] == [1] * 5
+    assert place.written() == list(range(5))
+    place.close()
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mysql"])
+def test_a_connection_that_has_died_is_replaced(kind: str, tmp_path: Path) -> None:
+    require(kind)
+    place = target(kind, tmp_path)
+    assert isinstance(place, SqlTarget)
+    ledger = place.ledger()
+    apply(ledger, place, 0, 1)
+
+    def work(handle: Any, _first: int) -> None:
+        place.write([1], handle)
+        kill, of = (
+            ("SELECT pg_terminate_backend(%s)", handle.info.backend_pid)
+            if kind == "postgresql"
+            else ("KILL %s", handle.thread_id())
+        )
+        place.do(kill % of)
+
+    with pytest.raises(Exception, match=r"(?i)terminat|lost|killed|gone|clos"):
+        ledger.apply("in/0", Span(1, 2), work)
+    assert apply(ledger, place, 1, 2)
+    assert place.written() == [0, 1]
+    place.close()
+
+
+@pytest.mark.parametrize("span", [Span(3, 3), Span(3, 2), Span(-2, 2)])
+def test_an_empty_span_is_refused(span: Span) -> None:
+    with pytest.raises(ValueError, match="is empty, or begins below 0"):
+        decided("job", "in/0", Position(NONE, 0, ""), span, origin="", epoch=None, gaps=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"job": ""}, "job=''"),
+        ({"job": "x" * 251}, "job="),
+        ({"job": "a\0b"}, "job="),
+        ({"placeholder": ":1"}, "placeholder=':1'"),
+        ({"table": "positions; DROP TABLE orders"}, "table="),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(options: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        SqlLedger(lambda: None, **{"job": "totals", **options})
+
+
+def test_autocommit_is_refused(tmp_path: Path) -> None:
+    import sqlite3
+
+    ledger = SqlLedger(lambda: sqlite3.connect(tmp_path / "x.db", isolation_level=None), "totals", placeholder="?")
+    with pytest.raises(ConfigurationError, match="autocommit"):
+        ledger.apply("in/0", Span(0, 1), lambda _connection, _first: None)
