@@ -109,6 +109,7 @@ def test_large_dead_letters_are_looked_up_by_bytes_not_by_rows(world: World, mon
     with InboxOperator(world.url, observers=()) as operator:
         chosen = DeadLetterFilter(consumer=name)
         assert len(operator._do(ask(operator._inbox.letters(chosen, limit=200)))) == 2
-        assert [one.arrival.envelope.id for one in operator.dead(chosen)] == [str(n) for n in range(5)]
+        # two that die in the same instant come in the order of their hashes
+        assert sorted(one.arrival.envelope.id for one in operator.dead(chosen)) == [str(n) for n in range(5)]
         assert operator.redrive(chosen) == 5
     assert [len(handle.handle_marked(limit)) for limit in (1, 100, 100)] == [1, 4, 0]

@@ -22,10 +22,14 @@ def dynamodb_endpoint() -> str:
 
 
 def dynamodb_url(table: str = DYNAMODB_TABLE) -> str:
-    """A URL of the test service, with credentials that it takes for good."""
+    """A URL of the test service, with credentials that it takes for good.
+
+    A connection that the server's short queue drops is tried again by the kernel after 1 and 3 seconds, so the default
+    of 2 is too short for the many clients that a test opens at once.
+    """
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         os.environ.setdefault(name, "local")
-    return f"dynamodb://{table}?region=us-east-1&endpoint={dynamodb_endpoint()}"
+    return f"dynamodb://{table}?region=us-east-1&endpoint={dynamodb_endpoint()}&timeout=10s"
 
 
 def drop_dynamodb_table() -> None:
