@@ -38,14 +38,17 @@ class ProcessLock:
 
 
 class Places:
-    """A number of places, each for one at a time: who has which is known at the very moment when it is taken."""
+    """A number of places, each for one at a time: who has which is known at the very moment when it is taken.
+
+    Who came first is next, so that nobody waits in vain while others take places again and again.
+    """
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._taken: dict[int, weakref.ref[Any]] = {}
         self._clearing = threading.Lock()
-        self._given_back = threading.Event()
-        self._waiting: set[weakref.ref[Any]] = set()
+        self._waiting: dict[weakref.ref[Any], threading.Event] = {}
+        """In the order in which they came, and what tells each of them to look."""
 
     def taken(self, timeout: float, otherwise: Callable[[], Exception]) -> Place:
         """Have a place; raises what ``otherwise`` makes when none becomes free within ``timeout`` seconds."""
@@ -53,40 +56,54 @@ class Places:
 
     def take(self, mine: weakref.ref[Any], timeout: float) -> bool:
         """Take a place for its holder; False when none becomes free in time."""
-        if self._has_taken(mine):
+        if not self._waiting and self._has_taken(mine):
             return True
         give_up_at = time.monotonic() + timeout
-        self._waiting.add(mine)
+        told = self._waiting[mine] = threading.Event()
         try:
             while True:
-                self._given_back.clear()
+                told.clear()
                 self._clear()
-                if self._has_taken(mine):
+                if mine in self._next() and self._has_taken(mine):
                     return True
                 left = give_up_at - time.monotonic()
                 if left <= 0:
                     return False
-                self._given_back.wait(min(left, _LOOK))
+                told.wait(min(left, _LOOK))
         finally:
-            self._waiting.discard(mine)
+            self._waiting.pop(mine, None)
+            self._tell()
 
     def _has_taken(self, mine: weakref.ref[Any]) -> bool:
         return any(self._taken.setdefault(place, mine) is mine for place in range(self._count))
 
+    def _next(self) -> tuple[weakref.ref[Any], ...]:
+        """Whose turn it is: of those who wait, as many as there are free places."""
+        return tuple(self._waiting)[: self._count - len(self._taken)]
+
+    def _tell(self) -> None:
+        for waiting in self._next():
+            if told := self._waiting.get(waiting):
+                told.set()
+
     def _clear(self) -> None:
-        """Free the places whose holders are gone."""
+        """Free the places of holders who are gone, and let nobody wait for one who has gone from the queue."""
         with self._clearing:
             for place, holder in tuple(self._taken.items()):
                 if holder() is None:
                     del self._taken[place]
+            for waiting in tuple(self._waiting):
+                if waiting() is None:
+                    self._waiting.pop(waiting, None)
 
     def give_back(self, mine: weakref.ref[Any]) -> None:
-        """Free the place of its holder, if it has one."""
+        """Free the place of its holder, if it has one; it waits for none any more."""
+        self._waiting.pop(mine, None)
         for place in range(self._count):
             if self._taken.get(place) is mine:
                 del self._taken[place]
                 if self._waiting:
-                    self._given_back.set()
+                    self._tell()
                 return
 
 
@@ -105,7 +122,7 @@ class Place:
         try:
             if not self._places.take(mine, self._timeout):
                 raise self._otherwise()
-        except BaseException:
+        except BaseException:  # a signal handler's too, which may have come between two steps of ours
             self._places.give_back(mine)
             raise
 

@@ -589,6 +589,14 @@ BREAKS: list[Break] = [
         rows=(34,),
     ),
     Break(
+        "who asks when a connection becomes free passes those who wait for one",
+        "locks.py",
+        "        if not self._waiting and self._has_taken(mine):\n",
+        "        if self._has_taken(mine):\n",
+        ("tests/core/test_locks.py::test_who_came_first_is_next_though_others_ask_when_a_place_becomes_free",),
+        rows=(34,),
+    ),
+    Break(
         "pages go on after the newest record that was seen",
         "backends/sql/selection.py",
         "within.append(f\"r.key_hash > {store.p('key')}\")",

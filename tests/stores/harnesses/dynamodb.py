@@ -22,14 +22,15 @@ def dynamodb_endpoint() -> str:
 
 
 def dynamodb_url(table: str = DYNAMODB_TABLE) -> str:
-    """A URL of the test service, with credentials that it takes for good.
-
-    A connection that the server's short queue drops is tried again by the kernel after 1 and 3 seconds, so the default
-    of 2 is too short for the many clients that a test opens at once.
-    """
+    """A URL of the test service, with credentials that it takes for good."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         os.environ.setdefault(name, "local")
-    return f"dynamodb://{table}?region=us-east-1&endpoint={dynamodb_endpoint()}&timeout=10s"
+    return f"dynamodb://{table}?region=us-east-1&endpoint={dynamodb_endpoint()}"
+
+
+def _patient_url() -> str:
+    """For many clients at once: who is dropped from the server's short queue is heard again after 1 s and after 3."""
+    return f"{dynamodb_url()}&timeout=10s"
 
 
 def drop_dynamodb_table() -> None:
@@ -51,11 +52,11 @@ def _checked(backend: Backend) -> Backend:
 
 
 def dynamodb_sync(path: Path) -> SyncHarness:
-    return SyncHarness(_checked(connect(dynamodb_url())))
+    return SyncHarness(_checked(connect(_patient_url())))
 
 
 def dynamodb_async(path: Path) -> AsyncHarness:
-    backend = connect(dynamodb_url())
+    backend = connect(_patient_url())
     harness = AsyncHarness(backend)
 
     async def check() -> None:
