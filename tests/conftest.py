@@ -38,6 +38,7 @@ SERVED = {
     "mqtt",
     "kafka",
     "pubsub",
+    "servicebus",
     "sns",
     "sqs",
     *(service for service, _ in HARNESSES.values() if service),

@@ -46,6 +46,23 @@ HEAVY = {
     "base64": "binascii does that",
 }
 
+OF_FEATURES = {
+    "retrysafe.backends.cache": "layered()",
+    "retrysafe.backends.joining": "tx=",
+    "retrysafe.backends.migrations": "stores that have a schema",
+    "retrysafe.backends.schema": "the same",
+    "retrysafe.backends.urls": "stores behind a URL of a server or file",
+    "retrysafe.claims.batch": "many claims at once",
+    "retrysafe.claims.declaration": "@declare and sentence=",
+    "retrysafe.claims.encryption": "encryption=",
+    "retrysafe.claims.pydantic_models": "results that are models",
+    "retrysafe.protocol.caching": "layered()",
+    "retrysafe.protocol.client": "stores with connections; type checkers",
+    "retrysafe.protocol.migrating": "stores that have a schema",
+    "retrysafe.protocol.quotas": "quota=",
+}
+"""Modules that a program loads which uses the feature."""
+
 PROBE = """
 import sys
 sys.path.append({source!r})
@@ -75,6 +92,11 @@ def test_imports_nothing_but_the_standard_library() -> None:
 
 def test_imports_nothing_heavy() -> None:
     assert {name: HEAVY[name] for name in sorted(loaded() & HEAVY.keys())} == {}
+
+
+def test_imports_no_feature_that_nobody_uses() -> None:
+    found = loaded("import retrysafe; retrysafe.Boundary")
+    assert {name: OF_FEATURES[name] for name in sorted(found & OF_FEATURES.keys())} == {}
 
 
 def test_imports_no_concrete_store_or_executor() -> None:

@@ -9,7 +9,7 @@ import aio_pika
 
 from benchmarks import services
 from benchmarks.brokers.base import Broker, new_topic, windows
-from retrysafe.messaging.brokers.rabbitmq.envelope import headers_of
+from retrysafe.messaging.brokers.amqp_binding import headers_of
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.protocol.messages import Envelope
 

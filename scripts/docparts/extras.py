@@ -36,6 +36,7 @@ PURPOSES = {
     "nats": ("publishing to and consuming from NATS JetStream", "how-to/nats"),
     "rabbitmq": ("publishing to and consuming from RabbitMQ", "how-to/rabbitmq"),
     "pubsub": ("publishing to and consuming from Google Pub/Sub", "how-to/pubsub"),
+    "servicebus": ("publishing to and consuming from Azure Service Bus", "how-to/servicebus"),
     "sqs": ("publishing to Amazon SQS and SNS, consuming from SQS", "how-to/sqs"),
     "faststream": ("consumers of FastStream", "how-to/faststream"),
     "pydantic": ("models as results and arguments", "how-to/results-that-can-be-stored"),
@@ -46,7 +47,7 @@ PURPOSES = {
     "demo": ("`retrysafe demo` with its API and live view", "how-to/run-the-demo"),
 }
 """What each extra is for, and the page that uses it."""
-DEVELOPMENT = {"bench", "browser", "dev", "docs", "mutate", "rivals"}
+DEVELOPMENT = {"bench", "browser", "dev", "docs", "load", "mutate", "rivals"}
 """Extras for work on retrysafe itself."""
 
 

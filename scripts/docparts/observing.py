@@ -8,7 +8,7 @@ from docparts.markdown import codes, table
 from retrysafe.claims.observers import EVENTS
 from retrysafe.observability import metrics
 from retrysafe.observability.alerts import ALERTS, Alert
-from retrysafe.observability.postgresql_alerts import QUERIES
+from retrysafe.observability.postgresql_alerts import QUERIES, WITHOUT_ROWS, remarks
 
 
 def events() -> str:
@@ -42,8 +42,21 @@ def _runbook(alert: Alert) -> str:
 
 
 def _query(alert: Alert) -> str:
-    sql = QUERIES.get(alert.name)
-    return f"\n\nFrom PostgreSQL:\n\n```sql\n{sql};\n```" if sql else ""
+    query = QUERIES.get(alert.name)
+    if query is None:
+        return f"\n\nNot from PostgreSQL: {WITHOUT_ROWS[alert.name]}"
+    needs = f"{query.needs};" if query.needs else ""
+    said = " ".join(remarks(query)).removesuffix(f" {needs}")
+    return f"\n\nFrom PostgreSQL. {said}".rstrip() + f"\n\n```sql\n{query.sql};\n{needs}".rstrip() + "\n```"
+
+
+def tables_tell() -> str:
+    """Which alerts the tables tell, and why not the others."""
+    rows = [(f"[{name}](#{name.lower()})", reason) for name, reason in WITHOUT_ROWS.items()]
+    return (
+        f"{len(QUERIES)} of the {len(ALERTS)} alerts have a query. The others are about what leaves no row:\n\n"
+        + table(("alert", "why the tables cannot tell"), rows)
+    )
 
 
 def _moved(event: str) -> str:

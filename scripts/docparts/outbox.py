@@ -26,6 +26,9 @@ from retrysafe.messaging.brokers.rabbitmq import publisher as to_rabbitmq
 from retrysafe.messaging.brokers.rabbitmq import topology as topology
 from retrysafe.messaging.brokers.redis_streams import consumer as from_redis
 from retrysafe.messaging.brokers.redis_streams import publisher as to_redis
+from retrysafe.messaging.brokers.servicebus import consumer as from_servicebus
+from retrysafe.messaging.brokers.servicebus import publisher as to_servicebus
+from retrysafe.messaging.brokers.servicebus import topology as servicebus_topology
 from retrysafe.messaging.brokers.sqlite import broker as sqlite
 from retrysafe.messaging.brokers.sqs import consumer as from_sqs
 from retrysafe.messaging.brokers.sqs import publisher as to_sqs
@@ -72,6 +75,7 @@ CONSUMERS = (
     from_nats.NatsConsumer,
     from_sqs.SqsConsumer,
     from_pubsub.PubSubConsumer,
+    from_servicebus.ServiceBusConsumer,
     memory_broker.MemoryBroker,
     sqlite.SqliteConsumer,
     faststream.InboxMiddleware,
@@ -87,6 +91,7 @@ PUBLISHERS = (
     to_sqs.SqsPublisher,
     to_sqs.SnsPublisher,
     to_pubsub.PubSubPublisher,
+    to_servicebus.ServiceBusPublisher,
     webhook.WebhookPublisher,
     webhook.AsyncWebhookPublisher,
     to_memory.MemoryPublisher,
@@ -121,6 +126,7 @@ def consumers() -> str:
         reference("nats.declare", nats_topology.declare),
         reference("pubsub.declare", pubsub_topology.declare),
         reference("rabbitmq.declare", topology.declare),
+        reference("servicebus.declare", servicebus_topology.declare),
         reference("sqs.declare", sqs_topology.declare),
         reference("brokers.sqlite.declare", sqlite.declare),
     ]

@@ -15,10 +15,22 @@ from serviceparts.pubsub import PubSub
 from serviceparts.rabbitmq import RabbitMQ, RabbitMQ4
 from serviceparts.redis import Redis, Redis8, RedisCluster, RedisSentinel, Valkey9
 from serviceparts.service import Service
+from serviceparts.servicebus import ServiceBus
 
 _FIRST = (
     *(PostgreSQL(), MariaDB(), Redis(), RedisCluster(), RedisSentinel(), DynamoDB()),
-    *(RabbitMQ(), Kafka(), Nats(), Mosquitto(), ElasticMQ(), Ministack(), PubSub(), Debezium(), Prometheus()),
+    *(
+        RabbitMQ(),
+        Kafka(),
+        Nats(),
+        Mosquitto(),
+        ElasticMQ(),
+        Ministack(),
+        PubSub(),
+        ServiceBus(),
+        Debezium(),
+        Prometheus(),
+    ),
 )
 _OTHER_VERSIONS = (PostgreSQL18(), MySQL8(), MySQL9(), Redis8(), Valkey9(), RabbitMQ4())
 SERVICES: dict[str, Service] = {service.name: service for service in (*_FIRST, *_OTHER_VERSIONS)}

@@ -13,18 +13,17 @@ from retrysafe.backends.stores import Store, Tx
 from retrysafe.claims import key_spaces
 from retrysafe.claims.claim import Claim, Result
 from retrysafe.claims.codec import CheckedCodec, Codec, JSONCodec, encode_failure
-from retrysafe.claims.declaration import Safety, declare
 from retrysafe.claims.decorator import UNCHECKED, Guarded, Selector, fingerprint_of, refuse_other_than_functions, wrap
-from retrysafe.claims.encryption import Bound, Keyring, sealed
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.claims.outcome import encode_result
+from retrysafe.claims.scopes import TAKES, check_scope
+from retrysafe.claims.sealing import Bound, sealed
 from retrysafe.claims.settings import BoundarySettings, Waiters, clocks_of, largest_result, reject
 from retrysafe.entrypoint import EntryPoint
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.protocol import keys
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.procedures import settle_doubt
-from retrysafe.protocol.quotas import Quota
 from retrysafe.protocol.records import (
     Clocks,
     Concurrency,
@@ -45,6 +44,9 @@ if TYPE_CHECKING:
     from typing import TypedDict, Unpack, overload
 
     from retrysafe.backends.stores import Closable, Lending, ScopedSession
+    from retrysafe.claims.declaration import Safety
+    from retrysafe.claims.encryption import Keyring
+    from retrysafe.protocol.quotas import Quota
 
     class _Options(TypedDict, total=False):
         """The arguments of a boundary that say nothing of its transactions."""
@@ -81,12 +83,17 @@ T = TypeVar("T")
 
 
 def _called_with_a_key(once: Callable[Q, T]) -> Callable[Q, T]:
-    """Name the fix for ``@boundary.once`` without parentheses, or without ``key=``."""
+    """Name the fix for ``@boundary.once`` without parentheses, without ``key=``, or with a ``scope=`` of its own."""
 
     call: Any = once
 
     @functools.wraps(once)
     def called(*args: Q.args, **kwargs: Q.kwargs) -> T:
+        if "scope" in kwargs:
+            raise ConfigurationError(
+                f"once() has no scope=, it takes the scope of its boundary: Boundary(…, scope=…) takes {TAKES}. "
+                'A single claim names its own: claim(key, scope="green"). Nothing was run.'
+            )
         if len(args) != 1 or "key" not in kwargs:
             given = getattr(args[1], "__name__", "function") if len(args) > 1 else "function"
             raise ConfigurationError(
@@ -114,7 +121,8 @@ class Boundary(Generic[Tx]):
         effects: "transactional" (the effect commits with the record, in one transaction), "keyed" (the effect is
             recognised downstream by ``claim.key_for(…)``; a dead attempt is run again) or "external" (it is not
             recognised; an attempt that ends in doubt becomes *unknown*).
-        scope: tenant and principal, or a function that returns them; keys of two scopes never meet.
+        scope: tenant and principal, as text that is not empty, or a function that is called without arguments at each
+            claim and returns them; keys of two scopes never meet.
         probe: called with a claim whose outcome is unknown: finds out whether the effect happened and says so by
             ``claim.result = …; claim.committed()``, ``claim.not_executed()`` or ``claim.fail(error)``.
         permanent: exception types that are stored and replayed as failures. An exception group is, if all errors in it
@@ -195,6 +203,7 @@ class Boundary(Generic[Tx]):
         if effects == "transactional" and backend.no_transactions:
             raise ConfigurationError(backend.no_transactions)
         _check_kinds(quota, encryption, codec, probe)
+        check_scope(scope)
         _check_quota(quota, clocks, backend)
         clocks = clocks._replace(margin=backend.store.capabilities.margin)
         settings = BoundarySettings(
@@ -370,6 +379,8 @@ class Boundary(Generic[Tx]):
             self.entrypoint.take_operation(named, function, shared=shared)
             self._guarded.setdefault(named, guarded)
             if sentence is not None or safety is not None or side_effects:
+                from retrysafe.claims.declaration import declare
+
                 declare(sentence, safety=safety, side_effects=side_effects)(function)
             return wrapped
 
@@ -524,10 +535,16 @@ def _check_clocks(clocks: Clocks, concurrency: Concurrency, on_expired: OnExpire
 
 
 def _check_kinds(quota: object, encryption: object, codec: object, probe: object) -> None:
-    if quota is not None and not isinstance(quota, Quota):
-        raise ConfigurationError('quota= is a Quota, such as Quota(rate="100/1m", outstanding=1000).')
-    if encryption is not None and not isinstance(encryption, Keyring):
-        raise ConfigurationError("encryption= is a Keyring, such as Keyring.from_env().")
+    if quota is not None:
+        from retrysafe.protocol.quotas import Quota
+
+        if not isinstance(quota, Quota):
+            raise ConfigurationError('quota= is a Quota, such as Quota(rate="100/1m", outstanding=1000).')
+    if encryption is not None:
+        from retrysafe.claims.encryption import Keyring
+
+        if not isinstance(encryption, Keyring):
+            raise ConfigurationError("encryption= is a Keyring, such as Keyring.from_env().")
     methods = [getattr(codec, name, None) for name in ("encode", "decode")]
     if codec is not None and (isinstance(codec, type) or not all(map(callable, methods))):
         raise ConfigurationError(

@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary
 
 from retrysafe.backends.backend import Backend
 from retrysafe.claims import key_spaces
-from retrysafe.claims.batch import Claims
 from retrysafe.claims.cancellation import is_cancelled, run_to_completion
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import Codec, JSONCodec
@@ -29,6 +28,9 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import keys
 from retrysafe.protocol.exception_groups import every
 from retrysafe.protocol.records import Effects, Fingerprint, Key, Wait
+
+if TYPE_CHECKING:
+    from retrysafe.claims.batch import Claims
 
 if TYPE_CHECKING:  # a program that has no event loop needs neither
     import asyncio
@@ -202,6 +204,8 @@ class EntryPoint:
 
     def open_many(self, keys_: Sequence[tuple[str, bytes]], *, operation: str, codec: Codec) -> Claims:
         """`open` for several keys and fingerprints at once, in one transaction of the boundary's own."""
+        from retrysafe.claims.batch import Claims
+
         plan = self._plans.with_codec(codec).of(operation, self.tenant())
         return Claims(plan.settings, [plan.request(key, Fingerprint(print_)) for key, print_ in keys_], operation)
 

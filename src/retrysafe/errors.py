@@ -201,9 +201,9 @@ class ResultUnreadable(RetrysafeError):
     """The key was used before, and its stored answer cannot be read here. Nothing was run again.
 
     The effect may have happened. Its answer is encrypted with a key that this process does not have,
-    was altered, or was written by a newer retrysafe. Give the boundary
-    the keyring with the key named above, or upgrade, then retry with the same key. A new key could
-    do the work twice.
+    was altered, was written by a newer retrysafe or with another codec, or does not fit the return annotation
+    any more. Give the boundary the keyring with the key named above, upgrade, or let the annotation fit what was
+    stored, then retry with the same key. A new key could do the work twice.
     """
 
 

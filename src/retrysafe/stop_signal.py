@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import queue
+import signal
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_UNHANDLED = (signal.SIG_DFL, signal.default_int_handler)
+
+
+@contextmanager
+def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Let SIGTERM and SIGINT call ``stop`` during the block, instead of ending the process in the middle of its work.
+
+    A signal that the program handles itself keeps its handler: that of a server, or of `asyncio.run`, which cancels the
+    main task on SIGINT. Outside the main thread nothing changes, because only that one may set handlers.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    taken = [number for number in _SIGNALS if main and signal.getsignal(number) in _UNHANDLED]
+    before = {number: signal.signal(number, lambda *_: stop()) for number in taken}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class StopSignal:

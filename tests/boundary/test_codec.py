@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from retrysafe import JSONCodec, ResultNotEncodable, StoredResult
+from retrysafe import JSONCodec, ResultNotEncodable, ResultUnreadable, StoredResult
 
 CODEC = JSONCodec()
 
@@ -144,7 +144,7 @@ def test_what_could_not_come_back_equal_is_refused(value: Any, annotation: Any, 
 @pytest.mark.fault(71)
 def test_a_stored_name_is_never_imported() -> None:
     body = json.dumps({"$": ["object", "os.system", {"command": "true"}]}).encode()
-    with pytest.raises(ResultNotEncodable):
+    with pytest.raises(ResultUnreadable):
         CODEC.decode(StoredResult(body, "application/vnd.retrysafe+json", 1), Order)
 
 
@@ -154,7 +154,6 @@ def test_a_stored_name_is_never_imported() -> None:
     [
         StoredResult(b"1", "application/vnd.retrysafe+json", 2),
         StoredResult(b"1", "application/x-pickle", 1),
-        StoredResult(None, "", 0),
         StoredResult(b"not json", "application/vnd.retrysafe+json", 1),
         StoredResult(b'{"$": ["future"]}', "application/vnd.retrysafe+json", 1),
         StoredResult(b'{"$": 5}', "application/vnd.retrysafe+json", 1),
@@ -162,5 +161,10 @@ def test_a_stored_name_is_never_imported() -> None:
     ],
 )
 def test_bytes_that_this_version_cannot_read_are_a_typed_error(stored: StoredResult) -> None:
-    with pytest.raises(ResultNotEncodable):
+    with pytest.raises(ResultUnreadable):
         CODEC.decode(stored, None)
+
+
+def test_a_withheld_result_is_told_apart_from_one_that_cannot_be_read() -> None:
+    with pytest.raises(ResultNotEncodable, match="withheld"):
+        CODEC.decode(StoredResult(None, "", 0), None)

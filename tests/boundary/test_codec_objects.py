@@ -32,7 +32,7 @@ from pydantic import (
     model_validator,
 )
 
-from retrysafe import Boundary, JSONCodec, ResultNotEncodable, StoredFailure, StoredResult
+from retrysafe import Boundary, JSONCodec, ResultNotEncodable, ResultUnreadable, StoredFailure, StoredResult
 from retrysafe.claims.codec import MEDIA_TYPE, VERSION
 from retrysafe.claims.differences import difference
 
@@ -414,7 +414,7 @@ def test_what_stands_in_old_records_is_read(body: bytes, annotation: Any, value:
     ],
 )
 def test_what_the_class_of_today_would_lose_is_refused(body: bytes, annotation: Any, complaint: str) -> None:
-    with pytest.raises(ResultNotEncodable, match=complaint):
+    with pytest.raises(ResultUnreadable, match=complaint):
         CODEC.decode(StoredResult(body, MEDIA_TYPE, VERSION), annotation)
 
 
@@ -430,7 +430,7 @@ class Raising(BaseModel):
 def test_whatever_a_validator_raises_is_a_typed_error() -> None:
     for number in (1, 2):
         stored = StoredResult(b'{"$":["model","Raising",{"number":%d}]}' % number, MEDIA_TYPE, VERSION)
-        with pytest.raises(ResultNotEncodable, match=r"not today|nor then"):
+        with pytest.raises(ResultUnreadable, match=r"not today|nor then"):
             CODEC.decode(stored, Raising)
 
 
@@ -503,7 +503,7 @@ def test_a_codec_of_the_users_is_held_to_its_word() -> None:
     ):
         claim.result = (1, 2)
     codec.broken = True
-    with pytest.raises(ResultNotEncodable, match="KeyError"), boundary.claim("a"):
+    with pytest.raises(ResultUnreadable, match="KeyError"), boundary.claim("a"):
         pytest.fail("it was run again")
 
 

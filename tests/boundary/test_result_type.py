@@ -8,7 +8,7 @@ from enum import Enum
 
 import pytest
 
-from retrysafe import Boundary, Claim, ConfigurationError, ResultNotEncodable
+from retrysafe import Boundary, Claim, ConfigurationError, ResultNotEncodable, ResultUnreadable
 
 
 class Size(Enum):
@@ -60,7 +60,7 @@ def test_a_replay_that_names_no_type_is_refused(boundary: Boundary[None]) -> Non
     with boundary.claim("k", result_type=Receipt) as claim:
         claim.result = RECEIPT
     with (
-        pytest.raises(ResultNotEncodable, match="it is a Receipt, which the annotation None does not name"),
+        pytest.raises(ResultUnreadable, match="it is a Receipt, which the annotation None does not name"),
         boundary.claim("k"),
     ):
         pass

@@ -318,8 +318,10 @@ def test_scopes_keep_tenants_apart() -> None:
         assert claim.result == "of a"
 
 
-def test_a_scope_that_is_not_known_is_refused() -> None:
-    boundary = Boundary("scoped", store="memory://", scope=lambda: None)  # type: ignore[arg-type, return-value]
+@pytest.mark.parametrize("unknown", [None, ""])
+def test_a_scope_that_is_not_known_is_refused(unknown: Any) -> None:
+    """Else all tenants that were forgotten would share one scope."""
+    boundary = Boundary("scoped", store="memory://", scope=lambda: unknown)
     with pytest.raises(ConfigurationError, match="no tenant or principal"):
         boundary.claim("k")
 

@@ -62,7 +62,7 @@ def test_a_codec_that_raises_settles_the_key_all_the_same(tmp_path: Path) -> Non
     boundary = Boundary("x", store=f"sqlite:///{tmp_path / 'x.db'}", codec=BrokenCodec())
     with pytest.raises(ResultNotEncodable, match="the codec is broken"), boundary.claim("k") as claim:
         claim.result = 1
-    with pytest.raises((ResultNotEncodable, AssertionError)), boundary.claim("k"):
+    with pytest.raises(ResultNotEncodable, match="withheld"), boundary.claim("k"):
         pytest.fail("the work must not run again")
 
 

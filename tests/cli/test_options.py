@@ -16,6 +16,7 @@ from retrysafe.messaging.brokers.nats.publisher import NatsPublisher
 from retrysafe.messaging.brokers.pubsub.publisher import PubSubPublisher
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
+from retrysafe.messaging.brokers.servicebus.publisher import ServiceBusPublisher
 from retrysafe.messaging.brokers.sqs.publisher import SnsPublisher, SqsPublisher
 from retrysafe.messaging.relay.operator import OutboxSweeper
 from retrysafe.messaging.relay.relay import Relay
@@ -31,11 +32,14 @@ EXCEPTIONS = {
 }
 NAMED = {
     (made, "timeout"): "broker_timeout"
-    for made in (MqttPublisher, NatsPublisher, PubSubPublisher, RabbitMQPublisher, SqsPublisher, SnsPublisher)
+    for made in (
+        *(MqttPublisher, NatsPublisher, PubSubPublisher, RabbitMQPublisher, ServiceBusPublisher, SqsPublisher),
+        SnsPublisher,
+    )
 }
 PUBLISHERS = (
     *(KafkaPublisher, AsyncKafkaPublisher, MqttPublisher, NatsPublisher, SqsPublisher, SnsPublisher),
-    *(PubSubPublisher, RabbitMQPublisher, RedisStreamsPublisher, AsyncRedisStreamsPublisher),
+    *(PubSubPublisher, RabbitMQPublisher, RedisStreamsPublisher, AsyncRedisStreamsPublisher, ServiceBusPublisher),
 )
 NEEDED = {"outbox sweep": ("--older-than", "7d")}
 OTHER_DEFAULTS = {

@@ -82,7 +82,7 @@ SERVERS: dict[str, Callable[[Boundary], Any]] = {"uvicorn": on_uvicorn, "werkzeu
 @pytest.mark.parametrize("name", SERVERS)
 def test_our_middleware_keeps_the_rules(name: str, store: str, tmp_path: Path) -> None:
     url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/records.db"}[store]
-    boundary = Boundary("fixture", store=url, lease=1)
+    boundary = Boundary("fixture", store=url, lease=3)
     with SERVERS[name](boundary) as address:
         report = conformance.run(address)
     assert report.passed, "\n\n".join(map(str, report.of(Verdict.FAILED)))

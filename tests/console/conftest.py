@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
+import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,8 +23,10 @@ from retrysafe.console import EVERY_RIGHT, Console, Principal
 from retrysafe.messaging import Handler, Inbox, InboxMessage, Outbox
 from retrysafe.messaging.relay.relay import Relay
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
+from tests.conftest import absent
+from tests.console.browsing import Keyboard
 from tests.console.visiting import Visitor
-from tests.operating.conftest import Place, command, place_of
+from tests.operating.conftest import Place, command, place_of, surroundings
 
 __all__ = ["command"]
 TABLES = (
@@ -27,6 +35,8 @@ TABLES = (
     *(f"retrysafe_inbox_{name}" for name in ("attempts", "dead", "sequences")),
 )
 ADA = Principal("ada", EVERY_RIGHT)
+CARD = "4242 4242 4242 4242"
+"""What no page may show: nothing that is random, such as a token or an id, has it in it."""
 
 
 class Deck:
@@ -103,6 +113,13 @@ class Deck:
         self._consumers[name] = handle
         return handle
 
+    def retried(self, key: str, **terms: Any) -> Any:
+        """What a retry gets."""
+        with self.boundary(**terms).claim(key, operation="charge", payload={"amount": 5}) as claim:
+            if not claim.replayed:
+                claim.result = "ran again"
+            return claim.result
+
     def sql(self, *statements: str) -> None:
         """What nobody but a test does to the database."""
         if self.url.startswith("sqlite"):
@@ -164,3 +181,85 @@ async def ada(deck: Deck) -> AsyncIterator[Visitor]:
     visitor = Visitor(deck.console())
     yield visitor
     await visitor.close()
+
+
+# ---------------------------------------------------------------- a real browser before a served console
+
+
+@pytest.fixture(scope="module")  # no longer: while Playwright drives it, this thread can run no other event loop
+def chromium() -> Iterator[Any]:
+    """The browser; needs Chromium, and Playwright and axe for Python (the extra ``browser``)."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    missing = [name for name in ("playwright", "axe_playwright_python") if importlib.util.find_spec(name) is None]
+    if path is None or missing:
+        absent(f"no browser: install Chromium, and {', '.join(missing) or 'nothing else'} (pip install '.[browser]')")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Site:
+    """Processes that serve a console before a store.
+
+    Attributes:
+        audit: the file that their audit is appended to.
+    """
+
+    def __init__(self, deck: Deck, audit: Path) -> None:
+        self.audit = audit
+        self._url = deck.url
+        self._served: list[subprocess.Popen[str]] = []
+
+    def __call__(self, *rights: str) -> str:
+        """Serve with these rights; returns the address."""
+        allowed = [part for right in rights for part in ("--allow", right)]
+        options = ["--store", self._url, "--port", "0", "--audit", str(self.audit), *allowed]
+        return self._address("retrysafe", "console", *options)[0]
+
+    def gated(self, *rights: str) -> tuple[str, subprocess.Popen[str]]:
+        """Serve so that each batch of an operation waits for a line; returns the address and the process."""
+        return self._address("tests.console.gated", self._url, *rights)
+
+    def _address(self, *arguments: str) -> tuple[str, subprocess.Popen[str]]:
+        command = [sys.executable, "-m", *arguments]
+        path = os.pathsep.join([surroundings()["PYTHONPATH"], str(Path(__file__).parents[2])])
+        environment = {**surroundings(), "PYTHONPATH": path}
+        pipe = subprocess.PIPE
+        made = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+        self._served.append(made)
+        assert made.stdout is not None
+        return made.stdout.readline().split()[1].rstrip("/"), made
+
+    def audited(self) -> list[dict[str, Any]]:
+        """The entries of the audit."""
+        return [json.loads(line) for line in self.audit.read_text(encoding="utf-8").splitlines()]
+
+    def close(self) -> None:
+        """Stop the processes."""
+        for one in self._served:
+            assert one.stdin is not None
+            assert one.stdout is not None
+            one.stdin.close()
+            one.terminate()
+            one.wait(30)
+            one.stdout.close()
+
+
+@pytest.fixture
+def site(shelf: Deck, tmp_path: Path) -> Iterator[Site]:
+    """Serves the shelf."""
+    made = Site(shelf, tmp_path / "audit.jsonl")
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=[1400, 390], ids=["wide", "narrow"])
+def keyboard(request: pytest.FixtureRequest, chromium: Any) -> Iterator[Keyboard]:
+    """A tab that is used by the keyboard, as wide as on a desk and on a telephone."""
+    opened = chromium.new_page(viewport={"width": request.param, "height": 900})
+    opened.set_default_timeout(15_000)
+    yield Keyboard(opened, request.node.originalname.removeprefix("test_"))
+    opened.close()

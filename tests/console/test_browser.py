@@ -1,25 +1,19 @@
-"""A real browser, headless: stories by the keyboard alone, without scripts, and accessible by axe's rules.
+"""A real browser, headless: every page is accessible by axe's rules, works without scripts, and is nobody's frame.
 
 It needs Chromium, and Playwright and axe for Python (the extra ``browser``); without them the tests are skipped, and
-fail in CI.
+fail in CI. What operators do in it is in `test_browser_stories`.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.conftest import absent
-from tests.console.conftest import Deck
+from tests.console.browsing import ACTIVE, Keyboard
+from tests.console.conftest import Deck, Site
 from tests.messaging.inboxes import envelope
-from tests.operating.conftest import SOURCES
 
 PATHS = (
     "/",
@@ -33,50 +27,10 @@ PATHS = (
     "/messages/inbox",
     "/messages/relays",
     "/boundaries",
+    "/doctor",
     "/operations",
     "/nothing",
 )
-ACTIVE = "() => (document.activeElement.labels?.[0] ?? document.activeElement).textContent.trim().replace(/\\s+/g, ' ')"
-MOST_TABS = 150
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    """The browser."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    missing = [name for name in ("playwright", "axe_playwright_python") if importlib.util.find_spec(name) is None]
-    if path is None or missing:
-        absent(f"no browser: install Chromium, and {', '.join(missing) or 'nothing else'} (pip install '.[browser]')")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def site(shelf: Deck) -> Iterator[Callable[..., str]]:
-    """Serves the shelf, with these rights, and returns the address."""
-    served: list[subprocess.Popen[str]] = []
-
-    def serve(*rights: str) -> str:
-        allowed = [part for right in rights for part in ("--allow", right)]
-        command = [sys.executable, "-m", "retrysafe", "console", "--store", shelf.url, "--port", "0", *allowed]
-        environment = {**os.environ, "PYTHONPATH": SOURCES}
-        served.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-        stdout = served[-1].stdout
-        assert stdout is not None
-        return stdout.readline().split()[1].rstrip("/")
-
-    yield serve
-    for one in served:
-        one.terminate()
-        one.wait(30)
-        assert one.stdout is not None
-        one.stdout.close()
-
-
 EVERY = ("resolve", "expire", "redrive", "pause", "reveal")
 
 
@@ -94,95 +48,31 @@ def stocked(shelf: Deck) -> Deck:
 
 @pytest.fixture
 def page(chromium: Any) -> Iterator[Any]:
-    """A tab."""
+    """A tab, with the console's script."""
     opened = chromium.new_page(viewport={"width": 1280, "height": 800})
     opened.set_default_timeout(15_000)
     yield opened
     opened.close()
 
 
-def tab_to(page: Any, text: str) -> None:
-    """Press Tab until what has the focus reads, or is labelled, so."""
-    for _ in range(MOST_TABS):
-        page.keyboard.press("Tab")
-        if page.evaluate(ACTIVE).startswith(text):
-            return
-    pytest.fail(f"{text!r} is not reached by the keyboard on {page.url}")
+def test_the_first_tab_leads_past_the_navigation(stocked: Deck, site: Site, keyboard: Keyboard) -> None:
+    keyboard.open(f"{site()}/keys")
+    keyboard.tab_to("Skip to the content")
+    keyboard.page.keyboard.press("Enter")
+    assert keyboard.page.evaluate("() => document.activeElement.id") == "main"
+    keyboard.page.keyboard.press("Tab")
+    assert keyboard.page.evaluate(ACTIVE).startswith("Find a key")
 
 
-def go(page: Any, text: str) -> None:
-    """Follow a link, or press a button, by the keyboard."""
-    tab_to(page, text)
-    with page.expect_navigation():
-        page.keyboard.press("Enter")
-
-
-# ---------------------------------------------------------------- stories by the keyboard
-
-
-def test_find_a_payment(stocked: Deck, site: Callable[..., str], page: Any) -> None:
-    page.goto(site("reveal"))
-    tab_to(page, "Find a key")
-    page.keyboard.type("order-100")
-    with page.expect_navigation():
-        page.keyboard.press("Enter")
-    assert "A retry gets the stored result." in page.inner_text("main")
-    assert "ch_100" not in page.content()
-    go(page, "Reveal")
-    assert "ch_100" in page.inner_text("#result ~ pre")
-
-
-def test_settle_all_unknown(stocked: Deck, site: Callable[..., str], page: Any) -> None:
-    page.goto(site(*EVERY))
-    go(page, "Look")
-    go(page, "Settle all of them …")
-    tab_to(page, "Their effects happened")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowDown")
-    tab_to(page, "Reason")
-    page.keyboard.type("outage")
-    tab_to(page, "Settle 30")
-    page.keyboard.press("Space")
-    go(page, "Settle them")
+def test_the_page_of_an_operation_loads_itself_again(stocked: Deck, site: Site, page: Any) -> None:
+    page.goto(f"{site(*EVERY)}/messages/dead/redrive")
+    page.check("input[name=confirmed]")
+    page.click("button:has-text('Redrive them')")
     page.wait_for_selector(".chip.done")
-    assert "30 changed" in page.inner_text("main")
-    assert not stocked.place.operator().find(states=["unknown"])
+    assert "4 changed" in page.inner_text("main")
 
 
-def test_redrive_one_topic(stocked: Deck, site: Callable[..., str], page: Any) -> None:
-    page.goto(site(*EVERY))
-    go(page, "Messages")
-    go(page, "Dead letters")
-    tab_to(page, "Topic")
-    page.keyboard.type("orders")
-    with page.expect_navigation():
-        page.keyboard.press("Enter")
-    go(page, "Redrive these …")
-    tab_to(page, "Redrive 3")
-    page.keyboard.press("Space")
-    go(page, "Redrive them")
-    page.wait_for_selector(".chip.done")
-    assert "3 changed" in page.inner_text("main")
-
-
-def test_pause_a_topic(stocked: Deck, site: Callable[..., str], page: Any) -> None:
-    page.goto(f"{site(*EVERY)}/messages")
-    go(page, "Pause mail")
-    assert page.inner_text("tbody .chip") == "paused"
-    go(page, "Resume mail")
-    assert page.inner_text("tbody .chip") == "open"
-
-
-def test_the_first_tab_leads_past_the_navigation(stocked: Deck, site: Callable[..., str], page: Any) -> None:
-    page.goto(f"{site()}/keys")
-    tab_to(page, "Skip to the content")
-    page.keyboard.press("Enter")
-    assert page.evaluate("() => document.activeElement.id") == "main"
-    page.keyboard.press("Tab")
-    assert page.evaluate(ACTIVE).startswith("Find a key")
-
-
-def test_it_works_without_scripts(stocked: Deck, site: Callable[..., str], chromium: Any) -> None:
+def test_it_works_without_scripts(stocked: Deck, site: Site, chromium: Any) -> None:
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"{site(*EVERY)}/keys/resolve")
@@ -200,8 +90,8 @@ def test_it_works_without_scripts(stocked: Deck, site: Callable[..., str], chrom
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
-def test_axe_finds_nothing(stocked: Deck, site: Callable[..., str], chromium: Any, scheme: str, width: int) -> None:
+@pytest.mark.parametrize("width", [1400, 390, 320])
+def test_axe_finds_nothing(stocked: Deck, site: Site, chromium: Any, scheme: str, width: int) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     page = chromium.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme, bypass_csp=True)
@@ -224,7 +114,7 @@ def _details(page: Any, base: str) -> list[str]:
     return found
 
 
-def test_the_policy_lets_every_page_work_and_no_script_in(stocked: Deck, site: Callable[..., str], page: Any) -> None:
+def test_the_policy_lets_every_page_work_and_no_script_in(stocked: Deck, site: Site, page: Any) -> None:
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
@@ -238,9 +128,7 @@ def test_the_policy_lets_every_page_work_and_no_script_in(stocked: Deck, site: C
     assert page.evaluate("() => window.x") is None
 
 
-def test_another_page_cannot_frame_it_or_submit_its_forms(
-    stocked: Deck, site: Callable[..., str], chromium: Any
-) -> None:
+def test_another_page_cannot_frame_it_or_submit_its_forms(stocked: Deck, site: Site, chromium: Any) -> None:
     base = site(*EVERY)
     context = chromium.new_context()
     page = context.new_page()

@@ -14,7 +14,7 @@ from retrysafe.console import EVERY_RIGHT, Local, Principal, Right
 from retrysafe.console.app import PAGES
 from retrysafe.console.security import COOKIE, HEADERS
 from retrysafe.errors import ConfigurationError
-from tests.console.conftest import ADA, Deck
+from tests.console.conftest import ADA, CARD, Deck
 from tests.console.visiting import BASE, Page, Visitor
 from tests.messaging.inboxes import envelope
 
@@ -167,7 +167,7 @@ async def test_an_address_takes_its_right_whatever_the_pages_show(shelf: Deck, r
     """With every right but one, each address of that one is refused, and nothing is changed."""
     shelf.unknown("K")
     shelf.completed("L")
-    shelf.messages(("mail", "sent.v1", {"card": "4242"}))
+    shelf.messages(("mail", "sent.v1", {"card": CARD}))
     shelf.all_die()
     shelf.dead_in_an_inbox(envelope(1))
     full, less = Visitor(shelf.console()), Visitor(shelf.console(Principal("eve", EVERY_RIGHT - {right})))
@@ -181,7 +181,7 @@ async def test_an_address_takes_its_right_whatever_the_pages_show(shelf: Deck, r
                 fields = {**form.fields, "token": token, "outcome": "released", "reason": "r", "confirmed": "yes"}
                 refused = await less.post(form.action, fields, Origin=BASE)
                 assert (refused.status, f"“{right}”" in refused.text) == (403, True)
-                assert "4242" not in refused.html
+                assert CARD not in refused.html
                 tried += 1
     for one in PAGES:
         if one.right is right and "{" not in one.path:
@@ -367,3 +367,25 @@ def _right_of(action: str) -> Right | None:
 
 def _timeless(text: str) -> str:
     return re.sub(r"\d+(\.\d+)? (ms|s|m|h|d)\b", "", text)
+
+
+# ---------------------------------------------------------------- the way back from a refusal
+
+
+@pytest.mark.parametrize(
+    ("referer", "back"),
+    [
+        ("http://localhost/keys?boundary=a", True),
+        ("", False),
+        ("https://evil.example/keys", False),
+        ("http://localhost//evil.example/", False),
+        ("http://localhost", False),
+        ("http://[", False),
+        ("javascript:alert(1)", False),
+        ("http://localhost/nothing", False),
+    ],
+)
+async def test_a_refusal_leads_back_to_pages_of_the_console_alone(ada: Visitor, referer: str, back: bool) -> None:
+    page = await ada.get("/nothing", Referer=referer)
+    assert page.status == 404
+    assert page.links.get("Back to the page before") == ("/keys?boundary=a" if back else None)

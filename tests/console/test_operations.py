@@ -110,6 +110,26 @@ def test_an_operation_goes_on_where_its_process_died(deck: Deck, gated: tuple[Op
     other.close()
 
 
+def test_an_operation_that_was_started_or_resumed_is_under_way(
+    deck: Deck, gated: tuple[Operations, Gate, Console]
+) -> None:
+    """The page that is loaded next says so, and loads itself again."""
+    operations, gate, console = gated
+    deck.unknown("K")
+    gate.open.clear()
+    operations.start(dict(PLAN))
+    assert found(deck, operations).state is State.RUNNING
+    operations._stopping.set()
+    gate.open.set()
+    wait(operations)
+    gate.open.clear()
+    other = Operations(console, gate)
+    other.resume(dict(PLAN))
+    assert found(deck, other).state is State.RUNNING
+    gate.open.set()
+    other.close()
+
+
 def test_a_cancelled_operation_ends_before_its_next_batch(deck: Deck, gated: tuple[Operations, Gate, Console]) -> None:
     operations, gate, console = gated
     deck.unknown(*(f"k{number}" for number in range(250)))

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from retrysafe import Boundary
 from retrysafe.cli import main
 from retrysafe.console import Principal, messages
 from retrysafe.errors import OutcomeUnknown, StoredFailure
 from retrysafe.messaging import MessageOutcome
 from retrysafe.protocol.messages import PublishResult, PublishStatus
-from tests.console.conftest import Deck
+from tests.console.conftest import CARD, Deck
 from tests.console.visiting import Page, Visitor
 from tests.messaging.inboxes import envelope
 
@@ -29,14 +28,6 @@ async def ended(visitor: Visitor, page: Page) -> Page:
         while 'class="chip waiting"' in page.html or 'class="chip running"' in page.html:
             page = await visitor.get(page.path)
     return page
-
-
-def retried(boundary: Boundary, key: str) -> Any:
-    """What a retry gets."""
-    with boundary.claim(key, operation="charge", payload={"amount": 5}) as claim:
-        if not claim.replayed:
-            claim.result = "ran again"
-        return claim.result
 
 
 async def test_find_a_customers_payment_by_its_order_number(deck: Deck, ada: Visitor) -> None:
@@ -82,7 +73,7 @@ async def test_settle_500_unknown_keys_after_an_outage_of_the_provider(deck: Dec
     left = deck.place.operator().find(states=["unknown"])
     assert {record.operation for record in left} == {"refund", "charge"}
     assert len(left) == 2
-    assert retried(deck.boundary(), "order-499") == "ran again"
+    assert deck.retried("order-499") == "ran again"
     outcomes = [entry for entry in deck.audited if entry["event"] == "resolved" and entry["audit"] == "outcome"]
     assert len(outcomes) == 500
     assert {entry["actor"] for entry in outcomes} == {"ada"}
@@ -99,8 +90,19 @@ async def test_settle_one_key_as_completed(deck: Deck, ada: Visitor) -> None:
     fields = {"outcome": "completed", "result": '{"charge": "ch_1"}', "reason": "seen at the provider"}
     page = await ada.submit(page, "/resolve", fields)
     assert "The key is settled." in page.text
-    assert retried(deck.boundary(), "K") == {"charge": "ch_1"}
+    assert deck.retried("K") == {"charge": "ch_1"}
     assert "No key is unknown." in (await ada.get("/unknown")).text
+
+
+async def test_the_doctor_tells_of_unknown_keys_until_they_are_settled(deck: Deck, ada: Visitor) -> None:
+    deck.unknown("K")
+    page = await ada.get("/doctor")
+    assert "warning: store-unknown" in page.text
+    assert "1 key is unknown" in page.text
+    assert any(line.startswith("retrysafe keys list --state unknown --store") for line in page.commands())
+    operator = deck.place.operator()
+    operator.resolve(operator.find(states=["unknown"])[0], "failed", result="none was charged")
+    assert "store-unknown" not in (await ada.get("/doctor")).text
 
 
 async def test_settle_one_key_as_failed(deck: Deck, ada: Visitor) -> None:
@@ -110,7 +112,7 @@ async def test_settle_one_key_as_failed(deck: Deck, ada: Visitor) -> None:
     assert (refused.status, "as JSON" in refused.text) == (400, True)
     await ada.submit(page, "/resolve", {"outcome": "failed", "result": "declined"})
     with pytest.raises(StoredFailure, match="declined"):
-        retried(deck.boundary(), "K")
+        deck.retried("K")
 
 
 async def test_a_release_takes_a_reason(deck: Deck, ada: Visitor) -> None:
@@ -132,7 +134,7 @@ async def test_a_key_that_changed_since_its_page_was_loaded_is_left_alone(deck: 
     operator.resolve(operator.find(states=["unknown"])[0], "completed", result="by another")
     late = await ada.submit(page, "/resolve", {"outcome": "released", "reason": "none was charged"})
     assert (late.status, "completed by now" in late.text) == (409, True)
-    assert retried(deck.boundary(), "K") == "by another"
+    assert deck.retried("K") == "by another"
 
 
 async def test_run_a_completed_key_again(deck: Deck, ada: Visitor) -> None:
@@ -142,7 +144,7 @@ async def test_run_a_completed_key_again(deck: Deck, ada: Visitor) -> None:
     assert (refused.status, "confirm" in refused.text) == (400, True)
     page = await ada.submit(page, "/expire", {"confirmed": "yes", "reason": "the result was wrong"})
     assert "its next use runs the work again" in page.text
-    assert retried(deck.boundary(), "K") == "ran again"
+    assert deck.retried("K") == "ran again"
 
 
 async def test_why_a_retry_is_refused(deck: Deck) -> None:
@@ -160,7 +162,7 @@ async def test_why_a_retry_is_refused(deck: Deck) -> None:
     ):
         assert told in page.text, told
     with pytest.raises(OutcomeUnknown):
-        retried(deck.boundary(window="48h"), "K")
+        deck.retried("K", window="48h")
     await visitor.close()
 
 
@@ -216,15 +218,15 @@ async def test_a_relay_that_is_gone(deck: Deck, ada: Visitor) -> None:
 
 
 async def test_why_a_message_is_dead_and_what_is_in_it(deck: Deck, ada: Visitor) -> None:
-    deck.messages(("mail", "sent.v1", {"card": "4242"}))
+    deck.messages(("mail", "sent.v1", {"card": CARD}))
     deck.all_die("HTTP 422: no such template")
     listed = await ada.get("/messages/dead")
     page = await ada.get(next(href for href in listed.links.values() if re.match(r"/messages/dead/\d", href)))
     assert "HTTP 422: no such template" in page.text
-    assert "4242" not in page.html
+    assert CARD not in page.html
     assert "header-secret" not in page.html
     shown = await ada.submit(page, "/reveal")
-    assert "4242" in shown.text
+    assert CARD in shown.text
     assert "header-secret" in shown.text
     (entry,) = deck.audited
     assert (entry["event"], entry["actor"], entry["topic"]) == ("revealed", "ada", "mail")
@@ -233,7 +235,7 @@ async def test_why_a_message_is_dead_and_what_is_in_it(deck: Deck, ada: Visitor)
 async def test_a_stored_result_is_shown_to_who_may_see_it_and_the_look_is_audited(deck: Deck, ada: Visitor) -> None:
     deck.completed("K", result={"iban": "DE02120300000000202051"})
     page = await ada.submit(await ada.get("/"), "/keys/find", {"key": "K"})
-    assert "DE02" not in page.html
+    assert "DE02120300000000202051" not in page.html
     shown = await ada.submit(page, "/reveal", {"reason": "ticket 7"})
     assert "DE02120300000000202051" in shown.text
     (entry,) = deck.audited

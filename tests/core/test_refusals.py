@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retrysafe import Quota
-from retrysafe.errors import ConfigurationError, InvalidKey, ResultUnreadable
+from retrysafe.errors import ConfigurationError, InvalidKey, StoreMisconfigured
 from retrysafe.protocol import canonical, fingerprint, keys, transitions
 from retrysafe.protocol.canonical import NotCanonical
 from retrysafe.protocol.records import State
@@ -42,8 +42,8 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     ),
     (
         lambda: transitions.state_of("paused"),
-        ResultUnreadable,
-        "Its record is 'paused', which only a newer retrysafe understands.",
+        StoreMisconfigured,
+        "Its record is 'paused', which only a newer retrysafe understands: upgrade it here, too",
     ),
     (
         Quota,

@@ -18,7 +18,7 @@ import pytest
 
 from tests.conftest import require
 from tests.docs.pages import ROOT, write_commands
-from tests.messaging.harnesses import pubsub
+from tests.messaging.harnesses import pubsub, servicebus
 from tests.messaging.harnesses.mqtt import without_sessions
 from tests.messaging.harnesses.nats import without_stream
 from tests.messaging.harnesses.sqs import options_of, without_queue
@@ -160,6 +160,17 @@ def pubsub_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with alone_with("pubsub"):
         asyncio.run(pubsub.without(url, "docs-orders", "parcels", prefix=""))
         yield endpoint
+
+
+@pytest.fixture
+def servicebus_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of the stand-in for Service Bus, also as SERVICEBUS_URL; the topic of the page is not there."""
+    require("servicebus")
+    url = os.environ["RETRYSAFE_TEST_SERVICEBUS"]
+    monkeypatch.setenv("SERVICEBUS_URL", url)
+    with alone_with("servicebus"):
+        asyncio.run(servicebus.without(url, "docs-orders", prefix=""))
+        yield url
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from retrysafe import Boundary
 from tests.docs.pages import PAGES, ROOT, hidden, parse
 
-_ONLY_SHOWN = re.compile(r"(pip install|make|git clone|docker) .*")
+_ONLY_SHOWN = re.compile(r"(pip install|make|git clone|docker|locust|k6) .*")
 
 
 def _name(page: Path) -> str:
@@ -37,6 +37,8 @@ def test_examples_do_what_the_page_says(page: Path, request: pytest.FixtureReque
         request.getfixturevalue("kafka_url")
     if "PUBSUB_ENDPOINT" in page.read_text(encoding="utf-8"):
         request.getfixturevalue("pubsub_endpoint")
+    if "SERVICEBUS_URL" in page.read_text(encoding="utf-8"):
+        request.getfixturevalue("servicebus_url")
     if "SQS_ENDPOINT" in page.read_text(encoding="utf-8"):
         request.getfixturevalue("sqs_endpoint")
     if "DYNAMODB_URL" in page.read_text(encoding="utf-8"):

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from starlette.routing import Mount, Route
 from retrysafe import Boundary, ConfigurationError
 from retrysafe.backends.registry import connect
 from retrysafe.doctor import check_at_start, diagnose, registry
+from retrysafe.doctor.waivers import Waiver
 from retrysafe.http import aiohttp, flask, litestar, starlette
 from retrysafe.http.policy import policy
+from retrysafe.protocol.events import Event
 from tests.docs.pages import ROOT
 
 Made = Callable[..., Boundary]
@@ -211,6 +214,20 @@ def test_a_process_can_refuse_to_start(tmp_path: Path) -> None:
     assert "store-unreachable" in [one.id for one in check_at_start(stores=[missing])]
     with pytest.raises(ConfigurationError, match="store-unreachable"):
         check_at_start(stores=[missing], refuse=True)
+
+
+def test_a_metric_has_the_findings_of_each_severity_but_waived_ones(tmp_path: Path) -> None:
+    told: list[Event] = []
+    waiver = Waiver("store-unreachable", "*", "it is being set up", date(2999, 1, 1))
+    missing = f"sqlite:///{tmp_path}/absent.db"
+    check_at_start(stores=[missing], observers=[told.append])
+    check_at_start(stores=[missing], observers=[told.append], waivers=[waiver])
+    assert {event.name for event in told} == {"doctor_examined"}
+    first, second = ({one.fields["severity"]: one.fields["findings"] for one in half} for half in (told[:3], told[3:]))
+    assert [*first] == [*second] == ["error", "warning", "note"]
+    assert {name: first[name] - second[name] for name in first} == {"error": 1, "warning": 0, "note": 0}
+    assert "store-unreachable" in told[0].fields["checks"]
+    assert "store-unreachable" not in told[3].fields["checks"]
 
 
 # ------------------------------------------------------------ the registry

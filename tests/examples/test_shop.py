@@ -17,6 +17,7 @@ import redis
 from tests.conftest import require
 from tests.docs.pages import ROOT
 from tests.messaging.harnesses import pubsub as on_pubsub
+from tests.messaging.harnesses import servicebus as on_servicebus
 from tests.messaging.harnesses.base import Place
 from tests.messaging.harnesses.kafka import delete
 from tests.messaging.harnesses.mqtt import without_sessions
@@ -127,6 +128,14 @@ def pubsub(name: str) -> Iterator[str]:
 
 
 @pytest.fixture
+def servicebus(name: str) -> Iterator[str]:
+    require("servicebus")
+    url = os.environ["RETRYSAFE_TEST_SERVICEBUS"]
+    yield url
+    asyncio.run(on_servicebus.without(url, "orders.placed", prefix=f"{name}-"))
+
+
+@pytest.fixture
 def kafka(name: str) -> Iterator[str]:
     require("kafka")
     url = os.environ["RETRYSAFE_TEST_KAFKA"]
@@ -156,3 +165,9 @@ def test_on_sns_and_sqs(tmp_path: Path, sns: str, name: str) -> None:
 @pytest.mark.skipif(not effort.is_full(), reason="left to make prove")
 def test_on_pubsub(tmp_path: Path, pubsub: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", pubsub, SHOP_NAME=name))
+
+
+@pytest.mark.prove
+@pytest.mark.skipif(not effort.is_full(), reason="left to make prove")
+def test_on_service_bus(tmp_path: Path, servicebus: str, name: str) -> None:
+    all_is_well(run(tmp_path / "shop", "--broker", servicebus, SHOP_NAME=name))

@@ -506,7 +506,7 @@ async def test_leases_of_tasks_are_renewed(
     driver: str, pgbouncer: PgBouncer, migrated: str, make: Making, told: Told
 ) -> None:
     async with AsyncExitStack() as stack:
-        boundary = make(await stack.enter_async_context(_unprepared(driver, pgbouncer.url)), lease="2s")
+        boundary = make(await stack.enter_async_context(_unprepared(driver, pgbouncer.url)), lease="6s")
         async with boundary.claim("a") as a, boundary.claim("b") as b:
             for claim in (a, b):
                 await auntil(lambda: renewals_of(migrated, claim.attempt_id) >= 2)  # noqa: B023 - awaited here

@@ -18,7 +18,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe import ConfigurationError
 from retrysafe.backends import identity
-from retrysafe.backends.registry import connect, join
+from retrysafe.backends.joining import join
+from retrysafe.backends.registry import connect
 from retrysafe.messaging import Outbox
 from tests.faults.conftest import Making
 from tests.faults.helpers import driven, own_database

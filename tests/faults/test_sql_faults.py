@@ -24,7 +24,8 @@ import retrysafe.backends.sql.drivers.psycopg as psycopg_executor
 import retrysafe.backends.sql.drivers.sqlite as sqlite_executor
 from retrysafe import Boundary, InProgress, RetryTransaction, SchemaOutdated, StoreUnavailable, current
 from retrysafe.backends.driver import run
-from retrysafe.backends.registry import connect, join
+from retrysafe.backends.joining import join
+from retrysafe.backends.registry import connect
 from retrysafe.backends.sql.drivers.sqlite import SqliteFile
 from retrysafe.backends.sql.sqlite import SqliteStore
 from retrysafe.claims.codec import JSONCodec

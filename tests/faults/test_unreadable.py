@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from retrysafe import Boundary, KeyReused, ResultNotEncodable, ResultUnreadable, RetrysafeError
+from retrysafe import Boundary, KeyReused, ResultUnreadable, RetrysafeError, StoreMisconfigured
 from retrysafe.backends.redis import packing
 from retrysafe.backends.redis.store import name_of
 from retrysafe.protocol.fingerprint import MARKED
@@ -103,7 +103,7 @@ def test_a_result_of_a_later_codec(store: str, make: Making) -> None:
     boundary = make(store)
     change = _changing(store, _settled(boundary))
     change("codec_version", 2)
-    _refused(boundary, ResultNotEncodable, "version 2; this codec reads .* version 1")
+    _refused(boundary, ResultUnreadable, "version 2; this codec reads .* version 1")
     change("codec_version", 1)
     with boundary.claim("key", payload="p") as claim:
         assert (claim.replayed, claim.result) == (True, "done"), "who can read it is answered"
@@ -114,7 +114,7 @@ def test_a_failure_of_a_later_codec(store: str, make: Making) -> None:
     with pytest.raises(ValueError, match="no"), boundary.claim("key", payload="p") as claim:
         raise ValueError("no")
     _changing(store, claim._required_request().key)("codec_version", 2)
-    _refused(boundary, ResultNotEncodable, "version 2")
+    _refused(boundary, ResultUnreadable, "version 2")
 
 
 @pytest.mark.fault(71)
@@ -122,12 +122,12 @@ def test_a_pickle_is_never_loaded(store: str, make: Making) -> None:
     boundary = make(store)
     change = _changing(store, _settled(boundary))
     change("result", pickle.dumps(_Bomb()))
-    _refused(boundary, ResultNotEncodable, "does not fit")
+    _refused(boundary, ResultUnreadable, "does not fit")
     change("media_type", "application/x-pickle")
-    _refused(boundary, ResultNotEncodable, "application/x-pickle")
+    _refused(boundary, ResultUnreadable, "application/x-pickle")
     change("media_type", "application/vnd.retrysafe+json")
     change("result", json.dumps({"$": ["object", "os._exit", {"status": 3}]}).encode())
-    _refused(boundary, ResultNotEncodable, "os._exit")
+    _refused(boundary, ResultUnreadable, "os._exit")
 
 
 class _Bomb:
@@ -162,7 +162,7 @@ def test_a_state_of_a_later_version(store: str, make: Making) -> None:
         _changing(store, key)("state", "archived")
     try:
         state = _LATER_STATE if store.startswith("redis") else "archived"
-        _refused(boundary, ResultUnreadable, f"Its record is '{state}', which only a newer retrysafe understands")
+        _refused(boundary, StoreMisconfigured, f"Its record is '{state}', which only a newer retrysafe understands")
     finally:
         if not store.startswith("sqlite"):
             _changing(store, key)("state", "completed")  # the server is shared with tests that look through all of it
@@ -177,6 +177,6 @@ def test_a_form_of_a_later_version(store: str, make: Making) -> None:
     packed: Any = node.get(name_of(key))
     node.set(name_of(key), bytes((packing.FORMAT + 1,)) + packed[1:])
     try:
-        _refused(boundary, ResultUnreadable, "has the format 2, which only a newer retrysafe understands")
+        _refused(boundary, StoreMisconfigured, "has the format 2, which only a newer retrysafe understands")
     finally:
         node.set(name_of(key), packed)

@@ -20,15 +20,15 @@ from retrysafe.gateway import Gateway, Route, Settings, TrustedHeader
 from retrysafe.gateway.protocol import Protocol
 from tests.conftest import require
 from tests.gateway.processes import GatewayProcess, Service
-from tests.http.contract.fixture import principal
+from tests.http.contract.fixture import LEASE, principal
 from tests.http.contract.neighbours import ALLOWED, EXPOSED
 from tests.http.contract.stores import Place, opened
 
-LIMITS = {"request_memory": 65_536, "request": 200_000, "response": 50_000, "lease": 1.5, "window": 86_400}
-FILE = """
+LIMITS = {"request_memory": 65_536, "request": 200_000, "response": 50_000, "lease": LEASE, "window": 86_400}
+FILE = f"""
 [defaults]
-effects = "{effects}"
-lease = "1.5s"
+effects = "{{effects}}"
+lease = "{LEASE}s"
 key_policy = "strong"
 body_memory = 65536
 body_limit = 200000
@@ -122,7 +122,7 @@ def _with_neighbours(service: Service, place: Place) -> Iterator[str]:
             upstream=service.url,
             store=place.url,
             principal=TrustedHeader("x-principal", (ip_network("127.0.0.0/8"),)),
-            defaults=Route(effects="keyed", lease="1.5s", options=options),
+            defaults=Route(effects="keyed", lease=f"{LEASE}s", options=options),
         )
     )
     place.boundary = gateway.guards.boundary

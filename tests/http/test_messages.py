@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.errors import ResultNotEncodable
+from retrysafe.errors import ResultNotEncodable, ResultUnreadable
 from retrysafe.http.messages import (
     MEDIA_TYPE,
     VERSION,
@@ -122,7 +122,6 @@ def test_r2_what_is_stored_is_read_back_byte_by_byte(body: bytes | None) -> None
 @pytest.mark.parametrize(
     "stored",
     [
-        StoredResult(None, MEDIA_TYPE, VERSION),
         StoredResult(b"{}\n", MEDIA_TYPE, VERSION + 1),
         StoredResult(b"{}\n", "application/json", VERSION),
         StoredResult(b"", MEDIA_TYPE, VERSION),
@@ -131,8 +130,13 @@ def test_r2_what_is_stored_is_read_back_byte_by_byte(body: bytes | None) -> None
     ],
 )
 def test_what_cannot_be_read_is_an_error_and_not_an_answer(stored: StoredResult) -> None:
-    with pytest.raises(ResultNotEncodable):
+    with pytest.raises(ResultUnreadable):
         ResponseCodec().decode(stored, None)
+
+
+def test_a_withheld_response_is_told_apart_from_one_that_cannot_be_read() -> None:
+    with pytest.raises(ResultNotEncodable, match="withheld"):
+        ResponseCodec().decode(StoredResult(None, "", 0), None)
 
 
 FIRST = b'{"status":201,"headers":[["location","/orders/1"],["x","caf\xc3\xa9"]],"omitted":%b}\nbo\ndy'
@@ -158,6 +162,6 @@ def test_a_stored_response_that_is_damaged_is_an_error(noise: bytes, at: int) ->
     if not cut.startswith(whole.body or b""):
         try:
             read = ResponseCodec().decode(whole._replace(body=cut), None)
-        except ResultNotEncodable:
+        except ResultUnreadable:
             return
         assert ResponseCodec().encode(read, None).body != whole.body

@@ -177,6 +177,16 @@ class PubSubServer(OwnBroker):
         return f"pubsub://tests?endpoint=http://127.0.0.1:{self.port}"
 
 
+class ServiceBusServer(OwnBroker):
+    """What stands in for Azure Service Bus. It has written down what it has acknowledged."""
+
+    service = "servicebus"
+
+    @property
+    def url(self) -> str:
+        return f"servicebus://RootManageSharedAccessKey:tests@127.0.0.1:{self.port}?emulator=true"
+
+
 class MqttServer(OwnBroker):
     """A mosquitto that writes each message down before it acknowledges it."""
 

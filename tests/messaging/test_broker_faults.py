@@ -399,7 +399,7 @@ async def test_a_queue_that_does_not_confirm_keeps_only_its_own_messages(broker:
     from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 
     async with queues(broker, "suspended", "well") as taken:
-        publisher = RabbitMQPublisher(broker.url, timeout="500ms")
+        publisher = RabbitMQPublisher(broker.url, timeout="2s")
         relay = relay_of(outbox, publisher, max_attempts=1)
         relay._dispatch._patience = 0.05
         await asyncio.to_thread(control, broker, "eval", "sys:suspend({'%2F_suspended', node()}).")

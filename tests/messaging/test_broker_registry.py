@@ -60,6 +60,7 @@ def test_the_registry_needs_no_library() -> None:
         "redis",
         "aio_pika",
         "aiobotocore",
+        "azure",
         "botocore",
         "confluent_kafka",
         "google",
@@ -80,7 +81,7 @@ def test_a_url_that_no_broker_has_is_refused(url: str) -> None:
     with pytest.raises(
         ConfigurationError,
         match="known are kafka://, mqtt://, mqtts://, nats://, tls://, pubsub://, amqp://, amqps://, "
-        "redis://, rediss://, sqlite://, sqs://, sns://",
+        "redis://, rediss://, servicebus://, sqlite://, sqs://, sns://",
     ):
         registry.broker_at(url, name="shop")
 
@@ -96,7 +97,10 @@ def test_a_broker_in_a_file_needs_its_path(url: str) -> None:
     [
         (["--exchange", "orders"], "--exchange is for RabbitMQ; --broker is SQLite"),
         (["--length", "10"], "--length is for Redis Streams; --broker is SQLite"),
-        (["--partitions", "4"], "--partitions is for MQTT, NATS, RabbitMQ and Redis Streams; --broker is SQLite"),
+        (
+            ["--partitions", "4"],
+            "--partitions is for MQTT, NATS, RabbitMQ, Redis Streams and Azure Service Bus; --broker is SQLite",
+        ),
     ],
 )
 def test_an_option_of_another_broker_is_refused(

@@ -15,8 +15,8 @@ from cloudevents.core.v1.event import CloudEvent
 from retrysafe import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging import Envelope, Inbox, Subscription
+from retrysafe.messaging.brokers.amqp_binding import Binding, envelope_from
 from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
-from retrysafe.messaging.brokers.rabbitmq.envelope import Binding, envelope_from
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.rabbitmq.topology import declare
 from retrysafe.messaging.cloudevents import received

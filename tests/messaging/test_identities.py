@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from retrysafe.messaging import Envelope, InboxMessage, MessageRefused
+from retrysafe.messaging.brokers.amqp_binding import Binding, envelope_from, headers_of
 from retrysafe.messaging.brokers.lane_queue import LaneQueue
-from retrysafe.messaging.brokers.rabbitmq.envelope import Binding, envelope_from, headers_of
 from retrysafe.messaging.brokers.redis_streams.entries import envelope_in
 from retrysafe.messaging.validation import headers as checked
 from retrysafe.protocol.messages import Delivery, PublishStatus, Queued, uuid7

@@ -9,13 +9,14 @@ import json
 import sqlite3
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pymysql
 import pytest
 
-from retrysafe import Boundary, ConfigurationError, StoreUnavailable
+from retrysafe import Boundary, ConfigurationError, Keyring, StoreUnavailable
 from retrysafe.messaging import (
     Envelope,
     Handler,
@@ -131,6 +132,20 @@ def test_one_id_with_another_payload_is_a_dead_letter_of_its_own(world: World) -
 def test_without_the_digest_another_payload_is_a_duplicate(world: World) -> None:
     handler = world.inbox().handler("stock", digest=False)(lambda message: None)
     assert became(handler.handle(envelope(1)), handler.handle(envelope(1, payload=b"2"))) == ["handled", "duplicate"]
+
+
+@pytest.mark.parametrize("redelivered", [True, False])
+def test_a_duplicate_is_one_also_when_its_stored_answer_cannot_be_read(redelivered: bool, tmp_path: Path) -> None:
+    """After a rotation that took the old key away too early; else it would come again for as long as it is kept."""
+    found = []
+    for name in ("old", "new"):
+        keyring = Keyring({name: Keyring.generate()})
+        store = f"sqlite:///{tmp_path}/shop.db"
+        boundary = Boundary("shop", store=store, effects="transactional", encryption=keyring, observers=())
+        handler = Inbox(boundary).handler("inventory")(lambda message: None)
+        found.append(handler.handle(envelope(1), redelivered=redelivered))
+        boundary.close()
+    assert became(*found) == ["handled", "duplicate"]
 
 
 def test_a_message_without_an_id_is_given_up_or_passes_by_choice(world: World) -> None:

@@ -228,6 +228,31 @@ def test_attributes_that_cannot_be_sent_are_refused(options: dict[str, Any], tol
         box._envelope(Message(**{"topic": "orders", "payload": {}, **options}))
 
 
+def test_a_type_that_is_not_declared_is_refused(tmp_path: Any) -> None:
+    box = Outbox(
+        f"sqlite:///{tmp_path}/box.db", source="/shop", types={"orders.v1": "An order was placed.", "paid.v1": ""}
+    )
+    assert envelope_of(box, {}).type == "orders.v1"
+    assert envelope_of(box, {}, type="paid.v1").type == "paid.v1"
+    with pytest.raises(MessageRefused, match=r"type='payed.v1' is none of the types= .*orders.v1, paid.v1"):
+        envelope_of(box, {}, type="payed.v1")
+
+
+@pytest.mark.parametrize(
+    ("types", "told"),
+    [
+        ("orders.v1", "give a list"),
+        ([], "is empty"),
+        ([""], "is empty"),
+        (["a\x00"], "control"),
+        ({"a": None}, "sentence"),
+    ],
+)
+def test_types_that_cannot_be_declared(types: Any, told: str, tmp_path: Any) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        Outbox(f"sqlite:///{tmp_path}/box.db", source="/shop", types=types)
+
+
 def test_an_outbox_needs_a_database_and_a_source() -> None:
     with pytest.raises(ConfigurationError, match="memory store has no transactions"):
         Outbox("memory://", source="/shop")

@@ -36,7 +36,7 @@ class Bench:
 async def _rabbitmq(topic: str) -> AsyncIterator[Bench]:
     import aio_pika
 
-    from retrysafe.messaging.brokers.rabbitmq.envelope import envelope_from
+    from retrysafe.messaging.brokers.amqp_binding import envelope_from
     from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 
     url = os.environ["RETRYSAFE_TEST_RABBITMQ"]

@@ -108,7 +108,22 @@ _BOUNDARIES = [
     ),
     Mistake("a probe that is no function", 'boundary(probe="SELECT 1")', "probe= is a function that takes a claim"),
     Mistake("a number as the secret", "boundary(secret=1234)", "secret= is text or bytes"),
-    Mistake("a number as the scope", 'boundary(scope=7).claim("k")', "scope= must be text"),
+    Mistake("a number as the scope", "boundary(scope=7)", 'give text such as "green", or a function without arguments'),
+    Mistake(
+        "a scope that is empty",
+        'import os; boundary(scope=os.environ.get("SHOP_TENANT", ""))',
+        "Is the environment variable or setting that it comes from set?",
+    ),
+    Mistake(
+        "a scope that takes the request",
+        "boundary(scope=lambda request: request.user)",
+        "scope= takes 'request', and is called without arguments",
+    ),
+    Mistake(
+        "a coroutine function as the scope",
+        'async def tenant(): return "green"\nboundary(scope=tenant)',
+        "scope= is a coroutine function, and is not awaited",
+    ),
     Mistake("a scope that is not known", 'boundary(scope=lambda: None).claim("k")', "no tenant or principal is known"),
     Mistake("`quota` as text", 'boundary(quota="5/minute")', 'such as Quota(rate="100/1m", outstanding=1000)'),
 ]
@@ -120,6 +135,11 @@ _CLAIMS = [
         "@boundary.once(key='order_id') above def charge(",
     ),
     Mistake("`once()` without a key", 'boundary().once(operation="charge")', "once() needs key="),
+    Mistake(
+        "a scope for `once()`",
+        'boundary().once(key="order_id", scope="green")',
+        "it takes the scope of its boundary: Boundary(…, scope=…) takes text such as",
+    ),
     Mistake(
         "a key that is no argument",
         '@boundary().once(key="order")\ndef charge(order_id): ...',
@@ -215,7 +235,7 @@ _CLAIMS = [
         '    with b.claim("k", result_type=Receipt) as claim:\n'
         "        if not claim.replayed: claim.result = Receipt(1)",
         "Receipt has no field 'number': was it renamed or removed?…Nothing was run",
-        "ResultNotEncodable",
+        "ResultUnreadable",
     ),
     Mistake(
         "a sync `with` that waits, on an event loop",
@@ -238,6 +258,16 @@ _CLAIMS = [
         "the work done on a replay too",
         'b = boundary()\nfor n in range(2):\n    with b.claim("k") as claim: claim.result = n',
         "put the work under 'if not claim.replayed'",
+    ),
+    Mistake(
+        "a result that is set after the block",
+        'with boundary().claim("k") as claim: ...\nclaim.result = 1',
+        "the outcome of the block is stored, and stays. Indent this into the block",
+    ),
+    Mistake(
+        "a failure that is declared after the block",
+        'with boundary().claim("k") as claim: ...\nclaim.fail(ValueError("no such card"))',
+        "the outcome of the block is stored, and stays. Indent this into the block",
     ),
     Mistake(
         "a claim entered twice",

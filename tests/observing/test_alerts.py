@@ -100,6 +100,7 @@ FAULTS: dict[str, dict[str, str]] = {
     "RetrysafeSettingsWeak": {
         'retrysafe_warnings_total{retrysafe_boundary="b",retrysafe_outcome="store_warning"}': APPEARS
     },
+    "RetrysafeDoctorFindings": {'retrysafe_doctor_findings{retrysafe_severity="error"}': "0+0x20 1+0x100"},
     "RetrysafeConflictsMany": {'retrysafe_conflicts_total{retrysafe_boundary="b"}': "0+10x120"},
     "RetrysafeNewKeysJump": {
         'retrysafe_claims_total{retrysafe_boundary="b",retrysafe_outcome="started"}': "0+60x25 1560+600x95",
@@ -175,5 +176,6 @@ def test_its_fault_fires_an_alert_and_no_other_does(alert: Alert, promtool: str,
 def test_a_quiet_hour_fires_nothing(promtool: str, tmp_path: Path) -> None:
     quiet = {name: "7+0x120" for series in FAULTS.values() for name in series}
     quiet['retrysafe_claims_total{retrysafe_boundary="b",retrysafe_outcome="claimed"}'] = "7+100x120"
+    quiet['retrysafe_doctor_findings{retrysafe_severity="error"}'] = "0+0x120"
     asked = [firing(alert, minute, 0) for alert in ALERTS for minute in (70, 100)]
     assert evaluated(promtool, tmp_path, quiet, asked) == ""

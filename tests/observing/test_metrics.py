@@ -301,7 +301,7 @@ def test_a_child_forked_inside_the_block_has_no_part_in_the_attempt(telemetry: T
 
 ALLOWED = {
     "retrysafe.boundary", "retrysafe.operation", "retrysafe.effects", "retrysafe.outcome", "error.type",
-    "retrysafe.step", "retrysafe.answered", "retrysafe.store", "retrysafe.partition",
+    "retrysafe.step", "retrysafe.answered", "retrysafe.store", "retrysafe.partition", "retrysafe.severity",
 }  # fmt: skip
 VALUES: dict[str, Any] = {
     "effects": "keyed", "store": "memory", "step": "claim", "seconds": 0.1, "answered": True, "token": 987654321,
@@ -310,7 +310,8 @@ VALUES: dict[str, Any] = {
     "pause": 987654321.0, "isolation": "REPEATABLE READ", "forgotten": True, "ending": "returned", "limit": "rate",
     "refusal": "signature-invalid", "topic": "orders", "messages": 3, "lag": 0.1, "oldest": 1.5, "due": 2,
     "oldest_due": 0.5, "dead": 1, "relays": 2, "became": "failed", "handled": 3,
-    "destination": "orders", "removed": 3, "partition": "orders-0",
+    "destination": "orders", "removed": 3, "findings": 2, "partition": "orders-0",
+    "severity": "error",
 }  # fmt: skip
 
 

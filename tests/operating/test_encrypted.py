@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from retrysafe import ConfigurationError, Keyring, ResultUnreadable, StoredFailure
-from retrysafe.claims.encryption import MEDIA_TYPE
+from retrysafe.claims.sealing import MEDIA_TYPE
 from retrysafe.protocol.records import EffectiveState
 from tests.operating.conftest import Command, Place
 

@@ -20,14 +20,19 @@ from starlette.routing import Route
 from retrysafe import Boundary
 from retrysafe.http.starlette import idempotent
 from retrysafe.messaging import Inbox, Outbox
+from retrysafe.webhooks import GitHub, Receiver
 
 payments = Boundary("payments", store="sqlite:///shop.db", window="120h", scope="eu")
-messages = Boundary("messages", store="sqlite:///shop.db", effects="transactional")
+messages = Boundary("messages", store="sqlite:///shop.db", effects="transactional", window="96h")
 
 @payments.once(key="order", payload="amount")
 def charge(order, amount): ...
 
-outbox = Outbox("sqlite:///shop.db", source="/shop")
+outbox = Outbox("sqlite:///shop.db", source="/shop", types={"orders.placed.v1": "An order was placed."})
+receiver = Receiver(messages, GitHub("x" * 32))
+
+@receiver.on("push")
+def build(event): ...
 
 @Inbox(messages).handler("mailing")
 def mail(message): ...
@@ -58,7 +63,10 @@ def locked(tmp_path: Path) -> Path:
 
 
 def test_what_is_unchanged_or_new_is_no_drift(locked: Path) -> None:
-    assert set(json.loads((locked / "shop.lock").read_text())["boundaries"]["messages"]["operations"]) == {"mailing"}
+    assert set(json.loads((locked / "shop.lock").read_text())["boundaries"]["messages"]["operations"]) == {
+        "mailing",
+        "webhook github",
+    }
     assert described(locked, MODULE, "--check").stdout == "no drift\n"
     new = f'{MODULE}\nBoundary("new", store="sqlite:///shop.db")\n'
     assert described(locked, new, "--check").returncode == 0
@@ -77,8 +85,13 @@ def test_what_is_unchanged_or_new_is_no_drift(locked: Path) -> None:
         ('"/payments"', '"/charges"', "route POST /payments: is gone or renamed"),
         ("idempotent(payments)(pay)", "pay", "was guarded and is not any more"),
         ('source="/shop"', 'source="/store"', "outbox /shop: is gone or renamed"),
+        ("orders.placed.v1", "orders.placed.v2", "outbox /shop: type orders.placed.v1 is gone or renamed"),
+        ('"push"', '"pushed"', "events of type push have no handler any more"),
     ],
-    ids=["function", "scope", "boundary", "window", "key", "payload", "consumer", "route", "guard", "outbox"],
+    ids=[
+        *("function", "scope", "boundary", "window", "key", "payload", "consumer", "route", "guard", "outbox"),
+        *("type", "webhook"),
+    ],
 )
 def test_a_change_is_told_by_what_it_does(before: str, after: str, told: str, locked: Path) -> None:
     assert MODULE.count(before) == 1
@@ -119,17 +132,27 @@ def refund(order): ...
     "text",
     [
         '{"version": 1}',
-        '{"version": 1, "boundaries": [], "routes": {}, "outboxes": []}',
-        '{"version": 1, "boundaries": {"payments": {}}, "routes": {}, "outboxes": []}',
-        '{"version": 1, "boundaries": {"payments": null}, "routes": {}, "outboxes": []}',
+        '{"version": 1, "boundaries": [], "routes": {}, "outboxes": {}}',
+        '{"version": 1, "boundaries": {"payments": {}}, "routes": {}, "outboxes": {}}',
+        '{"version": 1, "boundaries": {"payments": null}, "routes": {}, "outboxes": {}}',
+        '{"version": 1, "boundaries": {}, "routes": {}, "outboxes": ["/shop"]}',
         "[" * 100_000,
     ],
-    ids=["nothing", "list", "empty", "null", "deep"],
+    ids=["nothing", "list", "empty", "null", "outboxes", "deep"],
 )
 def test_a_lock_that_was_changed_by_hand_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "shop.lock").write_text(text)
     done = described(tmp_path, MODULE, "--check")
     assert (done.returncode, "Traceback" in done.stderr, "shop.lock" in done.stderr) == (2, False, True)
+
+
+def test_outboxes_of_other_modules_are_locked_too(tmp_path: Path) -> None:
+    (tmp_path / "events.py").write_text(
+        "from retrysafe.messaging import Outbox\n"
+        'outbox = Outbox("sqlite:///shop.db", source="/events", types=["a.v1"])\n'
+    )
+    assert described(tmp_path, "import events\n").returncode == 0
+    assert json.loads((tmp_path / "shop.lock").read_text())["outboxes"] == {"/events": ["a.v1"]}
 
 
 def test_a_lock_that_cannot_be_read(tmp_path: Path) -> None:
@@ -200,7 +223,7 @@ from retrysafe.messaging import Inbox, Outbox
 from retrysafe.webhooks import GitHub, Receiver
 
 shop = Boundary("shop", store="sqlite:///shop.db", effects="transactional", window="73h")
-outbox = Outbox("sqlite:///shop.db", source="/shop")
+outbox = Outbox("sqlite:///shop.db", source="/shop", types={"orders.placed.v1": "An order was placed."})
 
 @Inbox(shop).handler("mailing")
 @declare(side_effects=["a mail"])
@@ -260,16 +283,23 @@ def test_every_way_in_is_described_with_what_is_declared_of_it(tmp_path: Path) -
     (pushed,) = operations["webhook github"]["events"]
     assert pushed == {"event": "push", "sentence": "Builds a commit.", "safety": "idempotent"}
     paid = {"sentence": "Pays.", "safety": "neither", "side effects": "a payment"}
-    assert said[1:-1] == [
+    assert said[1:-2] == [
         {"route": "POST /payments", "policy": "guarded", **paid},
         {"route": "POST /orders", "policy": "unguarded", "sentence": "Orders."},
         {"route": "POST /search", "policy": "off", "sentence": "Searches.", "safety": "safe"},
         {"route": "POST /refunds", "policy": "guarded", "sentence": "Refunds."},
         {"route": "POST /look", "policy": "off", "sentence": "Looks."},
     ]
-    assert said[-1] == {"outbox": "/shop", "key": "source and id of each message: consumers recognise it by both"}
+    assert said[-2] == {"outbox": "/shop", "key": "source and id of each message: consumers recognise it by both"}
+    placed = {"type": "orders.placed.v1", "outbox": "/shop", "key": "source and id"}
+    assert said[-1] == {**placed, "sentence": "An order was placed."}
     text: Any = subprocess.run(command, **asked)
-    for line in ("event     push", "route         POST /payments", "side effects  a payment", "outbox  /shop"):
+    for line in (
+        "event     push",
+        "route         POST /payments",
+        "side effects  a payment",
+        "type      orders.placed.v1",
+    ):
         assert line in text.stdout, text.stdout
     alone: Any = subprocess.run([*command[:-1], "shop:shop"], **asked)
     assert "route" not in alone.stdout

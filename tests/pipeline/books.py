@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from threading import Event
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -52,8 +53,12 @@ def database(server: str) -> Iterator[str]:
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
-def take_orders(url: str, topic: str, orders: int, seed: int, stop: Event) -> None:
+def take_orders(
+    url: str, topic: str, orders: int, seed: int, stop: Event, allowed: Callable[[], float] = lambda: inf
+) -> None:
     """Take so many orders, each with its event, in one transaction with it; fewer if it is to stop.
+
+    Waits while as many are taken as are ``allowed``.
 
     The customer's row is locked before the event is written, so events of one customer are in the order of the counts.
     """
@@ -61,6 +66,8 @@ def take_orders(url: str, topic: str, orders: int, seed: int, stop: Event) -> No
     counting = "UPDATE customers SET orders = orders + 1 WHERE id = %s RETURNING orders"
     with psycopg.connect(url) as connection:
         for start in range(0, orders, AT_ONCE):
+            while start >= allowed() and not stop.is_set():
+                stop.wait(0.05)
             _wait_for_those_before(connection, start, stop)
             if stop.is_set():
                 return

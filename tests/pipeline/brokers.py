@@ -18,6 +18,7 @@ from tests.messaging.own_brokers import (
     NatsServer,
     RabbitMQ4Server,
     RedisServer,
+    ServiceBusServer,
 )
 from tests.versions import variable_of
 
@@ -99,6 +100,7 @@ KILLED = {
     "nats": Killed("nats", "nats", NatsServer),
     "pubsub": Killed("pubsub", "pubsub", lambda: BehindARoad("pubsub")),
     "rabbitmq": Killed("rabbitmq", "rabbitmq-4", RabbitMQ4Server),
+    "servicebus": Killed("servicebus", "servicebus", ServiceBusServer),
     "redis": Killed("redis", "redis", RedisServer),
     "sns": Killed("sns", "sns", lambda: BehindARoad("sns")),
 }

@@ -64,6 +64,11 @@ ROLES: dict[str, Callable[[str, str, str], None]] = {
 }
 
 
+def is_ready(role: str, database: str) -> bool:
+    """Whether processes of a role do what is peculiar to it: one of those that read the log has its slot."""
+    return role != "log_relay" or Slot(database).status().active
+
+
 def begin(role: str, *arguments: str) -> None:
     """Work in a role, in a process of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who watches

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import multiprocessing
 import random
 import signal
@@ -29,6 +30,7 @@ PRELOADED = [
     "nats",
     "aiobotocore",
     "google.pubsub_v1",
+    "azure.servicebus.aio",
     "paho.mqtt.client",
 ]
 SETTLING = 15.0
@@ -57,6 +59,8 @@ class Run:
     """Whether its cluster goes on without it; then it is started when another third is applied."""
     relays: tuple[str, ...] = ("relay",)
     """Roles of the relays: all of them have the first; each next one takes over after its share of the orders."""
+    allowed: int = 0
+    """Orders that may be taken: those of the next role's share may be when its relays are ready."""
     kills: dict[str, int] = field(default_factory=lambda: {"relay": 0, "inventory": 0})
     broker_kills: int = 0
     broker_is_away: bool = False
@@ -156,7 +160,7 @@ async def perform(run: Run) -> Audit:
     began, chance = time.monotonic(), random.Random(f"kills {run.seed}")
     try:
         with Six(run) as six:
-            orders = (run.database, run.topic, run.orders, run.seed, stop := threading.Event())
+            orders = (run.database, run.topic, run.orders, run.seed, stop := threading.Event(), lambda: run.allowed)
             taking = asyncio.ensure_future(asyncio.to_thread(books.take_orders, *orders))
             killing = asyncio.ensure_future(_kill(six, run, chance, over := asyncio.Event()))
             try:
@@ -175,6 +179,7 @@ async def perform(run: Run) -> Audit:
 
 async def _kill(six: Six, run: Run, chance: random.Random, over: asyncio.Event) -> None:
     last = -1
+    await _allow_share(run, over)
     while True:
         with suppress(TimeoutError):
             await asyncio.wait_for(over.wait(), chance.uniform(0.5, 1.5) * run.every)
@@ -184,11 +189,22 @@ async def _kill(six: Six, run: Run, chance: random.Random, over: asyncio.Event) 
         await _kill_or_start_broker(run)
         if run.switched < run.applied * len(run.relays) // run.orders < len(run.relays):
             await asyncio.to_thread(six.switch)
+            await _allow_share(run, over)
         if run.applied > last:  # else a slow machine would do nothing but start processes
             last = run.applied
             await asyncio.to_thread(six.kill_one, chance)
     if run.broker_is_away and run.server is not None:
         await asyncio.to_thread(run.server.start)
+
+
+async def _allow_share(run: Run, over: asyncio.Event) -> None:
+    """Allow the orders of the present role's share, as soon as its relays are ready."""
+    role = run.relays[run.switched]
+    while not over.is_set() and not await asyncio.to_thread(  # noqa: ASYNC110 - the server tells nobody
+        roles.is_ready, role, run.database
+    ):
+        await asyncio.sleep(0.05)
+    run.allowed = math.ceil(run.orders * (run.switched + 1) / len(run.relays))
 
 
 async def _kill_or_start_broker(run: Run) -> None:

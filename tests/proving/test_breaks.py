@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+
 import pytest
 
 from tests.proving.breaks import Break
@@ -27,7 +29,14 @@ def test_the_tests_that_breaks_name_exist() -> None:
     assert missing(test for one in BREAKS.values() for test in one.killed_by) == ""
 
 
+@pytest.fixture
+def own_deadline() -> None:
+    """A copy's tests have a deadline, longer than that of one test here, and beyond it they say what became of them."""
+    faulthandler.cancel_dump_traceback_later()
+
+
 @pytest.mark.prove
+@pytest.mark.usefixtures("own_deadline")
 @pytest.mark.parametrize("name", SAMPLED)
 def test_a_break_is_killed(name: str, proof: Record) -> None:
     one = BREAKS[name]
@@ -42,6 +51,7 @@ NAMED = list(dict.fromkeys(test for name in SAMPLED for test in BREAKS[name].kil
 
 
 @pytest.mark.prove
+@pytest.mark.usefixtures("own_deadline")
 @pytest.mark.parametrize("start", range(0, len(NAMED), SHARE))
 def test_the_tests_that_kill_pass_on_a_copy_without_a_break(start: int) -> None:
     result = run_unbroken(NAMED[start : start + SHARE])

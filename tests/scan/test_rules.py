@@ -377,3 +377,95 @@ MARKS = {
 @pytest.mark.parametrize(("text", "expected"), MARKS.values(), ids=MARKS.keys())
 def test_marks(text: str, expected: list[str], tmp_path: Path) -> None:
     assert ids(scanned(tmp_path, app=text)) == expected
+
+
+ADDS = "M.objects.update(n=field('n') + 1)"
+STATES = {
+    "left before": (f"if m.state == 'paid': return\n    {ADDS}\n    m.state = 'paid'\n    m.save()", []),
+    "entered": (f"if m.state != 'paid':\n        {ADDS}\n        m.state = 'paid'\n        m.save()", []),
+    "the opposite branch": (
+        f"if m.state == 'paid': pass\n    else:\n        {ADDS}\n    m.state = 'paid'\n    m.save()",
+        [],
+    ),
+    "one of several": (f"if m.state in ('new', 'old'):\n        {ADDS}\n    m.state = 'paid'\n    m.save()", []),
+    "one part of a condition": (f"if pk and not m.paid:\n        {ADDS}\n    m.paid = True\n    m.save()", []),
+    "an instant": (f"if m.paid_at is None:\n        {ADDS}\n    m.paid_at = now()\n    m.save()", []),
+    "members of an enumeration": (
+        f"if m.state is S.NEW:\n        {ADDS}\n    m.state = S.PAID\n    m.save()\n\nclass S: NEW, PAID = 1, 2",
+        [],
+    ),
+    "never left": (f"if m.state != 'paid':\n        {ADDS}\n    m.save()", ["RS301"]),
+    "not saved": (f"if m.state != 'paid':\n        {ADDS}\n        m.state = 'paid'", ["RS301"]),
+    "left for a state that is meant too": (
+        f"if m.state in ('new', 'old'):\n        {ADDS}\n    m.state = 'old'\n    m.save()",
+        ["RS301"],
+    ),
+    "entered again": (
+        f"if m.state != 'paid':\n        m.state = 'paid'\n        {ADDS}\n        m.state = 'new'\n        m.save()",
+        ["RS301"],
+    ),
+    "left in some cases": (
+        f"if m.state != 'paid':\n        {ADDS}\n        if pk > 7:\n            m.state = 'paid'\n    m.save()",
+        ["RS301"],
+    ),
+    "of another attribute": (f"if m.state != 'paid':\n        {ADDS}\n    m.other = 'paid'\n    m.save()", ["RS301"]),
+    "for a value that is not known": (
+        f"if m.paid_at is None:\n        {ADDS}\n    m.paid_at = pk\n    m.save()",
+        ["RS301"],
+    ),
+    "one of two ways in": (f"if pk or not m.paid:\n        {ADDS}\n    m.paid = True\n    m.save()", ["RS301"]),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), STATES.values(), ids=STATES.keys())
+def test_a_state_of_a_row_that_is_left(text: str, expected: list[str], tmp_path: Path) -> None:
+    """A second run finds the row in the new state."""
+    app = f"{MODEL}from django.utils.timezone import now\n\ndef f(pk):\n    m = M.objects.get(pk=pk)\n    {text}\n"
+    assert ids(scanned(tmp_path, app=app)) == expected
+
+
+def test_the_state_of_what_is_no_row_decides_nothing(tmp_path: Path) -> None:
+    text = f"def f(m):\n    if m.state != 'paid':\n        {ADDS}\n        m.state = 'paid'\n        m.save()\n"
+    assert ids(scanned(tmp_path, app=MODEL + text)) == ["RS301"]
+
+
+def test_a_state_does_not_excuse_a_call_out(tmp_path: Path) -> None:
+    """A process that dies between the call and the new state calls again."""
+    state = "    if m.state == 'paid': return\n    requests.post('x')\n    m.state = 'paid'\n    m.save()\n"
+    text = f"import requests, dramatiq\n\n@dramatiq.actor\ndef f(pk):\n    m = M.objects.get(pk=pk)\n{state}"
+    assert ids(scanned(tmp_path, app=MODEL + text)) == ["RS401"]
+
+
+def test_a_session_saves_what_it_has_read(tmp_path: Path) -> None:
+    text = (
+        "import dramatiq\nfrom sqlalchemy.orm import Session\n\nclass T: ...\n\n"
+        "@dramatiq.actor\ndef f(pk, s: Session):\n    m = s.get(T, pk)\n"
+        "    if m.state == 'paid':\n        return\n    s.add(T())\n{}    s.commit()\n"
+    )
+    assert ids(scanned(tmp_path / "a", app=text.format("    m.state = 'paid'\n"))) == []
+    assert ids(scanned(tmp_path / "b", app=text.format(""))) == ["RS401"]
+
+
+POPS = {
+    "a mark that is taken": ("r.session.pop('token')", []),
+    "a mark that may be missing": ("r.session.pop('token', None)", ["RS101"]),
+    "a mark that is missing without harm": (
+        "try:\n            r.session.pop('token')\n        except KeyError:\n            pass",
+        ["RS101"],
+    ),
+    "taken out of something else": ("r.POST.pop('token')", ["RS101"]),
+}
+
+
+@pytest.mark.parametrize(("taken", "expected"), POPS.values(), ids=POPS.keys())
+def test_a_mark_in_a_session(taken: str, expected: list[str], tmp_path: Path) -> None:
+    views = (
+        "from django.http import HttpRequest\nimport models\n\ndef add(r: HttpRequest):\n    if r.method == 'POST':\n"
+    )
+    found = scanned(
+        tmp_path,
+        urls="from django.urls import path\nimport views\nurlpatterns = [path('x', views.add)]\n",
+        views=f"{views}        {taken}\n        models.Order.objects.create()\n",
+        models="from django.db import models\n\nclass Order(models.Model): ...\n",
+    )
+    assert ids(found) == expected

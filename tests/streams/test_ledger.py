@@ -18,7 +18,7 @@ import pytest
 
 from retrysafe import ConfigurationError
 from retrysafe.streams import Fenced, OriginChanged, PositionMissing, Span, SqlLedger
-from retrysafe.streams.ledger import decided
+from retrysafe.streams.ledger import decided, source_of
 from retrysafe.streams.positions import NONE, Position
 from tests.conftest import require
 from tests.docs.pages import ROOT
@@ -223,3 +223,15 @@ def test_autocommit_is_refused(tmp_path: Path) -> None:
     ledger = SqlLedger(lambda: sqlite3.connect(tmp_path / "x.db", isolation_level=None), "totals", placeholder="?")
     with pytest.raises(ConfigurationError, match="autocommit"):
         ledger.apply("in/0", Span(0, 1), lambda _connection, _first: None)
+
+
+def test_names_of_two_types_are_two_sources() -> None:
+    names: list[object] = [1, "1", "repr 1", True, 1.0, b"1", ("1",), "('1',)", "repr '1'", None, "None"]
+    assert len({source_of(one) for one in names}) == len(names)
+    assert source_of("orders/0") == "orders/0"
+
+
+@pytest.mark.parametrize("name", [object(), (1, object()), frozenset("ab")], ids=["object", "tuple", "set"])
+def test_a_name_that_another_process_writes_differently_is_refused(name: object) -> None:
+    with pytest.raises(ConfigurationError, match="written differently by another process"):
+        source_of(name)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,24 @@ async def test_a_store_that_serves_sync_code_only_is_asked_in_threads(
     assert ran == [STRIPE.event_id]
     await boundary.aclose()
     engine.dispose()
+
+
+@COLOURS
+async def test_an_event_whose_record_only_a_newer_version_understands_is_not_acknowledged(
+    tmp_path: Path, clock: Clock, colour: str
+) -> None:
+    """While versions change: what the newer one has begun may be under way."""
+    path = tmp_path / "shop.db"
+    boundary = Boundary("shop", store=f"sqlite:///{path}", effects="keyed", window=WINDOW, observers=())
+    receiver = Receiver(boundary, STRIPE.receiver_scheme(), clock=clock)
+    receiver.on(STRIPE.type)(lambda event: None)
+    assert (await receive(receiver, STRIPE.deliver(), colour)).status == 200
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute("PRAGMA ignore_check_constraints = ON")
+        file.execute("UPDATE retrysafe_records SET state = 'paused'")
+    answer = await receive(receiver, STRIPE.deliver(), colour)
+    assert (answer.status, code(answer)) == (503, "store-misconfigured")
+    await boundary.aclose()
 
 
 # ------------------------------------------------------------ cancelled, and handlers that do not fit

@@ -25,19 +25,19 @@ class Drift(NamedTuple):
     text: str
 
 
-def lock_of(routes: Mapping[str, str], outboxes: Iterable[str]) -> dict[str, Any]:
+def lock_of(routes: Mapping[str, str], outboxes: Mapping[str, Iterable[str]]) -> dict[str, Any]:
     """What the boundaries of this process are, in a form that is compared.
 
     Arguments:
         routes: of the application: method and path, and "guarded" or "unguarded".
-        outboxes: the sources of the application's outboxes.
+        outboxes: the sources of the process's outboxes, each with the types that it declares.
     """
     entries = [one for one in key_spaces.living() if isinstance(one, EntryPoint)]
     return {
         "version": VERSION,
         "boundaries": _boundaries(sorted(entries, key=lambda entry: (entry.name, *entry.origin.place))),
         "routes": dict(sorted(routes.items())),
-        "outboxes": sorted(set(outboxes)),
+        "outboxes": {source: sorted(types) for source, types in sorted(outboxes.items())},
     }
 
 
@@ -132,10 +132,17 @@ def drift(locked: Lock, now: Lock) -> Iterator[Drift]:
             yield Drift(f"route {route}", "is gone or renamed: a retry of a request that was sent there is not found")
         elif policy == "guarded" and now["routes"][route] != "guarded":
             yield Drift(f"route {route}", f"was guarded and is not any more; {_ORPHANS}")
-    for source in locked["outboxes"]:
-        if source not in now["outboxes"]:
-            text = "is gone or renamed: consumers take messages that are published again for new ones"
-            yield Drift(f"outbox {source}", text)
+    for source, types in locked["outboxes"].items():
+        yield from _outbox(source, types, now["outboxes"].get(source))
+
+
+def _outbox(source: str, old: Iterable[str], new: Iterable[str] | None) -> Iterator[Drift]:
+    where = f"outbox {source}"
+    if new is None:
+        yield Drift(where, "is gone or renamed: consumers take messages that are published again for new ones")
+        return
+    for gone in sorted(set(old) - set(new)):
+        yield Drift(where, f"type {gone} is gone or renamed: consumers that wait for it are told nothing more")
 
 
 def _settings(where: str, old: Lock, new: Lock) -> Iterator[Drift]:

@@ -15,12 +15,14 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from retrysafe.admin.audit import Audit
 from retrysafe.backends import registry
-from retrysafe.backends.backend import Backend, Schema
+from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
+from retrysafe.backends.schema import Schema
 from retrysafe.claims.codec import JSONCodec, encode_failure
-from retrysafe.claims.encryption import MEDIA_TYPE as ENCRYPTED
-from retrysafe.claims.encryption import Bound, Keyring, label_of, opened, sealed
+from retrysafe.claims.encryption import Keyring, label_of
 from retrysafe.claims.observers import LoggingObserver, Observers
+from retrysafe.claims.sealing import MEDIA_TYPE as ENCRYPTED
+from retrysafe.claims.sealing import Bound, opened, sealed
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol import keys, procedures
 from retrysafe.protocol.events import Observer

@@ -8,7 +8,8 @@ from typing import Any
 
 from retrysafe.backends.commands import Commands
 from retrysafe.claims.attempt_ids import worker_of
-from retrysafe.claims.encryption import MEDIA_TYPE, label_of
+from retrysafe.claims.encryption import label_of
+from retrysafe.claims.sealing import MEDIA_TYPE
 from retrysafe.errors import ResultUnreadable
 from retrysafe.protocol import fingerprint
 from retrysafe.protocol.decisions import Decision

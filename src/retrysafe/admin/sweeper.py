@@ -28,7 +28,7 @@ from retrysafe.protocol.records import Duration, Record
 from retrysafe.protocol.rotating import rotate, worth_rotating
 from retrysafe.protocol.schedules import Sweeps
 from retrysafe.protocol.store import RotatingStore
-from retrysafe.stop_signal import StopSignal
+from retrysafe.stop_signal import StopSignal, stopped_by_signals
 
 if TYPE_CHECKING:
     import asyncio
@@ -138,12 +138,17 @@ class Sweeper:
             await client.aclose()
 
     def run_forever(self) -> None:
-        """Sweep in this thread until `stop` is called; retry when the store fails."""
-        self._background(self._backend.another(), self._stop_signal, 0.0)
+        """Sweep in this thread until `stop` is called; retry when the store fails.
+
+        SIGTERM and SIGINT call `stop` in the main thread, unless the program handles them itself.
+        """
+        with stopped_by_signals(self.stop):
+            self._background(self._backend.another(), self._stop_signal, 0.0)
 
     async def arun_forever(self) -> None:
-        """`run_forever` for async code."""
-        await self._abackground(self._backend.aanother())
+        """`run_forever` for async code; `asyncio.run` handles SIGINT itself, and cancels."""
+        with stopped_by_signals(self.stop):
+            await self._abackground(self._backend.aanother())
 
     def stop(self) -> None:
         """Stop after the current batch; signal handlers may call it."""

@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from retrysafe.backends import migrations
-from retrysafe.backends.cache import ReadThroughCache
 from retrysafe.backends.commands import Commands, naming, of_alias
 from retrysafe.backends.driver import arun, run
-from retrysafe.backends.migrations import on_demand as tables
 from retrysafe.backends.wakeups import Wakeups
-from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.errors import ConfigurationError
 from retrysafe.locks import ProcessLock
-from retrysafe.protocol import migrating
-from retrysafe.protocol.client import AsyncClient, AsyncExecutor, AsyncListener, Client, Executor, Hearing, Listener
-from retrysafe.protocol.migrating import CreatedStore, Migration
 from retrysafe.protocol.procedures import examine
-from retrysafe.protocol.records import Finding
 from retrysafe.protocol.requests import Steps, ask
-from retrysafe.protocol.store import OperableStore
 
 if TYPE_CHECKING:
     import asyncio
 
+    from retrysafe.backends.cache import ReadThroughCache
+    from retrysafe.backends.schema import Schema, SchemaOfStore
+    from retrysafe.protocol.client import AsyncClient, AsyncExecutor, AsyncListener, Client, Executor, Listener
+    from retrysafe.protocol.migrating import Migration
+    from retrysafe.protocol.records import Finding
+    from retrysafe.protocol.store import OperableStore
+
 C = TypeVar("C")
 R = TypeVar("R")
-_MIGRATED = ("sqlite", "postgresql", "mysql")
-
-
-class Schema(NamedTuple):
-    """The version of a store's schema, 0 when there is none, and the one that this retrysafe needs."""
-
-    version: int
-    needed: int
 
 
 class Closable(Protocol):
@@ -94,6 +85,8 @@ class Backend:
         self.near: ReadThroughCache | None = None
         """A cache of settled records in front of the store."""
         self.kind = store.capabilities.name
+        self.has_schema = self.kind in ("sqlite", "postgresql", "mysql")
+        """Whether the store has tables of a version, which `migrate` brings up to date."""
         self.address = address
         self.migrates_itself = migrates_itself
         self.missing = missing
@@ -117,7 +110,7 @@ class Backend:
         self._async_with = async_with
         self._on_demand = on_demand
         """Makes a sync client for tables that are made when they are first asked for; None: `migrate` makes all."""
-        self._provided: set[str] = set()
+        self._of_schema: SchemaOfStore | None = None
         self._sync = sync
         self._asynchronous = asynchronous
         self._pulse = pulse or sync
@@ -238,6 +231,8 @@ class Backend:
 
     def _heeded(self, client: C) -> C:
         """The client, which now adds what it hears from its server to the warnings."""
+        from retrysafe.protocol.client import Hearing
+
         if isinstance(client, Hearing):
             client.heard = self.warnings.append
         return client
@@ -366,24 +361,41 @@ class Backend:
     def _needs_check(self) -> bool:
         return os.getpid() not in self._checked
 
+    @property
+    def _tables(self) -> SchemaOfStore:
+        if self._of_schema is None:
+            from retrysafe.backends.schema import SchemaOfStore
+
+            self._of_schema = SchemaOfStore(self, self._on_demand, self._migrate_with)
+        return self._of_schema
+
     def schema(self) -> Steps[Schema | None]:
         """The schema's version and the one that is needed; None for a store without a schema."""
-        if self.kind not in _MIGRATED:
-            return None
-        version = yield from migrating.schema_version(self._sql())
-        return Schema(version, self._needed())
+        return (yield from self._tables.version()) if self.has_schema else None
 
     def require_schema(self) -> Steps[None]:
         """Raise `SchemaOutdated` unless the schema is new enough."""
-        if self.kind in _MIGRATED:
-            yield from migrating.require(self._sql(), self._needed(), self._migrating())
+        if self.has_schema:
+            yield from self._tables.require()
 
-    def _migrating(self) -> str:
-        """The command that applies the migrations."""
-        return self._migrate_with or self.commands.line("migrate")
+    def prepare(self) -> None:
+        """Bring a store up to date that migrates itself; features have their tables when they are asked for."""
+        self._tables.prepare()
 
-    def _needed(self) -> int:
-        return migrations.load(self.kind)[-1].version
+    def provide(self, feature: str) -> list[Migration]:
+        """Make the tables of a feature, "outbox" or "inbox", where that is left to its first use; return what was done.
+
+        Without effect on a store whose tables are made by `migrate` alone.
+        """
+        return self._tables.provide(feature)
+
+    def migrate(self, partitions: int | None = None) -> list[Migration]:
+        """Apply the missing migrations, with the records in so many ``partitions``; return them."""
+        return self._tables.migrate(partitions)
+
+    async def amigrate(self, partitions: int | None = None) -> list[Migration]:
+        """`migrate` through the async client."""
+        return await self._tables.amigrate(partitions)
 
     def _checking(self) -> Steps[list[Finding]]:
         yield from self.require_schema()
@@ -397,97 +409,6 @@ class Backend:
             return  # others looked at the same time, and have told
         self.warnings += [finding for finding in findings if finding.level == "warn"]
         self._checked.add(os.getpid())
-
-    def prepare(self) -> None:
-        """Bring a store up to date that migrates itself; features have their tables when they are asked for."""
-        if self._on_demand is None:
-            self.migrate()
-        else:
-            self._prepare(whole=False)
-
-    def _prepare(self, *, whole: bool) -> list[Migration]:
-        assert self._on_demand is not None
-        with closing(self._on_demand()) as client:
-            if run(self._is_up_to_date(None), client):
-                return []
-            with client.transaction() as opened:
-                return run(tables.prepare(self._sql(), whole=whole), opened.execute)
-
-    def provide(self, feature: str) -> list[Migration]:
-        """Make the tables of a feature, "outbox" or "inbox", where that is left to its first use; return what was done.
-
-        Without effect on a store whose tables are made by `migrate` alone.
-        """
-        if self._on_demand is None or feature in self._provided:
-            return []
-        made: list[Migration] = []
-        with closing(self._on_demand()) as client:
-            present = run(tables.is_present(feature), client)
-            if not present:
-                made = self._made_tables(feature, client)
-        if present or made:
-            self._provided.add(feature)
-        return made
-
-    def _made_tables(self, feature: str, client: Client) -> list[Migration]:
-        try:
-            with client.transaction() as opened:
-                return run(tables.provide(self._sql(), feature), opened.execute)
-        except StoreUnavailable as error:
-            raise StoreUnavailable(
-                f"{error.detail}. The tables of the {feature} are made when it is first used, on a connection of its "
-                "own, and that waits for every transaction that writes to the file. Make the object before a "
-                f"transaction begins, or make all tables when you deploy:  {self._migrating()}",
-                unsent=error.unsent,
-            ) from error
-
-    def migrate(self, partitions: int | None = None) -> list[Migration]:
-        """Apply the missing migrations, with the records in so many ``partitions``; return them."""
-        if partitions is None and isinstance(self.store, CreatedStore):
-            return run(self.store.create(), self.client())
-        chosen = self._chosen(partitions)
-        if self._on_demand is not None:
-            return self._migrate_file()
-        if run(self._is_up_to_date(partitions), self.client()):
-            return []
-        with self.client().transaction() as opened:
-            return run(self._migration(chosen), opened.execute)
-
-    async def amigrate(self, partitions: int | None = None) -> list[Migration]:
-        """`migrate` through the async client."""
-        if partitions is None and isinstance(self.store, CreatedStore):
-            return await arun(self.store.create(), self.aclient())
-        chosen = self._chosen(partitions)
-        if self._on_demand is not None:
-            return self._migrate_file()
-        if await arun(self._is_up_to_date(partitions), self.aclient()):
-            return []
-        async with self.aclient().transaction() as opened:
-            return await arun(self._migration(chosen), opened.execute)
-
-    def _migrate_file(self) -> list[Migration]:
-        """Make all tables of a file, also of features that were never asked for."""
-        return self._prepare(whole=True) + [made for feature in tables.FEATURES for made in self.provide(feature)]
-
-    def _chosen(self, partitions: int | None) -> tuple[Migration, ...]:
-        if partitions is None:
-            self._sql()
-        return migrations.choose(self.kind, partitions)
-
-    def _is_up_to_date(self, partitions: int | None) -> Steps[bool]:
-        version = yield from migrating.schema_version(self._sql())
-        if version and partitions is not None:
-            yield from migrating.check_partitions(self._sql(), partitions)
-        return version >= self._needed()
-
-    def _migration(self, chosen: Sequence[Migration]) -> Steps[list[Migration]]:
-        store = self._sql()
-        return migrating.migrate(store, chosen, store.migration_lock(), store.migration_unlock())
-
-    def _sql(self) -> Any:
-        if self.kind not in _MIGRATED:
-            raise ConfigurationError(f"store= ({self.address}) has no schema to migrate.")
-        return self.store
 
     # ------------------------------------------------------------ end
 

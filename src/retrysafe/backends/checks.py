@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.protocol.checks import Check, Facts, Severity
-from retrysafe.protocol.procedures import examine
+from retrysafe.protocol.procedures import count, examine
+from retrysafe.protocol.records import Count, EffectiveState, Filter
 from retrysafe.protocol.requests import Ask, Steps, ask
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 MOST_SKEW = 1.0
 """Seconds between the store's clock and this machine's above which the difference is a finding."""
+MOST_COUNTED = 1000
+"""Unknown keys that are counted at most, and records that are looked at for them where they have no index."""
+_UNKNOWN = Filter(states=frozenset({EffectiveState.UNKNOWN}))
 
 
 class Examination(NamedTuple):
@@ -24,12 +28,14 @@ class Examination(NamedTuple):
     facts: asks the store for them. ``findings`` is there already.
     apart: finds facts that need more than one connection of our own; called for stores that are given as a URL.
     clock: from the store to what asks for its time, in microseconds since 1970; None where it cannot be asked.
+    counts_unknown: whether unknown keys are counted; not where every record that is read is billed.
     """
 
     checks: tuple[Check, ...]
     facts: Callable[[Backend], Steps[dict[str, Any]]]
     apart: Callable[[Backend], Mapping[str, Any]] | None = None
     clock: Callable[[Any], Ask[int]] | None = None
+    counts_unknown: bool = True
 
 
 def no_facts(backend: Backend) -> Steps[dict[str, Any]]:
@@ -50,6 +56,8 @@ def gather(backend: Backend, examination: Examination, leases: list[float]) -> S
         ahead, within = now / 1e6 - (before + after) / 2, (after - before) / 2
         facts["skew"] = max(0.0, abs(ahead) - within) * (1 if ahead >= 0 else -1)
     if schema is None or schema.version >= schema.needed:
+        if examination.counts_unknown:
+            facts["unknown"] = yield from count(backend.store, _UNKNOWN, MOST_COUNTED)
         facts.update((yield from examination.facts(backend)))
     return facts
 
@@ -67,6 +75,15 @@ def _skewed(facts: Facts) -> str | None:
         return None
     way = "ahead of" if skew > 0 else "behind"
     return f"The store's clock is at least {abs(skew):.1f} s {way} this machine's."
+
+
+def _in_doubt(facts: Facts) -> str | None:
+    unknown: Count | None = facts.get("unknown")
+    if unknown is None or not unknown.records:
+        return None
+    number = f"{unknown.records:,}{'+' * unknown.capped}"
+    keys = "key is" if number == "1" else "keys are"
+    return f"{number} {keys} unknown: their effect may or may not have happened, and every retry is refused."
 
 
 UNREACHABLE = Check(
@@ -95,6 +112,15 @@ CHECKS = (
         "store's clock alone.",
         "explanation/three-clocks.md",
         _skewed,
+    ),
+    Check(
+        "store-unknown",
+        "Is the outcome of every key known?",
+        Severity.WARNING,
+        "retrysafe keys list --state unknown --store {address}  and, when you know what became of a key, "
+        "retrysafe keys resolve --hash … --as … --store {address}",
+        "how-to/settle-an-unknown-outcome.md",
+        _in_doubt,
     ),
 )
 """The checks that every store has."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from retrysafe.backends.urls import without_password
-
 STORE = "RETRYSAFE_STORE"
 """The environment variable that the command line reads the store's URL from."""
 PROGRAM, MANAGE = "retrysafe", "python manage.py retrysafe"
@@ -31,6 +29,8 @@ class Commands(NamedTuple):
 
 def naming(address: str, program: str = PROGRAM) -> Commands:
     """The commands for the store of a URL; an address that is not the whole of one is that in the environment."""
+    from retrysafe.backends.urls import without_password
+
     whole = (
         "://" in address and not any(mark in address for mark in ("***", "…")) and without_password(address) == address
     )

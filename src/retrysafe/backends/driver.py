@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from retrysafe.errors import RetryTransaction, StoreUnavailable
 from retrysafe.protocol.backoff import REFUSED, RESTART, Backoff, RetrySchedule
-from retrysafe.protocol.client import AsyncExecutor, Executor
 from retrysafe.protocol.requests import Ask, Steps, ask
+
+if TYPE_CHECKING:
+    from retrysafe.protocol.client import AsyncExecutor, Executor
 
 R = TypeVar("R")
 

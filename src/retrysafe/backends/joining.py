@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.backends import identity
 from retrysafe.backends.backend import Backend, Place
+from retrysafe.backends.registry import aliased
 from retrysafe.backends.spec import library
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.client import AsyncExecutor, Executor
+
+if TYPE_CHECKING:
+    from retrysafe.protocol.client import AsyncExecutor, Executor
 
 
 class Joining(NamedTuple):
@@ -52,15 +55,6 @@ def _refuse_other_kind(backend: Backend, kind: str) -> None:
         )
 
 
-def aliased(store: object) -> object:
-    """A Django connection stands for its alias: every thread has its own."""
-    for module, name in _ALIASED:
-        loaded = sys.modules.get(module)
-        if loaded is not None and isinstance(store, getattr(loaded, name)):
-            return getattr(store, "alias", store)
-    return store
-
-
 def _fixed(kind: str) -> Callable[[Any], str]:
     return lambda tx: kind
 
@@ -96,9 +90,6 @@ def _join_django(backend: Backend, tx: Any) -> Joining:
     _refuse_other_kind(backend, connection.vendor)
     return Joining(module.join(connection, backend.address), None, connection, ("django", connection.alias))
 
-
-_ALIASED = (("django.db.backends.base.base", "BaseDatabaseWrapper"), ("django.utils.connection", "ConnectionProxy"))
-"""Connections of Django."""
 
 _SCOPED = (("sqlalchemy.orm", "scoped_session"), ("sqlalchemy.ext.asyncio", "async_scoped_session"))
 """Registries of sessions, which stand for the session of the current scope."""

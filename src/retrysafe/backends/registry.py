@@ -9,20 +9,22 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.joining import Joining, aliased, join
 from retrysafe.backends.spec import BackendSpec
-from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.locks import ProcessLock
 from retrysafe.protocol.records import Layered
-from retrysafe.protocol.store import Cache
 
-__all__ = ["BACKENDS", "Joining", "connect", "forget", "join", "leave", "specs"]
+if TYPE_CHECKING:
+    from retrysafe.protocol.store import Cache
 
 BACKENDS = ("memory", "sql", "redis", "dynamodb")
 """The folders of the backends, in the order in which documentation shows their stores."""
+
+_ALIASED = (("django.db.backends.base.base", "BaseDatabaseWrapper"), ("django.utils.connection", "ConnectionProxy"))
+"""Connections of Django."""
 
 _shared: dict[object, tuple[Backend, object]] = {}
 _sharing = ProcessLock()
@@ -45,6 +47,8 @@ def connect(store: object, *, migrate: bool = True) -> Backend:
     except ValueError:
         if not isinstance(store, str):
             raise
+        from retrysafe.backends.urls import without_password
+
         raise ConfigurationError(
             f"store={without_password(store)!r} cannot be read as a URL: a host is NAME, NAME:PORT or [IPv6]:PORT, and "
             "other characters than letters and digits in a user or password are percent-encoded, as / by %2F."
@@ -87,6 +91,15 @@ def forget(backend: Backend) -> None:
 # ---------------------------------------------------------------- URLs and objects
 
 
+def aliased(store: object) -> object:
+    """A Django connection stands for its alias: every thread has its own."""
+    for module, name in _ALIASED:
+        loaded = sys.modules.get(module)
+        if loaded is not None and isinstance(store, getattr(loaded, name)):
+            return getattr(store, "alias", store)
+    return store
+
+
 def _is_unshared(store: object) -> bool:
     """Whether ``store`` leads to another store each time."""
     return isinstance(store, str) and "://" in store and store in _of_scheme(store).unshared
@@ -109,6 +122,8 @@ def _of_scheme(url: str) -> BackendSpec:
     for spec in specs():
         if scheme in spec.schemes:
             return spec
+    from retrysafe.backends.urls import without_password
+
     known = ", ".join(sorted(f"{name}://" for spec in specs() for name in spec.schemes))
     raise ConfigurationError(
         f"store={without_password(url)!r}: unknown kind of URL; known are {known}. A file is sqlite:///its-path."

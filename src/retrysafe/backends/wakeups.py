@@ -6,9 +6,12 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from retrysafe.locks import ProcessLock
-from retrysafe.protocol.client import AsyncListener, Listener
+
+if TYPE_CHECKING:
+    from retrysafe.protocol.client import AsyncListener, Listener
 
 
 class Wakeups:

@@ -18,12 +18,12 @@ from retrysafe.backends.stores import Tx
 from retrysafe.claims import lease as heartbeat
 from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.claims.context import ClaimContext, enclosing, is_inside, is_nested, strangers, transaction_on
-from retrysafe.claims.encryption import Bound, sealed
 from retrysafe.claims.held import HeldClaim, tell_warnings
 from retrysafe.claims.modes import CallerTransaction, ClaimMode, OwnTransaction
 from retrysafe.claims.observers import UNOBSERVED
 from retrysafe.claims.outcome import NO_SIGNALS, HandlerSignals, answer_of, refusal, stored_failure, stored_result
 from retrysafe.claims.plan import Plan
+from retrysafe.claims.sealing import Bound, sealed
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.claims.timing import Timed, Timing
 from retrysafe.claims.waiting import Waiting, checks_snapshot, refuse_on_a_loop, snapshot
@@ -107,7 +107,8 @@ class Claim(Generic[Result, Tx]):
     def result(self) -> Result:
         """The stored result of a replay, or the one that this attempt has set; None until then.
 
-        Setting it on a replay raises `ConfigurationError`: the work has been done, and was not to be done again.
+        Setting it on a replay raises `ConfigurationError`: the work has been done, and was not to be done again. So it
+        does after the block, when the outcome is stored, as do `fail`, `committed` and `not_executed`.
         """
         result: Result = self._result
         return result
@@ -119,6 +120,7 @@ class Claim(Generic[Result, Tx]):
                 "result was set on a replay, whose stored result cannot change. The block runs on replays too: "
                 "put the work under 'if not claim.replayed'."
             )
+        self._refuse_late()
         self._result = value
 
     @property
@@ -583,8 +585,19 @@ class Claim(Generic[Result, Tx]):
     def _held_key(self) -> bytes | None:
         return None if self._held is None else self._held.ownership.key
 
+    def _refuse_late(self) -> None:
+        """Refuse what is said of the attempt when its outcome is stored: nobody would hear it."""
+        if self._context is not None and self._context.has_ended:
+            raise self.signed(
+                ConfigurationError(
+                    "claim.result was set, or the claim was told of its effect, after its block had ended: "
+                    "the outcome of the block is stored, and stays. Indent this into the block."
+                )
+            )
+
     def _signalling(self) -> HandlerSignals:
         """The handler's signals, to be added to."""
+        self._refuse_late()
         if self._signals is NO_SIGNALS:
             self._signals = HandlerSignals()
         return self._signals

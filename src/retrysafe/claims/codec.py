@@ -14,9 +14,8 @@ from datetime import date, datetime, time, timedelta, timezone
 from enum import Enum, Flag
 from typing import TYPE_CHECKING, Any, Protocol
 
-from retrysafe.claims import pydantic_models
 from retrysafe.claims.differences import difference
-from retrysafe.errors import ResultNotEncodable
+from retrysafe.errors import ResultNotEncodable, ResultUnreadable, RetrysafeError
 from retrysafe.protocol.records import StoredResult
 from retrysafe.protocol.type_table import TypeTable
 
@@ -34,12 +33,16 @@ class Codec(Protocol):
     def encode(self, value: Any, annotation: Any) -> StoredResult:
         """Encode ``value``; ``annotation`` is the declared return type, or None when there is none.
 
-        Raises `ResultNotEncodable` when the value could not be decoded to an equal one.
+        The ``body`` of what it returns is bytes, and never None. Raises `ResultNotEncodable` when the value could not
+        be decoded to an equal one.
         """
         ...
 
     def decode(self, stored: StoredResult, annotation: Any) -> Any:
-        """Decode; raises `ResultNotEncodable` when the bytes cannot be read by this version."""
+        """Decode; raises `ResultUnreadable` when the bytes cannot be read by this version.
+
+        The boundary makes that of any other exception too, and never asks for a result that was withheld.
+        """
         ...
 
 
@@ -149,19 +152,25 @@ class JSONCodec:
         return StoredResult(body, MEDIA_TYPE, VERSION)
 
     def decode(self, stored: StoredResult, annotation: Any) -> Any:
-        """Decode; raises `ResultNotEncodable` when this version cannot read the bytes."""
-        if stored.body is None:
-            raise ResultNotEncodable("The result was withheld when the operation completed.")
+        """Decode; raises `ResultUnreadable` when this version cannot read the bytes."""
+        body = kept_body(stored)
         if (stored.media_type, stored.codec_version) != (MEDIA_TYPE, VERSION):
             kind = f"{stored.media_type} version {stored.codec_version}"
-            raise ResultNotEncodable(f"The stored result is {kind}; this codec reads {MEDIA_TYPE} version {VERSION}.")
+            raise ResultUnreadable(f"The stored result is {kind}; this codec reads {MEDIA_TYPE} version {VERSION}.")
         try:
-            return _from_plain(_from_json(stored.body.decode()), annotation)
+            return _from_plain(_from_json(body.decode()), annotation)
         except Exception as error:  # as above
-            raise ResultNotEncodable(
+            raise ResultUnreadable(
                 f"The stored result does not fit the return annotation: {error}. Nothing was run, the operation was "
                 "completed before: let the annotation fit what it stored."
             ) from error
+
+
+def kept_body(stored: StoredResult) -> bytes:
+    """The encoded result; raises `ResultNotEncodable` for one that was withheld, which its attempt could not store."""
+    if stored.body is None:
+        raise ResultNotEncodable("The result was withheld when the operation completed.")
+    return stored.body
 
 
 class CheckedCodec:
@@ -173,19 +182,18 @@ class CheckedCodec:
     def encode(self, value: Any, annotation: Any) -> StoredResult:
         """Encode; raises `ResultNotEncodable` unless the value would come back as it is."""
         stored = self._codec.encode(value, annotation)
-        found = difference(value, self._codec.decode(stored, annotation))
+        try:
+            found = difference(value, self._codec.decode(stored, annotation))
+        except Exception as error:
+            why = error.detail if isinstance(error, RetrysafeError) else repr(error)
+            raise ResultNotEncodable(f"The codec failed to read what it had encoded: {why}") from error
         if found is not None:
             raise ResultNotEncodable(f"The codec does not restore the value that it encoded: result{found}.")
         return stored
 
     def decode(self, stored: StoredResult, annotation: Any) -> Any:
-        """Decode; whatever goes wrong is `ResultNotEncodable`."""
-        try:
-            return self._codec.decode(stored, annotation)
-        except ResultNotEncodable:
-            raise
-        except Exception as error:
-            raise ResultNotEncodable(f"The codec failed: {error!r}") from error
+        """Decode; raises whatever the codec does, see `retrysafe.claims.outcome.decode_result`."""
+        return self._codec.decode(stored, annotation)
 
 
 def _to_plain(value: Any, annotation: Any) -> Any:
@@ -241,6 +249,8 @@ def _object_to_plain(value: Any, annotation: Any) -> Any:
         body = {field: _to_plain(getattr(value, field), hints.get(field)) for field in _fields(kind)}
         return {_TAG: ["object", name, body]}
     if hasattr(kind, "__pydantic_fields__"):
+        from retrysafe.claims import pydantic_models
+
         plain, by_name = pydantic_models.write(value)
         return {_TAG: ["model" if by_name else "object", name, plain]}
     raise TypeError(f"{kind.__qualname__} is neither a dataclass, an enum nor a pydantic model")
@@ -319,6 +329,8 @@ def _rebuild(name: str, body: Any, annotation: Any, *, by_name: bool) -> Any:
         return _rebuild_dataclass(kind, body)
     if not hasattr(kind, "__pydantic_fields__"):
         raise TypeError(f"{name} is neither a dataclass, an enum nor a pydantic model")
+    from retrysafe.claims import pydantic_models
+
     return pydantic_models.read_whole(kind, body, by_name)
 
 

@@ -79,6 +79,11 @@ class ClaimContext:
             if _innermost.get() is self:
                 _innermost.set(self.outer)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its block has been left."""
+        return self._pid == 0
+
     def is_open(self) -> bool:
         """Whether its block is running, in this process."""
         return self._pid == os.getpid()

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from retrysafe.backends.driver import arun, run
 from retrysafe.protocol.backoff import SETTLING
-from retrysafe.protocol.client import AsyncClient, Client
 from retrysafe.protocol.requests import Steps
 
 if TYPE_CHECKING:
     import asyncio
+
+    from retrysafe.protocol.client import AsyncClient, Client
 
 LAST_TRY = 5.0
 """Seconds in which what is left is tried once more when its boundary is closed or its process or event loop ends."""

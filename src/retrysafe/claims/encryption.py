@@ -1,4 +1,4 @@
-"""Stored results, encrypted: a keyring, and what binds a result to the one record it belongs to.
+"""Keyrings: stored results are encrypted and decrypted with one, see `retrysafe.claims.sealing`.
 
 The cipher is XAES-256-GCM (c2sp.org/XAES-256-GCM): AES-256-GCM under a key of its own for every message, derived
 from the key and half of a 192-bit nonce by the counter mode of NIST SP 800-108r1 with CMAC. Plain AES-GCM must not
@@ -15,34 +15,16 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
+from retrysafe.claims.sealing import MEDIA_TYPE, Bound
 from retrysafe.errors import ConfigurationError, ResultUnreadable
-from retrysafe.protocol.records import ClaimRequest, State, StoredResult
+from retrysafe.protocol.records import StoredResult
 
-MEDIA_TYPE = "application/vnd.retrysafe.encrypted"
 FORMAT = 1
 """The layout of an encrypted result, kept where other results have the version of their codec."""
-OVERHEAD = 512
-"""By how many bytes, at most, encrypting a result makes it longer."""
-
 _NONCE, _TAG, _KEY = 24, 16, 32
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PURPOSE = b"retrysafe result v1"
 _UNENCRYPTED = ("refuse", "read")
-
-
-class Bound(NamedTuple):
-    """What an encrypted result belongs to: it opens nowhere else, and not as another kind of answer."""
-
-    boundary: str
-    scope: str
-    operation: str
-    key: bytes
-    state: State
-
-    @classmethod
-    def of(cls, request: ClaimRequest, state: State) -> Bound:
-        """What answers to a request belong to: taken from what was asked for, never from what was found."""
-        return cls(request.boundary, request.scope, request.operation, request.key, state)
 
 
 class Keyring:
@@ -175,23 +157,6 @@ def label_of(stored: StoredResult) -> Label:
     if len(body) < size + _NONCE + _TAG:
         raise ResultUnreadable("The stored answer is cut off: it is too short to be an encrypted one")
     return Label(key_id, media_type, version, size)
-
-
-def sealed(keyring: Keyring | None, stored: StoredResult | None, bound: Bound) -> StoredResult | None:
-    """An answer as it is stored: encrypted if the boundary says so."""
-    return stored if keyring is None or stored is None else keyring.seal(stored, bound)
-
-
-def opened(keyring: Keyring | None, stored: StoredResult, bound: Bound) -> StoredResult:
-    """A stored answer as its codec wrote it; raises `ResultUnreadable`."""
-    if keyring is not None:
-        return keyring.open(stored, bound)
-    if stored.media_type == MEDIA_TYPE:
-        raise ResultUnreadable(
-            f"The stored answer is encrypted with the key {label_of(stored).key_id!r}, and the boundary has no "
-            "encryption="
-        )
-    return stored
 
 
 def _header(key_id: str, stored: StoredResult) -> bytes:

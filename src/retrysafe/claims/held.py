@@ -8,11 +8,11 @@ from typing import Any
 
 from retrysafe.backends.backend import Backend
 from retrysafe.claims.deferred import Deferred
-from retrysafe.claims.encryption import Bound, sealed
 from retrysafe.claims.lease import Lease, LoopHeartbeat, ThreadHeartbeat, for_loop, for_thread
 from retrysafe.claims.modes import ClaimMode, Settled
 from retrysafe.claims.observers import UNOBSERVED, AttemptEvents
 from retrysafe.claims.outcome import NO_SIGNALS, HandlerSignals, WorkOutcome, end_of
+from retrysafe.claims.sealing import Bound, sealed
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import InProgress, LeaseLost, OutcomeUnknown, RetryTransaction
 from retrysafe.protocol.exception_groups import unwrapped

@@ -45,7 +45,6 @@ from retrysafe.claims.deferred import Deferred, LoopSettler, ThreadSettler
 from retrysafe.claims.observers import AttemptEvents
 from retrysafe.errors import StoreUnavailable
 from retrysafe.locks import ProcessLock
-from retrysafe.protocol.client import AsyncClient, Client
 from retrysafe.protocol.exception_groups import every
 from retrysafe.protocol.procedures import renewals
 from retrysafe.protocol.records import Ownership
@@ -53,6 +52,8 @@ from retrysafe.protocol.schedules import LOOKS_PER_LEASE, PER_LEASE, RETRIES_PER
 
 if TYPE_CHECKING:
     import asyncio
+
+    from retrysafe.protocol.client import AsyncClient, Client
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 

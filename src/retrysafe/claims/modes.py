@@ -39,12 +39,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.cache import ReadThroughCache
 from retrysafe.backends.driver import aput, arestarting, arun, put, restarting, run
-from retrysafe.backends.registry import join
 from retrysafe.errors import (
     ConfigurationError,
     LeaseLost,
@@ -53,7 +51,6 @@ from retrysafe.errors import (
     SchemaOutdated,
     StoreUnavailable,
 )
-from retrysafe.protocol.client import AfterCommit, AsyncExecutor, Executor
 from retrysafe.protocol.outcomes import ModeKind as Kind
 from retrysafe.protocol.outcomes import Settlement
 from retrysafe.protocol.procedures import (
@@ -72,6 +69,10 @@ from retrysafe.protocol.procedures import (
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record, StoredResult
 from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.transitions import RULES, Transition
+
+if TYPE_CHECKING:
+    from retrysafe.backends.cache import ReadThroughCache
+    from retrysafe.protocol.client import AfterCommit, AsyncExecutor, Executor
 
 
 class Settled(Enum):
@@ -213,6 +214,8 @@ class CallerTransaction:
     kind = Kind.JOINED
 
     def __init__(self, backend: Backend, tx: Any) -> None:
+        from retrysafe.backends.joining import join
+
         self._backend = backend
         self._joining = join(backend, tx)
         self.tx = tx if self._joining.tx is None else self._joining.tx

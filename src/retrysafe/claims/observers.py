@@ -67,11 +67,16 @@ EVENTS: dict[str, EventSpec] = {
         "the server's settings weaken a promise (once per process), or a commit was not replicated as they require",
         ("setting", "text"),
     ),
+    "doctor_examined": EventSpec(
+        DEBUG,
+        "the doctor has examined the set-up: the findings of a severity that no waiver covers",
+        ("severity", "findings", "checks"),
+    ),
     "mismatch": EventSpec(WARNING, "the same key came with another payload and was refused", ("differing",)),
     "expired_refused": EventSpec(INFO, "the key's window is over and the boundary refuses its reuse"),
     "unreadable": EventSpec(
         ERROR,
-        "the stored result could not be decrypted; the call was refused, and nothing was run again",
+        "the stored answer could not be decrypted or decoded; the call was refused, and nothing was run again",
         ("reason",),
     ),
     "quota_refused": EventSpec(

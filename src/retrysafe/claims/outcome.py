@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from retrysafe.claims.codec import Codec, JSONCodec, decode_failure, encode_failure
-from retrysafe.claims.encryption import MEDIA_TYPE as ENCRYPTED
-from retrysafe.claims.encryption import Bound, opened
+from retrysafe.claims.codec import Codec, JSONCodec, decode_failure, encode_failure, kept_body
 from retrysafe.claims.observers import AttemptEvents
+from retrysafe.claims.sealing import MEDIA_TYPE as ENCRYPTED
+from retrysafe.claims.sealing import Bound, opened
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import (
     KeyExpired,
@@ -41,8 +41,15 @@ from retrysafe.protocol.transitions import Transition
 def stored_result(
     settings: BoundarySettings, request: ClaimRequest, record: Record, annotation: Any, events: AttemptEvents
 ) -> Any:
-    """The result of an earlier attempt; raises `ResultUnreadable` or `ResultNotEncodable` if it cannot be read."""
-    return settings.codec.decode(_decrypted(settings, request, record, events), annotation)
+    """The result of an earlier attempt.
+
+    Raises `ResultUnreadable` if it cannot be read, and `ResultNotEncodable` if the attempt could not store it.
+    """
+    try:
+        return decode_result(settings.codec, _decrypted(settings, request, record), annotation)
+    except ResultUnreadable as unreadable:
+        events.emit("unreadable", reason=unreadable.detail)
+        raise
 
 
 def refusal(
@@ -50,7 +57,11 @@ def refusal(
 ) -> RetrysafeError:
     """The error for a caller whose key is neither free nor has a result."""
     if decision is Decision.REPLAY_FAILURE:
-        kind, message, data = decode_failure(_decrypted(settings, request, record, events))
+        try:
+            kind, message, data = decode_failure(_decrypted(settings, request, record))
+        except ResultUnreadable as unreadable:
+            events.emit("unreadable", reason=unreadable.detail)
+            raise
         events.emit("failure_replayed", error_type=kind)
         return StoredFailure(kind, message, data)
     if decision is Decision.REUSED:
@@ -65,19 +76,13 @@ def refusal(
     return OutcomeUnknown()
 
 
-def _decrypted(
-    settings: BoundarySettings, request: ClaimRequest, record: Record, events: AttemptEvents
-) -> StoredResult:
+def _decrypted(settings: BoundarySettings, request: ClaimRequest, record: Record) -> StoredResult:
     """The answer as its codec wrote it."""
     stored = record.result
     assert stored is not None
     if settings.encryption is None and stored.media_type != ENCRYPTED:
         return stored
-    try:
-        return opened(settings.encryption, stored, Bound.of(request, record.state))
-    except ResultUnreadable as unreadable:
-        events.emit("unreadable", reason=unreadable.detail)
-        raise
+    return opened(settings.encryption, stored, Bound.of(request, record.state))
 
 
 class HandlerSignals:
@@ -186,6 +191,8 @@ def encode_result(codec: Codec, result: Any, annotation: Any, largest: int | Non
         raise
     except Exception as error:
         raise ResultNotEncodable(f"The codec failed: {error!r}") from error
+    if stored.body is None:
+        raise ResultNotEncodable("The codec gave no body, which stands for a result that is withheld: let it give b''")
     if largest is not None and not _fits(stored, largest):
         size = len(stored.body or b"")
         raise ResultNotEncodable(
@@ -193,6 +200,22 @@ def encode_result(codec: Codec, result: Any, annotation: Any, largest: int | Non
             "location"
         )
     return stored
+
+
+def decode_result(codec: Codec, stored: StoredResult, annotation: Any) -> Any:
+    """Decode a stored result; whatever goes wrong in a codec is `ResultUnreadable`.
+
+    Raises `ResultNotEncodable` for a result that was withheld, whichever codec it is: there is nothing to read.
+    """
+    kept_body(stored)
+    try:
+        return codec.decode(stored, annotation)
+    except ResultUnreadable:
+        raise
+    except ResultNotEncodable as error:  # as codecs do that are older than `ResultUnreadable`
+        raise ResultUnreadable(error.detail) from error
+    except Exception as error:
+        raise ResultUnreadable(f"The codec failed: {error!r}") from error
 
 
 def encode_error(error: BaseException, largest: int | None) -> StoredResult:

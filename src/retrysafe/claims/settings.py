@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.backends.backend import Backend
 from retrysafe.claims.codec import Codec
-from retrysafe.claims.encryption import OVERHEAD, Keyring
 from retrysafe.claims.observers import NO_FIELDS, Observers
+from retrysafe.claims.scopes import check_scope, scope_text
+from retrysafe.claims.sealing import OVERHEAD
 from retrysafe.errors import ConfigurationError, InvalidKey
 from retrysafe.locks import ProcessLock
 from retrysafe.protocol import durations, keys
 from retrysafe.protocol.durations import micros
-from retrysafe.protocol.quotas import Quota
 from retrysafe.protocol.records import (
     Clocks,
     Concurrency,
@@ -27,6 +27,10 @@ from retrysafe.protocol.records import (
     Reject,
     Wait,
 )
+
+if TYPE_CHECKING:
+    from retrysafe.claims.encryption import Keyring
+    from retrysafe.protocol.quotas import Quota
 
 
 def reject() -> Reject:
@@ -128,17 +132,12 @@ class BoundarySettings(NamedTuple):
             raise InvalidKey(f"The operation was called without a key, which boundary {self.name!r} requires.")
         return keys.parse(key)
 
-    def scope_of(self, scope: str | None) -> str:
+    def scope_of(self, scope: str | Callable[[], str] | None) -> str:
         """The scope of a claim: its own, or the boundary's."""
+        if callable(scope):
+            check_scope(scope)
         found = scope if scope is not None else self.scope
-        text = found() if callable(found) else found
-        if text is None:
-            if self.scope is not None:
-                raise ConfigurationError(
-                    f"scope= of boundary {self.name!r} returned None: no tenant or principal is known."
-                )
-            return ""
-        return keys.check_name(text, "scope")
+        return "" if found is None else scope_text(found, self.name)
 
     def emit(
         self,

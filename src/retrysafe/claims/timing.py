@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrysafe.claims.lease import clock
 from retrysafe.claims.modes import ClaimMode, Settled
 from retrysafe.claims.observers import AttemptEvents
 from retrysafe.errors import StoreUnavailable
-from retrysafe.protocol.client import AsyncExecutor, Executor
 from retrysafe.protocol.outcomes import Settlement
 from retrysafe.protocol.procedures import ClaimResult
 from retrysafe.protocol.records import ClaimRequest, Ownership, StoredResult
+
+if TYPE_CHECKING:
+    from retrysafe.protocol.client import AsyncExecutor, Executor
 
 
 class Timing:

@@ -13,6 +13,7 @@ from retrysafe.backends.commands import PROGRAM
 from retrysafe.cli import (
     alerts,
     audit,
+    bench,
     cdc,
     conformance,
     console,
@@ -36,6 +37,7 @@ from retrysafe.errors import RetrysafeError
 VERBS = (
     alerts,
     audit,
+    bench,
     cdc,
     conformance,
     console,

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from retrysafe.admin.describe import served
 from retrysafe.admin.lock import lock_of
 from retrysafe.http.policy import ServedRoute
 from retrysafe.http.served import served_routes
-from retrysafe.messaging.outbox import Outbox
+from retrysafe.messaging.outbox import Outbox, living
 
 
 def locked(objects: Iterable[object]) -> dict[str, Any]:
-    """What the lock file of this process's boundaries holds, with the application among these objects."""
-    found = list(objects)
-    return lock_of({one.route: one.policy for one in _routes(found)}, [one.source for one in _outboxes(found)])
+    """What the lock file of this process's boundaries and outboxes holds, with the applications among these objects."""
+    types: defaultdict[str, set[str]] = defaultdict(set)
+    for outbox in living():
+        types[outbox.source].update(outbox.types or ())
+    return lock_of({one.route: one.policy for one in _routes(objects)}, types)
 
 
 def described(objects: Iterable[object]) -> list[dict[str, str]]:
-    """Each route and each outbox among these objects, in words."""
+    """Each route, each outbox and each of its types among these objects, in words."""
     found = list(objects)
-    outboxes = [
-        {"outbox": one.source, "key": "source and id of each message: consumers recognise it by both"}
-        for one in _outboxes(found)
-    ]
+    outboxes = [told for one in found if isinstance(one, Outbox) for told in _outbox(one)]
     return [served(*one) for one in _routes(found)] + outboxes
+
+
+def _outbox(outbox: Outbox) -> Iterator[dict[str, str]]:
+    yield {"outbox": outbox.source, "key": "source and id of each message: consumers recognise it by both"}
+    for name, sentence in (outbox.types or {}).items():
+        yield {
+            "type": name,
+            "outbox": outbox.source,
+            "key": "source and id",
+            **({"sentence": sentence} if sentence else {}),
+        }
 
 
 def _routes(objects: Iterable[object]) -> list[ServedRoute]:
     return [route for one in objects for route in served_routes(one)]
-
-
-def _outboxes(objects: Iterable[object]) -> list[Outbox]:
-    return [one for one in objects if isinstance(one, Outbox)]

@@ -44,6 +44,12 @@ def add_to(verbs: Any) -> None:
         "--name", metavar="HOST", action="append", default=[], help="a name that browsers may use for it; repeatable"
     )
     parser.add_argument("--boundary", metavar="MODULE:NAME", action="append", default=[], help="a boundary to describe")
+    parser.add_argument(
+        "--broker", metavar="URL", action="append", default=[], help="a broker for the doctor's page; repeatable"
+    )
+    parser.add_argument(
+        "--topic", metavar="NAME", action="append", default=[], help="a topic or queue to look at there"
+    )
     parser.add_argument("--audit", metavar="FILE", help=f"append the audit to FILE (default: ${AUDIT}, else the log)")
     parser.add_argument(
         "--secret-env", metavar="NAME", help=f"the environment variable with the boundaries' secret (default: {SECRET})"
@@ -73,6 +79,8 @@ def run(options: argparse.Namespace) -> int:
         names=options.name,
         told=lambda url: print(f"console  {url}", flush=True),
         boundaries=[loaded("--boundary", one) for one in options.boundary],
+        brokers=options.broker,
+        topics=options.topic,
         audit=AuditFile(audit) if audit else None,
         key_secret=secret_of(options),
         encryption=None if keys is None else Keyring.from_env(keys),

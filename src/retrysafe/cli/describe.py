@@ -1,9 +1,10 @@
 """`retrysafe describe`: print the settings and guarantees of your boundaries, and what a retry gets in every case.
 
 Imports your module, which may be in the current directory; opens no connection. Its applications and outboxes are
-described too: each route for POST and PATCH, and whether it is guarded. With --lock it writes a file of every boundary,
-operation, window and route that the import has made; with --check it compares with that file, and says which change
-orphans keys. Exit code: 0, 1 if --check finds a change, or 2 if the module, boundary or file was not found.
+described too: each route for POST and PATCH, whether it is guarded, and each type of message. With --lock it writes a
+file of every boundary, operation, window, route and type that the import has made; with --check it compares with that
+file, and says which change orphans keys. Exit code: 0, 1 if --check finds a change, or 2 if the module, boundary or
+file was not found.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from retrysafe.admin.selection import STATES
 from retrysafe.claims.codec import JSONCodec
 from retrysafe.cli.opening import SECRET, AuditLog, add_audit, add_store, add_verbs, commands_of, open_operator
 from retrysafe.cli.rendering import as_json, lines, plain, row, say, table
-from retrysafe.errors import ConfigurationError, ResultNotEncodable
+from retrysafe.errors import ConfigurationError, ResultUnreadable
 from retrysafe.protocol import fingerprint
 from retrysafe.protocol.procedures import PAGE, Change
 from retrysafe.protocol.records import Count, EffectiveState, Filter, Outcome, Record, StoredResult
@@ -372,7 +372,7 @@ def _decoded(stored: StoredResult, option: str) -> Any:
     """The value of JSON with our tags for types that JSON lacks."""
     try:
         return JSONCodec().decode(stored, None)
-    except ResultNotEncodable as error:
+    except ResultUnreadable as error:
         raise ConfigurationError(f"{option}: a tag cannot be read. {error.__cause__}") from error
 
 

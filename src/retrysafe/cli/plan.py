@@ -13,6 +13,7 @@ from typing import Any
 from retrysafe.admin import capacity
 from retrysafe.admin.capacity import CapacityPlan, Load
 from retrysafe.backends.footprint import Sizes
+from retrysafe.cli.rendering import shown_size
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import durations
 
@@ -75,14 +76,14 @@ def _as_data(found: CapacityPlan) -> dict[str, Any]:
 
 def _lines(kind: str, found: CapacityPlan) -> list[str]:
     each = found.footprint
-    total = _shown(found.store_bytes + found.index_bytes)
+    total = shown_size(found.store_bytes + found.index_bytes)
     lines = [
         f"records        {found.records:,}",
-        f"bytes          {total} ({_shown(each.record)} a record, {_shown(each.indexes)} in indexes)",
+        f"bytes          {total} ({shown_size(each.record)} a record, {shown_size(each.indexes)} in indexes)",
         f"requests       {found.requests:,.0f} a second: two for a new key, one for a replay",
     ]
     if each.log:
-        lines.append(f"log            {_shown(found.log_rate)} a second")
+        lines.append(f"log            {shown_size(found.log_rate)} a second")
     if each.write_units:
         lines.append(f"write units    {found.write_units:,.0f} a second ({each.write_units} for a new key)")
         lines.append(f"read units     {found.read_units:,.1f} a second ({each.read_units} for a replay)")
@@ -93,11 +94,3 @@ def _lines(kind: str, found: CapacityPlan) -> list[str]:
     if found.partitions > 1:
         lines.append(f"partitions     {found.partitions}: retrysafe migrate --partitions {found.partitions}")
     return [*lines, *(f"note           {note}" for note in each.notes)]
-
-
-def _shown(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

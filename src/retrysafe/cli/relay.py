@@ -11,7 +11,6 @@ import asyncio
 import inspect
 import json
 import os
-import signal
 import sys
 from typing import Any
 
@@ -24,9 +23,9 @@ from retrysafe.messaging.brokers.spec import Option
 from retrysafe.messaging.cdc.slot import SLOT, Slot
 from retrysafe.messaging.relay.relay import Relay, Relayed
 from retrysafe.observability.json_logs import JsonFormatter
+from retrysafe.stop_signal import stopped_by_signals
 
 BROKER = "RETRYSAFE_BROKER"
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def add_to(verbs: Any) -> None:
@@ -156,10 +155,11 @@ def run(options: argparse.Namespace) -> int:
         listen=store if options.listen == "" else options.listen,
         cdc=None if options.cdc is None else Slot(options.cdc or store, name=options.slot),
     )
-    if inspect.iscoroutinefunction(publisher.publish):
-        done = asyncio.run(_arelay(relay, publisher, once=options.once))
-    else:
-        done = _relay(relay, publisher, once=options.once)
+    with stopped_by_signals(relay.stop):
+        if inspect.iscoroutinefunction(publisher.publish):
+            done = asyncio.run(_arelay(relay, publisher, once=options.once))
+        else:
+            done = _relay(relay, publisher, once=options.once)
     if done is not None:
         said = f"published {done.published}, delayed {done.delayed}, dead letters {done.dead}"
         print(json.dumps(done._asdict()) if options.json else said, flush=True)
@@ -167,7 +167,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _relay(relay: Relay, publisher: Any, *, once: bool) -> Relayed | None:
-    before = [signal.signal(number, lambda *_: relay.stop()) for number in _SIGNALS]
     try:
         if once:
             return relay.run_once()
@@ -175,13 +174,9 @@ def _relay(relay: Relay, publisher: Any, *, once: bool) -> Relayed | None:
         return None
     finally:
         publisher.close()
-        for number, handler in zip(_SIGNALS, before, strict=True):
-            signal.signal(number, handler)
 
 
 async def _arelay(relay: Relay, publisher: Any, *, once: bool) -> Relayed | None:
-    for number in _SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, relay.stop)
     try:
         if once:
             return await relay.arun_once()

@@ -50,6 +50,15 @@ def table(rows: Sequence[Sequence[str]], head: Sequence[str] = HEAD, *, titled: 
         yield "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
 
 
+def shown_size(size: float) -> str:
+    """Bytes in the unit that fits them."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
 def as_json(value: Any) -> str:
     """One object as one line."""
     return json.dumps(value, ensure_ascii=False)

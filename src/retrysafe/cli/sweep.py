@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +19,7 @@ from retrysafe.admin.sweeper import Sweeper
 from retrysafe.cli.opening import add_store, store_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.events import Event, Observer
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from retrysafe.stop_signal import stopped_by_signals
 
 
 def add_to(verbs: Any) -> None:
@@ -81,10 +79,11 @@ def carry_out(options: argparse.Namespace, make: Callable[[Observer], Sweeper], 
     total = _Total(what)
     sweeper = make(total)
     try:
-        if sweeper.serves_sync:
-            total.skipped = _sweep(sweeper, options)
-        else:
-            total.skipped = asyncio.run(_asweep(sweeper, options))
+        with stopped_by_signals(sweeper.stop):
+            if sweeper.serves_sync:
+                total.skipped = _sweep(sweeper, options)
+            else:
+                total.skipped = asyncio.run(_asweep(sweeper, options))
     except OSError as error:
         raise ConfigurationError(f"--archive: {error}. Records that were not archived were not removed.") from error
     finally:
@@ -93,20 +92,13 @@ def carry_out(options: argparse.Namespace, make: Callable[[Observer], Sweeper], 
 
 
 def _sweep(sweeper: Sweeper, options: argparse.Namespace) -> tuple[str, ...]:
-    before = [signal.signal(number, lambda *_: sweeper.stop()) for number in _SIGNALS]
-    try:
-        if options.every is None:
-            return sweeper.run_once(options.limit).skipped
-        sweeper.run_forever()
-        return ()
-    finally:
-        for number, handler in zip(_SIGNALS, before, strict=True):
-            signal.signal(number, handler)
+    if options.every is None:
+        return sweeper.run_once(options.limit).skipped
+    sweeper.run_forever()
+    return ()
 
 
 async def _asweep(sweeper: Sweeper, options: argparse.Namespace) -> tuple[str, ...]:
-    for number in _SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, sweeper.stop)
     if options.every is None:
         return (await sweeper.arun_once(options.limit)).skipped
     await sweeper.arun_forever()

@@ -26,8 +26,9 @@ from retrysafe.console import boundaries as boundary_pages
 from retrysafe.console import bulk, doctor, keys, messages, now, templates
 from retrysafe.console.access import Access, Principal
 from retrysafe.console.operations import Operations
-from retrysafe.console.security import HEADERS, Forms, Refused, check_host, check_origin, host_of
+from retrysafe.console.security import HEADERS, Forms, Refused, check_host, check_origin, host_of, page_before
 from retrysafe.console.visit import Fields, Page, Visit, texts
+from retrysafe.doctor.brokers import examination_of
 from retrysafe.errors import ConfigurationError, RetrysafeError, StoreUnavailable
 from retrysafe.protocol.events import Observer
 
@@ -56,16 +57,18 @@ class Console:
             WSGI environ, a Django ``HttpRequest``); returns the `Principal`, or None to refuse the request. It may be a
             coroutine function under ASGI. ``Local("resolve", …)`` lets in the user of this machine.
         boundaries: boundaries of this application, which the pages describe in words.
+        brokers: URLs of brokers, which the page of the doctor examines.
+        topics: the queues, topics or streams that are looked at there.
         hosts: the names that a request's Host header may have, without ports; by default any, which is for
             applications that check them.
         secret: authenticates forms. Give one if several processes serve the console: by default each has its own.
         audit: called with an entry before and after each change, and before a payload is shown; by default entries are
             logged to "retrysafe.audit" as JSON. An `AuditFile` writes them to a file.
-        observers: receive an event for every change.
+        observers: receive an event for every change, and ``doctor_examined`` from the page of the doctor.
         key_secret: the boundaries' ``secret=``, if they have one: keys are found by their hash.
         encryption: the boundaries' keyring, if they have one: results are encrypted like their own.
 
-    Raises `ConfigurationError` if the store does not exist, or serves async code only.
+    Raises `ConfigurationError` if the store does not exist, or serves async code only, and for a broker without checks.
     """
 
     def __init__(
@@ -74,6 +77,8 @@ class Console:
         *,
         access: Access,
         boundaries: Iterable[Boundary] = (),
+        brokers: Iterable[str] = (),
+        topics: Iterable[str] = (),
         hosts: Iterable[str] | None = None,
         secret: str | bytes | None = None,
         audit: Audit | None = None,
@@ -92,6 +97,9 @@ class Console:
         self.address = self._backend.address
         self.commands = self._backend.commands
         self.boundaries = tuple(boundaries)
+        self.brokers, self.topics = tuple(brokers), tuple(topics)
+        for url in self.brokers:
+            examination_of(url)
         self.observers = tuple(observers)
         self.key_secret = key_secret
         self.encryption = encryption
@@ -215,8 +223,8 @@ async def _form(request: Request) -> Fields:
 
 def _told(request: Request, refused: Refused) -> Response:
     values = {"title": refused.title, "text": refused.text, "version": templates.version()}
-    root = str(request.scope.get("root_path", ""))
-    return HTMLResponse(templates.render("refused.html", {**values, "root": root}), refused.status)
+    places = {"root": str(request.scope.get("root_path", "")), "before": page_before(request)}
+    return HTMLResponse(templates.render("refused.html", {**values, **places}), refused.status)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

@@ -29,6 +29,8 @@ SAMPLE = 10
 """How many of what is selected a preview shows."""
 RIGHTS = {"keys resolve": Right.RESOLVE, "outbox redrive": Right.REDRIVE, "inbox redrive": Right.REDRIVE}
 """The right that each verb takes."""
+_OF_ALL = ("state", "until")
+"""Fields that every plan to settle keys has: it is about unknown keys, and about those that were there."""
 
 
 # ---------------------------------------------------------------- previews
@@ -153,7 +155,8 @@ def _found(visit: Visit) -> Operation:
 def described(operation: Operation) -> str:
     """What an operation does, in words."""
     plan = operation.plan
-    chosen = ", ".join(f"{name} {value}" for name, value in plan["fields"]) or "all"
+    told = (f"{name} {value}" for name, value in plan["fields"] if name not in _OF_ALL)
+    chosen = ", ".join(told) or "all"
     if plan["verb"] == "keys resolve":
         return f"Settle unknown keys as {plan['outcome']}: {chosen}"
     return f"Redrive dead letters of the {plan['verb'].split()[0]}: {chosen}"

@@ -106,13 +106,16 @@ def _of_messages(status: OutboxStatus, commands: Commands) -> Iterator[Need]:
         yield Need(f"Paused: {', '.join(status.paused)}. Nothing of these topics leaves.", "/messages", listed)
     if status.dead:
         text = f"{status.dead:,} messages could not be published, and are dead letters."
+        if status.dead == 1:
+            text = "1 message could not be published, and is a dead letter."
         yield Need(text, "/messages/dead", commands.line("outbox dead list", ()))
 
 
 def _of_inboxes(inboxes: list[Consuming], commands: Commands) -> Iterator[Need]:
     for one in inboxes:
         if one.dead > one.marked:
-            text = f"Consumer {one.consumer} has given up on {one.dead - one.marked:,} messages."
+            left = one.dead - one.marked
+            text = f"Consumer {one.consumer} has given up on {left:,} {'message' if left == 1 else 'messages'}."
             command = commands.line("inbox dead list", [("consumer", one.consumer)])
             yield Need(text, f"/messages/inbox?consumer={one.consumer}", command)
 

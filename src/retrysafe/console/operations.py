@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 NAME = "retrysafe.console"
 """The boundary of operations."""
 LISTED_DAYS = 7
+_BEGINNING = 5.0
+"""Seconds that a page waits for an operation to begin."""
 _PLAN, _RUN, _BATCH, _CANCEL, _LIST = "plan", "run", "batch", "cancel", "list"
 _LOG = logging.getLogger("retrysafe.console")
 
@@ -83,11 +85,16 @@ class Operations:
         self.resume(plan)
 
     def resume(self, plan: Plan) -> None:
-        """Carry out a plan from where it was left, unless a process is at it or it has ended."""
+        """Carry out a plan from where it was left, unless a process is at it or it has ended.
+
+        Returns when it is under way, so that the next page shows it so, or after `_BEGINNING` seconds.
+        """
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        thread = threading.Thread(target=self._carry_out, args=(plan,), name="retrysafe-operation", daemon=True)
+        begun = threading.Event()
+        thread = threading.Thread(target=self._carry_out, args=(plan, begun), name="retrysafe-operation", daemon=True)
         self._threads.append(thread)
         thread.start()
+        begun.wait(_BEGINNING)
 
     def cancel(self, plan: Plan, by: str) -> None:
         """Let an operation end before its next batch."""
@@ -150,19 +157,22 @@ class Operations:
 
     # ------------------------------------------------------------ running
 
-    def _carry_out(self, plan: Plan) -> None:
+    def _carry_out(self, plan: Plan, begun: threading.Event) -> None:
         try:
-            self._run(plan)
+            self._run(plan, begun)
         except (InProgress, Stopped, StoredFailure):
             return
         except RetrysafeError as error:
             _LOG.warning("operation %s was interrupted: %s", plan["id"], error.detail)
         except Exception:  # noqa: BLE001 - the operation can be resumed, and the log says why it must be
             _LOG.exception("operation %s was interrupted", plan["id"])
+        finally:
+            begun.set()
 
-    def _run(self, plan: Plan) -> None:
+    def _run(self, plan: Plan, begun: threading.Event) -> None:
         boundary, number = self._boundary_of(), plan["id"]
         with boundary.claim(number, operation=_RUN, payload=plan) as run:
+            begun.set()
             if run.replayed:
                 return
             totals: dict[str, Any] = {"changed": 0, "unchanged": 0, "cursor": None}

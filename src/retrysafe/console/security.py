@@ -115,6 +115,19 @@ def check_origin(request: Request) -> None:
         raise Refused(403, "Refused", "Nothing was changed: the form was submitted by a page of another origin.")
 
 
+def page_before(request: Request) -> str | None:
+    """The path and query of the page of this console that led to a request, for a link back; None if none did."""
+    try:
+        parts = urlsplit(request.headers.get("referer", ""))
+    except ValueError:
+        return None
+    if parts.netloc.lower() != request.headers.get("host", "").lower() or parts.path == request.url.path:
+        return None
+    if not parts.path.startswith("/") or parts.path.startswith("//"):  # which would be another host
+        return None
+    return f"{parts.path}?{parts.query}" if parts.query else parts.path
+
+
 def host_of(header: str) -> str:
     """The name in a Host header, without its port."""
     name, colon, port = header.lower().rpartition(":")

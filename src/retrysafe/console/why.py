@@ -57,7 +57,10 @@ def _moments(record: Record) -> Iterator[Moment]:
     if state is EffectiveState.UNKNOWN:
         return
     kept = duration((record.expires - record.updated) / 1e6)
-    over = "is over" if record.expires > now else "was over"
+    over = "ends" if record.expires > now else "ended"
     yield moment(record.expires, f"the window {over}: results are kept for {kept}")
     if record.tombstone_until > record.expires:
-        yield moment(record.tombstone_until, "the memory of the key is over")
+        yield moment(
+            record.tombstone_until,
+            "the memory of the key ends" if record.tombstone_until > now else "the memory of the key ended",
+        )

@@ -10,12 +10,18 @@ from retrysafe.messaging.brokers.checks import UNREACHABLE, BrokerExamination
 from retrysafe.messaging.brokers.registry import spec_of
 
 
+def examination_of(url: str) -> BrokerExamination:
+    """The checks of the kind of broker that a URL leads to. Raises `ConfigurationError` for one that has none."""
+    spec = spec_of(url)
+    if not spec.checks:
+        raise ConfigurationError(f"--broker {without_password(url)}: there are no checks for {spec.title}.")
+    examination: BrokerExamination = spec.load(spec.checks)
+    return examination
+
+
 def examine(url: str, topics: tuple[str, ...], within: float) -> list[Diagnosis]:
     """What is wrong with a broker and these topics. One that does not answer in time has that as its finding."""
-    name, spec = without_password(url), spec_of(url)
-    if not spec.checks:
-        raise ConfigurationError(f"--broker {name}: there are no checks for {spec.title}.")
-    examination: BrokerExamination = spec.load(spec.checks)
+    name, examination = without_password(url), examination_of(url)
     try:
         facts = limited(lambda: examination.facts(url, topics), within)
     except TimeoutError:

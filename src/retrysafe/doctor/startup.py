@@ -8,9 +8,11 @@ from typing import Any
 
 from retrysafe.doctor.diagnosing import WITHIN, diagnose
 from retrysafe.doctor.diagnosis import Diagnosis
+from retrysafe.doctor.telling import tell
 from retrysafe.doctor.waivers import Waiver
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.checks import Severity
+from retrysafe.protocol.events import Observer
 from retrysafe.protocol.records import Duration
 
 _LOG = logging.getLogger("retrysafe.doctor")
@@ -24,6 +26,7 @@ def check_at_start(
     refuse: bool = False,
     waivers: Iterable[Waiver] = (),
     within: Duration = WITHIN,
+    observers: Iterable[Observer] = (),
 ) -> list[Diagnosis]:
     """Run the doctor once, when the process starts, and log each finding to "retrysafe.doctor".
 
@@ -33,11 +36,13 @@ def check_at_start(
         refuse: raise `ConfigurationError` when a finding is an error that no waiver covers.
         waivers: findings that are accepted.
         within: how long each store may take.
+        observers: are told ``doctor_examined`` for each severity, with the number of findings that no waiver covers.
     """
     found = diagnose(stores=stores, app=object() if app is None else app, waivers=waivers, within=within)
     for one in found:
         level = logging.INFO if one.waived else _LEVELS[one.severity]
         _LOG.log(level, "%s: %s: %s Fix: %s", one.id, one.subject, one.evidence, one.fix)
+    tell(found, observers)
     errors = [one for one in found if one.severity is Severity.ERROR and one.waived is None]
     if refuse and errors:
         raise ConfigurationError("; ".join(f"{one.id}: {one.subject}: {one.evidence} Fix: {one.fix}" for one in errors))

@@ -15,7 +15,8 @@ from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from retrysafe.errors import ResultNotEncodable
+from retrysafe.claims.codec import kept_body
+from retrysafe.errors import ResultUnreadable
 from retrysafe.protocol.records import StoredResult
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -224,17 +225,16 @@ class ResponseCodec:
         return {"status": response.status, "endpoint": f"{request.method} {request.path.decode('latin-1')}"}
 
     def decode(self, stored: StoredResult, annotation: Any) -> Response:
-        """Decode; raises `ResultNotEncodable` for what is no response, or of a version that we do not know."""
-        if stored.body is None:
-            raise ResultNotEncodable("The response was withheld when the request completed.")
+        """Decode; raises `ResultUnreadable` for what is no response, or of a version that we do not know."""
+        body = kept_body(stored)
         version = stored.codec_version
         if stored.media_type != MEDIA_TYPE or version not in (1, VERSION):
             kind = f"{stored.media_type} version {version}"
-            raise ResultNotEncodable(f"The stored result is {kind}; this reads {MEDIA_TYPE} up to version {VERSION}.")
+            raise ResultUnreadable(f"The stored result is {kind}; this reads {MEDIA_TYPE} up to version {VERSION}.")
         try:
-            return _decoded(stored.body) if version == VERSION else _decoded_first(stored.body)
+            return _decoded(body) if version == VERSION else _decoded_first(body)
         except (ValueError, TypeError, LookupError, AttributeError, struct.error) as error:
-            raise ResultNotEncodable(f"The stored response cannot be read: {error!r}") from error
+            raise ResultUnreadable(f"The stored response cannot be read: {error!r}") from error
 
 
 def _decoded(stored: bytes) -> Response:

@@ -6,10 +6,12 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend, Place
 from retrysafe.backends.driver import arun, run
+from retrysafe.backends.joining import join
 from retrysafe.backends.sql.outbox_operating import OperableSqlOutbox
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.claims.observers import LoggingObserver, Observers
@@ -49,6 +51,8 @@ class Outbox:
         store: the database, as ``Boundary(store=…)`` takes it: SQLite, PostgreSQL, MySQL or MariaDB.
         source: the sender, a URI reference such as "/shop/orders" (CloudEvents ``source``); with a message's id
             it identifies the message everywhere.
+        types: every type of its messages; as a mapping, with a sentence of what happened. A message of another type is
+            refused; `retrysafe describe` prints them, and its lock file tells when one is gone. By default any.
         largest: bytes of a payload over which a message is refused.
         notify: notify listening relays of other processes (``Relay(listen=…)``; PostgreSQL only), in a small
             separate transaction from a thread or a task, one for all messages written within some milliseconds.
@@ -65,6 +69,7 @@ class Outbox:
         store: Any,
         *,
         source: str,
+        types: Mapping[str, str] | Iterable[str] | None = None,
         largest: int = LARGEST,
         notify: bool = False,
         observers: Iterable[Observer] | None = None,
@@ -72,12 +77,15 @@ class Outbox:
         if not source:
             raise ConfigurationError('source= is empty: name the sender, as in source="/shop/orders".')
         self.source = keys.check_name(source, "source")
+        self.types = None if types is None else _declared(types)
+        """The types of its messages, each with its sentence or nothing; None when it may write any."""
         self._largest = largest
         self._backend = registry.connect(store)
         self._outbox, _ = outbox_of(self._backend)
         self._notifier = Notifier(self._backend, self._outbox.notify()) if notify else None
         self._observers = Observers((LoggingObserver(),) if observers is None else observers)
         self._reporter = Reporter(self._observers)
+        _living.add(self)
 
     # ------------------------------------------------------------ messages
 
@@ -167,7 +175,7 @@ class Outbox:
             self._notifier.atell()
 
     def _write(self, tx: Any, envelopes: list[Envelope]) -> None:
-        joining = registry.join(self._backend, tx)
+        joining = join(self._backend, tx)
         if joining.execute is None:
             raise ConfigurationError("tx= belongs to async code: use aadd or aadd_many, and await it.")
         self._checked(joining.execute, joining.place, envelopes)
@@ -182,7 +190,7 @@ class Outbox:
             self._reporter.created(envelopes)
 
     async def _awrite(self, tx: Any, envelopes: list[Envelope]) -> None:
-        joining = registry.join(self._backend, tx)
+        joining = join(self._backend, tx)
         if joining.aexecute is None:
             raise ConfigurationError("tx= belongs to sync code: use add or add_many.")
         await self._achecked(joining.aexecute, joining.place, envelopes)
@@ -204,13 +212,46 @@ class Outbox:
             id=uuid7(time.time_ns() // 1_000_000, os.urandom(ENTROPY)),
             topic=validation.name(message.topic, "topic"),
             key=None if message.key is None else keys.parse(message.key),
-            type=validation.name(message.type or f"{message.topic}.v1", "type"),
+            type=self._type(message),
             source=self.source,
             sequence=validation.sequence(message.sequence),
             headers=validation.headers({**trace_headers(), **message.headers}),
             payload=payload,
             media_type=validation.name(media_type, "media_type"),
         )
+
+    def _type(self, message: Message) -> str:
+        name = validation.name(message.type or f"{message.topic}.v1", "type")
+        if self.types is not None and name not in self.types:
+            raise MessageRefused(
+                f"type={name!r} is none of the types= of this outbox ({', '.join(self.types)}): declare it there, or "
+                "correct it."
+            )
+        return name
+
+
+def living() -> list[Outbox]:
+    """The outboxes of this process."""
+    return list(_living)
+
+
+_living: WeakSet[Outbox] = WeakSet()
+
+
+def _declared(types: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
+    if isinstance(types, str):
+        raise ConfigurationError(f"types={types!r}: give a list, such as [{types!r}].")
+    found = dict(types) if isinstance(types, Mapping) else dict.fromkeys(types, "")
+    if not found:
+        raise ConfigurationError("types= is empty, so that no message could be written: name them, or leave it out.")
+    for name, sentence in found.items():
+        if not isinstance(sentence, str):
+            raise ConfigurationError(f"types=: the sentence of {name!r} is text, not {type(sentence).__name__}.")
+        try:
+            validation.name(name, "types")
+        except MessageRefused as error:
+            raise ConfigurationError(error.detail or "") from error
+    return found
 
 
 def outbox_of(backend: Backend) -> tuple[OperableSqlOutbox, SqlStore]:

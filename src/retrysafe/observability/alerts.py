@@ -125,11 +125,12 @@ ALERTS = (
         _any("retrysafe_unreadable_total"),
         "0m",
         "critical",
-        "stored results cannot be decrypted, so that retries get no answer",
+        "stored results cannot be read, so that retries get no answer",
         "A key of `encryption=` is missing in this process: it was removed too early, or a deployment has another set. "
+        "Or a return annotation, a codec or a release of retrysafe does not fit what was stored before. "
         "The work is not run again.",
         ("retrysafe keys show KEY",),
-        "Every process has all keys with which results that still live were written.",
+        "Every process has all keys with which results that still live were written, and annotations that fit them.",
     ),
     Alert(
         "RetrysafeKeysReused",
@@ -186,6 +187,17 @@ ALERTS = (
         "The log has a line for each, with the setting and what it costs.",
         ("retrysafe doctor",),
         "`retrysafe doctor` finds nothing, or what it finds has a waiver.",
+    ),
+    Alert(
+        "RetrysafeDoctorFindings",
+        'max by (retrysafe_severity) (retrysafe_doctor_findings{retrysafe_severity=~"error|warning"}) > 0',
+        "0m",
+        "warning",
+        "the doctor found a set-up that breaks a promise, or makes it weaker than it looks",
+        "Told by `check_at_start(observers=)` when a process starts, whose log has each finding with its fix, and by "
+        "the page Doctor of a `Console(observers=)`.",
+        ("retrysafe doctor",),
+        "`retrysafe doctor` finds nothing that has no waiver, and the process has looked again.",
     ),
     Alert(
         "RetrysafeOutboxLate",

@@ -93,7 +93,9 @@ COUNTERS = (
         ("quota_refused",),
         field="limit",
     ),
-    Counter("retrysafe.unreadable", "{answer}", "Stored answers that could not be decrypted.", ("unreadable",)),
+    Counter(
+        "retrysafe.unreadable", "{answer}", "Stored answers that could not be decrypted or decoded.", ("unreadable",)
+    ),
     Counter("retrysafe.takeovers", "{takeover}", "Keys claimed from an attempt whose lease had lapsed.", ("takeover",)),
     Counter("retrysafe.waits", "{wait}", "Pauses of callers that wait for another attempt.", ("waiting",)),
     Counter("retrysafe.waited", "s", "Seconds of those pauses.", ("waiting",), amount="pause"),
@@ -303,6 +305,14 @@ GAUGES = (
         "consumer_lag",
         "messages",
         by="partition",
+    ),
+    Gauge(
+        "retrysafe.doctor.findings",
+        "{finding}",
+        "Findings of the doctor that no waiver covers, as a process told last: when it started, or in its console.",
+        "doctor_examined",
+        "findings",
+        by="severity",
     ),
     Gauge("outbox.queue.depth", "{message}", "The literature's name for the outbox's depth.", "backlog", "messages"),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from retrysafe.errors import ConfigurationError, IllegalTransition, ResultUnreadable
+from retrysafe.errors import ConfigurationError, IllegalTransition, StoreMisconfigured
 from retrysafe.protocol.records import (
     ClaimRequest,
     Clocks,
@@ -103,11 +103,16 @@ _STATES = {state.value: state for state in State}
 
 
 def state_of(stored: str) -> State:
-    """The state that a record was written in; raise `ResultUnreadable` for one that is not of this version."""
+    """The state that a record was written in; raise `StoreMisconfigured` for one that is not of this version.
+
+    Nothing is known of such a key, also not that its work has ended.
+    """
     try:
         return _STATES[stored]
     except KeyError:
-        raise ResultUnreadable(f"Its record is {stored!r}, which only a newer retrysafe understands.") from None
+        raise StoreMisconfigured(
+            f"Its record is {stored!r}, which only a newer retrysafe understands: upgrade it here, too"
+        ) from None
 
 
 def check(event: Transition, state: EffectiveState) -> Rule:

@@ -139,6 +139,7 @@ SENDS = Symbols(
     "redis.Redis().{publish,xadd,rpush,lpush}",
     "boto3.{client,resource}()**.{send_message,send_message_batch,send_messages,publish,put_events,put_record,put_records}",
     "google.cloud.pubsub_v1.PublisherClient().publish",
+    "azure.servicebus.**.{send_messages,schedule_messages}",
     "channels.layers.get_channel_layer().{group_send,send}",
 )
 TASK_DECORATORS = (
@@ -232,3 +233,12 @@ CLAIMS = Symbols("retrysafe.Boundary().{claim,key_for}")
 # ---------------------------------------------------------------- marks
 
 CACHES = Symbols("django.core.cache.cache", "redis.Redis()")
+INSTANTS = Symbols("datetime.datetime.{now,utcnow,today}()**", "django.utils.timezone.now()**", "time.time()")
+"""Values that are times, and so neither None nor false."""
+SESSION_POPS = Symbols(
+    "django.http.{request.,}HttpRequest().session.pop",
+    "starlette.requests.Request().session.pop",
+    "fastapi.{requests.,}Request().session.pop",
+    "flask.session.pop",
+)
+"""Taking something out of a session, which raises if it is not there and no default is given."""

@@ -12,6 +12,8 @@ from retrysafe.scan import catalogue as known
 from retrysafe.scan.guards import in_guard, is_guarded, known_once, looked_up, reads_key
 from retrysafe.scan.module import Function, Module
 from retrysafe.scan.project import Project, own_nodes
+from retrysafe.scan.rows import is_new, is_row, is_tracked, saves
+from retrysafe.scan.states import leaves_its_state, takes_a_mark
 
 _INSERT = re.compile(r"\s*(?:WITH\b.*\)\s*)?INSERT\s+INTO\b", re.IGNORECASE | re.DOTALL)
 _UPSERT = re.compile(r"\bON\s+CONFLICT\b|\bON\s+DUPLICATE\b|\bNOT\s+EXISTS\b", re.IGNORECASE)
@@ -80,7 +82,11 @@ class Effects:
         """Whether a second run is recognised where the effect is."""
         if in_guard(self.project, module, node) or known_once(self.project, module, node):
             return True
-        return kind is Kind.CREATE and looked_up(self.project, module, node)
+        if kind is Kind.CREATE and looked_up(self.project, module, node):
+            return True
+        return kind in (Kind.CREATE, Kind.INCREMENT) and (
+            leaves_its_state(self.project, module, node) or takes_a_mark(self.project, module, node)
+        )
 
     def _below(self, symbol: str, depth: int) -> Iterator[Effect]:
         waiting: list[tuple[str, tuple[str, ...]]] = [(symbol, ())]
@@ -155,21 +161,11 @@ class Effects:
         if symbol in known.MONGO_INSERTS:
             return True
         if symbol in known.SESSION_ADDS:
-            return bool(node.args) and self._is_new(module, node.args[0])
+            return bool(node.args) and is_new(self.project, module, node.args[0])
         attribute = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         if attribute in ("save", "asave") and isinstance(node.func, ast.Attribute):
             return self._saves_new(module, node.func.value)
         return self._inserts(module, node)
-
-    def _is_new(self, module: Module, node: ast.expr) -> bool:
-        """Whether a value is made here, by calling a class of the project."""
-        made = self.project.value(module, node)
-        if isinstance(made, ast.List | ast.ListComp):
-            return True
-        if not isinstance(made, ast.Call):
-            return False
-        found = self.project.definition(self.project.resolve(module, made.func))
-        return found is not None and isinstance(found[1], ast.ClassDef)
 
     def _saves_new(self, module: Module, owner: ast.expr) -> bool:
         made = self.project.value(module, owner)
@@ -218,7 +214,7 @@ class Effects:
                 return False
         elif not isinstance(node.op, ast.Add | ast.Sub) or _is_text(node.value):
             return False
-        return self._is_row(module, target.value) and self._is_saved(module, node, target.value)
+        return is_row(self.project, module, target.value) and self._is_saved(module, node, target.value)
 
     def _updates(self, module: Module, node: ast.Call) -> bool:
         text = self.sql(module, node)
@@ -251,29 +247,11 @@ class Effects:
             return False
         return any(isinstance(side, ast.Attribute) and side.attr == field for side in sides)
 
-    def _is_row(self, module: Module, owner: ast.expr) -> bool:
-        """Whether a value is a stored row, rather than one that is made here."""
-        if isinstance(self.project.value(module, owner), ast.Call) and self._is_new(module, owner):
-            return False
-        symbol = self.project.resolve(module, owner)
-        if symbol in known.DJANGO_READS or symbol in known.SESSION_READS:
-            return True
-        return symbol.endswith("()") and self.project.is_a(symbol.removesuffix("()"), known.DJANGO_MODEL)
-
     def _is_saved(self, module: Module, node: ast.AST, owner: ast.expr) -> bool:
-        if self.project.resolve(module, owner) in known.SESSION_READS:
+        if is_tracked(self.project, module, owner):
             return True
         function = module.function_around(node)
-        if function is None:
-            return False
-        name = ast.unparse(owner)
-        return any(
-            isinstance(one, ast.Call)
-            and isinstance(one.func, ast.Attribute)
-            and one.func.attr in ("save", "asave")
-            and ast.unparse(one.func.value) == name
-            for one in own_nodes(function)
-        )
+        return function is not None and next(saves(function, owner), None) is not None
 
 
 def _is_keyed(node: ast.AST) -> bool:

@@ -7,6 +7,7 @@ import ast
 from retrysafe.scan import catalogue as known
 from retrysafe.scan.module import Function, How, Module
 from retrysafe.scan.project import Project, own_nodes
+from retrysafe.scan.states import leaving_before
 from retrysafe.scan.symbols import Symbols
 
 
@@ -111,16 +112,7 @@ def looked_up(project: Project, module: Module, node: ast.AST) -> bool:
 
 def _left_before(project: Project, module: Module, around: ast.AST, statement: ast.stmt) -> bool:
     """Whether the statements before this one leave if a look-up found something."""
-    for name in ("body", "orelse", "finalbody"):
-        body = getattr(around, name, None)
-        if isinstance(body, list) and statement in body:
-            return any(
-                isinstance(one, ast.If)
-                and isinstance(one.body[-1], ast.Return | ast.Raise | ast.Continue)
-                and _found(project, module, one.test) is True
-                for one in body[: body.index(statement)]
-            )
-    return False
+    return any(_found(project, module, one.test) is True for one in leaving_before(around, statement))
 
 
 def _found(project: Project, module: Module, test: ast.expr) -> bool | None:

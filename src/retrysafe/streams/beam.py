@@ -44,3 +44,7 @@ class WriteOnce(beam.DoFn):
 
         if self._ledger.apply(source_of(name), Span(0, 1), work):
             yield name
+
+    def teardown(self) -> None:
+        """Close the connection; called by Beam when it has done with this instance."""
+        self._ledger.close()

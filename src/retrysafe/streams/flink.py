@@ -52,3 +52,7 @@ class WriteOnce(KeyedProcessFunction):
         source = source_of(ctx.get_current_key())
         self._ledger.apply(source, Span(number, number + 1), work, origin=self._origin, gaps=False)
         self._written.update(number + 1)
+
+    def close(self) -> None:
+        """Close the connection; called by Flink behind the last element."""
+        self._ledger.close()

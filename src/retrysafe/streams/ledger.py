@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
+from retrysafe.errors import ConfigurationError
 from retrysafe.streams.errors import Fenced, LedgerError, OriginChanged, PositionMissing
 from retrysafe.streams.positions import NONE, Position, Positions, refuse_autocommit
 
@@ -52,6 +54,10 @@ class Ledger(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Close its connections; what uses it later opens new ones."""
+        ...
+
 
 def decided(
     job: str, source: str, found: Position, span: Span, *, origin: str, epoch: int | None, gaps: bool
@@ -80,8 +86,23 @@ def decided(
 
 
 def source_of(name: object) -> str:
-    """The source that a key or a name of an engine stands for."""
-    return name if isinstance(name, str) else repr(name)
+    """The source that a key or a name of an engine stands for: text as it is, other values by their repr.
+
+    1 and "1" are two. Raises `ConfigurationError` for what another process would write differently.
+    """
+    if isinstance(name, str) and not name.startswith(_OTHER):
+        return name
+    text = repr(name)
+    if _ADDRESS.search(text) or "frozenset(" in text:
+        raise ConfigurationError(
+            f"The key or name {text:.80} is written differently by another process, which would not find what is "
+            "written already. Nothing was written. Use text, numbers, or tuples of them."
+        )
+    return _OTHER + text
+
+
+_OTHER = "repr "
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>")
 
 
 class SqlLedger:

@@ -78,8 +78,6 @@ class Proxy:
         self._rule: Rule | None = None
         self._greetings = False
         self._links: set[_Link] = set()
-        self._none_left = asyncio.Event()
-        self._none_left.set()
         self._silent = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
@@ -127,9 +125,16 @@ class Proxy:
         self._do(go)
 
     def drop(self) -> None:
-        """Cut every connection that is open."""
-        self._do(lambda: [link.end() for link in list(self._links)])
-        self._wait(self._all_gone())
+        """Cut every connection that is open; a client may have new ones by the time the last of them is gone."""
+
+        async def drop() -> None:
+            links = list(self._links)
+            for link in links:
+                link.end()
+            for link in links:
+                await link.gone.wait()
+
+        self._wait(drop())
 
     def stall(self) -> None:
         """Swallow everything on every connection, also on those to come."""
@@ -150,9 +155,10 @@ class Proxy:
 
         async def close() -> None:
             self._server.close()
-            for link in list(self._links):
+            while self._links:  # also those that were accepted before
+                link = next(iter(self._links))
                 link.end()
-            await self._all_gone()
+                await link.gone.wait()
 
         self._wait(close())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -184,15 +190,10 @@ class Proxy:
 
     def _with(self, link: _Link) -> None:
         self._links.add(link)
-        self._none_left.clear()
 
     def _without(self, link: _Link) -> None:
         self._links.discard(link)
-        if not self._links:
-            self._none_left.set()
-
-    async def _all_gone(self) -> None:
-        await self._none_left.wait()
+        link.gone.set()
 
     def _do(self, action: Callable[[], T]) -> T:
         async def on_the_loop() -> T:
@@ -236,6 +237,7 @@ class _Link:
         self._dropping = 0
         self._ending = False
         self.swallowing = False
+        self.gone = asyncio.Event()
 
     def made(self, direction: Direction, transport: Any) -> None:
         self._from[direction] = transport

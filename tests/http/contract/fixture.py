@@ -13,7 +13,7 @@ from retrysafe.conformance.apps import Script, State
 from tests.faults.helpers import unique
 from tests.http.contract.stores import Place
 
-LEASE = 1.5
+LEASE = 3.0
 WINDOW = 86_400
 LIMITS = {"request_memory": 65_536, "request": 200_000, "response": 50_000}
 OPTIONS: dict[str, Any] = {

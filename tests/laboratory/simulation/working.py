@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retrysafe.claims.outcome import HandlerSignals
-from retrysafe.errors import ResultNotEncodable, SchemaOutdated, StoreUnavailable
+from retrysafe.errors import ResultUnreadable, SchemaOutdated, StoreUnavailable
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import Ending, ModeKind
 from retrysafe.protocol.procedures import ClaimResult, NotWon, Won
@@ -123,7 +123,7 @@ def _read(stage: Stage, actor: Actor, stored: StoredResult) -> bool:
     """Whether the codec of the actor's version could read a result."""
     try:
         stage.parts.decode(stored, actor.version)
-    except ResultNotEncodable:
+    except ResultUnreadable:
         stage.judge.seen["unreadable"] += 1
         return False
     if stored.codec_version > actor.version:

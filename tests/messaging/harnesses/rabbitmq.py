@@ -59,7 +59,7 @@ class Rabbit(OnARoad):
         self.look = partial(queue.get, fail=False, no_ack=True)
 
     async def arrived(self) -> Sequence[Envelope]:
-        from retrysafe.messaging.brokers.rabbitmq.envelope import envelope_from
+        from retrysafe.messaging.brokers.amqp_binding import envelope_from
 
         found = []
         while (message := await self.look()) is not None:

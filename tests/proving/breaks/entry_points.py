@@ -331,7 +331,7 @@ BREAKS = [
     ),
     Break(
         "a boundary fills a file with the tables of every feature",
-        "backends/backend.py",
+        "backends/schema.py",
         "self._prepare(whole=False)",
         "self._prepare(whole=True)",
         killed_by=(f"{ON_DEMAND}::test_each_feature_makes_its_tables_when_it_is_first_asked_for[url]",),
@@ -361,14 +361,14 @@ BREAKS = [
     ),
     Break(
         "a look at a file keeps a later outbox from its tables",
-        "backends/backend.py",
+        "backends/schema.py",
         "        if present or made:\n            self._provided",
         "        if True:\n            self._provided",
         killed_by=(f"{ON_DEMAND}::test_a_look_at_a_file_without_a_schema_keeps_no_later_outbox_from_its_tables",),
     ),
     Break(
         "an outbox made in a transaction finds the store silent",
-        "backends/backend.py",
+        "backends/schema.py",
         "        except StoreUnavailable as error:\n            raise StoreUnavailable(",
         "        except TimeoutError as error:\n            raise StoreUnavailable(",
         killed_by=(

@@ -544,7 +544,9 @@ _PAYLOADS = [
         """    try:
         return _STATES[stored]
     except KeyError:
-        raise ResultUnreadable(f"Its record is {stored!r}, which only a newer retrysafe understands.") from None
+        raise StoreMisconfigured(
+            f"Its record is {stored!r}, which only a newer retrysafe understands: upgrade it here, too"
+        ) from None
 """,
         """    return _STATES[stored]
 """,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.proving.breaks import Break
 
+BENCH = "tests/cli/test_bench.py"
 KEYS = "tests/operating/test_keys_command.py"
 OFFICE = "tests/office/test_office.py::test_staff_operate_keys_in_the_admin[sqlite]"
 RABBITMQ = "tests/messaging/test_rabbitmq_groups.py"
@@ -63,6 +64,27 @@ BREAKS = [
             f"{KEYS}::test_an_attempt_that_died_in_doubt_is_counted_and_listed_as_unknown[{store}]"
             for store in ("sqlite", "postgresql", "mysql")
         ),
+    ),
+    Break(
+        "bench: a key that ran twice is not told",
+        "admin/measuring.py",
+        "enumerate(self._times) if times > 1)",
+        "enumerate(self._times) if times > 255)",
+        killed_by=(f"{BENCH}::test_a_key_that_ran_twice_fails_the_run",),
+    ),
+    Break(
+        "bench: the records of any boundary are forgotten",
+        "admin/measuring.py",
+        "    if not name.startswith(PREFIX):",
+        "    if False:",
+        killed_by=(f"{BENCH}::test_records_of_others_are_never_forgotten",),
+    ),
+    Break(
+        "bench: an interrupted run leaves its records",
+        "cli/bench.py",
+        "        except BaseException:\n            _forget(measurement, options)\n",
+        "        except BaseException:\n",
+        killed_by=(f"{BENCH}::test_a_run_that_is_interrupted_forgets_what_it_wrote[SIGINT]",),
     ),
     Break(
         "a command line that is shown is not quoted",

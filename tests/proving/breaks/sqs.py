@@ -116,7 +116,7 @@ BREAKS = [
     ),
     Break(
         "a consumer of SQS that was cut off hands out what another one has",
-        "messaging/brokers/leased.py",
+        "messaging/brokers/polling.py",
         "            self._forget_lapsed(now)\n",
         "",
         killed_by=(f"{OWN}test_who_was_cut_off_for_the_lease_hands_out_nothing_that_another_one_has",),

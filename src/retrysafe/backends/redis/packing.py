@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 
-from retrysafe.errors import ResultUnreadable
+from retrysafe.errors import StoreMisconfigured
 from retrysafe.protocol.records import ClaimRequest, Micros, Record, State, StoredResult
 from retrysafe.protocol.transitions import state_of
 
@@ -120,9 +120,11 @@ def result_part(result: StoredResult | None) -> bytes:
 
 
 def unpacked(key: bytes, packed: bytes, now: Micros) -> Record:
-    """The record; raises `ResultUnreadable` for one that a newer retrysafe has written."""
+    """The record; raises `StoreMisconfigured` for one that a newer retrysafe has written."""
     if packed[0] != FORMAT:
-        raise ResultUnreadable(f"Its record has the format {packed[0]}, which only a newer retrysafe understands.")
+        raise StoreMisconfigured(
+            f"Its record has the format {packed[0]}, which only a newer retrysafe understands: upgrade it here, too"
+        )
     _, number, *numbers, attempts, claim_size = _HEAD.unpack_from(packed)
     token, lease_until, created, updated, expires, forget, version = numbers
     at, values = _HEAD.size + _SIZES.size, []

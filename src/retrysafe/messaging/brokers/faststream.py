@@ -9,7 +9,7 @@ from typing import Any
 
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.extras import NeedsExtra
-from retrysafe.messaging.brokers.rabbitmq.envelope import envelope_from
+from retrysafe.messaging.brokers.amqp_binding import envelope_from
 from retrysafe.messaging.brokers.redis_streams.entries import envelope_in
 from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.inbox.inbox import Inbox

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from typing import ClassVar, NamedTuple
 
-from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.lane_queue import LaneQueue
+from retrysafe.messaging.brokers.polling import PollingConsumer
 from retrysafe.messaging.brokers.receipts import Receipts
-from retrysafe.messaging.brokers.single_flight import SingleFlight
-from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.records import Duration
 
-_LOOK = 1.0
-"""Seconds after which a wait looks whether polling has failed."""
 _PAUSE = 0.5
 """Seconds before a poll that follows one that failed."""
 
@@ -35,10 +29,9 @@ class Terms(NamedTuple):
     kept: float
 
 
-class LeasedConsumer:
+class LeasedConsumer(PollingConsumer):
     """Polls queues, keeps what it holds hidden from others, and hands it out in the order of lanes.
 
-    A message that is given back stays here: it and what follows it in its lane are handed out when the time has come.
     Subclasses say how a service is asked.
     """
 
@@ -50,18 +43,10 @@ class LeasedConsumer:
     def __init__(
         self, queues: Mapping[str, str], prefetch: int, prefetch_bytes: int, redelivery_window: Duration | None
     ) -> None:
-        if not queues or min(prefetch, prefetch_bytes) < 1:
-            raise ConfigurationError("topics= must not be empty; prefetch= and prefetch_bytes= are numbers from 1.")
+        super().__init__(queues, prefetch, prefetch_bytes, redelivery_window)
         self._queues = queues
-        self._prefetch, self._bytes = prefetch, prefetch_bytes
-        self._declared = None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
         self._terms: dict[str, Terms] = {}
         self._receipts: dict[str, Receipts] = {}
-        self._shelf = LaneQueue()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._beginning = SingleFlight(self._begin)
-        self._arrived, self._room, self._leaving = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._failure: BaseException | None = None
 
     @property
     def redelivery_window(self) -> float | None:
@@ -70,30 +55,6 @@ class LeasedConsumer:
             return self._declared
         kept = [terms.kept for terms in self._terms.values()]
         return max(kept) if len(kept) == len(self._queues) and all(kept) else None
-
-    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
-        """Up to so many messages, in the order of their queues; waits so many seconds for the first one.
-
-        Raises the errors of the client library, `OSError` or `TimeoutError` when the service cannot be reached, or
-        refuses; the next call tries again. Raises `ConfigurationError` for what it would refuse again.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
-        if not self._tasks:
-            await self._beginning()
-        while True:
-            now = loop.time()
-            self._arrived.clear()
-            self._forget_lapsed(now)
-            if taken := self._shelf.take(limit, now):
-                return taken
-            self._look()
-            if now >= deadline:
-                return []
-            wakes = self._shelf.wakes()
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(min(deadline, now + _LOOK, deadline if wakes is None else wakes)):
-                    await self._arrived.wait()
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
         """Settle them. What the service does not hear of is delivered again, which is harmless."""
@@ -104,11 +65,6 @@ class LeasedConsumer:
             handles.setdefault(delivery.partition, []).append(delivery.tag.handle)
         self._room.set()
         await asyncio.gather(*(self._settle(queue, some) for queue, some in handles.items()))
-
-    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
-        """Hand it out again after so many seconds, and before what follows it in its lane."""
-        self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
-        self._arrived.set()
 
     async def aclose(self) -> None:
         """Hang up; what is not settled is there for others at once. Waits for the end of polls.
@@ -126,21 +82,11 @@ class LeasedConsumer:
         await self._hang_up()
 
     def _forget_lapsed(self, now: float) -> None:
-        """Hand out nothing more of a queue when another consumer may have what comes before: it is received again."""
         for queue, receipts in self._receipts.items():
             if receipts.lapsed(now):
                 receipts.clear()
                 self._shelf.forget(queue)
                 self._room.set()
-
-    def _look(self) -> None:
-        """Raise what has failed."""
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-        for task in self._tasks:
-            if task.done():
-                task.result()
 
     # ------------------------------------------------------------ tasks
 
@@ -162,8 +108,7 @@ class LeasedConsumer:
             try:
                 found = await self._receive(queue)
             except self._failures as error:
-                self._failure = error
-                self._arrived.set()
+                self._fails(error)
                 await self._pause(_PAUSE)
                 continue
             if not found and self._idle:
@@ -194,13 +139,6 @@ class LeasedConsumer:
         asked = asyncio.get_running_loop().time()
         kept = await self._hide(queue, handles, round(self._terms[queue].lease))
         self._receipts[queue].keep(kept, asked)
-
-    async def _pause(self, seconds: float) -> bool:
-        """Wait so long, or until the consumer is closed: whether it is."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._leaving.wait()
-        return self._leaving.is_set()
 
     # ------------------------------------------------------------ the service
 

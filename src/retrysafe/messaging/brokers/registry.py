@@ -15,7 +15,7 @@ from retrysafe.messaging.brokers.base import Broker
 from retrysafe.messaging.brokers.spec import BrokerSpec
 from retrysafe.protocol.records import Duration
 
-BROKERS = ("kafka", "mqtt", "nats", "pubsub", "rabbitmq", "redis_streams", "sqlite", "sqs")
+BROKERS = ("kafka", "mqtt", "nats", "pubsub", "rabbitmq", "redis_streams", "servicebus", "sqlite", "sqs")
 """The folders of the brokers that have URLs."""
 
 

@@ -29,6 +29,12 @@ PARTITIONS = Option(
     "partitions", "spread each topic over so many queues or streams (default: one)", type=int, metavar="N"
 )
 PREFIX = Option("prefix", "what the names of topics, streams or subjects begin with", default="", metavar="TEXT")
+ORDERED = Option(
+    "ordered",
+    "whether queues and topics are FIFO, or messages have sessions (yes)",
+    default="yes",
+    choices=("yes", "no"),
+)
 MODE = Option("mode", "the mode of CloudEvents (binary)", default="binary", choices=("binary", "structured"))
 BROKER_TIMEOUT = Option("broker_timeout", "how long confirms are waited for (10s)", default="10s", metavar="TIME")
 

@@ -24,6 +24,7 @@ from retrysafe.errors import (
     LeaseLost,
     OutcomeUnknown,
     QuotaExceeded,
+    ResultUnreadable,
     RetrysafeError,
     RetryTransaction,
     StoredFailure,
@@ -258,6 +259,8 @@ class Attempt:
             return HandlerOutcome(MessageOutcome.DEAD, error_text(error))
         if isinstance(error, StoredFailure):
             return HandlerOutcome(MessageOutcome.DEAD, error_text(error), before=True)
+        if isinstance(error, ResultUnreadable):
+            return HandlerOutcome(MessageOutcome.DUPLICATE)  # there is an answer, so its work has ended
         if isinstance(error, OutcomeUnknown | KeyExpired | InvalidKey):
             return HandlerOutcome(MessageOutcome.DEAD, error_text(error))
         if isinstance(error, RetrysafeError) and not isinstance(error, RetryTransaction):

@@ -39,6 +39,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from retrysafe.backends import registry
 from retrysafe.backends.driver import arun, run
+from retrysafe.backends.joining import join
 from retrysafe.boundary import Boundary, exception_types, require_boundary
 from retrysafe.entrypoint import function_of
 from retrysafe.errors import ConfigurationError
@@ -191,7 +192,7 @@ class Inbox:
         ``consumer`` is by default the one whose handler runs: each one keeps sequences of its own.
         """
         steps = self._advancing(entity, sequence, strict, first, consumer)
-        joining = registry.join(self._entry.backend, tx)
+        joining = join(self._entry.backend, tx)
         if joining.execute is None:
             raise ConfigurationError("tx= belongs to async code: await aapply_if_newer().")
         self._entry.backend.check(joining.execute, joining.place)
@@ -202,7 +203,7 @@ class Inbox:
     ) -> bool:
         """`apply_if_newer` in a transaction of async code."""
         steps = self._advancing(entity, sequence, strict, first, consumer)
-        joining = registry.join(self._entry.backend, tx)
+        joining = join(self._entry.backend, tx)
         if joining.aexecute is None:
             raise ConfigurationError("tx= belongs to sync code: use apply_if_newer().")
         await self._entry.backend.acheck(joining.aexecute, joining.place)

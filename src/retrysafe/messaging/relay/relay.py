@@ -82,7 +82,7 @@ from retrysafe.protocol.publish_policy import OnDead, Rules
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.store import TransactionalStore
-from retrysafe.stop_signal import StopSignal
+from retrysafe.stop_signal import StopSignal, stopped_by_signals
 
 if TYPE_CHECKING:
     import asyncio
@@ -374,8 +374,12 @@ class Relay:
     # ------------------------------------------------------------ until stopped
 
     def run_forever(self) -> None:
-        """Publish in this thread until `stop` is called; a store that fails is tried again."""
-        self._forever(self._opened())
+        """Publish in this thread until `stop` is called; a store that fails is tried again.
+
+        SIGTERM and SIGINT call `stop` in the main thread, unless the program handles them itself.
+        """
+        with stopped_by_signals(self.stop):
+            self._forever(self._opened())
 
     def _forever(self, client: Client) -> None:
         with self._working(client) as (setting, client):
@@ -388,8 +392,9 @@ class Relay:
                 self._woken(nudged=self._stop_signal.wait(rest))
 
     async def arun_forever(self) -> None:
-        """`run_forever` for async code."""
-        await self._aforever(await self._aopened())
+        """`run_forever` for async code; `asyncio.run` handles SIGINT itself, and cancels."""
+        with stopped_by_signals(self.stop):
+            await self._aforever(await self._aopened())
 
     async def _aforever(self, client: AsyncClient) -> None:
         async with self._aworking(client) as (setting, client):

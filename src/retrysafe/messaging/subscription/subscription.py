@@ -18,7 +18,7 @@ from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.redelivery_policy import MessageOutcome
-from retrysafe.stop_signal import StopSignal
+from retrysafe.stop_signal import StopSignal, stopped_by_signals
 
 LAG_EVERY = 10.0
 """Seconds between two looks at how far a group is behind."""
@@ -105,9 +105,15 @@ class Subscription:
     async def arun_forever(self) -> None:
         """Handle messages until `stop` is called; after an error of the broker or the database, try again.
 
+        SIGTERM calls `stop`, unless the program handles it itself: messages in progress are finished and acknowledged.
+
         Raises `ConfigurationError` when the boundary's configuration lets the handler handle no message at all, when
         the consumer is configured wrongly, and when its broker redelivers for longer than the boundary's window.
         """
+        with stopped_by_signals(self.stop):
+            await self._run_forever()
+
+    async def _run_forever(self) -> None:
         run = Run(self._consumer, self._handler, self._in_flight, self._bell, forever=True)
         try:
             await run.work(self._workers, self._receive(run), self._redrives(run), self._lags())
@@ -115,8 +121,9 @@ class Subscription:
             await self._consumer.aclose()
 
     def run_forever(self) -> None:
-        """`arun_forever` for sync code, on an event loop of its own in this thread."""
-        asyncio.run(self.arun_forever())
+        """`arun_forever` for sync code, on an event loop of its own in this thread; SIGINT calls `stop` too."""
+        with stopped_by_signals(self.stop):
+            asyncio.run(self.arun_forever())
 
     async def arun_once(self, wait: float = 0.0) -> Counter[MessageOutcome]:
         """Handle messages until none has arrived for ``wait`` seconds, and count their outcomes.
@@ -145,7 +152,7 @@ class Subscription:
 
     async def __aenter__(self) -> Subscription:
         self._bell = StopSignal(asyncio.get_running_loop())
-        self._task = asyncio.create_task(self.arun_forever(), name=f"retrysafe-{self._handler.consumer}")
+        self._task = asyncio.create_task(self._run_forever(), name=f"retrysafe-{self._handler.consumer}")
         return self
 
     async def __aexit__(self, *exception: object) -> None:

@@ -9,6 +9,7 @@ from retrysafe.scan.effects import Kind
 from retrysafe.scan.findings import Finding, Rule, Severity, finding
 from retrysafe.scan.guards import in_guard, is_guarded, known_once
 from retrysafe.scan.rules.view import View
+from retrysafe.scan.states import leaves_its_state
 
 INCREMENT = Rule(
     "RS301",
@@ -64,5 +65,7 @@ def check(view: View) -> Iterator[Finding]:
         if function is not None and is_guarded(view.project, view.module, function):
             continue
         if in_guard(view.project, view.module, node) or known_once(view.project, view.module, node):
+            continue
+        if leaves_its_state(view.project, view.module, node):
             continue
         yield finding(INCREMENT, view.module, node, f"A retry adds again: {effect.what}.")

@@ -57,7 +57,8 @@ CHECKS = (
         "mqtt-session",
         "Are messages kept while consumers are down?",
         Severity.WARNING,
-        "Raise the longest session expiry of the broker (mosquitto: persistent_client_expiration)",
+        "Raise the longest session expiry of the broker. mosquitto tells nobody that it has one: look at its "
+        "persistent_client_expiration",
         _GUIDE,
         _short,
     ),

@@ -69,7 +69,8 @@ class MqttConsumer:
         prefix: of the topics, as publishers were told.
         partitions: over how many topics each topic is spread, as publishers were told. Each has a session.
         prefetch: how many messages of a session are received and not settled (Receive Maximum). As many can wait for
-            lanes that rest before the session comes to rest. Brokers may send fewer.
+            lanes that rest before the session comes to rest. Brokers may send fewer. MQTT counts messages and not
+            bytes: so many of the largest that the broker takes must fit into memory, for each session.
         keep: for how long the broker keeps a session without a consumer; then all that it had is lost.
         lease: for how long a consumer that is not heard of any more keeps its sessions, in whole seconds.
         redelivery_window: for how long after it was published a message may be handed out again. The broker sets no

@@ -19,6 +19,7 @@ from retrysafe.messaging.brokers.rabbitmq.topology import NEVER
 from retrysafe.protocol.checks import Check, Facts, Judge, Severity
 
 _GUIDE = "how-to/rabbitmq.md"
+_WITHIN = 4.0
 _DIFFERS = re.compile(r"inequivalent arg '([^']+)'")
 _ALLOWED = {"x-single-active-consumer": True}
 """Arguments that a sound queue may have or lack, with the value that it may have."""
@@ -30,7 +31,7 @@ def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
 
 async def _differing(url: str, queues: tuple[str, ...]) -> dict[str, str]:
     """For each queue the argument that differs from what `declare` gives; "" for none, "missing" for no queue."""
-    async with await aio_pika.connect(url) as connection:
+    async with await aio_pika.connect(url, timeout=_WITHIN) as connection:
         return {name: await _difference(connection, name) for name in queues}
 
 

@@ -19,9 +19,9 @@ from aiormq.abc import DeliveredMessage
 
 from retrysafe.claims.cancellation import is_cancelled
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.amqp_binding import envelope_from
 from retrysafe.messaging.brokers.lane_queue import LaneQueue
 from retrysafe.messaging.brokers.outstanding import Outstanding
-from retrysafe.messaging.brokers.rabbitmq.envelope import envelope_from
 from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE, queue_of
 from retrysafe.messaging.brokers.rabbitmq.undecodable import DecodingConnection
 from retrysafe.messaging.brokers.single_flight import SingleFlight

@@ -22,8 +22,8 @@ from aiormq.exceptions import (
 )
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.amqp_binding import PREFIXES, Binding, headers_of
 from retrysafe.messaging.brokers.rabbitmq.confirms import Parcel, confirmed, packed
-from retrysafe.messaging.brokers.rabbitmq.envelope import PREFIXES, Binding, headers_of
 from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus

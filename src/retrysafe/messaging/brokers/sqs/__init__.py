@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import BROKER_TIMEOUT, MODE, PREFIX, BrokerSpec, Option, lazily
+from retrysafe.messaging.brokers.spec import BROKER_TIMEOUT, MODE, ORDERED, PREFIX, BrokerSpec, lazily
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.sqs.consumer import SqsConsumer
@@ -19,12 +19,7 @@ BROKER = BrokerSpec(
     schemes=("sqs", "sns"),
     broker="opening:Fanout",
     publisher="opening:publisher",
-    options=(
-        PREFIX,
-        MODE,
-        Option("ordered", "whether queues and topics are FIFO (yes)", default="yes", choices=("yes", "no")),
-        BROKER_TIMEOUT,
-    ),
+    options=(PREFIX, MODE, ORDERED, BROKER_TIMEOUT),
     extra="sqs",
     checks="checks:EXAMINATION",
 )

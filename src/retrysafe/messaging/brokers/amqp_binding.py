@@ -1,4 +1,6 @@
-"""A message of AMQP 0-9-1 as an envelope, and the other way round: the attributes of a CloudEvent are in its headers.
+"""A message of AMQP as an envelope, and the other way round: the attributes of a CloudEvent are in its headers.
+
+The headers are those of AMQP 0-9-1, or the application properties of AMQP 1.0.
 
 Read are the AMQP binding of CloudEvents
 (https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/amqp-protocol-binding.md), whose prefixes are

@@ -1,0 +1,52 @@
+"""What stands in for Azure Service Bus: a server of ours on Proton, Apache's library of AMQP 1.0."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+from serviceparts.installing import apt_install, completed, must_succeed
+from serviceparts.places import CHECKOUT, LOOPBACK
+from serviceparts.processes import answers_on
+from serviceparts.service import Service
+
+
+class ServiceBus(Service):
+    """Queues and topics in a file, which outlive the server. Proton is compiled once, in a directory of its own."""
+
+    name = "servicebus"
+    default_port = 18086
+    PACKAGE = "python-qpid-proton==0.40.0"
+
+    def packages(self) -> list[str]:
+        """What compiles Proton, unless it is compiled."""
+        if (self.home / "server").is_dir():
+            return []
+        compiler = [] if shutil.which("cc") else ["gcc", "libc6-dev"]
+        headers = Path(sysconfig.get_path("include"), "Python.h").is_file()
+        return compiler if headers else [*compiler, "python3-dev"]
+
+    def install(self) -> None:
+        if (self.home / "server").is_dir():
+            return
+        apt_install(self.packages())
+        print(f"compiling {self.PACKAGE}", file=sys.stderr)
+        with completed(self.home / "server") as fresh:
+            pip = [sys.executable, "-m", "pip", "install", "--no-warn-script-location", "--target", str(fresh)]
+            must_succeed([*pip, self.PACKAGE], "the Python package index")
+
+    def prepare(self) -> None:
+        pass
+
+    def command(self) -> list[str]:
+        server = [sys.executable, str(CHECKOUT / "scripts" / "servicebus")]
+        data = self.home / "messages.db"
+        return ["env", f"PYTHONPATH={self.home / 'server'}", *server, "--port", str(self.port), "--data", str(data)]
+
+    def ready(self) -> bool:
+        return answers_on(self.port)
+
+    def url(self, port: int) -> str:
+        return f"servicebus://RootManageSharedAccessKey:tests@{LOOPBACK}:{port}?emulator=true"

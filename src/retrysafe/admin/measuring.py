@@ -1,0 +1,394 @@
+"""Measures what a store gives this process: claims by threads at once, under a boundary of its own.
+
+Each profile has keys of its own, and counts how often the work of each key ran, so that a run also shows whether the
+store kept its promise. The boundary has effects="external": then no key may run twice, not even one whose attempt was
+paused for longer than its lease.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeVar
+
+from retrysafe.admin.forgetting import Forgotten, forget_keys
+from retrysafe.admin.operator import Operator, connected
+from retrysafe.backends import registry
+from retrysafe.boundary import Boundary
+from retrysafe.errors import ConfigurationError, InProgress
+from retrysafe.protocol.records import Filter
+
+R = TypeVar("R")
+
+PREFIX = "retrysafe-bench-"
+"""With what the names of the boundaries begin that measure."""
+WINDOW = "24h"
+"""How long a record that could not be forgotten is remembered."""
+MOST_CLIENTS = 1000
+MOST_KEYS = 1_000_000
+"""New keys that one profile makes at most; it ends then."""
+REPLAYED_KEYS = 100
+"""Completed keys that the profile "replay" claims in turn."""
+_WARMING = "warming"
+
+
+class Profile(StrEnum):
+    """What the clients claim."""
+
+    FRESH = "fresh"
+    """A new key each time."""
+    REPLAY = "replay"
+    """Keys that are completed."""
+    STORM = "storm"
+    """All clients claim one new key at the same time, again and again."""
+
+
+class Load(NamedTuple):
+    """How much is claimed.
+
+    clients: threads that claim at the same time.
+    result: bytes of each stored result.
+    seconds: how long each profile lasts; None where ``claims`` says how many it makes.
+    claims: how many claims each profile makes; a storm makes as many as fill its last round.
+    """
+
+    clients: int = 8
+    result: int = 500
+    seconds: float | None = 5.0
+    claims: int | None = None
+
+
+class Latencies:
+    """Durations in buckets one percent wide, so that any number of them takes little memory."""
+
+    _WIDTH = math.log(1.01)
+    _LEAST = 1e-7
+
+    def __init__(self) -> None:
+        self._buckets: Counter[int] = Counter()
+        self.longest = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one duration."""
+        self._buckets[math.ceil(math.log(max(seconds, self._LEAST)) / self._WIDTH)] += 1
+        self.longest = max(self.longest, seconds)
+
+    def update(self, other: Latencies) -> None:
+        """Count those of another."""
+        self._buckets.update(other._buckets)
+        self.longest = max(self.longest, other.longest)
+
+    def at(self, share: float) -> float:
+        """Seconds within which this share of all ended, from 0 to 1; up to one percent too many. 0 if there is none."""
+        wanted, seen = share * self._buckets.total(), 0
+        for bucket in sorted(self._buckets):
+            seen += self._buckets[bucket]
+            if seen >= wanted:
+                return min(math.exp(bucket * self._WIDTH), self.longest)
+        return 0.0
+
+
+class Measured(NamedTuple):
+    """What a profile came to.
+
+    ran, replayed, refused: claims whose work ran, that got a stored result, and that were told of another attempt.
+    errors: claims that failed, by the type of the error. Their time is in no latency and no rate.
+    ran_twice: keys whose work ran more than once.
+    seconds: from the start of the first claim to the end of the last one.
+    """
+
+    profile: Profile
+    ran: int
+    replayed: int
+    refused: int
+    errors: Mapping[str, int]
+    ran_twice: tuple[str, ...]
+    seconds: float
+    latencies: Latencies
+
+    @property
+    def claims(self) -> int:
+        """Claims that were answered."""
+        return self.ran + self.replayed + self.refused
+
+    @property
+    def rate(self) -> float:
+        """Answered claims per second."""
+        return self.claims / self.seconds if self.seconds else 0.0
+
+
+@contextmanager
+def measuring(store: Any, load: Load) -> Iterator[Measurement]:
+    """A measurement on a store that exists and has its schema; the caller calls `Measurement.forget` in the end.
+
+    Raises `ConfigurationError` for a load or a store that cannot be measured, `SchemaOutdated`, and
+    `StoreUnavailable` if it does not answer.
+    """
+    _check(load)
+    backend = registry.connect(store, migrate=False)
+    if backend.missing():
+        raise ConfigurationError(f"store= ({backend.address}) does not exist. A boundary that uses it creates it.")
+    if not backend.serves_sync:
+        raise ConfigurationError(
+            f"store= ({backend.address}) serves async code only, and the clients that measure are threads: give the "
+            "same database by a URL that serves both, such as postgresql:// or mysql://."
+        )
+    name = PREFIX + secrets.token_hex(4)
+    boundary = Boundary(name, store=backend, effects="external", window=WINDOW, observers=())
+    try:
+        largest = boundary.entrypoint.largest_result
+        if largest is not None and load.result > largest:
+            raise ConfigurationError(f"A result of {load.result} bytes: this store keeps up to {largest}.")
+        boundary.check()
+        yield Measurement(boundary, load)
+    finally:
+        boundary.close()
+
+
+class Measurement:
+    """Runs profiles on a boundary of its own, and forgets its records."""
+
+    def __init__(self, boundary: Boundary, load: Load) -> None:
+        self._boundary = boundary
+        self._load = load
+        self._stop = threading.Event()
+        self._last: dict[str, int] = {}
+        """The number of the last key of each operation."""
+
+    @property
+    def name(self) -> str:
+        """The name of the boundary."""
+        return self._boundary.name
+
+    @property
+    def address(self) -> str:
+        """Where the store is, without a password."""
+        return self._boundary.address
+
+    @property
+    def kind(self) -> str:
+        """The kind of store."""
+        return self._boundary.entrypoint.backend.kind
+
+    def run(self, profile: Profile) -> Measured:
+        """Run one profile. A `KeyboardInterrupt` ends it when the claims that are under way have ended."""
+        self._warm()
+        keys = _Keys(profile, self._load, self._stop)
+        runs = Runs(keys.room)
+        if profile is Profile.REPLAY:
+            worker = _Worker(self._boundary, profile, self._load.result, runs)
+            for number in range(REPLAYED_KEYS):
+                self._last[profile] = number
+                worker.complete(number)
+
+        def work(client: int) -> _Worker:
+            worker = _Worker(self._boundary, profile, self._load.result, runs)
+            worker.claim_all(keys)
+            return worker
+
+        try:
+            workers = self._together(work, keys.start)
+        finally:
+            self._last[profile] = max(self._last.get(profile, -1), keys.last)
+        return _added_up(profile, workers, runs, keys.began)
+
+    def forget(self) -> Forgotten:
+        """Forget, and remove, the records of all profiles that were run. Raises `StoreUnavailable`."""
+        entry = self._boundary.entrypoint
+        hashes = (
+            entry.lookup(str(number), operation=operation)
+            for operation, last in self._last.items()
+            for number in range(last + 1)
+        )
+        return forget_keys(entry.backend, hashes, threads=self._load.clients)
+
+    def _warm(self) -> None:
+        """Let every client open its connection, which is not what is measured."""
+        if _WARMING in self._last:
+            return
+        self._last[_WARMING] = self._load.clients - 1
+
+        def work(client: int) -> None:
+            _Worker(self._boundary, _WARMING, 0, Runs(self._load.clients)).complete(client)
+
+        self._together(work, lambda: None)
+
+    def _together(self, work: Callable[[int], R], start: Callable[[], None]) -> list[R]:
+        """Work in all clients, which begin together, after ``start`` was called; what each returned."""
+        line = threading.Barrier(self._load.clients, start)
+
+        def begun(client: int) -> R:
+            line.wait()
+            return work(client)
+
+        with ThreadPoolExecutor(self._load.clients, "retrysafe-bench") as threads:
+            try:
+                running = [threads.submit(begun, client) for client in range(self._load.clients)]
+                return [one.result() for one in running]
+            except BaseException:
+                self._stop.set()
+                line.abort()  # a thread that could not be started is not waited for
+                raise
+
+
+class _Keys:
+    """Numbers of the keys that the clients claim, until the load is done or it is stopped."""
+
+    def __init__(self, profile: Profile, load: Load, stop: threading.Event) -> None:
+        self._load = load
+        self._stop = stop
+        self._ends = math.inf
+        self._taken = itertools.count()
+        self._storm = threading.Barrier(load.clients, self._hit)
+        self._hot: int | None = None
+        self._replays = profile is Profile.REPLAY
+        self.take = self._next_of_storm if profile is Profile.STORM else self._next
+        """The next key for a client; None when there is none any more. In a storm it waits for all clients."""
+        self._most: float = _most(profile, load)
+        self.room = REPLAYED_KEYS if self._replays else int(self._most)
+        """How many keys there can be."""
+        self.last = -1
+        """The highest number that was handed out."""
+        self.began = 0.0
+
+    def start(self) -> None:
+        """Let time run."""
+        self.began = time.perf_counter()
+        if self._load.seconds is not None:
+            self._ends = self.began + self._load.seconds
+
+    def _next(self) -> int | None:
+        if self._stop.is_set() or time.perf_counter() >= self._ends:
+            return None
+        taken = next(self._taken)
+        if taken >= self._most:
+            return None
+        number = taken % REPLAYED_KEYS if self._replays else taken
+        self.last = max(self.last, number)
+        return number
+
+    def _next_of_storm(self) -> int | None:
+        self._storm.wait()
+        return self._hot
+
+    def _hit(self) -> None:
+        """Choose the key of the next round, in one thread while all others wait."""
+        self._hot = self._next()
+
+
+def _most(profile: Profile, load: Load) -> float:
+    """How many keys a profile hands out at most; a storm one for each round."""
+    if profile is Profile.REPLAY:
+        return math.inf if load.claims is None else load.claims
+    if load.claims is None:
+        return MOST_KEYS
+    return math.ceil(load.claims / load.clients) if profile is Profile.STORM else load.claims
+
+
+class Runs:
+    """How often the work of each key ran."""
+
+    def __init__(self, room: int) -> None:
+        self._times = bytearray(room)
+        self._lock = threading.Lock()
+
+    def add(self, number: int) -> None:
+        """Count one."""
+        with self._lock:
+            self._times[number] = min(self._times[number] + 1, 255)
+
+    def twice(self) -> tuple[str, ...]:
+        """The keys whose work ran more than once."""
+        return tuple(str(number) for number, times in enumerate(self._times) if times > 1)
+
+
+class _Worker:
+    """Claims keys one after the other, and counts what came of it."""
+
+    def __init__(self, boundary: Boundary, operation: str, size: int, runs: Runs) -> None:
+        self._boundary = boundary
+        self._operation = operation
+        self._result = "r" * max(0, size - len('""'))
+        self._runs = runs
+        self.latencies = Latencies()
+        self.counts: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.ended = 0.0
+
+    def claim_all(self, keys: _Keys) -> None:
+        """Claim until no key is left."""
+        while (number := keys.take()) is not None:
+            began = time.perf_counter()
+            try:
+                self.counts[self._claimed(number)] += 1
+            except Exception as error:  # noqa: BLE001 - a store that breaks its driver is measured too
+                self.errors[type(error).__name__] += 1
+            else:
+                self.latencies.add(time.perf_counter() - began)
+        self.ended = time.perf_counter()
+
+    def complete(self, number: int) -> None:
+        """Claim a key that must be completed then; raises what the claim raises."""
+        self._claim(number)
+
+    def _claimed(self, number: int) -> str:
+        try:
+            return "replayed" if self._claim(number) else "ran"
+        except InProgress:
+            return "refused"
+
+    def _claim(self, number: int) -> bool:
+        with self._boundary.claim(str(number), operation=self._operation, payload=number) as claim:
+            if not claim.replayed:
+                self._runs.add(number)
+                claim.result = self._result
+        return claim.replayed
+
+
+def _added_up(profile: Profile, workers: list[_Worker], runs: Runs, began: float) -> Measured:
+    latencies, counts, errors = Latencies(), Counter[str](), Counter[str]()
+    for worker in workers:
+        latencies.update(worker.latencies)
+        counts.update(worker.counts)
+        errors.update(worker.errors)
+    return Measured(
+        profile,
+        ran=counts["ran"],
+        replayed=counts["replayed"],
+        refused=counts["refused"],
+        errors=dict(errors.most_common()),
+        ran_twice=runs.twice(),
+        seconds=max(worker.ended for worker in workers) - began,
+        latencies=latencies,
+    )
+
+
+def _check(load: Load) -> None:
+    if not 1 <= load.clients <= MOST_CLIENTS:
+        raise ConfigurationError(f"clients={load.clients!r}: expected a number of threads from 1 to {MOST_CLIENTS}.")
+    if load.claims is not None and not 1 <= load.claims <= MOST_KEYS:
+        raise ConfigurationError(f"claims={load.claims!r}: expected a number of claims from 1 to {MOST_KEYS:,}.")
+    if load.seconds is not None and not 0 < load.seconds < math.inf:
+        raise ConfigurationError(f"seconds={load.seconds!r}: expected how long each profile lasts, more than 0.")
+    if load.seconds is None and load.claims is None:
+        raise ConfigurationError("Give seconds= or claims=: nothing else ends a measurement.")
+
+
+def forget_boundary(store: Any, name: str) -> Forgotten:
+    """Forget what an earlier measurement has left behind; looks through all records of the store for its boundary.
+
+    Raises `ConfigurationError` for a boundary that is not one of a measurement, and `StoreUnavailable`.
+    """
+    if not name.startswith(PREFIX):
+        raise ConfigurationError(f"{name!r} is not the boundary of a measurement, which begins with {PREFIX}.")
+    with Operator(store, observers=()) as operator:
+        hashes = [record.key for record in operator.each(Filter(boundary=name))]
+        return forget_keys(connected(store), hashes)

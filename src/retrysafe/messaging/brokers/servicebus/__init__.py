@@ -1,0 +1,30 @@
+"""Azure Service Bus: publisher to queues and topics, consumer of sessions. Needs the extra ``servicebus``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retrysafe.messaging.brokers.spec import BROKER_TIMEOUT, MODE, ORDERED, PARTITIONS, PREFIX, BrokerSpec, lazily
+
+if TYPE_CHECKING:
+    from retrysafe.messaging.brokers.servicebus.consumer import ServiceBusConsumer
+    from retrysafe.messaging.brokers.servicebus.publisher import ServiceBusPublisher
+    from retrysafe.messaging.brokers.servicebus.topology import declare
+
+__all__ = ["BROKER", "ServiceBusConsumer", "ServiceBusPublisher", "declare"]
+
+BROKER = BrokerSpec(
+    package=__name__,
+    title="Azure Service Bus",
+    schemes=("servicebus",),
+    broker="opening:Topics",
+    publisher="opening:publisher",
+    options=(PARTITIONS, PREFIX, MODE, ORDERED, BROKER_TIMEOUT),
+    extra="servicebus",
+    checks="checks:EXAMINATION",
+)
+
+__getattr__ = lazily(
+    __name__,
+    {"ServiceBusConsumer": "consumer", "ServiceBusPublisher": "publisher", "declare": "topology"},
+)

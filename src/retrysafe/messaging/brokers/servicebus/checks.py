@@ -1,0 +1,169 @@
+"""The checks of queues and topics of Service Bus, and of subscriptions. Only who may manage a namespace can ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from azure.core.exceptions import ResourceNotFoundError
+from azure.servicebus.aio.management import ServiceBusAdministrationClient
+from azure.servicebus.management import QueueProperties, SubscriptionProperties, TopicProperties
+
+from retrysafe.messaging.brokers.checks import BrokerExamination
+from retrysafe.messaging.brokers.servicebus.client import namespace_of
+from retrysafe.messaging.brokers.servicebus.messages import name_of
+from retrysafe.protocol.checks import Check, Facts, Judge, Severity
+
+_GUIDE = "how-to/servicebus.md"
+_WITHIN = 4.0
+_DAY = timedelta(days=1)
+_FOR_EVER = timedelta(days=36500)
+_OFTEN = 100
+"""How often a message may well be handed out whose consumers crash."""
+_UPDATE = "az servicebus topic subscription update"
+_MADE = "retrysafe.messaging.brokers.servicebus.declare(url, topics, group=…)"
+
+
+class _Entity(NamedTuple):
+    """A queue or topic, and what can be received from: the queue itself, or the topic's subscriptions, by names."""
+
+    sending: QueueProperties | TopicProperties
+    receiving: dict[str, QueueProperties | SubscriptionProperties]
+
+
+def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
+    return asyncio.run(_asked(url, topics))
+
+
+async def _asked(url: str, topics: tuple[str, ...]) -> dict[str, Any]:
+    """The settings of entities by their names; those that are missing."""
+    missing, entities = [], {}
+    async with namespace_of(url).administration(_WITHIN) as service:
+        for topic in topics:
+            name = name_of("", topic)
+            found = await _topic(service, name) or await _queue(service, name)
+            if found is None:
+                missing.append(name)
+            else:
+                entities[name] = found
+    return {"missing": missing, "entities": entities}
+
+
+async def _topic(service: ServiceBusAdministrationClient, name: str) -> _Entity | None:
+    try:
+        topic = await service.get_topic(name)
+    except (ResourceNotFoundError, AttributeError):  # which the library raises for a queue
+        return None
+    return _Entity(topic, {f"{name}/{one.name}": one async for one in service.list_subscriptions(name)})
+
+
+async def _queue(service: ServiceBusAdministrationClient, name: str) -> _Entity | None:
+    try:
+        queue = await service.get_queue(name)
+    except ResourceNotFoundError:
+        return None
+    return _Entity(queue, {name: queue})
+
+
+def _some(says: Callable[[Any], object], text: str) -> Judge:
+    """The evidence is what can be received from of whose settings ``says`` is true."""
+
+    def judge(facts: Facts) -> str | None:
+        found = [
+            name
+            for entity in facts["entities"].values()
+            for name, settings in entity.receiving.items()
+            if says(settings)
+        ]
+        return f"{text}: {', '.join(sorted(found))}." if found else None
+
+    return judge
+
+
+def _lonely(facts: Facts) -> str | None:
+    found = [name for name, entity in facts["entities"].items() if not entity.receiving]
+    return f"Without a subscription, what is published is lost: {', '.join(found)}." if found else None
+
+
+def _forgetful(facts: Facts) -> str | None:
+    found = [name for name, entity in facts["entities"].items() if not entity.sending.requires_duplicate_detection]
+    return f"What is published again is handed out again: {', '.join(found)}." if found else None
+
+
+def _shorter(duration: timedelta | str | None, than: timedelta) -> bool:
+    return isinstance(duration, timedelta) and duration < than
+
+
+CHECKS = (
+    Check(
+        "servicebus-entity",
+        "Are the queues and topics there?",
+        Severity.ERROR,
+        f"Make them with  {_MADE}",
+        _GUIDE,
+        lambda facts: f"No queue or topic {', '.join(facts['missing'])}." if facts["missing"] else None,
+    ),
+    Check(
+        "servicebus-subscription",
+        "Does a subscription get what is published?",
+        Severity.ERROR,
+        f"Let each service declare its own:  {_MADE}",
+        _GUIDE,
+        _lonely,
+    ),
+    Check(
+        "servicebus-sessions",
+        "Do messages of a key keep their order?",
+        Severity.WARNING,
+        "Make another queue or subscription with ordered=True (it cannot be changed), and delete this one when it is "
+        "empty.",
+        _GUIDE,
+        _some(lambda set_: not set_.requires_session, "Without sessions there is no order"),
+    ),
+    Check(
+        "servicebus-deliveries",
+        "Is it the inbox that gives messages up?",
+        Severity.WARNING,
+        f"{_UPDATE} --max-delivery-count 2000; the inbox counts attempts, and keeps dead letters",
+        _GUIDE,
+        _some(
+            lambda set_: (set_.max_delivery_count or 10) < _OFTEN,
+            "Service Bus moves messages away that were handed out too often, also to consumers that crashed, and lets "
+            "later ones of their sessions pass",
+        ),
+    ),
+    Check(
+        "servicebus-duplicates",
+        "Is a message recognised that is published again?",
+        Severity.WARNING,
+        "Make another queue or topic with duplicate detection, as declare does (it cannot be changed); without it the "
+        "inbox drops duplicates alone.",
+        _GUIDE,
+        _forgetful,
+    ),
+    Check(
+        "servicebus-retention",
+        "Are messages kept while consumers are down?",
+        Severity.WARNING,
+        f"{_UPDATE} --default-message-time-to-live P7D",
+        _GUIDE,
+        _some(
+            lambda set_: _shorter(set_.default_message_time_to_live, _DAY),
+            "Messages expire that wait for less than a day",
+        ),
+    ),
+    Check(
+        "servicebus-idle",
+        "Does a queue or subscription stay that nobody uses?",
+        Severity.WARNING,
+        f"{_UPDATE} --auto-delete-on-idle P10675199D",
+        _GUIDE,
+        _some(
+            lambda set_: _shorter(set_.auto_delete_on_idle, _FOR_EVER),
+            "It is deleted, with what it keeps, when nobody used it for a while",
+        ),
+    ),
+)
+EXAMINATION = BrokerExamination(CHECKS, _gather)

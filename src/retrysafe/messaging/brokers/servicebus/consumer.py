@@ -1,0 +1,322 @@
+"""Azure Service Bus: a session has one consumer at a time, which has the lock of all its messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage
+from azure.servicebus.aio import ServiceBusReceiver
+from azure.servicebus.exceptions import OperationTimeoutError, SessionLockLostError
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.leased import Tag
+from retrysafe.messaging.brokers.polling import PollingConsumer
+from retrysafe.messaging.brokers.servicebus.client import (
+    FAILURES,
+    LISTENS,
+    Client,
+    condition_of,
+    hang_up,
+    namespace_of,
+    with_its_socket,
+)
+from retrysafe.messaging.brokers.servicebus.holdings import Holding, QueueHolding, SessionHolding, handle_of
+from retrysafe.messaging.brokers.servicebus.judging import for_a_consumer
+from retrysafe.messaging.brokers.servicebus.messages import Source, envelope_from, source_of
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.messages import Delivery
+from retrysafe.protocol.records import Duration
+
+_PAUSE = 0.5
+"""Seconds before a receiver that follows one that failed."""
+_SLICE = 0.02
+"""Seconds for which messages are waited for while others are held, which may have to be settled."""
+_LOOK = 0.5
+"""Seconds for which messages of a queue without sessions are waited for, before it is looked whether to close."""
+_AHEAD = 20
+"""How many messages of a session the library asks for in advance: none of them is sent back, which would cost their
+order."""
+_TURN = 30.0
+"""Seconds after which a session is left to others as soon as nothing of it is held."""
+_RESTING = 100
+"""How many sessions may wait, beside those at work, for messages that were given back."""
+_NO_SESSION = "com.microsoft:timeout"
+"""The condition of an answer that there is no session with messages which nobody has."""
+
+
+class _Gate:
+    """Lets one task look for a session at a time, and all of them for as long as sessions are found."""
+
+    def __init__(self) -> None:
+        self._looking = 0
+        self._plenty = asyncio.Event()
+
+    async def enter(self) -> None:
+        """Wait until it makes sense to look."""
+        while self._looking and not self._plenty.is_set():
+            await self._plenty.wait()
+        self._looking += 1
+
+    def leave(self, *, found: bool) -> None:
+        """Say whether there was a session. Whoever found none looks again, and lets the others wait for that."""
+        self._looking -= 1
+        if found:
+            self._plenty.set()
+        else:
+            self._plenty.clear()
+
+
+class ServiceBusConsumer(PollingConsumer):
+    """Takes messages from queues, or a group's subscriptions. Make them before, with `brokers.servicebus.declare`.
+
+    A session is a key, or a partition of keys, as publishers were told; one consumer has it at a time, until nothing of
+    it is left, so any number of consumers keep the order of keys. A message that is given back stays with this
+    consumer: it and what follows it in its lane are handed out when the time has come, other lanes go on. While it is
+    held the lock is renewed, however long that takes. A lock that is lost settles nothing: messages come again.
+
+    Arguments:
+        url: of the namespace, as for `ServiceBusPublisher`.
+        topics: one or more.
+        group: the consumers that together take each message once, such as "inventory", whose subscriptions are
+            consumed; by default the one queue of each topic.
+        prefix: of names, as publishers were told.
+        ordered: whether queues and subscriptions have sessions.
+        sessions: how many sessions of a topic are taken at a time.
+        prefetch: how many messages of a session are received and not settled. As many can wait for lanes that rest
+            before it comes to rest.
+        prefetch_bytes: how many bytes of them; a few messages more may be received.
+        idle: after how long a session in which nothing comes, and of which nothing is held, is left.
+        poll: how long the service waits for a session or a message before it answers that there is none.
+        redelivery_window: for how long after it was published a message may be handed out again: the time to live of
+            the queue or subscription, which a consumer cannot read. By default it is not known.
+        timeout: how long the service may take to answer.
+
+    For how long what a consumer has is kept from others when it is dead or cut off is the lock duration of the queue or
+    subscription. Clocks must agree: the client library judges locks by its own.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        topics: str | Iterable[str],
+        *,
+        group: str | None = None,
+        prefix: str = "",
+        ordered: bool = True,
+        sessions: int = 8,
+        prefetch: int = 100,
+        prefetch_bytes: int = 16 << 20,
+        idle: Duration = "1s",
+        poll: Duration = "10s",
+        redelivery_window: Duration | None = None,
+        timeout: Duration = "10s",
+    ) -> None:
+        names = [topics] if isinstance(topics, str) else list(topics)
+        super().__init__(names, prefetch, prefetch_bytes, redelivery_window)
+        if sessions < 1:
+            raise ConfigurationError("sessions= is a number from 1.")
+        try:
+            self._sources = [source_of(prefix, topic, group) for topic in names]
+        except ValueError as error:
+            raise ConfigurationError(f"topics=, group= or prefix=: {error}.") from error
+        self._namespace = namespace_of(url)
+        self._ordered, self._sessions = ordered, sessions if ordered else 1
+        self._idle, self._poll = seconds_of(idle, "idle"), seconds_of(poll, "poll")
+        self._timeout = seconds_of(timeout, "timeout")
+        self._client: Client | None = None
+        self._gates: dict[Source, _Gate] = {}
+        self._holdings: dict[str, Holding] = {}
+        self._looking: set[asyncio.Task[Any]] = set()
+        """Tasks that hold nothing, and may be cancelled."""
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def redelivery_window(self) -> float | None:
+        """For how many seconds after it was published a message may be handed out again; None: unknown."""
+        return self._declared
+
+    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
+        """Settle them. What the service does not hear of is delivered again, which is harmless."""
+        handles: dict[str, list[str]] = {}
+        for delivery in deliveries:
+            self._shelf.settle(delivery)
+            handles.setdefault(delivery.partition, []).append(delivery.tag.handle)
+        self._room.set()
+        held = [(self._holdings[place], some) for place, some in handles.items() if place in self._holdings]
+        await asyncio.gather(*(holding.settle(some) for holding, some in held))
+
+    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
+        """Hand it out again after so many seconds, and before what follows it in its lane."""
+        await super().give_back(delivery, delay)
+        holding = self._holdings.get(delivery.partition)
+        if holding is not None:
+            holding.rests_until = max(holding.rests_until, asyncio.get_running_loop().time() + delay)
+
+    async def aclose(self) -> None:
+        """Hang up; what is not settled is there for others at once."""
+        await self._beginning.aclose()
+        self._leaving.set()
+        self._room.set()
+        tasks, self._tasks = self._tasks, []
+        for task in self._looking:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._shelf.clear()
+        await asyncio.gather(*self._closing)
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def _forget_lapsed(self, now: float) -> None:
+        for place, holding in list(self._holdings.items()):
+            if holding.lost(now):
+                self._forget(place, holding)
+
+    def _forget(self, place: str, holding: Holding) -> None:
+        if self._holdings.get(place) is holding:
+            del self._holdings[place]
+            self._shelf.forget(place)
+            self._room.set()
+
+    # ------------------------------------------------------------ tasks
+
+    async def _begin(self) -> None:
+        self._client = self._namespace.client(self._poll + self._timeout)
+        self._gates = {source: _Gate() for source in self._sources}
+        for source in self._sources:
+            for _ in range(self._sessions):
+                self._start(source)
+        self._tasks.append(asyncio.create_task(self._keep(), name="retrysafe-keep"))
+
+    def _start(self, source: Source) -> None:
+        self._tasks.append(asyncio.create_task(self._serve(source), name=f"retrysafe-serve {source.path}"))
+
+    async def _serve(self, source: Source) -> None:
+        """Take one session after the other; end when one of them rested, for which another task has begun."""
+        replaced = False
+        while not (replaced or self._leaving.is_set()):
+            try:
+                holding = await self._found(source)
+                if holding is not None:
+                    replaced = await self._emptied(holding)
+            except SessionLockLostError:
+                continue  # another consumer may have it, or this one again
+            except FAILURES as error:
+                self._fails(for_a_consumer(error, source.path))
+                await self._pause(_PAUSE)
+
+    async def _found(self, source: Source) -> Holding | None:
+        """A session that nobody has, or a queue without sessions; None: there is none."""
+        gate, task = self._gates[source], asyncio.current_task()
+        assert task is not None
+        self._looking.add(task)
+        receiver = None
+        try:
+            await gate.enter()
+            try:
+                receiver = await self._opened(source)
+            finally:
+                gate.leave(found=receiver is not None)
+        finally:
+            self._looking.discard(task)
+        return None if receiver is None else self._held(source, receiver)
+
+    def _held(self, source: Source, receiver: ServiceBusReceiver) -> Holding:
+        if self._ordered:
+            holding: Holding = SessionHolding(source, receiver, self._timeout)
+        else:
+            holding = QueueHolding(source, receiver, source.path, self._timeout)
+        before = self._holdings.get(holding.partition)
+        if before is not None:
+            self._forget(holding.partition, before)
+        self._holdings[holding.partition] = holding
+        return holding
+
+    async def _opened(self, source: Source) -> ServiceBusReceiver | None:
+        assert self._client is not None
+        how: dict[str, Any] = {"max_wait_time": self._poll, "socket_timeout": LISTENS}
+        if self._ordered:
+            how |= {"session_id": NEXT_AVAILABLE_SESSION, "prefetch_count": min(_AHEAD, self._prefetch)}
+        if source.group is None:
+            receiver = self._client.messages.get_queue_receiver(source.name, **how)
+        else:
+            receiver = self._client.messages.get_subscription_receiver(source.name, source.group, **how)
+        receiver = with_its_socket(receiver)
+        try:
+            async with asyncio.timeout(self._poll + self._timeout):
+                await receiver.__aenter__()
+        except BaseException as error:
+            await hang_up(receiver, self._timeout)
+            if isinstance(error, OperationTimeoutError) and condition_of(error) == _NO_SESSION:
+                return None
+            raise
+        return receiver
+
+    async def _emptied(self, holding: Holding) -> bool:
+        """Receive until nothing comes and nothing is held; whether another task has begun meanwhile."""
+        loop, place = asyncio.get_running_loop(), holding.partition
+        begun = came = loop.time()
+        replaced = False
+        try:
+            while not self._leaving.is_set():
+                self._room.clear()
+                now, held = loop.time(), self._shelf.held(place)
+                if holding.lost(now):
+                    break
+                over = self._ordered and now - begun > _TURN
+                if self._ordered and not held and (over or now - came > self._idle):
+                    break
+                if not replaced and self._rests(holding, now):
+                    self._start(holding.source)
+                    replaced = True
+                if over or not self._has_room(place):
+                    await self._until_room(holding)
+                elif await self._receive(holding, _SLICE if held or self._ordered else _LOOK):
+                    came = loop.time()
+        finally:
+            self._forget(place, holding)
+            closing = asyncio.create_task(holding.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        return replaced
+
+    async def _until_room(self, holding: Holding) -> None:
+        try:
+            async with asyncio.timeout(holding.beat):
+                await self._room.wait()
+        except TimeoutError:
+            return
+
+    def _rests(self, holding: Holding, now: float) -> bool:
+        """Whether all of it waits for messages that were given back; as many sessions may as are allowed."""
+        waits = holding.rests_until - now > self._idle and not self._shelf.out(holding.partition)
+        return waits and self._ordered and len(self._tasks) < _RESTING + self._sessions * len(self._sources)
+
+    def _has_room(self, place: str) -> bool:
+        return self._shelf.held(place) < self._prefetch and self._shelf.held_bytes(place) < self._bytes
+
+    async def _receive(self, holding: Holding, wait: float) -> bool:
+        """Whether there was something."""
+        most = 1 if self._ordered else self._prefetch - self._shelf.held(holding.partition)
+        found = await holding.receive(most, wait)
+        for message in found:
+            self._shelf.put(self._delivery(holding, message))
+        if found:
+            self._arrived.set()
+        return bool(found)
+
+    def _delivery(self, holding: Holding, message: ServiceBusReceivedMessage) -> Delivery:
+        envelope = envelope_from(message, holding.source.topic)
+        came = message.enqueued_time_utc
+        old = came is not None and (datetime.now(UTC) - came).total_seconds() >= holding.lease / 2
+        redelivered = bool(message.delivery_count) or old  # closing a session counts no delivery
+        return Delivery(envelope, Tag(holding.partition, handle_of(message)), holding.partition, redelivered)
+
+    async def _keep(self) -> None:
+        """Keep the locks of what is held."""
+        while not await self._pause(min((one.beat for one in self._holdings.values()), default=_SLICE)):
+            now = asyncio.get_running_loop().time()
+            await asyncio.gather(*(holding.renew(now) for holding in list(self._holdings.values())))

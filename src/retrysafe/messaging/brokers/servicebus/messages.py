@@ -1,0 +1,147 @@
+"""A message of Service Bus as an envelope, and the other way round, and the names of what messages are in.
+
+The attributes of a CloudEvent are application properties, by the AMQP binding, in binary or in structured mode.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any, Literal, NamedTuple
+
+from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
+
+from retrysafe.messaging.brokers.amqp_binding import envelope_from as envelope_of
+from retrysafe.messaging.brokers.amqp_binding import headers_of
+from retrysafe.messaging.cloudevents import BINDINGS, DATA, OWN, STRUCTURED, is_attribute, structured
+from retrysafe.protocol.messages import Envelope
+from retrysafe.protocol.ordering import lane, partition
+
+Mode = Literal["binary", "structured"]
+"""Where the attributes of an event are: in application properties, or with its data in the body."""
+MODES: tuple[Mode, ...] = ("binary", "structured")
+_LONGEST_ID = 128
+"""Characters of a message's id, and of a session's."""
+_OURS = "lane "
+"""What ids of sessions begin with that are not keys."""
+_SHARED = 16
+"""Over how many sessions messages without a key are spread."""
+_PATH = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,258}[A-Za-z0-9])?")
+_GROUP = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,48}[A-Za-z0-9])?")
+
+
+class Source(NamedTuple):
+    """What a consumer receives from: the queue of a topic, or a group's subscription to it."""
+
+    topic: str
+    name: str
+    group: str | None
+
+    @property
+    def path(self) -> str:
+        """How the service calls it."""
+        return self.name if self.group is None else f"{self.name}/Subscriptions/{self.group}"
+
+
+def name_of(prefix: str, topic: str) -> str:
+    """The queue or topic of Service Bus for a topic. Raises `ValueError` for a name that none has."""
+    name = f"{prefix}{topic}"
+    if not _PATH.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is not a name of Service Bus: up to 260 letters, digits, dots, hyphens, underscores"
+        )
+    return name
+
+
+def source_of(prefix: str, topic: str, group: str | None) -> Source:
+    """What a group receives a topic from. Raises `ValueError` for a name that nothing has."""
+    if group is not None and not _GROUP.fullmatch(group):
+        raise ValueError(f"{group!r} is not a name of a subscription: up to 50 letters, digits, dots, hyphens")
+    return Source(topic, name_of(prefix, topic), group)
+
+
+def session_of(envelope: Envelope, partitions: int | None) -> str:
+    """The session in which a message keeps its order: its key, its partition, or one of those without a key.
+
+    A key that is no id of a session has that of its lane.
+    """
+    if partitions is not None:
+        return _OURS + partition(envelope.topic, envelope.key, envelope.id, partitions)
+    number = lane(envelope.topic, envelope.key, envelope.id)
+    if envelope.key is None:
+        return f"{_OURS}without a key {number % _SHARED}"
+    fits = 0 < len(envelope.key.encode("utf-16-le", "surrogatepass")) // 2 <= _LONGEST_ID
+    return envelope.key if fits and not envelope.key.startswith(_OURS) else f"{_OURS}{number & (1 << 64) - 1:016x}"
+
+
+def id_of(envelope: Envelope) -> str:
+    """What the service recognises a message by that comes again: its source and its id."""
+    known = f"{len(envelope.source)}:{envelope.source}{envelope.id}"
+    if known.isascii() and known.isprintable() and len(known) <= _LONGEST_ID:
+        return known
+    return hashlib.sha256(known.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def message_of(envelope: Envelope, mode: Mode, session: str | None) -> ServiceBusMessage:
+    """The message for an envelope. Raises `ValueError` for what has no place in one."""
+    properties: dict[str | bytes, Any] = dict[str | bytes, Any](headers_of(envelope, "amqp").items())
+    body, media_type = envelope.payload, envelope.media_type
+    if mode == "structured" or is_event(media_type):
+        if forged := next((name for name in envelope.headers if name in DATA), None):
+            raise ValueError(f"a header {forged!r} would be read as the payload")
+        body, media_type = structured(envelope, exact=True), STRUCTURED
+        properties = {name: value for name, value in envelope.headers.items() if not is_attribute(name)}
+    for text in (*properties, *properties.values(), media_type, session or ""):
+        str(text).encode()  # halves of characters have no place in UTF-8
+    return ServiceBusMessage(
+        body,
+        application_properties=properties,
+        content_type=media_type,
+        message_id=id_of(envelope),
+        session_id=session,
+    )
+
+
+def is_event(media_type: str) -> bool:
+    """Whether it says that the body is an event in its JSON format."""
+    return media_type.partition(";")[0].strip().lower() == STRUCTURED
+
+
+def envelope_from(message: ServiceBusReceivedMessage, topic: str) -> Envelope:
+    """The envelope of a message from a topic, whoever published it there.
+
+    An event of another publisher, without a subject, is ordered by its session.
+    """
+    told = {_text(name): value for name, value in (message.application_properties or {}).items()}
+    body = _body(message)
+    media_type = message.content_type
+    if media_type is None and not told and b'"specversion"' in body:
+        media_type = STRUCTURED
+    envelope = envelope_of(told, {"datacontenttype": media_type}, body, topic)
+    others = {name: _text(value) for name, value in told.items() if _is_header(name) and isinstance(value, str | bytes)}
+    envelope = envelope._replace(headers={**others, **envelope.headers})
+    session = message.session_id
+    if envelope.key is None and session and not session.startswith(_OURS):
+        envelope = envelope._replace(key=session)
+    return envelope
+
+
+def _is_header(name: str) -> bool:
+    return name not in OWN and not name.lower().startswith(BINDINGS)
+
+
+def _body(message: ServiceBusReceivedMessage) -> bytes:
+    """Its octets; those of its text, if it was sent as a value."""
+    body: Any = message.body
+    if body is None:
+        return b""
+    if isinstance(body, str | bytes):
+        return _text(body).encode() if isinstance(body, str) else body
+    try:
+        return b"".join(body)
+    except TypeError:
+        return str(body).encode("utf-8", "surrogatepass")
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode(errors="backslashreplace") if isinstance(name, bytes) else name

@@ -1,0 +1,234 @@
+"""Azure Service Bus: messages are sent in batches, which the service takes or refuses as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.servicebus.client import (
+    FAILURES,
+    LISTENS,
+    Client,
+    hang_up,
+    namespace_of,
+    with_its_socket,
+)
+from retrysafe.messaging.brokers.servicebus.judging import blames_one, failed, is_silence
+from retrysafe.messaging.brokers.servicebus.messages import MODES, Mode, message_of, name_of, session_of
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.records import Duration
+
+_ACKED = PublishResult(PublishStatus.ACKED)
+_IDLE = 60.0
+"""Seconds after which a connection without a message is made anew: nothing keeps it, and the service ends it later."""
+_MARGIN = 1.0
+"""Seconds more than the library may take, which does not hear of every refusal."""
+
+
+class _Entry(NamedTuple):
+    place: int
+    message: ServiceBusMessage
+    session: str | None
+
+
+class _Destination:
+    """A queue or topic: its sender, which does one thing at a time."""
+
+    def __init__(self, client: ServiceBusClient, name: str, timeout: float) -> None:
+        self._client, self._name, self._timeout = client, name, timeout
+        self._sender: ServiceBusSender | None = None
+        self._used = 0.0
+        self.turn = asyncio.Lock()
+
+    async def open(self) -> ServiceBusSender:
+        """A sender whose link is there."""
+        now = asyncio.get_running_loop().time()
+        if self._sender is not None and now - self._used > _IDLE:
+            await self.close()
+        if self._sender is None:
+            sender = self._client.get_topic_sender(self._name, socket_timeout=LISTENS)  # or queue, as it may be
+            sender = with_its_socket(sender)
+            try:
+                async with asyncio.timeout(self._timeout + _MARGIN):
+                    await sender.__aenter__()
+            except BaseException:
+                await hang_up(sender, self._timeout)
+                raise
+            self._sender = sender
+        self._used = now
+        return self._sender
+
+    async def send(self, content: Any) -> None:
+        """Send a message or a batch, and wait for the answer. After a failure the next call connects again."""
+        sender = await self.open()
+        try:
+            async with asyncio.timeout(self._timeout + _MARGIN):
+                await sender.send_messages(content, timeout=self._timeout)
+        except BaseException as error:
+            if not blames_one(error):
+                await self.close()
+            raise
+
+    async def why(self, error: Exception) -> Exception:
+        """What a new link is told where the library has lost why the last one was ended."""
+        if is_silence(error) or failed(error).status is not PublishStatus.UNKNOWN:
+            return error
+        try:
+            await self.open()
+        except FAILURES as refused:
+            return refused if failed(refused, sent=False).status is PublishStatus.STALLED else error
+        return error
+
+    async def close(self) -> None:
+        """Hang up."""
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            await hang_up(sender, self._timeout)
+
+
+class ServiceBusPublisher:
+    """Sends each message to the queue or topic of Service Bus named like its own, and waits for the service's answer.
+
+    An answer means that the service has stored the message, for every subscription that there is. Make the queue or
+    topic before, with `retrysafe.messaging.brokers.servicebus.declare`. One that is missing, disabled or full, or that
+    we may not use, keeps its own messages waiting, which spend no attempt. A message that is larger than it takes is
+    given up. With duplicate detection, as `declare` makes it, one that comes again is taken without a word.
+
+    Arguments:
+        url: of the namespace, such as "servicebus://NAME.servicebus.windows.net", with "POLICY:KEY@" before the name
+            for a shared access policy. Else AZURE_SERVICEBUS_CONNECTION_STRING is used, or the credentials of the
+            environment for Microsoft Entra, which need azure-identity. "?emulator=true" for a server without TLS.
+        prefix: of the names of queues and topics.
+        ordered: whether a message has a session, in which it keeps its order.
+        partitions: over how many sessions the keys of each topic are spread; by default each key is one.
+        mode: where the attributes of a CloudEvent are: "binary", in application properties, or "structured", in the
+            body.
+        timeout: how long the service may take; a message without an answer is sent again, under the same id.
+    """
+
+    by_topic = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "",
+        ordered: bool = True,
+        partitions: int | None = None,
+        mode: Mode = "binary",
+        timeout: Duration = "10s",
+    ) -> None:
+        if mode not in MODES or (partitions is not None and partitions < 1):
+            raise ConfigurationError(f"mode= is one of {', '.join(MODES)}; partitions= is a number from 1.")
+        self._namespace, self._prefix = namespace_of(url), prefix
+        self._ordered, self._partitions = ordered, partitions
+        self._mode: Mode = mode
+        self._timeout = seconds_of(timeout, "timeout")
+        self._client: Client | None = None
+        self._destinations: dict[str, _Destination] = {}
+
+    def destination(self, envelope: Envelope, /) -> str:
+        """The queue or topic that takes a message."""
+        return f"{self._prefix}{envelope.topic}"
+
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+        """Send them in batches: one behind the other for one destination, at the same time for several."""
+        said: dict[int, PublishResult] = {}
+        entries: dict[str, list[_Entry]] = {}
+        for place, envelope in enumerate(envelopes):
+            try:
+                name = name_of(self._prefix, envelope.topic)
+                session = session_of(envelope, self._partitions) if self._ordered else None
+                entry = _Entry(place, message_of(envelope, self._mode, session), session)
+                entries.setdefault(name, []).append(entry)
+            except ValueError as error:
+                said[place] = PublishResult(PublishStatus.RETRYABLE, str(error))
+        for found in await asyncio.gather(*(self._published(name, some) for name, some in entries.items())):
+            said.update(found)
+        return [said[place] for place in range(len(envelopes))]
+
+    async def aclose(self) -> None:
+        """Hang up."""
+        destinations, self._destinations = self._destinations, {}
+        client, self._client = self._client, None
+        await asyncio.gather(*(one.close() for one in destinations.values()))
+        if client is not None:
+            await client.aclose()
+
+    async def _published(self, name: str, entries: Sequence[_Entry]) -> dict[int, PublishResult]:
+        """What became of each; when one batch is not answered, those behind it are not sent."""
+        said: dict[int, PublishResult] = {}
+        try:
+            destination = self._destination(name)
+            async with destination.turn:
+                sender = await destination.open()
+                for some, content in await _batches(sender, entries):
+                    said.update(await self._sent(destination, some, content))
+                    if said[some[-1].place].status not in _GOES_ON:
+                        break
+        except FAILURES as error:
+            return said | {one.place: failed(error, sent=False) for one in entries if one.place not in said}
+        waits = PublishResult(PublishStatus.POSTPONED, "a batch before it was not answered")
+        return {one.place: said.get(one.place, waits) for one in entries}
+
+    async def _sent(self, to: _Destination, entries: Sequence[_Entry], content: Any) -> dict[int, PublishResult]:
+        try:
+            await to.send(content)
+        except FAILURES as error:
+            if len(entries) > 1 and blames_one(error):
+                return await self._divided(to, entries)
+            why = failed(await to.why(error))
+            return {entry.place: why for entry in entries}
+        return {entry.place: _ACKED for entry in entries}
+
+    async def _divided(self, to: _Destination, entries: Sequence[_Entry]) -> dict[int, PublishResult]:
+        """By sessions, as entities with partitions want it, or one by one."""
+        parts: dict[object, list[_Entry]] = {}
+        several = len({entry.session for entry in entries}) > 1
+        for entry in entries:
+            parts.setdefault(entry.session if several else entry.place, []).append(entry)
+        said: dict[int, PublishResult] = {}
+        for some in parts.values():
+            for fitting, content in await _batches(await to.open(), some):
+                said.update(await self._sent(to, fitting, content))
+        return said
+
+    def _destination(self, name: str) -> _Destination:
+        if self._client is None:
+            self._client = self._namespace.client(self._timeout)
+        if name not in self._destinations:
+            self._destinations[name] = _Destination(self._client.messages, name, self._timeout)
+        return self._destinations[name]
+
+
+_GOES_ON = (PublishStatus.ACKED, PublishStatus.RETRYABLE, PublishStatus.REJECTED)
+"""What is said of messages, and not of their destination."""
+
+
+async def _batches(sender: ServiceBusSender, entries: Sequence[_Entry]) -> Iterator[tuple[list[_Entry], Any]]:
+    """As few as the size allows that the service has told; a message that fits into none goes alone."""
+    found: list[tuple[list[_Entry], Any]] = []
+    batch, some = await sender.create_message_batch(), list[_Entry]()
+    for entry in entries:
+        try:
+            batch.add_message(entry.message)
+        except MessageSizeExceededError:
+            if some:
+                found.append((some, batch))
+                batch, some = await sender.create_message_batch(), []
+            try:
+                batch.add_message(entry.message)
+            except MessageSizeExceededError:
+                found.append(([entry], entry.message))
+                continue
+        some.append(entry)
+    if some:
+        found.append((some, batch))
+    return iter(found)

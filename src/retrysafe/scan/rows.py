@@ -1,0 +1,45 @@
+"""Stored rows in the code: which values are rows, which are made here, and whether a change of one is saved."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrysafe.scan import catalogue as known
+from retrysafe.scan.module import Function, Module
+from retrysafe.scan.project import Project, own_nodes
+
+
+def is_new(project: Project, module: Module, node: ast.expr) -> bool:
+    """Whether a value is made here, by calling a class of the project."""
+    made = project.value(module, node)
+    if isinstance(made, ast.List | ast.ListComp):
+        return True
+    if not isinstance(made, ast.Call):
+        return False
+    found = project.definition(project.resolve(module, made.func))
+    return found is not None and isinstance(found[1], ast.ClassDef)
+
+
+def is_row(project: Project, module: Module, owner: ast.expr) -> bool:
+    """Whether a value is a stored row, rather than one that is made here."""
+    if isinstance(project.value(module, owner), ast.Call) and is_new(project, module, owner):
+        return False
+    symbol = project.resolve(module, owner)
+    if symbol in known.DJANGO_READS or symbol in known.SESSION_READS:
+        return True
+    return symbol.endswith("()") and project.is_a(symbol.removesuffix("()"), known.DJANGO_MODEL)
+
+
+def is_tracked(project: Project, module: Module, owner: ast.expr) -> bool:
+    """Whether a session writes the changes of a row by itself when it commits."""
+    return project.resolve(module, owner) in known.SESSION_READS
+
+
+def saves(function: Function, owner: ast.expr) -> Iterator[ast.Call]:
+    """The calls of a function that save a row."""
+    name = ast.unparse(owner)
+    for one in own_nodes(function):
+        match one:
+            case ast.Call(ast.Attribute(value, "save" | "asave")) if ast.unparse(value) == name:
+                yield one

@@ -1,0 +1,60 @@
+"""The table of set-ups for the doctor, broken ones and sound ones, for tests and documentation.
+
+Each broken one has to be found by its check, and by no other than those that it says belong to it; of a sound one
+nothing may be found.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.doctor.setups import (
+    application,
+    dynamodb,
+    kafka,
+    mqtt,
+    mysql,
+    nats,
+    postgresql,
+    pubsub,
+    rabbitmq,
+    redis,
+    servicebus,
+    sqlite,
+    sqs,
+)
+from tests.doctor.setups.form import Setup
+from tests.doctor.setups.sound import SOUND
+
+__all__ = ["BROKEN", "SOUND", "UNMADE"]
+
+BROKEN: dict[str, tuple[Setup, ...]] = {
+    "PostgreSQL": postgresql.BROKEN,
+    "MySQL and MariaDB": mysql.BROKEN,
+    "SQLite, and whatever the store": sqlite.BROKEN,
+    "Redis": redis.BROKEN,
+    "DynamoDB": dynamodb.BROKEN,
+    "RabbitMQ": rabbitmq.BROKEN,
+    "Kafka": kafka.BROKEN,
+    "NATS": nats.BROKEN,
+    "SQS and SNS": sqs.BROKEN,
+    "Pub/Sub": pubsub.BROKEN,
+    "Azure Service Bus": servicebus.BROKEN,
+    "MQTT": mqtt.BROKEN,
+    "Applications": application.BROKEN,
+}
+
+UNMADE: dict[str, dict[str, Any]] = {
+    "mysql-version": {"findings": [("refuse", "version", "The server is MySQL 8.0.18.")]},
+    "sqlite-network-file-system": {"file": "/mnt/shop.db", "mounts": "server:/shop /mnt nfs4 rw 0 0\n"},
+    "dynamodb-permission": {"findings": [("warn", "table", "The permission is missing.")]},
+    "dynamodb-replicas": {"findings": [("refuse", "global table", "Replicas in eu-west-1.")]},
+    "dynamodb-clock": {"findings": [("warn", "clock", "The answers carry no Date.")]},
+    "kafka-in-sync": {
+        "settings": {"orders": {"min.insync.replicas": "1"}},
+        "replicas": {"orders": 3},
+    },
+    "mqtt-session": {"kept": 3600},
+    "mqtt-password": {"secret": True, "tls": False, "local": False},
+}
+"""Checks whose set-up would need a service, a version or a network that tests lack, with facts that fail them."""

@@ -1,0 +1,90 @@
+"""RabbitMQ, set up wrongly: queues that lose messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import aio_pika
+
+from retrysafe.messaging.brokers import rabbitmq
+from retrysafe.protocol.checks import Severity
+from tests.doctor.setups.form import ERROR, WARNING, Arguments, Ground, Setup, unique
+from tests.ports import free_port
+
+
+def _declared(finds: str, severity: Severity, broken: str, made: str, **settings: Any) -> Setup:
+    @contextmanager
+    def make(ground: Ground) -> Iterator[Arguments]:
+        url, name = ground.service("rabbitmq"), unique()
+        asyncio.run(_declare(url, name, settings))
+        try:
+            yield ["--broker", url, "--topic", name]
+        finally:
+            asyncio.run(remove(url, name))
+
+    return Setup(broken, made, finds, severity, make)
+
+
+async def _declare(url: str, name: str, settings: dict[str, Any]) -> None:
+    async with await aio_pika.connect(url) as connection:
+        await (await connection.channel()).declare_queue(name, **settings)
+
+
+async def remove(url: str, *names: str) -> None:
+    """Delete queues."""
+    async with await aio_pika.connect(url) as connection:
+        for name in names:
+            await (await connection.channel()).queue_delete(name)
+
+
+@contextmanager
+def sound(ground: Ground) -> Iterator[Arguments]:
+    """Queues as `declare` makes them: for a key's order, and without it."""
+    url, names = ground.service("rabbitmq"), [unique(), unique()]
+    for name, ordered in zip(names, (True, False), strict=True):
+        asyncio.run(rabbitmq.declare(url, name, ordered=ordered))
+    try:
+        yield ["--broker", url, "--topic", names[0], "--topic", names[1]]
+    finally:
+        asyncio.run(remove(url, *names))
+
+
+@contextmanager
+def _missing(ground: Ground) -> Iterator[Arguments]:
+    yield ["--broker", ground.service("rabbitmq"), "--topic", unique()]
+
+
+@contextmanager
+def _dead(ground: Ground) -> Iterator[Arguments]:
+    yield ["--broker", f"amqp://guest@127.0.0.1:{free_port()}/", "--topic", "orders"]
+
+
+BROKEN = (
+    Setup("Nobody answers.", "a port where nothing listens", "broker-unreachable", ERROR, _dead),
+    Setup("There is no such queue.", "nothing declared", "rabbitmq-queue", ERROR, _missing),
+    _declared(
+        "rabbitmq-quorum",
+        WARNING,
+        "A queue is on one node alone.",
+        "a durable classic queue",
+        durable=True,
+    ),
+    _declared(
+        "rabbitmq-durable",
+        ERROR,
+        "A restart of the broker deletes the queue.",
+        "`durable=False`",
+        durable=False,
+    ),
+    _declared(
+        "rabbitmq-dead-letters",
+        ERROR,
+        "A message that was delivered too often is thrown away.",
+        "a quorum queue without `x-delivery-limit`, and without dead letters",
+        durable=True,
+        arguments={"x-queue-type": "quorum"},
+    ),
+)
