@@ -127,7 +127,7 @@ def test_a_rolled_back_claim_leaves_nothing_in_the_session(pooled: Any, make: Ma
 
 
 def test_leases_are_renewed(pooled: Any, migrated: str, make: Making, told: Told) -> None:
-    boundary = make(pooled, lease="900ms")
+    boundary = make(pooled, lease="3s")
     with ExitStack() as stack:
         claims = [stack.enter_context(boundary.claim(f"key {i}")) for i in range(6)]
         until(lambda: all(renewals_of(migrated, claim.attempt_id) >= 2 for claim in claims))

@@ -341,7 +341,7 @@ SESSION_STATE = re.compile(
 @pytest.mark.parametrize("effects", ["keyed", "transactional", "external"])
 def test_no_statement_touches_the_session(effects: str, proxy: Proxy, make: Making) -> None:
     """30: PgBouncer in transaction mode."""
-    boundary = make(proxy.url, effects=effects, lease="900ms", permanent=ValueError)
+    boundary = make(proxy.url, effects=effects, lease="3s", permanent=ValueError)
     with boundary.claim("key") as claim:
         if effects != "transactional":
             _renewed(proxy)

@@ -328,7 +328,7 @@ async def test_strangers_messages_and_retained_ones_are_handed_out(url: str, top
     await send(url, topic, b"\xff\xfe", retain=True)
     await send(url, topic, b"x" * 1_000_000)
     await declare(url, topic, group=GROUP, keep="1h")  # a subscription anew brings nothing retained again
-    consumer = MqttConsumer(url, topic, group=GROUP, lease="1s", keep="1h")
+    consumer = MqttConsumer(url, topic, group=GROUP, lease="3s", keep="1h")
     found = await taken(consumer, 2)
     assert [(one.envelope.topic, len(one.envelope.payload)) for one in found] == [(topic, 2), (topic, 1_000_000)]
     await consumer.ack(found)
@@ -339,7 +339,7 @@ async def test_strangers_messages_and_retained_ones_are_handed_out(url: str, top
 
 async def test_a_session_that_is_gone_is_told_and_publishers_wait(url: str, topic: str) -> None:
     await without_sessions(url, topic, partitions=None, group=GROUP)
-    consumer = MqttConsumer(url, topic, group=GROUP, lease="1s", keep="1h")
+    consumer = MqttConsumer(url, topic, group=GROUP, lease="3s", keep="1h")
     with pytest.raises(SessionMissing, match="it expired, with what it had, or was never declared"):
         await consumer.receive(1, 30)
     await consumer.aclose()
@@ -364,7 +364,7 @@ async def test_who_wants_a_session_that_is_used_stands_by(url: str, topic: str) 
 
 
 async def test_a_client_that_takes_the_session_is_told_of_and_not_fought_without_pause(url: str, topic: str) -> None:
-    consumer = MqttConsumer(url, topic, group=GROUP, lease="1s", keep="1h")
+    consumer = MqttConsumer(url, topic, group=GROUP, lease="3s", keep="1h")
     assert await consumer.receive(1, 0.5) == []
     thief = await Connection.open(address_of(url), client_id=f"{GROUP}:{topic}", keep=3600, patience=10)
     with pytest.raises(ConnectionEnded, match="Another client has taken the session"):
@@ -380,7 +380,7 @@ async def test_a_client_that_takes_the_session_is_told_of_and_not_fought_without
 async def test_no_more_is_received_than_prefetch(url: str, topic: str) -> None:
     publisher = MqttPublisher(url)
     await publisher.publish([envelope(topic, number) for number in range(5)])
-    consumer = MqttConsumer(url, topic, group=GROUP, lease="1s", keep="1h", prefetch=2)
+    consumer = MqttConsumer(url, topic, group=GROUP, lease="3s", keep="1h", prefetch=2)
     found = await taken(consumer, 2)
     assert await consumer.receive(10, 0.3) == []
     await consumer.ack(found)
@@ -400,7 +400,7 @@ def own() -> Iterator[MqttServer]:
 async def test_what_is_acknowledged_outlives_the_broker(own: MqttServer) -> None:
     await declare(own.url, "orders", group=GROUP, keep="1h")
     publisher = MqttPublisher(own.url, timeout="5s")
-    consumer = MqttConsumer(own.url, "orders", group=GROUP, lease="1s", keep="1h")
+    consumer = MqttConsumer(own.url, "orders", group=GROUP, lease="3s", keep="1h")
     await publisher.publish([envelope("orders", number) for number in range(6)])
     found = await taken(consumer, 6)
     await consumer.ack(found[:3])
