@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from fnmatch import fnmatch
@@ -47,8 +48,13 @@ SERVED = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker of quick tests."""
+    """Declare the marker of quick tests; let programs that tests start hear SIGINT.
+
+    A shell lets what it runs in the background ignore it, and every program that is started from there.
+    """
     config.addinivalue_line("markers", "quick: needs no service, and takes no time")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

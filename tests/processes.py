@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 60.0
@@ -21,6 +21,15 @@ PATIENCE = 60.0
 def environment() -> dict[str, str]:
     """The environment of a child process that imports what this one imports."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*(path for path in sys.path if path), str(ROOT)])}
+
+
+class Program(subprocess.Popen[str]):
+    """A program, which is killed if its ``with`` block fails: `subprocess.Popen` would wait for it without end."""
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, *rest)
 
 
 class Child:

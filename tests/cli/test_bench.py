@@ -22,6 +22,7 @@ from retrysafe.cli import main
 from retrysafe.protocol.records import Filter, Record
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE, ROOT, environment, unique, until
+from tests.processes import Program
 from tests.stores.harnesses import URLS
 
 CLIENTS, CLAIMS = 4, 40
@@ -238,7 +239,7 @@ def test_records_of_others_are_never_forgotten(file: str, capsys: Output) -> Non
 def test_a_run_that_is_interrupted_forgets_what_it_wrote(file: str, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "retrysafe", "bench", "--store", file, "--clients", "2", "--seconds", "3600"]
     with Operator(file, observers=()) as operator:
-        with subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+        with Program(command, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True) as process:
             until(lambda: operator.count(Filter(operation="fresh")).records > 2)
             process.send_signal(number)
             _, complaints = process.communicate(timeout=DEADLINE)

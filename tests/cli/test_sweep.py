@@ -14,6 +14,7 @@ import pytest
 from retrysafe.backends.registry import connect
 from retrysafe.cli import main
 from tests.faults.helpers import DEADLINE, ROOT, driven, environment, fill, own_database, standing, until
+from tests.processes import Program
 
 KINDS = ("sqlite", "psycopg", "asyncpg")
 
@@ -74,7 +75,7 @@ def test_a_signal_ends_it_after_its_batch_with_a_summary(url: str, every: list[s
     fill(url, 15)
     batch = "10" if not every else "20"
     command = [sys.executable, "-m", "retrysafe", "sweep", "--store", url, "--batch", batch, "--pause", "1h", *every]
-    with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+    with Program(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         until(lambda: sum(standing(url).values()) == (5 if not every else 0))
         process.send_signal(number)
         out, _ = process.communicate(timeout=DEADLINE)

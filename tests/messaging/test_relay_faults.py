@@ -29,6 +29,7 @@ from tests.faults.helpers import environment, until
 from tests.messaging.children import AsyncPoisoned, Ledger, Poisoned, taken
 from tests.messaging.test_operating import Place
 from tests.messaging.test_operating import place as place
+from tests.processes import Program
 
 ACKED = PublishResult(PublishStatus.ACKED)
 
@@ -378,7 +379,7 @@ def test_a_relay_that_is_told_to_stop_finishes_its_batch(number: int, place: Pla
     ledger = str(tmp_path / "ledger.db")
     command = [sys.executable, "-m", "retrysafe", "relay", "--store", place.url, "--batch", "1"]
     command += ["--publisher", "tests.messaging.children:ledger"]
-    with subprocess.Popen(
+    with Program(
         command, env={**environment(), "LEDGER": ledger, "SLOW": "1"}, stderr=subprocess.PIPE, text=True
     ) as process:
         until(Path(f"{ledger}.begun").exists)
