@@ -272,30 +272,33 @@ def _is_warm(client: MemoryClient) -> bool:
 
 
 class Held(MemoryClient):
-    """Interrupts the run twice in the first claim of a profile, which comes to its end when the run waits for it."""
+    """Interrupts the run twice in the first claim of a profile, which ends when the run waits for it, or is over."""
 
     def __init__(self) -> None:
         super().__init__()
         self._first = threading.Lock()
-        self._is_forgotten_before = False
+        self._forgetting = False
 
     def __call__(self, request: Any, /) -> Any:
-        self._is_forgotten_before |= threading.current_thread().name.startswith("retrysafe-forget")
+        self._forgetting |= threading.current_thread().name.startswith("retrysafe-forget")
         if _is_warm(self) and self._first.acquire(blocking=False):
-            for place in (("shutdown", "__exit__"), ("shutdown", "forget")):
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-                until(lambda at=place: self._is_forgotten_before or _is_at(*at))
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            until(lambda: ("shutdown", "__exit__") in _calls_of_main())
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            until(lambda: ("shutdown", "forget") in _calls_of_main() or self._has_forgotten())
         return super().__call__(request)
 
+    def _has_forgotten(self) -> bool:
+        return self._forgetting and not any(called == "forget" for called, _ in _calls_of_main())
 
-def _is_at(function: str, caller: str) -> bool:
-    """Whether the main thread is in a function that another one has called."""
-    frame = sys._current_frames()[threading.main_thread().ident or 0]
+
+def _calls_of_main() -> set[tuple[str, str]]:
+    """The functions that the main thread is in, each with the one that has called it."""
+    frame, found = sys._current_frames()[threading.main_thread().ident or 0], set()
     while frame.f_back is not None:
-        if (frame.f_code.co_name, frame.f_back.f_code.co_name) == (function, caller):
-            return True
+        found.add((frame.f_code.co_name, frame.f_back.f_code.co_name))
         frame = frame.f_back
-    return False
+    return found
 
 
 def test_a_run_that_is_interrupted_twice_forgets_what_was_under_way() -> None:

@@ -181,14 +181,14 @@ LARGEST_VERSION = 2**31 - 1
 """What an integer of PostgreSQL takes."""
 
 
-def _check_stored(stored: StoredResult) -> None:
+def _check_stored(stored: object) -> None:
     """Refuse what a codec has made and some store cannot keep as it is; raises `ResultNotEncodable`.
 
     A store would refuse it only when the effect has happened, and the attempt would end without an answer.
     """
-    made: Any = stored
-    if not isinstance(made, StoredResult):
-        raise ResultNotEncodable(f"The codec gave no StoredResult, but a value of type {type(made).__name__}")
+    if not isinstance(stored, StoredResult):
+        raise ResultNotEncodable(f"The codec gave no StoredResult, but a value of type {type(stored).__name__}")
+    made: tuple[Any, ...] = stored
     body, media_type, version = made
     if body is None:
         raise ResultNotEncodable("The codec gave no body, which stands for a result that is withheld: let it give b''")
