@@ -203,8 +203,11 @@ class ResultUnreadable(RetrysafeError):
     The effect may have happened. Its answer is encrypted with a key that this process does not have,
     was altered, was written by a newer retrysafe or with another codec, or does not fit the return annotation
     any more. Give the boundary the keyring with the key named above, upgrade, or let the annotation fit what was
-    stored, then retry with the same key. A new key could do the work twice.
+    stored, then retry with the same key. A new key could do the work twice. ``failed`` says whether the answer is a
+    failure: the operation ended with it, and not with a result.
     """
+
+    failed = False
 
 
 class QuotaExceeded(RetrysafeError):

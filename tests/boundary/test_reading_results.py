@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from retrysafe import Boundary, Event, ResultNotEncodable, ResultUnreadable, StoredResult, StoreUnavailable
+from retrysafe.claims.encryption import Keyring
+from retrysafe.claims.sealing import MEDIA_TYPE as ENCRYPTED
+from tests.conftest import require
+from tests.faults.helpers import unique
+from tests.stores.harnesses import URLS
 
 
 class Numbers:
@@ -100,13 +107,78 @@ def test_a_codec_that_cannot_read_what_it_wrote_stores_nothing(boundary: Boundar
         claim.result = 7
 
 
-def test_a_codec_that_gives_no_body_is_refused() -> None:
-    """None in its place stands for a result that was withheld."""
+STRANGE: dict[str, tuple[Any, str]] = {
+    "no body": (StoredResult(None, "application/json", 1), "The codec gave no body"),
+    "bytes": (b"7", "no StoredResult, but a value of type bytes"),
+    "a tuple": ((b"7", "application/json", 1), "no StoredResult, but a value of type tuple"),
+    "nothing": (None, "no StoredResult, but a value of type NoneType"),
+    "text": (StoredResult("7", "application/json", 1), "a body of type str"),  # type: ignore[arg-type]
+    "a bytearray": (StoredResult(bytearray(b"7"), "application/json", 1), "a body of type bytearray"),
+    "no media type": (StoredResult(b"7", None, 1), "the media type None"),  # type: ignore[arg-type]
+    "a media type with NUL": (StoredResult(b"7", "a\0b", 1), "the media type 'a"),
+    "half a character": (StoredResult(b"7", "a\ud800", 1), "the media type 'a"),
+    "a long media type": (StoredResult(b"7", "x" * 256, 1), "at most 255 characters"),
+    "the media type of encrypted ones": (StoredResult(b"7", ENCRYPTED, 1), f"is not {ENCRYPTED}"),
+    "no version": (StoredResult(b"7", "a/b", None), "the version None"),  # type: ignore[arg-type]
+    "a version below 0": (StoredResult(b"7", "a/b", -1), "the version -1"),
+    "a large version": (StoredResult(b"7", "a/b", 2**31), "the version 2147483648"),
+    "a version with a fraction": (StoredResult(b"7", "a/b", 1.5), "the version 1.5"),  # type: ignore[arg-type]
+}
 
-    class Bodiless(Numbers):
+
+@pytest.mark.parametrize("encrypts", [False, True], ids=["plain", "encrypted"])
+@pytest.mark.parametrize(("made", "complaint"), STRANGE.values(), ids=STRANGE)
+def test_what_no_store_could_keep_is_a_result_that_is_withheld(
+    made: Any, complaint: str, encrypts: bool, tmp_path: Path
+) -> None:
+    """The effect has happened: the key must not stay with an attempt whose outcome its store has refused."""
+
+    class Strange(Numbers):
         def encode(self, value: Any, annotation: Any) -> StoredResult:
-            return StoredResult(None, "application/json", 1)
+            stored: StoredResult = made
+            return stored
 
-    boundary = Boundary("bodiless", store="memory://", codec=Bodiless(), observers=())
-    with pytest.raises(ResultNotEncodable, match="The codec gave no body"), boundary.claim("k") as claim:
-        claim.result = None
+        def decode(self, stored: StoredResult, annotation: Any) -> Any:
+            return 7
+
+    keyring = Keyring({"a": Keyring.generate()}) if encrypts else None
+    boundary = Boundary(
+        "strange", store=f"sqlite:///{tmp_path}/x.db", codec=Strange(), encryption=keyring, observers=()
+    )
+    with closing(boundary):
+        with pytest.raises(ResultNotEncodable) as refused, boundary.claim("k") as claim:
+            claim.result = 7
+        assert complaint in refused.value.detail
+        with pytest.raises(ResultNotEncodable, match="withheld"), boundary.claim("k"):
+            pytest.fail("the work ran again")
+
+
+@pytest.fixture(params=URLS)
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    service, url_of = URLS[request.param]
+    if service is not None:
+        require(service)
+    url: str = url_of(tmp_path)
+    return url
+
+
+@pytest.mark.parametrize(
+    "stored", [StoredResult(b"", "x" * 255, 0), StoredResult(b"\0" * 9, 'a/b; c="d"', 2**31 - 1)], ids=["long", "high"]
+)
+def test_what_every_store_keeps_is_kept_as_it_is(stored: StoredResult, anywhere: str) -> None:
+    found: list[StoredResult] = []
+
+    class Whole(Numbers):
+        def encode(self, value: Any, annotation: Any) -> StoredResult:
+            return stored
+
+        def decode(self, stored: StoredResult, annotation: Any) -> Any:
+            found.append(stored)
+            return 7
+
+    with closing(Boundary(unique("whole"), store=anywhere, codec=Whole(), observers=())) as boundary:
+        with boundary.claim("k") as claim:
+            claim.result = 7
+        with boundary.claim("k") as again:
+            assert (again.replayed, again.result) == (True, 7)
+    assert found == [stored, stored]

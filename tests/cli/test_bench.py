@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -14,12 +15,12 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary, StoreUnavailable
-from retrysafe.admin.measuring import PREFIX, Latencies
+from retrysafe.admin.measuring import PAUSE, PREFIX, Latencies
 from retrysafe.admin.operator import Operator
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import MemoryClient, MemoryStore
 from retrysafe.cli import main
-from retrysafe.protocol.records import Filter, Record
+from retrysafe.protocol.records import Filter, Record, State
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE, ROOT, environment, unique, until
 from tests.processes import Program
@@ -189,7 +190,7 @@ def test_a_store_that_goes_away_before_anything_is_measured(capsys: Output) -> N
 @pytest.fixture
 def left(file: str) -> str:
     """The boundary of a run that could not forget the key it has completed."""
-    name = unique(PREFIX)
+    name = f"{PREFIX}0123abcd"
     with (
         closing(Boundary(name, store=file, effects="external", observers=())) as boundary,
         boundary.claim("0") as claim,
@@ -230,12 +231,19 @@ os._exit(9)
 def test_records_of_others_are_never_forgotten(file: str, capsys: Output) -> None:
     with closing(Boundary("shop", store=file, observers=())) as boundary, boundary.claim("0") as claim:
         claim.result = "theirs"
-    assert main(["bench", "--store", file, "--forget", "shop"]) == 2
-    assert "is not the boundary of a measurement" in capsys.readouterr().err
+    for name in ("shop", PREFIX, f"{PREFIX}of-shop", f"{PREFIX}0123abcd\n"):
+        assert main(["bench", "--store", file, "--forget", name]) == 2
+        assert "is not the boundary of a measurement" in capsys.readouterr().err
     assert len(remembered(file, "shop")) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_store_that_serves_async_code_only_cannot_forget_either(capsys: Output) -> None:
+    store = "postgresql+asyncpg://127.0.0.1:1/x"
+    assert main(["bench", "--store", store, "--forget", f"{PREFIX}0123abcd"]) == 2
+    assert "by a URL that serves both" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_run_that_is_interrupted_forgets_what_it_wrote(file: str, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "retrysafe", "bench", "--store", file, "--clients", "2", "--seconds", "3600"]
     with Operator(file, observers=()) as operator:
@@ -245,6 +253,80 @@ def test_a_run_that_is_interrupted_forgets_what_it_wrote(file: str, number: sign
             _, complaints = process.communicate(timeout=DEADLINE)
         assert (process.returncode, complaints) == (130, "")
         assert operator.count().records == 0
+
+
+def test_a_run_whose_report_nobody_reads_forgets_what_it_wrote(file: str) -> None:
+    """As with `| head -1`."""
+    command = [sys.executable, "-m", "retrysafe", "bench", "--store", file, *LOAD]
+    with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(DEADLINE) == 141
+    with Operator(file, observers=()) as operator:
+        assert operator.count().records == 0
+
+
+def _is_warm(client: MemoryClient) -> bool:
+    """Whether what happens now belongs to a profile."""
+    ended = [one for one in list(client.records.values()) if one.state is State.COMPLETED]
+    return len(ended) >= CLIENTS and threading.current_thread().name.startswith("retrysafe-bench")
+
+
+class Held(MemoryClient):
+    """Interrupts the run twice in the first claim of a profile, which ends when the run waits for it, or is over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._first = threading.Lock()
+        self._forgetting = False
+
+    def __call__(self, request: Any, /) -> Any:
+        self._forgetting |= threading.current_thread().name.startswith("retrysafe-forget")
+        if _is_warm(self) and self._first.acquire(blocking=False):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            until(lambda: ("shutdown", "__exit__") in _calls_of_main())
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            until(lambda: ("shutdown", "forget") in _calls_of_main() or self._has_forgotten())
+        return super().__call__(request)
+
+    def _has_forgotten(self) -> bool:
+        return self._forgetting and not any(called == "forget" for called, _ in _calls_of_main())
+
+
+def _calls_of_main() -> set[tuple[str, str]]:
+    """The functions that the main thread is in, each with the one that has called it."""
+    frame, found = sys._current_frames()[threading.main_thread().ident or 0], set()
+    while frame.f_back is not None:
+        found.add((frame.f_code.co_name, frame.f_back.f_code.co_name))
+        frame = frame.f_back
+    return found
+
+
+def test_a_run_that_is_interrupted_twice_forgets_what_was_under_way() -> None:
+    client = Held()
+    command = ["bench", "--clients", str(CLIENTS), "--seconds", "3600", "--profile", "fresh"]
+    assert main(command, store=_memory(client)) == 130
+    until(lambda: not any(one.name.startswith("retrysafe-bench") for one in threading.enumerate()))
+    assert client.records == {}
+
+
+class Refusing(MemoryClient):
+    """Refuses every claim of a profile."""
+
+    def __call__(self, request: Any, /) -> Any:
+        if _is_warm(self):
+            raise StoreUnavailable("the disk is full")
+        return super().__call__(request)
+
+
+def test_a_profile_of_which_nothing_was_answered_fails_the_run_and_floods_nothing(capsys: Output) -> None:
+    client = Refusing()
+    assert main(["bench", *LOAD, "--profile", "fresh"], store=_memory(client)) == 2
+    assert f"!! fresh: {CLAIMS} claims failed with StoreUnavailable\n!! fresh: no claim" in capsys.readouterr().out
+    assert client.records == {}
+    assert main(["bench", *LOAD, "--profile", "fresh", "--json"], store=_memory(Refusing())) == 2
+    (only,) = said(capsys)["profiles"]
+    assert only["seconds"] >= CLAIMS / CLIENTS * PAUSE, "each client has waited after each failure"
 
 
 @pytest.mark.parametrize(

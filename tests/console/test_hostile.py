@@ -379,6 +379,7 @@ def _timeless(text: str) -> str:
         ("", False),
         ("https://evil.example/keys", False),
         ("http://localhost//evil.example/", False),
+        ("http://localhost/\\evil.example/", False),
         ("http://localhost", False),
         ("http://[", False),
         ("javascript:alert(1)", False),

@@ -148,6 +148,23 @@ def test_a_duplicate_is_one_also_when_its_stored_answer_cannot_be_read(redeliver
     assert became(*found) == ["handled", "duplicate"]
 
 
+@pytest.mark.parametrize("redelivered", [True, False])
+def test_a_failure_that_cannot_be_read_is_no_success(redelivered: bool, tmp_path: Path) -> None:
+    """Its consumer was killed between the record of the failure and the dead letter, which would never be written."""
+    found, store = [], f"sqlite:///{tmp_path}/shop.db"
+    for name in ("old", "new"):
+        keyring = Keyring({name: Keyring.generate()})
+        effects: Any = {"effects": "transactional", "permanent": [KeyError]}
+        boundary = Boundary("shop", store=store, encryption=keyring, observers=(), **effects)
+        handler = Inbox(boundary).handler("inventory")(lambda message: message.data["missing"])
+        found.append(handler.handle(envelope(1), redelivered=redelivered))
+        boundary.close()
+        with contextlib.closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as connection:
+            assert connection.execute("DELETE FROM retrysafe_inbox_dead").rowcount == 1, "it is a dead letter"
+            connection.execute("DELETE FROM retrysafe_inbox_attempts")
+    assert became(*found) == ["dead", "dead"]
+
+
 def test_a_message_without_an_id_is_given_up_or_passes_by_choice(world: World) -> None:
     strict, lax = world.inbox(), world.inbox(on_missing="pass")
     seen: list[Any] = []

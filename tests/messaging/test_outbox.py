@@ -246,6 +246,8 @@ def test_a_type_that_is_not_declared_is_refused(tmp_path: Any) -> None:
         ([""], "is empty"),
         (["a\x00"], "control"),
         ({"a": None}, "sentence"),
+        (5, "not iterable"),
+        ([["a"]], "unhashable"),
     ],
 )
 def test_types_that_cannot_be_declared(types: Any, told: str, tmp_path: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from retrysafe import Boundary, ConfigurationError, declare
 from retrysafe.admin.describe import describe
+from retrysafe.admin.lock import drift
 from tests.operating.conftest import surroundings
 
 MODULE = """
@@ -153,6 +154,21 @@ def test_outboxes_of_other_modules_are_locked_too(tmp_path: Path) -> None:
     )
     assert described(tmp_path, "import events\n").returncode == 0
     assert json.loads((tmp_path / "shop.lock").read_text())["outboxes"] == {"/events": ["a.v1"]}
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (["a.v1"], ["type b.v1 is gone or renamed: consumers that wait for it are told nothing more"]),
+        (["a.v1", "b.v1", "c.v1"], []),
+        ([], ["declares no types any more: one that is gone, or misspelt, is told by nothing"]),
+    ],
+    ids=["gone", "new", "undeclared"],
+)
+def test_types_that_are_gone_are_told_apart_from_a_declaration_that_is(now: list[str], told: list[str]) -> None:
+    locks = [{"boundaries": {}, "routes": {}, "outboxes": {"/shop": types}} for types in (["a.v1", "b.v1"], now)]
+    assert list(drift(*locks)) == [("outbox /shop", text) for text in told]
+    assert list(drift(locks[1] | {"outboxes": {"/shop": []}}, locks[0])) == [], "what is new is not told"
 
 
 def test_a_lock_that_cannot_be_read(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -231,7 +233,37 @@ def test_names_of_two_types_are_two_sources() -> None:
     assert source_of("orders/0") == "orders/0"
 
 
-@pytest.mark.parametrize("name", [object(), (1, object()), frozenset("ab")], ids=["object", "tuple", "set"])
+class Colour(str, Enum):  # noqa: UP042 - it is formatted as its name
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Place:
+    names: Any
+
+
+VARYING: dict[str, object] = {
+    "object": object(),
+    "object in a tuple": (1, object()),
+    "frozenset": frozenset("ab"),
+    "set": (1, {"a", "b"}),  # whose repr names no class
+    "dict": {"a": 1, "b": 2},  # which equals another with another order
+    "set in a dataclass": Place({"a", "b"}),
+    "dict in a list": [{"a": 1}],
+    "function": len.__call__,
+}
+
+
+def test_text_of_any_class_is_text() -> None:
+    assert source_of(Colour.RED) == source_of("red") == "red"
+
+
+def test_what_text_says_is_no_matter() -> None:
+    for name in (("x at 0x1>",), ("frozenset(",), Place("x at 0x1>")):
+        assert source_of(name) == f"repr {name!r}"
+
+
+@pytest.mark.parametrize("name", VARYING.values(), ids=VARYING)
 def test_a_name_that_another_process_writes_differently_is_refused(name: object) -> None:
     with pytest.raises(ConfigurationError, match="written differently by another process"):
         source_of(name)

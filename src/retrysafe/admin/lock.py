@@ -141,7 +141,11 @@ def _outbox(source: str, old: Iterable[str], new: Iterable[str] | None) -> Itera
     if new is None:
         yield Drift(where, "is gone or renamed: consumers take messages that are published again for new ones")
         return
-    for gone in sorted(set(old) - set(new)):
+    declared = set(new)
+    if old and not declared:
+        yield Drift(where, "declares no types any more: one that is gone, or misspelt, is told by nothing")
+        return
+    for gone in sorted(set(old) - declared):
         yield Drift(where, f"type {gone} is gone or renamed: consumers that wait for it are told nothing more")
 
 

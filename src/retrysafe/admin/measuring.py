@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import secrets
 import threading
 import time
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 from retrysafe.admin.forgetting import Forgotten, forget_keys
 from retrysafe.admin.operator import Operator, connected
 from retrysafe.backends import registry
+from retrysafe.backends.backend import Backend
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError, InProgress
 from retrysafe.protocol.records import Filter
@@ -37,6 +39,8 @@ MOST_KEYS = 1_000_000
 """New keys that one profile makes at most; it ends then."""
 REPLAYED_KEYS = 100
 """Completed keys that the profile "replay" claims in turn."""
+PAUSE = 0.1
+"""Seconds that a client waits after a claim that failed: a store in trouble is not flooded."""
 _WARMING = "warming"
 
 
@@ -136,11 +140,7 @@ def measuring(store: Any, load: Load) -> Iterator[Measurement]:
     backend = registry.connect(store, migrate=False)
     if backend.missing():
         raise ConfigurationError(f"store= ({backend.address}) does not exist. A boundary that uses it creates it.")
-    if not backend.serves_sync:
-        raise ConfigurationError(
-            f"store= ({backend.address}) serves async code only, and the clients that measure are threads: give the "
-            "same database by a URL that serves both, such as postgresql:// or mysql://."
-        )
+    _check_sync(backend)
     name = PREFIX + secrets.token_hex(4)
     boundary = Boundary(name, store=backend, effects="external", window=WINDOW, observers=())
     try:
@@ -162,6 +162,7 @@ class Measurement:
         self._stop = threading.Event()
         self._last: dict[str, int] = {}
         """The number of the last key of each operation."""
+        self._pools: list[ThreadPoolExecutor] = []
 
     @property
     def name(self) -> str:
@@ -191,7 +192,7 @@ class Measurement:
 
         def work(client: int) -> _Worker:
             worker = _Worker(self._boundary, profile, self._load.result, runs)
-            worker.claim_all(keys)
+            worker.claim_all(keys, self._stop)
             return worker
 
         try:
@@ -202,6 +203,8 @@ class Measurement:
 
     def forget(self) -> Forgotten:
         """Forget, and remove, the records of all profiles that were run. Raises `StoreUnavailable`."""
+        for threads in self._pools:  # a second interrupt does not wait for them
+            threads.shutdown()
         entry = self._boundary.entrypoint
         hashes = (
             entry.lookup(str(number), operation=operation)
@@ -230,6 +233,7 @@ class Measurement:
             return work(client)
 
         with ThreadPoolExecutor(self._load.clients, "retrysafe-bench") as threads:
+            self._pools.append(threads)
             try:
                 running = [threads.submit(begun, client) for client in range(self._load.clients)]
                 return [one.result() for one in running]
@@ -323,7 +327,7 @@ class _Worker:
         self.errors: Counter[str] = Counter()
         self.ended = 0.0
 
-    def claim_all(self, keys: _Keys) -> None:
+    def claim_all(self, keys: _Keys, stop: threading.Event) -> None:
         """Claim until no key is left."""
         while (number := keys.take()) is not None:
             began = time.perf_counter()
@@ -331,6 +335,7 @@ class _Worker:
                 self.counts[self._claimed(number)] += 1
             except Exception as error:  # noqa: BLE001 - a store that breaks its driver is measured too
                 self.errors[type(error).__name__] += 1
+                stop.wait(PAUSE)
             else:
                 self.latencies.add(time.perf_counter() - began)
         self.ended = time.perf_counter()
@@ -371,6 +376,14 @@ def _added_up(profile: Profile, workers: list[_Worker], runs: Runs, began: float
     )
 
 
+def _check_sync(backend: Backend) -> None:
+    if not backend.serves_sync:
+        raise ConfigurationError(
+            f"store= ({backend.address}) serves async code only, and the clients that measure are threads: give the "
+            "same database by a URL that serves both, such as postgresql:// or mysql://."
+        )
+
+
 def _check(load: Load) -> None:
     if not 1 <= load.clients <= MOST_CLIENTS:
         raise ConfigurationError(f"clients={load.clients!r}: expected a number of threads from 1 to {MOST_CLIENTS}.")
@@ -387,8 +400,10 @@ def forget_boundary(store: Any, name: str) -> Forgotten:
 
     Raises `ConfigurationError` for a boundary that is not one of a measurement, and `StoreUnavailable`.
     """
-    if not name.startswith(PREFIX):
-        raise ConfigurationError(f"{name!r} is not the boundary of a measurement, which begins with {PREFIX}.")
+    if re.fullmatch(rf"{PREFIX}[0-9a-f]{{8}}", name) is None:
+        raise ConfigurationError(f"{name!r} is not the boundary of a measurement, which is {PREFIX} and eight digits.")
+    backend = connected(store)
+    _check_sync(backend)
     with Operator(store, observers=()) as operator:
         hashes = [record.key for record in operator.each(Filter(boundary=name))]
-        return forget_keys(connected(store), hashes)
+        return forget_keys(backend, hashes)

@@ -15,6 +15,7 @@ from enum import Enum, Flag
 from typing import TYPE_CHECKING, Any, Protocol
 
 from retrysafe.claims.differences import difference
+from retrysafe.claims.sealing import MEDIA_TYPE as ENCRYPTED
 from retrysafe.errors import ResultNotEncodable, ResultUnreadable, RetrysafeError
 from retrysafe.protocol.records import StoredResult
 from retrysafe.protocol.type_table import TypeTable
@@ -33,8 +34,9 @@ class Codec(Protocol):
     def encode(self, value: Any, annotation: Any) -> StoredResult:
         """Encode ``value``; ``annotation`` is the declared return type, or None when there is none.
 
-        The ``body`` of what it returns is bytes, and never None. Raises `ResultNotEncodable` when the value could not
-        be decoded to an equal one.
+        Of what it returns the ``body`` is bytes, and never None, the media type printable ASCII of up to 255
+        characters, and the version an int from 0 to 2³¹ - 1: every store keeps that. Raises `ResultNotEncodable` when
+        the value could not be decoded to an equal one.
         """
         ...
 
@@ -173,8 +175,43 @@ def kept_body(stored: StoredResult) -> bytes:
     return stored.body
 
 
+LONGEST_MEDIA_TYPE = 255
+"""Characters that a column of MySQL takes."""
+LARGEST_VERSION = 2**31 - 1
+"""What an integer of PostgreSQL takes."""
+
+
+def _check_stored(stored: object) -> None:
+    """Refuse what a codec has made and some store cannot keep as it is; raises `ResultNotEncodable`.
+
+    A store would refuse it only when the effect has happened, and the attempt would end without an answer.
+    """
+    if not isinstance(stored, StoredResult):
+        raise ResultNotEncodable(f"The codec gave no StoredResult, but a value of type {type(stored).__name__}")
+    made: tuple[Any, ...] = stored
+    body, media_type, version = made
+    if body is None:
+        raise ResultNotEncodable("The codec gave no body, which stands for a result that is withheld: let it give b''")
+    if type(body) is not bytes:
+        raise ResultNotEncodable(f"The codec gave a body of type {type(body).__name__}: let it give bytes")
+    if not (isinstance(media_type, str) and media_type.isascii() and media_type.isprintable()):
+        raise ResultNotEncodable(f"The codec gave the media type {media_type!r:.80}: it is printable ASCII")
+    if len(media_type) > LONGEST_MEDIA_TYPE or media_type == ENCRYPTED:
+        raise ResultNotEncodable(
+            f"The codec gave the media type {media_type:.80}: it has at most {LONGEST_MEDIA_TYPE} characters, and is "
+            f"not {ENCRYPTED}"
+        )
+    if type(version) is not int or not 0 <= version <= LARGEST_VERSION:
+        raise ResultNotEncodable(
+            f"The codec gave the version {version!r:.80}: it is an int from 0 to {LARGEST_VERSION}"
+        )
+
+
 class CheckedCodec:
-    """A codec of the user's, whose every result is decoded and compared strictly before it is stored."""
+    """A codec of the user's, whose every result is decoded and compared strictly before it is stored.
+
+    So is what it is stored as: see `_check_stored`.
+    """
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -182,6 +219,7 @@ class CheckedCodec:
     def encode(self, value: Any, annotation: Any) -> StoredResult:
         """Encode; raises `ResultNotEncodable` unless the value would come back as it is."""
         stored = self._codec.encode(value, annotation)
+        _check_stored(stored)
         try:
             found = difference(value, self._codec.decode(stored, annotation))
         except Exception as error:

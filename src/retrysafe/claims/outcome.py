@@ -60,6 +60,7 @@ def refusal(
         try:
             kind, message, data = decode_failure(_decrypted(settings, request, record))
         except ResultUnreadable as unreadable:
+            unreadable.failed = True
             events.emit("unreadable", reason=unreadable.detail)
             raise
         events.emit("failure_replayed", error_type=kind)
@@ -191,8 +192,6 @@ def encode_result(codec: Codec, result: Any, annotation: Any, largest: int | Non
         raise
     except Exception as error:
         raise ResultNotEncodable(f"The codec failed: {error!r}") from error
-    if stored.body is None:
-        raise ResultNotEncodable("The codec gave no body, which stands for a result that is withheld: let it give b''")
     if largest is not None and not _fits(stored, largest):
         size = len(stored.body or b"")
         raise ResultNotEncodable(

@@ -4,7 +4,8 @@ Threads of one process claim keys of three profiles: "fresh" (a new key each tim
 "storm" (all clients claim one new key at once; one runs). The keys belong to a boundary with a random name, and are
 forgotten in the end; no other record is read or written. It is a load on the store: run it beside production only if
 that has room for it. `retrysafe plan` calculates what a rate needs.
-Exit code: 0 if no key ran twice; 1 if one did; 2 if the store could not be measured, or still has records of the run.
+Exit code: 0 if no key ran twice; 1 if one did; 2 if the store could not be measured, such as that every
+claim of a profile failed, or still has records of the run.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from retrysafe.cli.rendering import as_json, lines, say, shown_size, table
 from retrysafe.errors import RetrysafeError
 from retrysafe.protocol import durations
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+"""What ends a run; Windows has no SIGHUP."""
 _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _HEAD = ("profile", "claims", "per second", *(f"{name} ms" for name in (*_SHARES, "max")), "ran", "replayed", "refused")
 
@@ -76,24 +78,29 @@ def run(options: argparse.Namespace) -> int:
     with _interruptible(), measuring.measuring(store_of(options), load) as measurement:
         try:
             measured = [measurement.run(profile) for profile in profiles]
-        except BaseException:
+            _show(_Report(measurement, load, measured), options)
+        except BaseException:  # such as that nobody reads the report
             _forget(measurement, options)
             raise
-        _show(_Report(measurement, load, measured), options)
         clean = _forget(measurement, options)
     if any(one.ran_twice for one in measured):
         return 1
-    return 0 if clean else 2
+    return 0 if clean and all(one.claims for one in measured) else 2
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` for SIGTERM too, and for SIGINT where a shell has it ignored: records are left else."""
-    before = [signal.signal(number, signal.default_int_handler) for number in _SIGNALS]
+    """Raise `KeyboardInterrupt` for all of them, and for SIGINT where a shell has it ignored: records are left else.
+
+    A SIGHUP that is ignored stays so: that is how `nohup` lets a run go on.
+    """
+    numbers = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
+    ours = [one for one in numbers if one is signal.SIGINT or signal.getsignal(one) is not signal.SIG_IGN]
+    before = [(number, signal.signal(number, signal.default_int_handler)) for number in ours]
     try:
         yield
     finally:
-        for number, handler in zip(_SIGNALS, before, strict=True):
+        for number, handler in before:
             signal.signal(number, handler)
 
 
@@ -217,6 +224,8 @@ def _as_text(report: _Report) -> Iterator[str]:
         if one.ran_twice:
             shown = ", ".join(one.ran_twice[:10])
             yield f"!! {one.profile}: {len(one.ran_twice)} keys ran more than once: {shown}"
+        if not one.claims:
+            yield f"!! {one.profile}: no claim was answered"
     if not any(one.ran_twice for one in report.measured):
         yield "no key ran twice"
     if (planned := report.planned()) is not None:

@@ -123,7 +123,7 @@ def page_before(request: Request) -> str | None:
         return None
     if parts.netloc.lower() != request.headers.get("host", "").lower() or parts.path == request.url.path:
         return None
-    if not parts.path.startswith("/") or parts.path.startswith("//"):  # which would be another host
+    if not parts.path.startswith("/") or parts.path.startswith(("//", "/\\")):  # which would be another host
         return None
     return f"{parts.path}?{parts.query}" if parts.query else parts.path
 

@@ -241,7 +241,10 @@ _living: WeakSet[Outbox] = WeakSet()
 def _declared(types: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
     if isinstance(types, str):
         raise ConfigurationError(f"types={types!r}: give a list, such as [{types!r}].")
-    found = dict(types) if isinstance(types, Mapping) else dict.fromkeys(types, "")
+    try:
+        found = dict(types) if isinstance(types, Mapping) else dict.fromkeys(types, "")
+    except TypeError as error:
+        raise ConfigurationError(f"types= is a list of text, or a mapping to sentences: {error}.") from error
     if not found:
         raise ConfigurationError("types= is empty, so that no message could be written: name them, or leave it out.")
     for name, sentence in found.items():

@@ -17,7 +17,7 @@ from retrysafe.observability.alerts import ALERTS, Alert
 _NOW = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
 _CLOCK = f"(SELECT {_NOW} AS now) AS t"
 _MOST = 100_000
-"""Rows of an outbox or inbox that a query reads, at most."""
+"""Rows of an outbox or inbox, and unknown keys, that a query reads and counts, at most."""
 _SAMPLE = 10_000
 """Keys that a query about all keys looks at. They are the first by their hashes, and so a random sample."""
 _SCHEMA = load("postgresql")[-1].version
@@ -52,8 +52,8 @@ def _settings(*names: str) -> str:
 
 QUERIES = {
     "RetrysafeOutcomesUnknown": TableQuery(
-        "SELECT boundary, operation, count(*) AS keys FROM retrysafe_records\n"
-        "WHERE state = 'unknown' GROUP BY boundary, operation",
+        "SELECT boundary, operation, count(*) AS keys FROM (SELECT boundary, operation FROM retrysafe_records\n"
+        f"    WHERE state = 'unknown' LIMIT {_MOST}) AS r GROUP BY boundary, operation",
         blind="an attempt that died and has not been retried since: RetrysafeLeasesLost has it",
     ),
     "RetrysafeLeasesLost": TableQuery(
@@ -62,7 +62,8 @@ QUERIES = {
         f"WHERE state = 'running' AND lease_until < (SELECT {_NOW} - 60000000)\n"
         "GROUP BY boundary, operation, effects",
         blind="an attempt whose key another one has taken over since",
-        needs="CREATE INDEX retrysafe_records_running ON retrysafe_records (lease_until) WHERE state = 'running'",
+        needs="CREATE INDEX CONCURRENTLY retrysafe_records_running ON retrysafe_records (lease_until) "
+        "WHERE state = 'running'",
     ),
     "RetrysafeStoreFailing": TableQuery(
         f"SELECT 'the schema has version ' || max(version) || ' of {_SCHEMA}' AS fault FROM retrysafe_schema\n"
@@ -77,7 +78,8 @@ QUERIES = {
         "SELECT pid, now() - query_start AS waits, pg_blocking_pids(pid) AS for\n"
         "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'\n"
         "AND query LIKE '%retrysafe\\_%' AND now() - query_start > interval '1 second'",
-        blind="a store that is slow without a lock, as by its disk or the network",
+        blind="a store that is slow without a lock, as by its disk or the network; and, run by a role without "
+        "pg_read_all_stats (which pg_monitor has), sessions of other roles",
     ),
     "RetrysafeNewKeysJump": TableQuery(
         f"SELECT * FROM (SELECT r.boundary, count(*) FILTER (WHERE r.created > t.now - 300000000) AS new,\n"
@@ -86,8 +88,9 @@ QUERIES = {
         "    FROM (SELECT boundary, created, tombstone_until FROM retrysafe_records\n"
         f"        ORDER BY key_hash LIMIT {_SAMPLE}) AS r, {_CLOCK}\n"
         "    WHERE r.tombstone_until - r.created > 2100000000 GROUP BY r.boundary) AS b,\n"
-        f"    (SELECT greatest(1, reltuples / {_SAMPLE}) AS part FROM pg_class\n"
-        "    WHERE oid = to_regclass('retrysafe_records')) AS c\n"
+        f"    (SELECT greatest(1, sum(greatest(0, reltuples)) / {_SAMPLE}) AS part FROM pg_class WHERE relkind = 'r'\n"
+        "    AND (oid = to_regclass('retrysafe_records')\n"
+        "        OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass('retrysafe_records'))))) AS c\n"
         "WHERE b.new >= 50 AND b.new > 3 * b.before AND b.new * c.part > 300 AND b.was_in_use",
         blind=f"boundaries whose keys are kept for less than 35 minutes; and, of more than {_SAMPLE:,} keys, a jump to "
         "fewer than one in 200 of all keys within five minutes",
@@ -126,13 +129,15 @@ QUERIES = {
         blind="a topic that a relay leaves alone as a whole: RetrysafeOutboxLate has it",
     ),
     "RetrysafeMessagesGivenUp": TableQuery(
-        "SELECT topic, count(*) AS messages FROM retrysafe_outbox_dead GROUP BY topic\n"
-        "UNION ALL SELECT o.topic, count(*) FROM retrysafe_outbox_attempts AS a\n"
-        f"JOIN retrysafe_outbox AS o ON o.id = a.id WHERE a.not_before >= {FOREVER} GROUP BY o.topic",
+        "SELECT topic, count(*) AS messages\n"
+        f"FROM (SELECT topic FROM retrysafe_outbox_dead LIMIT {_MOST}) AS d GROUP BY topic\n"
+        "UNION ALL SELECT o.topic, count(*)\n"
+        f"FROM (SELECT id FROM retrysafe_outbox_attempts WHERE not_before >= {FOREVER} LIMIT {_MOST}) AS a,\n"
+        "    LATERAL (SELECT topic FROM retrysafe_outbox WHERE id = a.id LIMIT 1) AS o GROUP BY o.topic",
     ),
     "RetrysafeDeadLetters": TableQuery(
-        "SELECT boundary, consumer, count(*) AS messages FROM retrysafe_inbox_dead\n"
-        "WHERE redrive IS NULL GROUP BY boundary, consumer",
+        "SELECT boundary, consumer, count(*) AS messages FROM (SELECT boundary, consumer FROM retrysafe_inbox_dead\n"
+        f"    WHERE redrive IS NULL LIMIT {_MOST}) AS d GROUP BY boundary, consumer",
     ),
     "RetrysafeConsumerBehind": TableQuery(
         "SELECT a.consumer, a.what, count(*) AS messages, max(t.now - a.at) / 1000000 AS seconds\n"
@@ -171,6 +176,7 @@ def remarks(query: TableQuery) -> Iterator[str]:
         yield f"It does not see {query.blind}."
     if query.needs:
         yield f"It reads the whole table of records, unless this index is there: {query.needs};"
+        yield "The index of a table that has partitions is made without CONCURRENTLY, and claims wait meanwhile."
 
 
 def statements() -> Iterator[str]:

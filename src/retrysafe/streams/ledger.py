@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple, Protocol
 
 from retrysafe.errors import ConfigurationError
@@ -90,19 +91,34 @@ def source_of(name: object) -> str:
 
     1 and "1" are two. Raises `ConfigurationError` for what another process would write differently.
     """
-    if isinstance(name, str) and not name.startswith(_OTHER):
-        return name
-    text = repr(name)
-    if _ADDRESS.search(text) or "frozenset(" in text:
+    if isinstance(name, str):
+        name = str.__str__(name)  # of an enum its value, however it is formatted
+        if not name.startswith(_OTHER):
+            return name
+    if _varies(name):
         raise ConfigurationError(
-            f"The key or name {text:.80} is written differently by another process, which would not find what is "
+            f"The key or name {name!r:.80} is written differently by another process, which would not find what is "
             "written already. Nothing was written. Use text, numbers, or tuples of them."
         )
-    return _OTHER + text
+    return f"{_OTHER}{name!r}"
 
 
 _OTHER = "repr "
-_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>")
+_OF_A_PROCESS = re.compile(r" at 0x[0-9A-Fa-f]+>|frozenset\(")
+"""An address, or members in the order of their hashes, which Python makes anew for each process."""
+
+
+def _varies(value: object) -> bool:
+    """Whether another process may write an equal value differently; sets and dicts have no order of their own."""
+    if isinstance(value, str | bytes):
+        return False
+    if isinstance(value, tuple | list):
+        return any(map(_varies, value))
+    if isinstance(value, Set | Mapping):
+        return True
+    if is_dataclass(value) and not isinstance(value, type):
+        return any(_varies(getattr(value, field.name)) for field in fields(value) if field.repr)
+    return _OF_A_PROCESS.search(repr(value)) is not None
 
 
 class SqlLedger:

@@ -257,7 +257,7 @@ class Attempt:
         if isinstance(error, KeyReused):
             self._set_apart()
             return HandlerOutcome(MessageOutcome.DEAD, error_text(error))
-        if isinstance(error, StoredFailure):
+        if isinstance(error, StoredFailure) or (isinstance(error, ResultUnreadable) and error.failed):
             return HandlerOutcome(MessageOutcome.DEAD, error_text(error), before=True)
         if isinstance(error, ResultUnreadable):
             return HandlerOutcome(MessageOutcome.DUPLICATE)  # there is an answer, so its work has ended
