@@ -20,13 +20,16 @@ _TAKEN = (PublishStatus.ACKED, PublishStatus.DUPLICATE)
 
 
 class Consumed(NamedTuple):
-    """A broker that is consumed from: the raw client, and how many messages a turn has."""
+    """A broker that is consumed from: the raw client, the messages of a turn, and its module if named otherwise."""
 
     beside: str
     messages: int
+    module: str = ""
 
 
 BROKERS = {
+    "rabbitmq": Consumed("aio-pika, 200 received ahead, each acknowledged", 5_000),
+    "redis": Consumed("redis-py, XREADGROUP and XACK of 500 at most", 5_000, "redis_streams"),
     "kafka": Consumed("confluent-kafka, a commit for 500 at most", 10_000),
     "nats": Consumed("nats-py pulling 200 at a time, the last acknowledgement confirmed", 5_000),
     "mqtt": Consumed("paho-mqtt at QoS 1", 3_000),
@@ -41,7 +44,7 @@ def rows() -> Sequence[Row]:
         Row(
             f"consumer {name}",
             consumed.beside,
-            {side: partial(_side, name, side == OURS) for side in (OURS, FLOOR)},
+            {side: partial(_side, consumed.module or name, side == OURS) for side in (OURS, FLOOR)},
             needs=(name,),
             operations=consumed.messages,
         )

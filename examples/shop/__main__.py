@@ -18,6 +18,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+from retrysafe.messaging.brokers import registry
+
 SERVICES = ("relay", "relay", "inventory", "inventory", "mail", "mail")
 
 
@@ -98,7 +100,7 @@ def main() -> int:
         "--broker",
         default="",
         metavar="URL",
-        help="redis://…, amqp://…, kafka://… or nats://… (default: a SQLite file)",
+        help=f"{', '.join(f'{spec.schemes[0]}://…' for spec in registry.specs())} (default: a SQLite file)",
     )
     parser.add_argument("--orders", type=int, default=200)
     parser.add_argument("--folder", type=Path, default=Path("shop-data"), help="where the databases go")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from docparts.reference import reference
 from retrysafe import messaging
-from retrysafe.messaging.brokers import faststream, webhook
+from retrysafe.messaging.brokers import faststream, sync_publisher, webhook
 from retrysafe.messaging.brokers.kafka import consumer as from_kafka
 from retrysafe.messaging.brokers.kafka import offsets as kafka_offsets
 from retrysafe.messaging.brokers.kafka import publisher as to_kafka
@@ -96,6 +96,7 @@ PUBLISHERS = (
     webhook.AsyncWebhookPublisher,
     to_memory.MemoryPublisher,
     to_memory.AsyncMemoryPublisher,
+    sync_publisher.SyncPublisher,
 )
 
 

@@ -36,6 +36,7 @@ def test_every_folder_of_a_broker_is_registered() -> None:
 def test_every_reference_and_every_name_leads_somewhere(spec: BrokerSpec) -> None:
     assert callable(spec.load(spec.broker))
     assert callable(spec.load(spec.publisher))
+    assert callable(spec.load(spec.consumer))
     package = sys.modules[spec.package]
     assert all(getattr(package, name) is not None for name in package.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):

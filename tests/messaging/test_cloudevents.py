@@ -15,7 +15,7 @@ from cloudevents.core.v1.event import CloudEvent
 from retrysafe import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging import Envelope, Inbox, Subscription
-from retrysafe.messaging.brokers.amqp_binding import Binding, envelope_from
+from retrysafe.messaging.brokers.amqp_binding import Binding, Mode, content_of, envelope_from
 from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.rabbitmq.topology import declare
@@ -80,18 +80,20 @@ async def test_an_event_that_its_publisher_repeats_is_applied_once(queue: str, m
     assert seen == [("/other", "ev-1", "placed", "K", {"a": "ä"})]
 
 
+@pytest.mark.parametrize("mode", ["binary", "structured"])
 @pytest.mark.parametrize("binding", ["amqp", "rabbitmq"])
-async def test_other_consumers_read_ours(queue: str, binding: Binding) -> None:
+async def test_other_consumers_read_ours(queue: str, binding: Binding, mode: Mode) -> None:
     url = os.environ["RETRYSAFE_TEST_RABBITMQ"]
     sent = Envelope(
         "01-1", queue, "order-7", "orders.placed.v1", "/shop", 10, {"X-Tenant": "a"}, b'{"a":1}', "application/json"
     )
-    publisher = RabbitMQPublisher(url, binding=binding)
+    publisher = RabbitMQPublisher(url, binding=binding, mode=mode)
     await publisher.publish([sent])
     await publisher.aclose()
     async with await aio_pika.connect(url) as connection:
         message = await (await (await connection.channel()).get_queue(queue)).get()
         await message.ack()
+    assert (message.content_type == "application/cloudevents+json") == (mode == "structured")
     headers: Any = dict(message.headers)
     if binding == "amqp":
         properties = {"content-type": message.content_type}
@@ -112,6 +114,14 @@ async def test_other_consumers_read_ours(queue: str, binding: Binding) -> None:
 def test_a_binding_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="binding="):
         RabbitMQPublisher("amqp://localhost/", binding="mqtt")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="mode="):
+        RabbitMQPublisher("amqp://localhost/", mode="batched")  # type: ignore[arg-type]
+
+
+def test_a_header_that_would_be_the_payload_is_refused() -> None:
+    sent = Envelope("1", "orders", None, "t", "/s", None, {"data": "x"}, b"{}", "application/json")
+    with pytest.raises(ValueError, match="would be read as the payload"):
+        content_of(sent, "amqp", "structured")
 
 
 def of_structured(body: bytes) -> Envelope:

@@ -10,13 +10,14 @@ from typing import Any
 
 import nats.errors
 import pytest
+from cloudevents.core.bindings import http
 from nats.aio.msg import Msg
 
 from retrysafe import ConfigurationError
 from retrysafe.messaging.brokers.nats import NatsConsumer, NatsPublisher, declare
 from retrysafe.messaging.brokers.nats.confirms import judged
 from retrysafe.messaging.brokers.nats.consumer import _quoted
-from retrysafe.messaging.brokers.nats.messages import envelope_from, headers_of, subject_of
+from retrysafe.messaging.brokers.nats.messages import Mode, content_of, envelope_from, headers_of, subject_of
 from retrysafe.messaging.brokers.nats.pinned import Partition, Tag
 from retrysafe.protocol.messages import Delivery, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
@@ -178,6 +179,33 @@ def test_events_of_others_are_read_in_both_modes() -> None:
     binary = {"CE-Id": "1", "ce-specversion": "1.0", "ce-source": "/s%20x", "ce-type": "t"}
     assert envelope_from(binary, b"x", "orders").source == "/s x"
     assert envelope_from(None, b'{"item": "book"}', "orders").payload == b'{"item": "book"}'
+
+
+@pytest.mark.parametrize("mode", ["binary", "structured"])
+def test_the_sdk_of_others_and_ours_understand_each_other(mode: Mode) -> None:
+    """The SDK has no binding of NATS; headers and modes of that are those of HTTP."""
+    sent = envelope("1")._replace(
+        key="ключ", sequence=7, headers={"X-Tenant": "ä"}, payload=b'{"a":1}', media_type="application/json"
+    )
+    payload, headers = content_of(sent, mode)
+    assert "Nats-Msg-Id" in headers
+    event: Any = http.from_http_event(http.HTTPMessage(headers, payload))
+    told = event.get_attributes()
+    assert (told["id"], told["source"], told["type"], told["subject"]) == (sent.id, sent.source, sent.type, "ключ")
+    data = event.get_data()
+    assert data == {"a": 1} or json.loads(data) == {"a": 1}
+    assert envelope_from(headers, payload, sent.topic) == sent
+    written = {"binary": http.to_binary_event, "structured": http.to_structured_event}[mode](event)
+    read = envelope_from(written.headers, written.body, "their.topic")
+    assert (read.id, read.source, read.type, read.key) == (sent.id, sent.source, sent.type, "ключ")
+    assert json.loads(read.payload) == {"a": 1}
+
+
+def test_a_header_that_would_be_the_payload_is_refused() -> None:
+    with pytest.raises(ValueError, match="would be read as the payload"):
+        content_of(envelope("1")._replace(headers={"data_base64": "x"}), "structured")
+    with pytest.raises(ConfigurationError, match="mode="):
+        NatsPublisher("nats://localhost", mode="batched")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("topic", ["", "a b", "a.*", ">", "a..b", "$JS.API.INFO", ".a"])

@@ -18,7 +18,7 @@ from tests.docs.pages import ROOT
 from tests.streams.engines import NUMBERS, fill
 from tests.streams.targets import KafkaTarget, target
 
-TARGETS = {"spark": ("postgresql", "kafka"), "quix": ("postgresql", "kafka"), "beam": ("postgresql",)}
+TARGETS = {"spark": ("postgresql", "kafka"), "quix": ("postgresql", "kafka"), "beam": ("postgresql", "kafka")}
 
 
 def run(engine: str, folder: Path, **environment: str) -> int:

@@ -1,7 +1,7 @@
-"""`retrysafe inbox`: dead letters of consumers: list, show and redrive them.
+"""`retrysafe inbox`: run a consumer, and its dead letters: list, show and redrive them.
 
 Exit code: 0 if the command was carried out, and for `status` if there are no dead letters; 1 if there are, or nothing
-was changed; 2 if the command could not be carried out.
+was changed; 2 if the command could not be carried out. `run` ends with 0 when SIGTERM or SIGINT stopped it.
 """
 
 from __future__ import annotations
@@ -9,16 +9,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import socket
+from collections import Counter
+from operator import attrgetter
 from typing import Any
 
 from retrysafe.admin.operator import user
 from retrysafe.admin.rendering import duration
 from retrysafe.cli import dead_letters
+from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr
 from retrysafe.cli.opening import add_store_verb, add_verb, add_verbs, loaded, store_of
 from retrysafe.cli.rendering import as_json, say, table
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.inbox.inbox import Inbox
 from retrysafe.messaging.inbox.operator import InboxOperator
+from retrysafe.messaging.subscription.subscription import Subscription
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.redelivery_policy import MessageOutcome
 
 DEAD_LETTERS = dead_letters.Side(
     InboxOperator,
@@ -28,11 +35,13 @@ DEAD_LETTERS = dead_letters.Side(
     redriven="marked",
     has_consumers=True,
 )
+_SIDE = attrgetter("consumer_options")
 
 
 def add_to(verbs: Any) -> None:
     """Add the verb and the verbs below it to the command line."""
-    below = add_verbs(verbs, "inbox", "dead letters of consumers", __doc__)
+    below = add_verbs(verbs, "inbox", "run consumers, and see to their dead letters", __doc__)
+    _add_run(below)
     add_store_verb(below, "status", "count dead letters by consumer", run_status)
     forget = add_store_verb(
         below, "forget", "remove attempt counts and sequences that were not updated for long", run_forget
@@ -52,6 +61,54 @@ def add_to(verbs: Any) -> None:
     skip.add_argument("--actor", metavar="NAME", help="the name of the operator in the log (default: user@host)")
     skip.add_argument("--json", action="store_true", help="print JSON, one object per line")
     dead_letters.add_to(below, DEAD_LETTERS)
+
+
+def _add_run(below: Any) -> None:
+    run = add_verb(below, "run", "handle the messages of a broker, until SIGTERM or SIGINT", run_consumer)
+    run.add_argument("handler", metavar="MODULE:NAME", help="your handler, of Inbox.handler or its twins for batches")
+    add_broker(run, _SIDE)
+    run.add_argument("--topic", metavar="NAME", action="append", default=[], help="a topic; may be repeated")
+    run.add_argument("--group", metavar="NAME", default="", help="the service whose consumers share its messages")
+    run.add_argument("--lanes", metavar="N", type=int, help="messages, or batches, that are handled at the same time")
+    run.add_argument(
+        "--in-flight", metavar="N", type=int, default=1000, help="received messages in memory at most (default: 1000)"
+    )
+    run.add_argument(
+        "--redrive", metavar="TIME", default="5s", help="how often marked dead letters are looked for (default: 5s)"
+    )
+    run.add_argument("--once", metavar="TIME", help="exit when no message has come for so long, and say what was done")
+    run.add_argument("--json", action="store_true", help="log and print JSON, one object per line")
+
+
+def run_consumer(options: argparse.Namespace) -> int:
+    """Handle messages; with --once, print what became of them."""
+    log_to_stderr(options)
+    handler = loaded("MODULE:NAME", options.handler)
+    if not isinstance(handler, Handler):
+        raise ConfigurationError(f"{options.handler} is a {type(handler).__qualname__}: name a handler of an Inbox.")
+    done = asyncio.run(_consume(options, handler))
+    if options.once is not None:
+        found = {outcome.value: number for outcome, number in sorted(done.items())}
+        said = ", ".join(f"{number} {name}" for name, number in found.items()) or "no message"
+        print(as_json(found) if options.json else said, flush=True)
+    return 0
+
+
+async def _consume(options: argparse.Namespace, handler: Handler[..., Any]) -> Counter[MessageOutcome]:
+    url, spec, given = chosen(options, _SIDE)
+    if not spec.consumer:
+        raise ConfigurationError(f"--broker: retrysafe inbox run cannot consume from {spec.title}.")
+    consumer = spec.load(spec.consumer)(url, options.topic, group=options.group, **given)
+    subscription = Subscription(
+        consumer, handler, lanes=options.lanes, in_flight=options.in_flight, redrive=options.redrive
+    )
+    if options.once is None:
+        await subscription.arun_forever()
+        return Counter()
+    try:
+        return await subscription.arun_once(seconds_of(options.once, "--once"))
+    finally:
+        await consumer.aclose()
 
 
 def run_status(options: argparse.Namespace) -> int:

@@ -10,22 +10,19 @@ import argparse
 import asyncio
 import inspect
 import json
-import os
-import sys
+from operator import attrgetter
 from typing import Any
 
 from retrysafe.admin.operator import connected
 from retrysafe.backends.backend import Backend
+from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr
 from retrysafe.cli.opening import add_store, loaded, store_of
-from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers import registry
-from retrysafe.messaging.brokers.spec import Option
+from retrysafe.messaging.brokers.sync_publisher import SyncPublisher
 from retrysafe.messaging.cdc.slot import SLOT, Slot
 from retrysafe.messaging.relay.relay import Relay, Relayed
-from retrysafe.observability.json_logs import JsonFormatter
 from retrysafe.stop_signal import stopped_by_signals
 
-BROKER = "RETRYSAFE_BROKER"
+_SIDE = attrgetter("options")
 
 
 def add_to(verbs: Any) -> None:
@@ -37,20 +34,10 @@ def add_to(verbs: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_store(parser)
-    schemes = " or ".join(f"{spec.schemes[0]}://… ({spec.title})" for spec in registry.specs())
-    parser.add_argument("--broker", metavar="URL", help=f"the broker: {schemes} (default: ${BROKER})")
+    add_broker(parser, _SIDE)
     parser.add_argument(
         "--publisher", metavar="MODULE:NAME", help="instead of --broker: your publisher, or a function that makes it"
     )
-    for option, titles in _broker_options().items():
-        parser.add_argument(
-            _flag(option),
-            metavar=option.metavar,
-            help=f"{', '.join(titles)}: {option.help}",
-            type=option.type,
-            choices=option.choices,
-            default=option.default,
-        )
     parser.add_argument(
         "--hold", choices=["transaction", "lease"], help="how a bucket is held while its messages are published"
     )
@@ -132,7 +119,7 @@ def add_to(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Relay, and with --once print what was published."""
-    _log(options)
+    log_to_stderr(options)
     store = store_of(options)
     backend = connected(store)
     publisher = _publisher(options, backend)
@@ -186,49 +173,14 @@ async def _arelay(relay: Relay, publisher: Any, *, once: bool) -> Relayed | None
         await publisher.aclose()
 
 
-def _log(options: argparse.Namespace) -> None:
-    """Send the log to stderr, from level INFO."""
-    import logging
-
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        JsonFormatter() if options.json else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    )
-    log = logging.getLogger("retrysafe")
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-
-
-def _broker_options() -> dict[Option, list[str]]:
-    """The options of all brokers, each with the titles of its brokers."""
-    found: dict[Option, list[str]] = {}
-    for spec in registry.specs():
-        for option in spec.options:
-            found.setdefault(option, []).append(spec.title)
-    return found
-
-
-def _flag(option: Option) -> str:
-    return f"--{option.name.replace('_', '-')}"
-
-
-def _listed(titles: list[str]) -> str:
-    *others, last = titles
-    return f"{', '.join(others)} and {last}" if others else last
-
-
 def _publisher(options: argparse.Namespace, backend: Backend) -> Any:
     if options.publisher:
         return _loaded(options.publisher)
-    url: str | None = options.broker or os.environ.get(BROKER)
-    if not url:
-        raise ConfigurationError(f"--broker is missing: give the broker's URL, set {BROKER}, or give --publisher.")
-    spec = registry.spec_of(url)
-    for option, titles in _broker_options().items():
-        if option not in spec.options and getattr(options, option.name) != option.default:
-            raise ConfigurationError(f"{_flag(option)} is for {_listed(titles)}; --broker is {spec.title}.")
-    given = {option.name: getattr(options, option.name) for option in spec.options}
-    return spec.load(spec.publisher)(url, asynchronous=backend.serves_async, **given)
+    url, spec, given = chosen(options, _SIDE, ", or give --publisher")
+    publisher = spec.load(spec.publisher)(url, asynchronous=backend.serves_async, **given)
+    if backend.serves_async or not inspect.iscoroutinefunction(publisher.publish):
+        return publisher
+    return SyncPublisher(lambda: publisher)
 
 
 def _loaded(target: str) -> Any:

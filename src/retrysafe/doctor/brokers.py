@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from retrysafe.backends.urls import without_password
 from retrysafe.doctor.diagnosis import Diagnosis, judged
 from retrysafe.doctor.stores import limited
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.checks import UNREACHABLE, BrokerExamination
+from retrysafe.messaging.brokers.checks import UNREACHABLE, WINDOW, BrokerExamination
 from retrysafe.messaging.brokers.registry import spec_of
 
 
@@ -19,14 +21,19 @@ def examination_of(url: str) -> BrokerExamination:
     return examination
 
 
-def examine(url: str, topics: tuple[str, ...], within: float) -> list[Diagnosis]:
-    """What is wrong with a broker and these topics. One that does not answer in time has that as its finding."""
+def examine(url: str, topics: tuple[str, ...], within: float, windows: Mapping[str, float]) -> list[Diagnosis]:
+    """What is wrong with a broker and these topics. One that does not answer in time has that as its finding.
+
+    ``windows``: for how many seconds inboxes remember a message, by the names of their boundaries.
+    """
     name, examination = without_password(url), examination_of(url)
     try:
         facts = limited(lambda: examination.facts(url, topics), within)
     except TimeoutError:
         return judged((UNREACHABLE,), {"unreachable": f"It did not answer within {within:g} s."}, name)
     except Exception as error:  # noqa: BLE001 - whatever its client raises is a finding
-        told = f"{type(error).__name__} when it was asked."
-        return judged((UNREACHABLE,), {"unreachable": told}, name)
-    return judged(examination.checks, facts, name)
+        said = f"{type(error).__name__} when it was asked."
+        return judged((UNREACHABLE,), {"unreachable": said}, name)
+    kept = examination.kept(facts)
+    told = {**facts, "redelivered_for": kept, "windows": windows, "needed": max(kept.values(), default=0.0)}
+    return judged((*examination.checks, WINDOW), told, name)

@@ -18,6 +18,7 @@ from retrysafe.doctor.stores import name_of
 from retrysafe.doctor.waivers import Waiver, waived
 from retrysafe.entrypoint import EntryPoint
 from retrysafe.http import served
+from retrysafe.messaging.inbox.inbox import living as inboxes
 from retrysafe.protocol import durations
 from retrysafe.protocol.checks import Severity
 from retrysafe.protocol.records import Duration
@@ -49,7 +50,8 @@ def diagnose(
         brokers: their URLs.
         topics: the queues, topics or streams that are looked at there.
         app: an application of Starlette, FastAPI or Flask, or any other object, whose module has built its boundaries.
-            The boundaries of this process and their stores are examined with it.
+            The boundaries of this process and their stores are examined with it, and the windows of its inboxes are
+            compared with how long the brokers keep messages of the topics.
         app_name: what it is called in findings.
         retried_for: for how long clients or providers retry.
         request_timeout: after how long a request to the application ends.
@@ -62,8 +64,9 @@ def diagnose(
     seconds = durations.seconds(within, "within")
     entries = _entries() if app is not None else []
     named = tuple(topics)
+    windows = {inbox.boundary.name: inbox.boundary.entrypoint.window for inbox in inboxes()} if app is not None else {}
     found = _at_once(partial(examine_store, store, seconds, leases) for store, leases in _with_leases(stores, entries))
-    found += _at_once(partial(examine_broker, url, named, seconds) for url in dict.fromkeys(brokers))
+    found += _at_once(partial(examine_broker, url, named, seconds, windows) for url in dict.fromkeys(brokers))
     if app is not None:
         longest, timeout = _seconds(retried_for, "retried_for"), _seconds(request_timeout, "request_timeout")
         unguarded = [one.route for one in served.served_routes(app) if one.policy == "unguarded"]

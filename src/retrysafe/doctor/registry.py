@@ -21,7 +21,7 @@ def groups() -> Iterator[tuple[str, tuple[Check, ...]]]:
             found = spec.load(reference).checks
             seen.update(check.id for check in found)
             yield f"Store: {kind}", found
-    yield "Every broker", (broker_checks.UNREACHABLE,)
+    yield "Every broker", (broker_checks.UNREACHABLE, broker_checks.WINDOW)
     for broker in brokers.specs():
         if broker.checks:
             found = tuple(check for check in broker.load(broker.checks).checks if check.id not in seen)

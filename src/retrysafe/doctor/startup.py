@@ -23,6 +23,8 @@ def check_at_start(
     app: Any = None,
     *,
     stores: Iterable[Any] = (),
+    brokers: Iterable[str] = (),
+    topics: Iterable[str] = (),
     refuse: bool = False,
     waivers: Iterable[Waiver] = (),
     within: Duration = WITHIN,
@@ -33,12 +35,21 @@ def check_at_start(
     Arguments:
         app: the application; its boundaries and their stores are examined.
         stores: further stores.
+        brokers: their URLs.
+        topics: the queues, topics or streams that are looked at there; the windows of inboxes are compared with them.
         refuse: raise `ConfigurationError` when a finding is an error that no waiver covers.
         waivers: findings that are accepted.
-        within: how long each store may take.
+        within: how long each store and broker may take.
         observers: are told ``doctor_examined`` for each severity, with the number of findings that no waiver covers.
     """
-    found = diagnose(stores=stores, app=object() if app is None else app, waivers=waivers, within=within)
+    found = diagnose(
+        stores=stores,
+        brokers=brokers,
+        topics=topics,
+        app=object() if app is None else app,
+        waivers=waivers,
+        within=within,
+    )
     for one in found:
         level = logging.INFO if one.waived else _LEVELS[one.severity]
         _LOG.log(level, "%s: %s: %s Fix: %s", one.id, one.subject, one.evidence, one.fix)

@@ -1,5 +1,6 @@
 """Messages that leave exactly when the work that they tell of is committed, and are applied once where they arrive."""
 
+from retrysafe.messaging.brokers.sync_publisher import SyncPublisher
 from retrysafe.messaging.errors import (
     BrokerUnavailable,
     MessageDead,
@@ -45,4 +46,5 @@ __all__ = [
     "Relayed",
     "SequenceGap",
     "Subscription",
+    "SyncPublisher",
 ]

@@ -22,6 +22,7 @@ from tests.doctor.setups import (
     servicebus,
     sqlite,
     sqs,
+    windows,
 )
 from tests.doctor.setups.form import Setup
 from tests.doctor.setups.sound import SOUND
@@ -41,6 +42,7 @@ BROKEN: dict[str, tuple[Setup, ...]] = {
     "Pub/Sub": pubsub.BROKEN,
     "Azure Service Bus": servicebus.BROKEN,
     "MQTT": mqtt.BROKEN,
+    "Inboxes beside brokers": windows.BROKEN,
     "Applications": application.BROKEN,
 }
 

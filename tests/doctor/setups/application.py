@@ -34,6 +34,20 @@ async def pay(request: Request) -> JSONResponse:
 
 app = Starlette(routes=[Route("/payments", pay, methods=["POST"])])
 """
+CONSUMING = """
+from retrysafe import Boundary
+from retrysafe.messaging import Inbox
+
+inbox = Inbox(Boundary("stock", store="sqlite:///shop.db", window="1h", effects="transactional"))
+
+
+@inbox.handler("reserve")
+def reserve(message: object) -> None: ...
+
+
+app = object()
+"""
+"""A consumer that remembers messages for an hour."""
 _BY_ENGINE = "from sqlalchemy import create_engine, event\n\nengine = {}\n{}\n"
 
 

@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 
 import psycopg
 
+from retrysafe.messaging.cdc import Slot
 from retrysafe.protocol.checks import Severity
 from tests.conftest import absent
 from tests.doctor.setups import application
 from tests.doctor.setups.form import ERROR, WARNING, Arguments, Ground, Making, Setup, migrated
-from tests.faults.servers import PgBouncer, pgbouncer_program
+from tests.faults.servers import LogicalCluster, PgBouncer, pgbouncer_program, postgresql_programs
 
 UTF8 = "ENCODING 'UTF8' TEMPLATE template0"
 
@@ -103,6 +104,28 @@ def _impatient(ground: Ground) -> Iterator[Arguments]:
 
 
 _IDLE = "ALTER DATABASE shop SET idle_in_transaction_session_timeout = '10s'"
+
+
+def _with_a_slot(**settings: str) -> Making:
+    """A server whose log tells of rows, with the slot of a relay that has gone."""
+
+    @contextmanager
+    def make(ground: Ground) -> Iterator[Arguments]:
+        programs = postgresql_programs()
+        if programs is None:
+            absent("there is no PostgreSQL server to start")
+        with closing(LogicalCluster(programs)) as server:
+            name = f"d{secrets.token_hex(6)}"
+            with server.admin() as admin:
+                admin.execute(f"CREATE DATABASE {name} {UTF8}".encode())
+            url = migrated(urlsplit(server.url)._replace(path=f"/{name}").geturl())
+            server.set(**settings)
+            Slot(url).create()
+            yield ["--store", url]
+
+    return make
+
+
 BROKEN = (
     _stated(
         "postgresql-synchronous-commit",
@@ -190,5 +213,20 @@ BROKEN = (
         "postgresql-pooler",
         WARNING,
         _pooled,
+    ),
+    Setup(
+        "A slot that nobody reads from fills the disk.",
+        "`retrysafe cdc create` without `max_slot_wal_keep_size`",
+        "postgresql-slot-limit",
+        WARNING,
+        _with_a_slot(max_slot_wal_keep_size="-1"),
+        beside=("postgresql-slot-reader",),
+    ),
+    Setup(
+        "The log is kept for a relay that has gone.",
+        "`retrysafe cdc create`, and no relay with `--cdc`",
+        "postgresql-slot-reader",
+        WARNING,
+        _with_a_slot(max_slot_wal_keep_size="1GB"),
     ),
 )

@@ -129,9 +129,9 @@ BREAKS = [
     ),
     Break(
         "who seeks back in a topic of Pub/Sub is handed what the inbox has forgotten",
-        f"{FOLDER}consumer.py",
-        "kept = max(keeps.message_retention_duration.seconds, keeps.topic_message_retention_duration.seconds)",
-        "kept = keeps.message_retention_duration.seconds",
+        f"{FOLDER}topology.py",
+        "max(settings.message_retention_duration.seconds, settings.topic_message_retention_duration.seconds)",
+        "settings.message_retention_duration.seconds",
         killed_by=(f"{OWN}test_a_subscription_that_is_missing_is_told_until_it_is_made",),
         rows=(56,),
     ),

@@ -15,11 +15,24 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from retrysafe.messaging.cloudevents import BINDINGS, ESCAPED, OWN, attributes, is_attribute, received
+from retrysafe.messaging.cloudevents import (
+    BINDINGS,
+    DATA,
+    ESCAPED,
+    OWN,
+    STRUCTURED,
+    attributes,
+    is_attribute,
+    received,
+    structured,
+)
 from retrysafe.protocol.messages import Envelope
 
 Binding = Literal["amqp", "rabbitmq"]
 """Which binding of CloudEvents the headers of a message are written in."""
+Mode = Literal["binary", "structured"]
+"""Where the attributes of a CloudEvent are: in headers, or with the payload in a JSON text."""
+MODES: tuple[Mode, ...] = ("binary", "structured")
 PREFIXES: dict[Binding, str] = {"amqp": "cloudEvents:", "rabbitmq": "ce-"}
 _OF_THE_BROKER = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
 """Headers that RabbitMQ adds to a message on its way."""
@@ -39,19 +52,35 @@ def headers_of(envelope: Envelope, binding: Binding) -> dict[str, str]:
     return {f"{prefix}{name}" if is_attribute(name) else name: value for name, value in told.items()}
 
 
+def content_of(envelope: Envelope, binding: Binding, mode: Mode) -> tuple[bytes, str, dict[str, str]]:
+    """The body, the media type and the headers of the message that carries an envelope.
+
+    Raises `ValueError` for a header that would be read as an attribute, or as the payload.
+    """
+    headers = headers_of(envelope, binding)
+    if mode == "binary":
+        return envelope.payload, envelope.media_type, headers
+    if forged := next((name for name in envelope.headers if name in DATA), None):
+        raise ValueError(f"a header {forged!r} would be read as the payload")
+    others = {name: value for name, value in envelope.headers.items() if not is_attribute(name)}
+    return structured(envelope, exact=True), STRUCTURED, others
+
+
 def envelope_from(
     headers: Mapping[str, Any], properties: Mapping[str, str | None], body: bytes, queue: str
 ) -> Envelope:
     """The envelope of a message from a queue; ``properties`` are attributes that the message's own properties tell."""
     given = {name: value for name, value in properties.items() if value}
+    others: dict[str, str] = {}
     read = _read(headers)
     for name, value in headers.items():
         prefix = next((one for one in read if name.lower().startswith(one)), None)
         if prefix is not None:
             given[name[len(prefix) :]] = _text(value)
         elif isinstance(value, str | bytes) and name not in OWN and not name.startswith(_OF_THE_BROKER):
-            given.setdefault(name, _text(value))
-    return received(given, body, queue)
+            others[name] = _text(value)
+    envelope = received({**others, **given}, body, queue)
+    return envelope._replace(headers={**others, **envelope.headers})
 
 
 def _read(headers: Mapping[str, Any]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from retrysafe.protocol.checks import Check, Severity
+from retrysafe.protocol.checks import Check, Facts, Severity
 
 
 class BrokerExamination(NamedTuple):
@@ -14,10 +14,23 @@ class BrokerExamination(NamedTuple):
     checks: each judges the facts.
     facts: asks the broker at a URL for them, with the topics that are looked at. It is called in a thread of its own,
         and abandoned when it takes too long. What it raises means that the broker cannot be reached.
+    kept: finds in the facts for how many seconds each topic or queue may hand a message out again; without those of
+        which the broker does not say so.
     """
 
     checks: tuple[Check, ...]
     facts: Callable[[str, tuple[str, ...]], Mapping[str, Any]]
+    kept: Callable[[Facts], Mapping[str, float]] = lambda _: {}
+
+
+def _forgotten(facts: Facts) -> str | None:
+    kept, windows = facts.get("redelivered_for", {}), facts.get("windows", {})
+    longest = max(kept.values(), default=0.0)
+    short = [f"boundary {name!r} for {window:g} s" for name, window in windows.items() if window < longest]
+    if not short:
+        return None
+    places = ", ".join(sorted(place for place, seconds in kept.items() if seconds == longest))
+    return f"A message of {places} may be handed out again for {longest:g} s, and is remembered by {', '.join(short)}."
 
 
 UNREACHABLE = Check(
@@ -27,4 +40,12 @@ UNREACHABLE = Check(
     "Start the broker, or correct the address, user and password in its URL.",
     "how-to/troubleshooting.md",
     lambda facts: facts.get("unreachable"),
+)
+WINDOW = Check(
+    "broker-window",
+    "Do inboxes remember a message for as long as it may be handed out again?",
+    Severity.ERROR,
+    "window={needed} in the boundary of the inbox, or longer; or let the broker keep messages for a shorter time",
+    "how-to/windows-and-key-memory.md",
+    _forgotten,
 )

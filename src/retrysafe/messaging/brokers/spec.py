@@ -10,9 +10,9 @@ from retrysafe.backends.spec import library
 
 
 class Option(NamedTuple):
-    """An option of `retrysafe relay` that a broker's publishers have.
+    """An option of `retrysafe relay` that a broker's publishers have, or of `retrysafe inbox run` for its consumers.
 
-    name: with underscores, as ``publisher`` takes it.
+    name: with underscores, as ``publisher`` or ``consumer`` takes it.
     choices: the only values, if there are such.
     metavar: what stands for the value in the help.
     """
@@ -39,6 +39,19 @@ MODE = Option("mode", "the mode of CloudEvents (binary)", default="binary", choi
 BROKER_TIMEOUT = Option("broker_timeout", "how long confirms are waited for (10s)", default="10s", metavar="TIME")
 
 
+# Of consumers. None leaves a consumer its own default, which is not the same for every broker.
+PREFETCH = Option("prefetch", "unsettled messages of a queue or partition in memory, at most", type=int, metavar="N")
+PREFETCH_BYTES = Option("prefetch_bytes", "bytes of them, at most", type=int, metavar="N")
+LEASE = Option("lease", "how long a dead consumer keeps its messages", metavar="TIME")
+POLL = Option("poll", "how long the broker is asked to wait for messages", metavar="TIME")
+KEEP = Option("keep", "how long settled entries, or a session without a consumer, are kept; or forever", metavar="TIME")
+REDELIVERY_WINDOW = Option(
+    "redelivery_window",
+    "how long after its publication a message may come again, where the broker does not tell",
+    metavar="TIME",
+)
+
+
 class BrokerSpec(NamedTuple):
     """One broker: the URLs it is recognised by, and what is imported then.
 
@@ -50,6 +63,8 @@ class BrokerSpec(NamedTuple):
     broker: the class of its `Broker`.
     publisher: makes the publisher of `retrysafe relay`: of a URL, ``asynchronous`` and the options.
     options: of that publisher.
+    consumer: makes the consumer of `retrysafe inbox run`: of a URL, topics, ``group`` and the options; empty if none.
+    consumer_options: of that consumer.
     extra: the optional dependency that it needs; empty if none.
     checks: the `Examination` of `retrysafe doctor`.
     """
@@ -60,6 +75,8 @@ class BrokerSpec(NamedTuple):
     broker: str
     publisher: str
     options: tuple[Option, ...] = ()
+    consumer: str = ""
+    consumer_options: tuple[Option, ...] = ()
     extra: str = ""
     checks: str = ""
 
@@ -83,3 +100,11 @@ def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
 
     return found
+
+
+def keep_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Take ``keep`` out of the options of a consumer, if it was given; "forever" stands for None."""
+    if "keep" not in options:
+        return {}
+    keep = options.pop("keep")
+    return {"keep": None if keep == "forever" else keep}

@@ -36,6 +36,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
+from weakref import WeakSet
 
 from retrysafe.backends import registry
 from retrysafe.backends.driver import arun, run
@@ -89,6 +90,7 @@ class Inbox:
             backend.users += 1  # an operator that closes its connections leaves ours open
         self._letters = Letters(backend)
         self._consumers: set[str] = set()
+        _living.add(self)
 
     # ------------------------------------------------------------ handlers
 
@@ -294,3 +296,11 @@ def _applied(entity: str, sequence: int, found: tuple[bool, int | None], first: 
         missing = first if last is None else last + 1
         raise SequenceGap(f"{missing} of {entity!r} has not been applied.", last=last, entity=entity, missing=missing)
     return moved
+
+
+def living() -> list[Inbox]:
+    """The inboxes of this process."""
+    return list(_living)
+
+
+_living: WeakSet[Inbox] = WeakSet()

@@ -314,7 +314,7 @@ class Relay:
         if iscoroutinefunction(self._publisher.publish):
             raise ConfigurationError(
                 "publisher= is for async code: relay with arun_once, arun_forever or async with, or give the "
-                "publisher's sync twin, if it has one."
+                "publisher's sync twin, or SyncPublisher(lambda: …) around what makes it."
             )
         refuse_pooler(self._listen)
         return self._backend.another()

@@ -32,6 +32,11 @@ _TABLES = (
     "WHERE c.relkind IN ('r', 'p') AND starts_with(CAST(c.relname AS text), 'retrysafe_') "
     "AND pg_table_is_visible(c.oid)"
 )
+_SLOTS = (
+    "SELECT CAST(slot_name AS text), active, coalesce(wal_status, ''), "
+    "(SELECT setting FROM pg_settings WHERE name = 'max_slot_wal_keep_size') FROM pg_replication_slots "
+    "WHERE database = current_database() AND plugin = 'pgoutput' ORDER BY slot_name"
+)
 _PID = Query("SELECT pg_backend_pid()", {}, writes=False)
 
 
@@ -40,6 +45,7 @@ def _gather(backend: Backend) -> Steps[dict[str, Any]]:
     facts: dict[str, Any] = dict(zip(("database", "replicas", "standbys", *_SETTINGS), row[0], strict=True))
     facts["indexes"] = [row[0] for row in (yield from ask(_rows(_INDEXES)))]
     facts["tables"] = yield from ask(_rows(_TABLES))
+    facts["slots"] = yield from ask(_rows(_SLOTS))
     facts["unlogged"] = ", ".join(name for name, kept, _ in facts["tables"] if kept == "u")
     facts["lost"] = indexes.missing(indexes.PARTIAL, [row[0] for row in facts["tables"]], facts["indexes"])
     return facts
@@ -106,6 +112,20 @@ def _keyless(facts: Facts) -> str | None:
 
 def _unlogged(facts: Facts) -> str | None:
     return f"Unlogged: {facts['unlogged']}. A crash of the server empties them." if facts.get("unlogged") else None
+
+
+def _unbounded(facts: Facts) -> str | None:
+    found = [name for name, _, _, limit in facts.get("slots", ()) if limit == "-1"]
+    return f"Without a bound, until the disk is full, for: {', '.join(found)}." if found else None
+
+
+def _unread(facts: Facts) -> str | None:
+    found = [
+        f"{name} ({state})" if state in ("unreserved", "lost") else name
+        for name, active, state, _ in facts.get("slots", ())
+        if not active
+    ]
+    return f"Nobody reads from: {', '.join(found)}. The log is kept for it." if found else None
 
 
 def _create(facts: Facts) -> list[str]:
@@ -218,6 +238,24 @@ CHECKS = (
         "how-to/own-the-schema.md",
         lambda facts: indexes.evidence(facts.get("lost", [])),
         _create,
+    ),
+    Check(
+        "postgresql-slot-limit",
+        "Is the log bounded that is kept for replication slots of this database?",
+        Severity.WARNING,
+        "ALTER SYSTEM SET max_slot_wal_keep_size = '10GB'; SELECT pg_reload_conf();  A relay with cdc= makes a "
+        "slot anew that has lost its log, and publishes what is in the table.",
+        "how-to/cdc.md",
+        _unbounded,
+    ),
+    Check(
+        "postgresql-slot-reader",
+        "Does a reader keep up with each replication slot of this database?",
+        Severity.WARNING,
+        "Start what reads from it, as  retrysafe relay --cdc --store {address}, or, after the last relay with --cdc,  "
+        "retrysafe cdc drop --store {address}",
+        "how-to/cdc.md",
+        _unread,
     ),
     Check(
         "postgresql-pooler",

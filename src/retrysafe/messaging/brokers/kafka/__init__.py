@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import MODE, PREFIX, BrokerSpec, Option, lazily
+from retrysafe.messaging.brokers.spec import (
+    MODE,
+    PREFETCH,
+    PREFETCH_BYTES,
+    PREFIX,
+    REDELIVERY_WINDOW,
+    BrokerSpec,
+    Option,
+    lazily,
+)
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.kafka.consumer import KafkaConsumer
@@ -38,6 +47,15 @@ BROKER = BrokerSpec(
         PREFIX,
         MODE,
         Option("delivery_timeout", "how long a delivery may take (20s)", default="20s", metavar="TIME"),
+    ),
+    consumer="opening:consumer",
+    consumer_options=(
+        PREFIX,
+        PREFETCH,
+        PREFETCH_BYTES,
+        REDELIVERY_WINDOW,
+        Option("session", "how long a dead consumer keeps its partitions", metavar="TIME"),
+        Option("leave_within", "how long a partition that moves is kept for messages in progress", metavar="TIME"),
     ),
     extra="kafka",
     checks="checks:EXAMINATION",

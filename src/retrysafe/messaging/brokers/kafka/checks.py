@@ -10,7 +10,7 @@ from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
 from retrysafe.messaging.brokers.checks import BrokerExamination
 from retrysafe.messaging.brokers.kafka.properties import properties_of
-from retrysafe.messaging.brokers.kafka.topics import admin
+from retrysafe.messaging.brokers.kafka.topics import admin, seconds_kept
 from retrysafe.protocol.checks import Check, Facts, Judge, Severity
 
 _GUIDE = "how-to/kafka.md"
@@ -92,4 +92,11 @@ CHECKS = (
         ),
     ),
 )
-EXAMINATION = BrokerExamination(CHECKS, _gather)
+
+
+def _kept(facts: Facts) -> Mapping[str, float]:
+    found = {name: seconds_kept(settings) for name, settings in facts["settings"].items() if settings}
+    return {name: seconds for name, seconds in found.items() if seconds is not None}
+
+
+EXAMINATION = BrokerExamination(CHECKS, _gather, _kept)

@@ -83,8 +83,16 @@ def kept_for(properties: Mapping[str, Any], topics: Iterable[str]) -> float | No
             found = {name: entry.value for name, entry in answer.result().items()}
         except KafkaException:
             return None
-        retention, segment = int(found["retention.ms"]), int(found["segment.ms"])
-        if retention < 0 or "delete" not in found["cleanup.policy"]:
+        seconds = seconds_kept(found)
+        if seconds is None:
             return None
-        kept = max(kept, (retention + segment) / 1000)
+        kept = max(kept, seconds)
     return kept
+
+
+def seconds_kept(settings: Mapping[str, str]) -> float | None:
+    """For how many seconds a topic with these settings keeps a message at most; None: for ever."""
+    retention, segment = int(settings["retention.ms"]), int(settings["segment.ms"])
+    if retention < 0 or "delete" not in settings["cleanup.policy"]:
+        return None
+    return (retention + segment) / 1000

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import BROKER_TIMEOUT, MODE, PARTITIONS, PREFIX, BrokerSpec, lazily
+from retrysafe.messaging.brokers.spec import (
+    BROKER_TIMEOUT,
+    KEEP,
+    LEASE,
+    MODE,
+    PARTITIONS,
+    PREFETCH,
+    PREFIX,
+    REDELIVERY_WINDOW,
+    BrokerSpec,
+    lazily,
+)
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.mqtt.consumer import MqttConsumer
@@ -20,6 +31,16 @@ BROKER = BrokerSpec(
     broker="opening:Mqtt",
     publisher="opening:publisher",
     options=(PREFIX, MODE, BROKER_TIMEOUT, PARTITIONS),
+    consumer="opening:consumer",
+    consumer_options=(
+        PARTITIONS,
+        PREFIX,
+        PREFETCH,
+        LEASE,
+        REDELIVERY_WINDOW,
+        BROKER_TIMEOUT,
+        KEEP,
+    ),
     extra="mqtt",
     checks="checks:EXAMINATION",
 )

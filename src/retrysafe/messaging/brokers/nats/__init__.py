@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import BROKER_TIMEOUT, PARTITIONS, PREFIX, BrokerSpec, Option, lazily
+from retrysafe.messaging.brokers.spec import (
+    BROKER_TIMEOUT,
+    LEASE,
+    MODE,
+    PARTITIONS,
+    PREFETCH,
+    PREFETCH_BYTES,
+    PREFIX,
+    REDELIVERY_WINDOW,
+    BrokerSpec,
+    Option,
+    lazily,
+)
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.nats.consumer import NatsConsumer
@@ -12,6 +24,8 @@ if TYPE_CHECKING:
     from retrysafe.messaging.brokers.nats.topology import declare
 
 __all__ = ["BROKER", "NatsConsumer", "NatsPublisher", "declare"]
+
+CREDENTIALS = Option("credentials", "a file of NATS credentials (.creds)", metavar="FILE")
 
 BROKER = BrokerSpec(
     package=__name__,
@@ -21,9 +35,21 @@ BROKER = BrokerSpec(
     publisher="opening:publisher",
     options=(
         PREFIX,
-        Option("credentials", "a file of NATS credentials (.creds)", metavar="FILE"),
+        MODE,
+        CREDENTIALS,
         BROKER_TIMEOUT,
         PARTITIONS,
+    ),
+    consumer="opening:consumer",
+    consumer_options=(
+        PARTITIONS,
+        PREFIX,
+        PREFETCH,
+        PREFETCH_BYTES,
+        LEASE,
+        REDELIVERY_WINDOW,
+        CREDENTIALS,
+        BROKER_TIMEOUT,
     ),
     extra="nats",
     checks="checks:EXAMINATION",

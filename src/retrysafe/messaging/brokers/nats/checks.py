@@ -144,4 +144,11 @@ CHECKS = (
         ),
     ),
 )
-EXAMINATION = BrokerExamination(CHECKS, _gather)
+
+
+def _kept(facts: Facts) -> Mapping[str, float]:
+    found = {name: stream.config.max_age or 0.0 for name, stream in facts["streams"].items()}
+    return {name: seconds for name, seconds in found.items() if seconds > 0}
+
+
+EXAMINATION = BrokerExamination(CHECKS, _gather, _kept)

@@ -1,16 +1,18 @@
 """A message of NATS as an envelope, and the other way round: the attributes of a CloudEvent are in its headers.
 
-Written is the binary mode of the NATS binding of CloudEvents
+Written and read are the binary mode of the NATS binding of CloudEvents
 (https://github.com/cloudevents/spec/blob/main/cloudevents/bindings/nats-protocol-binding.md), with "ce-" before each
-attribute; read is its structured mode too, with or without the header that says so: CloudEvents 1.0.2 knew no headers.
+attribute, and its structured mode; read also without the header that says so: CloudEvents 1.0.2 knew no headers.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Literal
 
 from retrysafe.messaging.cloudevents import (
+    DATA,
     OWN,
     STRUCTURED,
     attributes,
@@ -18,9 +20,13 @@ from retrysafe.messaging.cloudevents import (
     header_value,
     is_attribute,
     received,
+    structured,
 )
 from retrysafe.protocol.messages import Envelope
 
+Mode = Literal["binary", "structured"]
+"""Where the attributes of a CloudEvent are: in headers, or with the payload in a JSON text."""
+MODES: tuple[Mode, ...] = ("binary", "structured")
 PREFIX = "ce-"
 MESSAGE_ID = "Nats-Msg-Id"
 """The header by which a stream recognises a message that comes again."""
@@ -54,6 +60,20 @@ def headers_of(envelope: Envelope) -> dict[str, str]:
     return headers
 
 
+def content_of(envelope: Envelope, mode: Mode) -> tuple[bytes, dict[str, str]]:
+    """The payload and the headers of the message that carries an envelope.
+
+    Raises `ValueError` for a header that would be read as an attribute, as the payload, or as an order to the server.
+    """
+    headers = headers_of(envelope)
+    if mode == "binary":
+        return envelope.payload, headers
+    if forged := next((name for name in envelope.headers if name in DATA), None):
+        raise ValueError(f"a header {forged!r} would be read as the payload")
+    others = {name: value for name, value in headers.items() if not name.startswith(PREFIX)}
+    return structured(envelope, exact=True), {**others, "content-type": STRUCTURED}
+
+
 def size_of(headers: Mapping[str, str], payload: bytes) -> int:
     """How many bytes a message has, as the server counts them."""
     return len("NATS/1.0\r\n\r\n") + sum(len(name) + len(value) + 4 for name, value in headers.items()) + len(payload)
@@ -62,6 +82,7 @@ def size_of(headers: Mapping[str, str], payload: bytes) -> int:
 def envelope_from(headers: Mapping[str, str] | None, payload: bytes, place: str) -> Envelope:
     """The envelope of a message from a topic or partition."""
     given: dict[str, str] = {}
+    others: dict[str, str] = {}
     for name, value in (headers or {}).items():
         lower = name.lower()
         if lower.startswith(PREFIX):
@@ -69,7 +90,8 @@ def envelope_from(headers: Mapping[str, str] | None, payload: bytes, place: str)
         elif lower == "content-type":
             given.setdefault("datacontenttype", value)
         elif name not in OWN and not lower.startswith(_OF_THE_SERVER):
-            given.setdefault(name, header_text(value))
+            others[name] = header_text(value)
     if "specversion" not in given and b'"specversion"' in payload:
         given.setdefault("datacontenttype", STRUCTURED)
-    return received(given, payload, place)
+    envelope = received({**others, **given}, payload, place)
+    return envelope._replace(headers={**others, **envelope.headers})

@@ -8,9 +8,10 @@ from contextlib import suppress
 
 from nats.errors import ConnectionClosedError
 
+from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.nats.confirms import Confirm, Confirms, judged
 from retrysafe.messaging.brokers.nats.connecting import LOST, Connection, connect
-from retrysafe.messaging.brokers.nats.messages import headers_of, size_of, subject_of
+from retrysafe.messaging.brokers.nats.messages import MODES, Mode, content_of, size_of, subject_of
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import partition, partitions_of
@@ -36,6 +37,7 @@ class NatsPublisher:
             under way, and consumers must be told the same.
         credentials: the path of a file of NATS credentials (.creds).
         timeout: how long confirms are waited for; a message without one is sent again, under the same id.
+        mode: where the attributes of a CloudEvent are: "binary", in headers, or "structured", in the payload.
     """
 
     def __init__(
@@ -46,8 +48,12 @@ class NatsPublisher:
         partitions: int | None = None,
         credentials: str | None = None,
         timeout: Duration = "10s",
+        mode: Mode = "binary",
     ) -> None:
         partitions_of("", partitions)  # refuses a wrong number
+        if mode not in MODES:
+            raise ConfigurationError(f"mode={mode!r}: write one of {', '.join(MODES)}.")
+        self._mode: Mode = mode
         self._url, self._prefix, self._partitions, self._credentials = url, prefix, partitions, credentials
         self._timeout = seconds_of(timeout, "timeout")
         self.by_topic = partitions is None
@@ -88,14 +94,14 @@ class NatsPublisher:
     ) -> asyncio.Future[Confirm] | PublishResult:
         try:
             subject = subject_of("", self.destination(envelope))
-            headers = headers_of(envelope)
+            payload, headers = content_of(envelope, self._mode)
         except ValueError as error:
             return PublishResult(PublishStatus.RETRYABLE, str(error))
         limit = connection.client.max_payload
-        if size_of(headers, envelope.payload) > limit:  # the server would hang up on it
+        if size_of(headers, payload) > limit:  # the server would hang up on it
             return PublishResult(PublishStatus.REJECTED, f"larger than the {limit} bytes that the server takes")
         try:
-            return await confirms.publish(subject, envelope.payload, headers)
+            return await confirms.publish(subject, payload, headers)
         except ConnectionClosedError:
             return _LOST
         except LOST as error:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import BROKER_TIMEOUT, MODE, PREFIX, BrokerSpec, lazily
+from retrysafe.messaging.brokers.spec import (
+    BROKER_TIMEOUT,
+    MODE,
+    POLL,
+    PREFETCH,
+    PREFETCH_BYTES,
+    PREFIX,
+    REDELIVERY_WINDOW,
+    BrokerSpec,
+    lazily,
+)
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.pubsub.consumer import PubSubConsumer
@@ -20,6 +30,15 @@ BROKER = BrokerSpec(
     broker="opening:Topics",
     publisher="opening:publisher",
     options=(PREFIX, MODE, BROKER_TIMEOUT),
+    consumer="opening:consumer",
+    consumer_options=(
+        PREFIX,
+        PREFETCH,
+        PREFETCH_BYTES,
+        POLL,
+        REDELIVERY_WINDOW,
+        BROKER_TIMEOUT,
+    ),
     extra="pubsub",
     checks="checks:EXAMINATION",
 )

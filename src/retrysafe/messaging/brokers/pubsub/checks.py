@@ -13,6 +13,7 @@ from retrysafe.messaging.brokers.checks import BrokerExamination
 from retrysafe.messaging.brokers.pubsub.client import Clients, Service
 from retrysafe.messaging.brokers.pubsub.messages import topic_path
 from retrysafe.messaging.brokers.pubsub.opening import options_of
+from retrysafe.messaging.brokers.pubsub.topology import kept_for
 from retrysafe.protocol.checks import Check, Facts, Judge, Severity
 
 _GUIDE = "how-to/pubsub.md"
@@ -133,4 +134,10 @@ CHECKS = (
         ),
     ),
 )
-EXAMINATION = BrokerExamination(CHECKS, _gather)
+
+
+def _kept(facts: Facts) -> Mapping[str, float]:
+    return {path.rpartition("/")[2]: kept_for(settings) for path, settings in facts["subscriptions"].items()}
+
+
+EXAMINATION = BrokerExamination(CHECKS, _gather, _kept)

@@ -15,6 +15,7 @@ from retrysafe.messaging.brokers.leased import LeasedConsumer, Tag, Terms
 from retrysafe.messaging.brokers.pubsub.client import FAILURES, Service
 from retrysafe.messaging.brokers.pubsub.judging import fates, for_a_consumer, may_be_repeated
 from retrysafe.messaging.brokers.pubsub.messages import envelope_from, subscription_path
+from retrysafe.messaging.brokers.pubsub.topology import kept_for
 from retrysafe.messaging.errors import QueueMissing
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -90,9 +91,8 @@ class PubSubConsumer(LeasedConsumer):
             )
         except GoogleAPICallError as error:
             raise for_a_consumer(error, queue) from error
-        keeps = types.Subscription.pb(told)
-        kept = max(keeps.message_retention_duration.seconds, keeps.topic_message_retention_duration.seconds)
-        return Terms(keeps.ack_deadline_seconds, kept)
+        settings = types.Subscription.pb(told)
+        return Terms(settings.ack_deadline_seconds, kept_for(settings))
 
     async def _fetch(self, queue: str, most: int) -> Sequence[Delivery]:
         clients = await self._service.open()

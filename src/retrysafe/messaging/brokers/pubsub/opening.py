@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -25,6 +25,13 @@ def options_of(url: str) -> dict[str, Any]:
 def publisher(url: str, *, asynchronous: bool, broker_timeout: Duration, **options: Any) -> PubSubPublisher:
     """The publisher of `retrysafe relay`; it is for async code, whatever the store."""
     return PubSubPublisher(**options_of(url), timeout=broker_timeout, **options)
+
+
+def consumer(
+    url: str, topics: Sequence[str], *, group: str, broker_timeout: Duration, **options: Any
+) -> PubSubConsumer:
+    """The consumer of `retrysafe inbox run`."""
+    return PubSubConsumer(topics=topics, group=group, timeout=broker_timeout, **options_of(url), **options)
 
 
 class Topics:

@@ -78,3 +78,8 @@ async def declare(
         raise ConfigurationError(f"Pub/Sub refuses: {error}") from error
     finally:
         await service.aclose()
+
+
+def kept_for(settings: Any) -> float:
+    """For how many seconds a subscription with these settings may hand a message out again."""
+    return float(max(settings.message_retention_duration.seconds, settings.topic_message_retention_duration.seconds))

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import BROKER_TIMEOUT, PARTITIONS, BrokerSpec, Option, lazily
+from retrysafe.messaging.brokers.spec import (
+    BROKER_TIMEOUT,
+    MODE,
+    PARTITIONS,
+    PREFETCH,
+    REDELIVERY_WINDOW,
+    BrokerSpec,
+    Option,
+    lazily,
+)
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
@@ -22,8 +31,19 @@ BROKER = BrokerSpec(
     options=(
         Option("exchange", "publish to this exchange", default="", metavar="NAME"),
         Option("binding", "how headers of CloudEvents are named (amqp)", default="amqp", choices=("amqp", "rabbitmq")),
+        MODE,
         BROKER_TIMEOUT,
         PARTITIONS,
+    ),
+    consumer="opening:consumer",
+    consumer_options=(
+        PARTITIONS,
+        PREFETCH,
+        REDELIVERY_WINDOW,
+        BROKER_TIMEOUT,
+        Option(
+            "only_partitions", "the numbers of the partitions to take part in, as in 0,1 (default: all)", metavar="N,…"
+        ),
     ),
     extra="rabbitmq",
     checks="checks:EXAMINATION",

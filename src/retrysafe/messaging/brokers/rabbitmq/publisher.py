@@ -22,7 +22,7 @@ from aiormq.exceptions import (
 )
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.amqp_binding import PREFIXES, Binding, headers_of
+from retrysafe.messaging.brokers.amqp_binding import MODES, PREFIXES, Binding, Mode, content_of
 from retrysafe.messaging.brokers.rabbitmq.confirms import Parcel, confirmed, packed
 from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -62,7 +62,9 @@ class RabbitMQPublisher:
             are under way, and consumers need the same number.
         timeout: how long confirms are waited for; a message without one is sent again, under the same id.
         binding: of CloudEvents, in which headers are written: "amqp" ("cloudEvents:id"), or "rabbitmq" ("ce-id") for
-            consumers that read only that one. Our consumers read both, and structured mode.
+            consumers that read only that one. Our consumers read both.
+        mode: where the attributes of a CloudEvent are: "binary", in headers, or "structured", in the body. Our
+            consumers read both.
     """
 
     def __init__(
@@ -73,11 +75,15 @@ class RabbitMQPublisher:
         partitions: int | None = None,
         timeout: Duration = "10s",
         binding: Binding = "amqp",
+        mode: Mode = "binary",
     ) -> None:
         partitions_of("", partitions)  # refuses a wrong number
+        if mode not in MODES:
+            raise ConfigurationError(f"mode={mode!r}: write one of {', '.join(MODES)}.")
         if binding not in PREFIXES:
             raise ConfigurationError(f'binding= is "amqp" or "rabbitmq", not {binding!r}.')
         self._binding: Binding = binding
+        self._mode: Mode = mode
         self._url, self._exchange, self._partitions = url, exchange, partitions
         self._timeout = seconds_of(timeout, "timeout")
         self.by_topic = partitions is None
@@ -135,7 +141,8 @@ class RabbitMQPublisher:
     def _packed(self, wire: Wire, place: str, envelope: Envelope) -> Parcel | PublishResult:
         try:
             command = spec.Basic.Publish(exchange=self._exchange, routing_key=place, mandatory=True)
-            return packed(wire, command, _properties(envelope, self._binding), envelope.payload)
+            body, media_type, headers = content_of(envelope, self._binding, self._mode)
+            return packed(wire, command, _properties(envelope, media_type, headers), body)
         except (ValueError, TypeError, struct.error) as error:
             return PublishResult(PublishStatus.RETRYABLE, _error_text(error))
 
@@ -235,13 +242,13 @@ def _judged(error: BaseException | None) -> PublishResult:
     return _UNCONFIRMED if isinstance(error, TimeoutError) else PublishResult(PublishStatus.UNKNOWN, _error_text(error))
 
 
-def _properties(envelope: Envelope, binding: Binding) -> spec.Basic.Properties:
+def _properties(envelope: Envelope, media_type: str, headers: dict[str, str]) -> spec.Basic.Properties:
     return spec.Basic.Properties(
         message_id=envelope.id,
         message_type=envelope.type,
-        content_type=envelope.media_type,
+        content_type=media_type,
         delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
-        headers={**headers_of(envelope, binding)},
+        headers={**headers},
     )
 
 

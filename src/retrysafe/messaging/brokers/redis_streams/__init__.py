@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import PARTITIONS, PREFIX, BrokerSpec, Option, lazily
+from retrysafe.messaging.brokers.spec import (
+    KEEP,
+    LEASE,
+    PARTITIONS,
+    PREFETCH,
+    PREFETCH_BYTES,
+    PREFIX,
+    REDELIVERY_WINDOW,
+    BrokerSpec,
+    Option,
+    lazily,
+)
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.redis_streams.consumer import RedisStreamsConsumer
@@ -23,6 +34,18 @@ BROKER = BrokerSpec(
         Option("length", "about how many entries a stream keeps at most (default: all)", type=int, metavar="N"),
         PREFIX,
         PARTITIONS,
+    ),
+    consumer="opening:consumer",
+    consumer_options=(
+        PARTITIONS,
+        PREFIX,
+        PREFETCH,
+        PREFETCH_BYTES,
+        LEASE,
+        REDELIVERY_WINDOW,
+        Option("leases", "the store of the consumers' leases, if it is not the broker", metavar="URL"),
+        Option("delete", "whether settled entries are removed at once: for the only group", choices=("yes", "no")),
+        KEEP,
     ),
     extra="redis",
     checks="checks:EXAMINATION",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import redis
@@ -10,6 +10,7 @@ import redis.asyncio
 
 from retrysafe.messaging.brokers.redis_streams.consumer import RedisStreamsConsumer
 from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
+from retrysafe.messaging.brokers.spec import keep_of
 from retrysafe.protocol.records import Duration
 
 
@@ -18,6 +19,16 @@ def publisher(url: str, *, asynchronous: bool, **options: Any) -> RedisStreamsPu
     if asynchronous:
         return AsyncRedisStreamsPublisher(redis.asyncio.Redis.from_url(url), **options)
     return RedisStreamsPublisher(redis.Redis.from_url(url), **options)
+
+
+def consumer(
+    url: str, topics: Sequence[str], *, group: str, delete: str = "no", **options: Any
+) -> RedisStreamsConsumer:
+    """The consumer of `retrysafe inbox run`."""
+    kept = keep_of(options)
+    return RedisStreamsConsumer(
+        redis.asyncio.Redis.from_url(url), topics, group=group, delete=delete == "yes", **kept, **options
+    )
 
 
 class RedisStreams:

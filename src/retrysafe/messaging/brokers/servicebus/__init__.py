@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import BROKER_TIMEOUT, MODE, ORDERED, PARTITIONS, PREFIX, BrokerSpec, lazily
+from retrysafe.messaging.brokers.spec import (
+    BROKER_TIMEOUT,
+    MODE,
+    ORDERED,
+    PARTITIONS,
+    POLL,
+    PREFETCH,
+    PREFETCH_BYTES,
+    PREFIX,
+    REDELIVERY_WINDOW,
+    BrokerSpec,
+    Option,
+    lazily,
+)
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.servicebus.consumer import ServiceBusConsumer
@@ -20,6 +33,18 @@ BROKER = BrokerSpec(
     broker="opening:Topics",
     publisher="opening:publisher",
     options=(PARTITIONS, PREFIX, MODE, ORDERED, BROKER_TIMEOUT),
+    consumer="opening:consumer",
+    consumer_options=(
+        PREFIX,
+        ORDERED,
+        PREFETCH,
+        PREFETCH_BYTES,
+        POLL,
+        REDELIVERY_WINDOW,
+        BROKER_TIMEOUT,
+        Option("sessions", "sessions of a topic that are held at a time", type=int, metavar="N"),
+        Option("idle", "how long a session without messages is held", metavar="TIME"),
+    ),
     extra="servicebus",
     checks="checks:EXAMINATION",
 )

@@ -166,4 +166,17 @@ CHECKS = (
         ),
     ),
 )
-EXAMINATION = BrokerExamination(CHECKS, _gather)
+
+
+def _kept(facts: Facts) -> Mapping[str, float]:
+    """The shorter of the times to live of a topic and its subscription counts."""
+    found = {
+        name: (entity.sending.default_message_time_to_live, settings.default_message_time_to_live)
+        for entity in facts["entities"].values()
+        for name, settings in entity.receiving.items()
+    }
+    bounds = {name: [one for one in lives if _shorter(one, _FOR_EVER)] for name, lives in found.items()}
+    return {name: min(lives).total_seconds() for name, lives in bounds.items() if lives}
+
+
+EXAMINATION = BrokerExamination(CHECKS, _gather, _kept)

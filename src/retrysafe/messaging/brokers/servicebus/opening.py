@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from retrysafe.messaging.brokers.servicebus.consumer import ServiceBusConsumer
@@ -18,6 +18,15 @@ def publisher(
 ) -> ServiceBusPublisher:
     """The publisher of `retrysafe relay`; it is for async code, whatever the store."""
     return ServiceBusPublisher(url, ordered=ordered == "yes", timeout=broker_timeout, **options)
+
+
+def consumer(
+    url: str, topics: Sequence[str], *, group: str, ordered: str, broker_timeout: Duration, **options: Any
+) -> ServiceBusConsumer:
+    """The consumer of `retrysafe inbox run`; without a group of queues."""
+    return ServiceBusConsumer(
+        url, topics, group=group or None, ordered=ordered == "yes", timeout=broker_timeout, **options
+    )
 
 
 class Topics:

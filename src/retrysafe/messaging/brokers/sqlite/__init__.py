@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import BrokerSpec, lazily
+from retrysafe.messaging.brokers.spec import (
+    LEASE,
+    BrokerSpec,
+    lazily,
+)
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.sqlite.broker import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, declare
@@ -17,6 +21,8 @@ BROKER = BrokerSpec(
     schemes=("sqlite",),
     broker="opening:SqliteBroker",
     publisher="opening:publisher",
+    consumer="opening:consumer",
+    consumer_options=(LEASE,),
 )
 
 __getattr__ = lazily(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
@@ -22,6 +22,13 @@ def path_of(url: str) -> str:
 def publisher(url: str, *, asynchronous: bool) -> SqlitePublisher | AsyncSqlitePublisher:
     """The publisher of `retrysafe relay`, in the colour of its store."""
     return AsyncSqlitePublisher(path_of(url)) if asynchronous else SqlitePublisher(path_of(url))
+
+
+def consumer(url: str, topics: Sequence[str], *, group: str, lease: Duration = "30s") -> SqliteConsumer:
+    """The consumer of `retrysafe inbox run`: the group is a queue, which has the topics that it is bound to."""
+    if topics or not group:
+        raise ConfigurationError("A queue of a SQLite file has the topics that it is bound to: give --group alone.")
+    return SqliteConsumer(path_of(url), group, hold=lease)
 
 
 class SqliteBroker:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import BROKER_TIMEOUT, MODE, ORDERED, PREFIX, BrokerSpec, lazily
+from retrysafe.messaging.brokers.spec import (
+    BROKER_TIMEOUT,
+    LEASE,
+    MODE,
+    ORDERED,
+    POLL,
+    PREFETCH,
+    PREFETCH_BYTES,
+    PREFIX,
+    REDELIVERY_WINDOW,
+    BrokerSpec,
+    lazily,
+)
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.sqs.consumer import SqsConsumer
@@ -20,6 +32,17 @@ BROKER = BrokerSpec(
     broker="opening:Fanout",
     publisher="opening:publisher",
     options=(PREFIX, MODE, ORDERED, BROKER_TIMEOUT),
+    consumer="opening:consumer",
+    consumer_options=(
+        PREFIX,
+        ORDERED,
+        PREFETCH,
+        PREFETCH_BYTES,
+        LEASE,
+        POLL,
+        REDELIVERY_WINDOW,
+        BROKER_TIMEOUT,
+    ),
     extra="sqs",
     checks="checks:EXAMINATION",
 )

@@ -19,6 +19,7 @@ from retrysafe.protocol.checks import Check, Facts, Judge, Severity
 _GUIDE = "how-to/sqs.md"
 _WITHIN = 4.0
 _DAY = 86400
+_RETENTION = "MessageRetentionPeriod"
 _OFTEN = 100
 """How often a message may well be received whose consumers crash."""
 _DECLARE = "Make them with  retrysafe.messaging.brokers.sqs.declare(topics)"
@@ -114,7 +115,7 @@ CHECKS = (
         _GUIDE,
         _some(
             "queues",
-            lambda set_: int(set_.get("MessageRetentionPeriod", _DAY)) < _DAY,
+            lambda set_: int(set_.get(_RETENTION, _DAY)) < _DAY,
             "Messages are lost that wait for less than a day",
         ),
     ),
@@ -131,4 +132,10 @@ CHECKS = (
         ),
     ),
 )
-EXAMINATION = BrokerExamination(CHECKS, _gather)
+
+
+def _kept(facts: Facts) -> Mapping[str, float]:
+    return {name: float(settings[_RETENTION]) for name, settings in facts["queues"].items() if _RETENTION in settings}
+
+
+EXAMINATION = BrokerExamination(CHECKS, _gather, _kept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -35,6 +35,15 @@ def publisher(
     """The publisher of `retrysafe relay`: to queues, or to topics of SNS; for async code, whatever the store."""
     kind = SnsPublisher if urlsplit(url).scheme == "sns" else SqsPublisher
     return kind(**options_of(url), ordered=ordered == "yes", timeout=broker_timeout, **options)
+
+
+def consumer(
+    url: str, topics: Sequence[str], *, group: str, ordered: str, broker_timeout: Duration, **options: Any
+) -> SqsConsumer:
+    """The consumer of `retrysafe inbox run`, of queues of SQS, also where they subscribe to topics of SNS."""
+    return SqsConsumer(
+        topics, group=group or None, ordered=ordered == "yes", timeout=broker_timeout, **options_of(url), **options
+    )
 
 
 class Fanout:

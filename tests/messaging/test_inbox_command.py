@@ -1,0 +1,165 @@
+"""`retrysafe inbox run` consumes from every broker, as `Subscription` does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from retrysafe.cli import main
+from retrysafe.messaging import Envelope
+from retrysafe.messaging.brokers.registry import BROKERS, broker_at, spec_of
+from retrysafe.protocol.messages import PublishStatus
+from tests.conftest import require
+from tests.messaging.harnesses import HARNESSES
+from tests.messaging.harnesses.base import Place
+from tests.operating.conftest import surroundings
+
+GROUP, TOPIC = "inventory", "orders"
+SERVICE = """
+import os
+from retrysafe import Boundary
+from retrysafe.messaging import Inbox
+
+boundary = Boundary("stock", store="sqlite:///stock.db", effects="transactional", window="15d")
+
+
+@Inbox(boundary).handler("reserve")
+def reserve(message):
+    message.tx.execute("INSERT INTO reserved VALUES (?)", (message.data,))
+
+
+nothing = object()
+"""
+NAMED: Mapping[str, tuple[str, ...]] = {
+    "kafka": ("--topic", TOPIC, "--prefix", "{name}.", "--group", "{name}.{group}"),
+    "mqtt": ("--topic", TOPIC, "--prefix", "{name}/", "--partitions", "2", "--group", "{group}"),
+    "nats": ("--topic", TOPIC, "--prefix", "{name}.", "--partitions", "2", "--group", "{group}"),
+    "pubsub": ("--topic", TOPIC, "--prefix", "{name}-", "--group", "{group}"),
+    "rabbitmq": ("--topic", TOPIC, "--partitions", "2", "--group", "{name}.{group}"),
+    "redis": ("--topic", TOPIC, "--prefix", "{name}:", "--partitions", "2", "--group", "{group}"),
+    "servicebus": ("--topic", TOPIC, "--prefix", "{name}-", "--group", "{group}", "--redelivery-window", "7d"),
+    "sns": ("--topic", TOPIC, "--prefix", "{name}-", "--group", "{group}"),
+    "sqlite": ("--group", "{name}.{group}.orders"),
+}
+"""What leads to the group of a `Broker` of our name, on each of them."""
+
+
+def test_every_broker_has_a_consumer() -> None:
+    """Those of the table below are of every folder; the queues of SNS's topics are those of SQS."""
+    assert {spec_of(f"{scheme}://x").name for scheme in ("amqp", *(set(NAMED) - {"rabbitmq"}))} == set(BROKERS)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Path:
+    (tmp_path / "service.py").write_text(SERVICE, encoding="utf-8")
+    with closing(sqlite3.connect(tmp_path / "stock.db")) as file:
+        file.execute("CREATE TABLE reserved (number INTEGER)")
+    return tmp_path
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-B", "-m", "retrysafe", "inbox", "run", "service:reserve", *arguments]
+
+
+def consumed(folder: Path, *arguments: str) -> dict[str, int]:
+    """What came of the messages that were there."""
+    done = subprocess.run(
+        command(*arguments, "--json"),
+        cwd=folder,
+        env=surroundings(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, int] = json.loads(done.stdout)
+    return found
+
+
+def envelope(number: int) -> Envelope:
+    return Envelope(
+        f"01-{number}", TOPIC, f"key {number}", "placed.v1", "/shop", None, {}, b"%d" % number, "application/json"
+    )
+
+
+def reserved(folder: Path) -> list[int]:
+    with closing(sqlite3.connect(folder / "stock.db")) as file:
+        return [number for (number,) in file.execute("SELECT number FROM reserved ORDER BY number")]
+
+
+async def fill(url: str, name: str) -> None:
+    """Four messages of a topic, one of them twice."""
+    broker = broker_at(url, name=name, partitions=2)
+    await broker.declare([TOPIC], [GROUP])
+    publisher = broker.publisher()
+    for number in (0, 1, 1, 2, 3):
+        (said,) = await publisher.publish([envelope(number)])
+        assert said.status in (PublishStatus.ACKED, PublishStatus.DUPLICATE), said
+    await publisher.aclose()
+
+
+@pytest.mark.fault(50)
+@pytest.mark.parametrize("kind", NAMED)
+def test_messages_are_handled_once_from_the_command_line(kind: str, service: Path) -> None:
+    harness = HARNESSES[kind]
+    if harness.service:
+        require(harness.service)
+    url, name = harness.url(service), f"command-{service.name[-12:].replace('_', '-').strip('-')}-{kind}"
+    asyncio.run(fill(url, name))
+    told = [one.format(name=name, group=GROUP) for one in NAMED[kind]]
+    found = consumed(service, "--broker", url, *told, "--once", "5s")
+    assert found.pop("duplicate", 0) <= 1
+    assert found == {"handled": 4}
+    assert reserved(service) == [0, 1, 2, 3]
+    assert consumed(service, "--broker", url, *told, "--once", "1s") == {}
+    if harness.remove is not None:
+        asyncio.run(harness.remove(Place(url, name, TOPIC, GROUP, 2)))
+
+
+@pytest.mark.fault(86)
+def test_a_consumer_ends_when_it_is_told_to(service: Path) -> None:
+    url = f"sqlite:///{service / 'broker.db'}"
+    asyncio.run(fill(url, "shop"))
+    arguments = ("--broker", url, "--group", f"shop.{GROUP}.{TOPIC}")
+    running = subprocess.Popen(
+        command(*arguments), cwd=service, env=surroundings(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    while len(reserved(service)) < 4:
+        assert running.poll() is None, running.communicate()
+    running.send_signal(signal.SIGTERM)
+    told, log = running.communicate(timeout=300)
+    assert (running.returncode, told) == (0, ""), log
+    assert consumed(service, *arguments, "--once", "1s") == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("service:reserve", "--broker is missing"),
+        ("service:nothing --broker sqlite:///b.db", "service:nothing is a object: name a handler of an Inbox"),
+        ("service:reserve --broker kafka://h --topic t --group g --lease 9s", "--lease is for"),
+        ("service:reserve --broker sqlite:///b.db --topic t --group g", "give --group alone"),
+        ("service:reserve --broker amqp://h --topic t --only-partitions a", "'a' is no number"),
+        ("service:reserve --broker nats://h --topic t --group g --redelivery-window 16d", "window="),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    arguments: str, said: str, service: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(service)
+    monkeypatch.syspath_prepend(str(service))
+    monkeypatch.delitem(sys.modules, "service", raising=False)
+    monkeypatch.delenv("RETRYSAFE_BROKER", raising=False)
+    assert main(["inbox", "run", *arguments.split()]) == 2
+    assert said in capsys.readouterr().err
+    sys.modules.pop("service").boundary.close()
