@@ -148,13 +148,6 @@ class ServiceBusConsumer(PollingConsumer):
         held = [(self._holdings[place], some) for place, some in handles.items() if place in self._holdings]
         await asyncio.gather(*(holding.settle(some) for holding, some in held))
 
-    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
-        """Hand it out again after so many seconds, and before what follows it in its lane."""
-        await super().give_back(delivery, delay)
-        holding = self._holdings.get(delivery.partition)
-        if holding is not None:
-            holding.rests_until = max(holding.rests_until, asyncio.get_running_loop().time() + delay)
-
     async def aclose(self) -> None:
         """Hang up; what is not settled is there for others at once."""
         await self._beginning.aclose()
@@ -313,8 +306,8 @@ class ServiceBusConsumer(PollingConsumer):
 
     def _rests(self, holding: Holding, now: float) -> bool:
         """Whether all of it waits for messages that were given back; as many sessions may as are allowed."""
-        waits = holding.rests_until - now > self._idle and not self._shelf.out(holding.partition)
-        return waits and self._ordered and len(self._tasks) < _RESTING + self._sessions * len(self._sources)
+        waits = self._ordered and self._shelf.rests(holding.partition, now + self._idle)
+        return waits and len(self._tasks) < _RESTING + self._sessions * len(self._sources)
 
     def _has_room(self, place: str) -> bool:
         return self._shelf.held(place) < self._prefetch and self._shelf.held_bytes(place) < self._bytes

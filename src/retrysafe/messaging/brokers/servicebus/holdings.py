@@ -33,12 +33,10 @@ class Holding:
 
     partition: what its messages have their order in.
     lease: for how many seconds a lock lasts; 0 if that is not known yet.
-    rests_until: until when all of it waits that is not settled, as far as that was said.
     """
 
     def __init__(self, source: Source, receiver: ServiceBusReceiver, partition: str, timeout: float) -> None:
         self.source, self.partition = source, partition
-        self.rests_until = 0.0
         self._receiver, self._timeout = receiver, timeout
         self._messages: dict[str, ServiceBusReceivedMessage] = {}
         self._receipts: Receipts | None = None
