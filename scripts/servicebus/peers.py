@@ -32,6 +32,8 @@ _PATIENCE = 65.0
 """Seconds for which a receiver waits for a session, unless it says otherwise."""
 _TICKS_BEFORE_1970 = 621355968000000000
 _CREDIT = 100
+_ENDING = ("amqp:not-found", "com.microsoft:entity-disabled", "amqp:link:message-size-exceeded")
+"""Conditions for which the service does not refuse a message, but ends the link that it came by."""
 
 
 @dataclass(eq=False)
@@ -293,7 +295,7 @@ class Peer:
                 raise RefusedError("amqp:link:message-size-exceeded", "The message is larger than is allowed.")
             self._hub.namespace.send(destination, incoming(content), time.time())
         except RefusedError as error:
-            if error.condition in ("amqp:not-found", "com.microsoft:entity-disabled"):
+            if error.condition in _ENDING:
                 self.end(delivery.link, error.condition, error.description)
                 return
             delivery.local.condition = _condition(error.condition, error.description)

@@ -11,16 +11,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue, exceptions
+from azure.servicebus._pyamqp.error import TokenAuthFailure, TokenExpired
 from cloudevents.core.formats.json import JSONFormat
 
 from retrysafe import ConfigurationError
 from retrysafe.messaging import QueueMissing
 from retrysafe.messaging.brokers.servicebus import ServiceBusConsumer, ServiceBusPublisher, declare
 from retrysafe.messaging.brokers.servicebus.client import FAILURES, VARIABLE, namespace_of
-from retrysafe.messaging.brokers.servicebus.judging import blames_one, failed, for_a_consumer
+from retrysafe.messaging.brokers.servicebus.judging import alone, blames_one, failed, for_a_consumer
 from retrysafe.messaging.brokers.servicebus.messages import (
     Mode,
     envelope_from,
@@ -145,6 +147,49 @@ def test_a_body_that_is_no_data_is_read_as_its_text() -> None:
         assert envelope_from(cast("Any", received), "orders").payload == text
 
 
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({b"item": "book", b"n": 1}, b'{"item":"book","n":1}'),
+        ([1, b"two", {"three": None}], b'[1,"two",{"three":null}]'),
+        (iter([[1, "a"], [2]]), b'[1,"a",2]'),
+        (iter([b"ab", bytearray(b"cd")]), b"abcd"),
+        (True, b"true"),
+        (b"\xff", b"\xff"),
+    ],
+)
+def test_nothing_of_a_body_is_lost_that_is_no_data(body: Any, text: bytes) -> None:
+    """Two deliveries of one message have one payload, by which an inbox knows it."""
+    received = Received(ServiceBusMessage(b""))
+    received.body = body
+    assert envelope_from(cast("Any", received), "orders").payload == text
+
+
+def test_an_attribute_without_a_value_is_not_there() -> None:
+    received = Received(message_of(event(key=None), "binary", None))
+    received.application_properties |= {b"cloudEvents:subject": None, b"cloudEvents:dataschema": None}
+    found = envelope_from(cast("Any", received), "orders")
+    assert (found.key, found.headers) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [(1_700_000_000_123, "2023-11-14T22:13:20.123000Z"), (2**62, str(2**62)), ("noon", "noon")]
+)
+def test_the_time_of_an_event_is_an_instant(given: Any, told: str) -> None:
+    """Other libraries send it in a type of its own, which ours hands out as a number."""
+    received = Received(message_of(event(), "binary", None))
+    received.application_properties[b"cloudEvents:time"] = given
+    assert envelope_from(cast("Any", received), "orders").headers["time"] == told
+
+
+def test_attributes_with_another_prefix_are_no_headers() -> None:
+    """Or the event could not be published again."""
+    received = Received(message_of(event(), "binary", None))
+    received.application_properties |= {b"cloudEvents_specversion": b"1.0", b"cloudEvents_id": b"other"}
+    found = envelope_from(cast("Any", received), event().topic)
+    assert found == event()
+
+
 def test_keys_are_sessions() -> None:
     assert session_of(event(key="order-7"), None) == "order-7"
     unusual = [session_of(event(key=key), None) for key in ("", "x" * 129, "x" * 130, "lane 1", "\ud800" * 128)]
@@ -176,11 +221,53 @@ def test_names_that_the_service_does_not_take() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["servicebus://", "servicebus://x/queue", "servicebus://x?a=1", "servicebus://user@x", "amqp://x"]
+    "url",
+    [
+        "servicebus://",
+        "servicebus://x/queue",
+        "servicebus://x?a=1",
+        "servicebus://user@x",
+        "servicebus://:secret@x",
+        "servicebus://user:secret#@x",
+        "servicebus://user:secret@x:port",
+        "servicebus://user:secret@[x",
+        "servicebus://user:secret%3BEntityPath=y@x",
+        "servicebus://user:secret@x?emulator=yes",
+        "amqp://x",
+    ],
 )
 def test_a_url_that_is_none_of_a_namespace(url: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"servicebus://NAME\.servicebus\.windows\.net"):
+    with pytest.raises(ConfigurationError, match=r"servicebus://NAME\.servicebus\.windows\.net") as raised:
         namespace_of(url)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ("nonsense;SharedAccessKey=secret", "no connection string"),
+        ("Endpoint=sb://ns/;SharedAccessKey=secret", "no connection string"),
+        ("Endpoint=sb://other/;SharedAccessKeyName=n;SharedAccessKey=secret", "leads to 'other', and the URL to 'ns'"),
+    ],
+)
+def test_a_connection_string_that_leads_nowhere_is_refused_at_once(
+    told: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a relay would rest for ever, and not say why."""
+    monkeypatch.setenv(VARIABLE, told)
+    with pytest.raises(ConfigurationError, match=why) as raised:
+        namespace_of("servicebus://ns")
+    assert "secret" not in str(raised.value)
+
+
+def test_a_connection_string_of_one_queue_is_one_of_its_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the service that says what the policy of a queue allows."""
+    monkeypatch.setenv(VARIABLE, "endpoint=sb://NS/;SharedAccessKeyName=n;SharedAccessKey=a=b=;EntityPath=orders;")
+    found = namespace_of("servicebus://ns?emulator=true")
+    assert found.connection == (
+        "endpoint=sb://NS/;SharedAccessKeyName=n;SharedAccessKey=a=b=;UseDevelopmentEmulator=true"
+    )
+    assert "a=b=" not in repr(found)
 
 
 def test_where_credentials_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,6 +368,27 @@ def test_what_an_error_says_to_a_consumer(error: Exception, kind: type[Exception
     assert isinstance(for_a_consumer(error, "orders"), kind)
 
 
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (TokenAuthFailure(401, b"InvalidSignature"), ConfigurationError),
+        (TokenAuthFailure(404, b"not there"), ConfigurationError),
+        (TokenAuthFailure(503, b"busy"), exceptions.ServiceBusAuthenticationError),
+        (TokenAuthFailure(429, b"busy"), exceptions.ServiceBusAuthenticationError),
+        (TokenExpired(b"amqp:internal-error"), exceptions.ServiceBusAuthenticationError),
+    ],
+)
+def test_a_token_that_was_not_judged_is_no_fault_of_the_set_up(cause: Exception, kind: type[Exception]) -> None:
+    """A subscription goes on when the service was busy, or the machine was suspended until its token had ended."""
+    assert isinstance(for_a_consumer(exceptions.ServiceBusAuthenticationError(error=cause), "orders"), kind)
+
+
+def test_what_is_the_same_for_all_messages_blames_none() -> None:
+    assert alone(refused(b"amqp:not-allowed"), None).status is PublishStatus.STALLED
+    assert alone(refused(b"amqp:not-allowed"), "A").status is PublishStatus.RETRYABLE
+    assert alone(refused(b"amqp:decode-error"), None).status is PublishStatus.RETRYABLE
+
+
 def entered_by(url: str, policy: str, key: str = "tests") -> str:
     return url.replace("RootManageSharedAccessKey:tests", f"{policy}:{key}")
 
@@ -328,8 +436,10 @@ async def test_a_message_whose_answer_is_lost_is_taken_once() -> None:
 
 
 async def test_a_message_without_an_answer_is_no_success() -> None:
-    async with by_a_proxy(timeout="1s") as (made, publisher, proxy):
-        await publisher.publish([made.envelope(1)])
+    async with by_a_proxy(timeout="2s") as (made, publisher, proxy):
+        async with asyncio.timeout(60):
+            while (await publisher.publish([made.envelope(1)]))[0].status is not PublishStatus.ACKED:
+                continue
         proxy.stall()
         async with asyncio.timeout(20):
             said = await publisher.publish([made.envelope(2)])
@@ -393,7 +503,186 @@ async def test_batches_have_the_size_that_the_service_tells() -> None:
         assert arrived == [one.id for one in sent if one.id != sent[3].id]
 
 
+@pytest.mark.fault(54)
+async def test_a_message_that_is_too_large_harms_no_other() -> None:
+    """The service ends the link for it, and what comes next has another one."""
+    require("servicebus")
+    async with topics() as made:
+        large = [made.envelope(number, payload=b"x" * 400_000) for number in range(2)]
+        said = [one.status for one in await made.publish(*large, made.envelope(2), made.envelope(3))]
+        assert said == [PublishStatus.REJECTED] * 2 + [PublishStatus.ACKED] * 2
+        (again,) = await made.publish(large[0])
+        assert again.status is PublishStatus.REJECTED
+        (other,) = await made.publish(made.envelope(4))
+        assert other.status is PublishStatus.ACKED
+
+
+async def test_a_queue_that_wants_sessions_blames_no_message() -> None:
+    require("servicebus")
+    async with queue(requires_session=True) as (_, name):
+        publisher = ServiceBusPublisher(os.environ["RETRYSAFE_TEST_SERVICEBUS"], ordered=False)
+        said = await publisher.publish([event(topic=name, id=str(number)) for number in range(3)])
+        assert {one.status for one in said} <= {PublishStatus.STALLED, PublishStatus.POSTPONED}
+        assert "ordered=True" in said[0].error
+        await publisher.aclose()
+
+
+async def test_a_batch_that_is_divided_ends_where_nothing_answers() -> None:
+    """Or each part of it would take the whole time."""
+    async with by_a_proxy(timeout="2s") as (made, publisher, proxy):
+        async with administration(made.url) as client:
+            await client.delete_topic(f"{PREFIX}{made.topic}")
+            await client.create_topic(f"{PREFIX}{made.topic}", enable_partitioning=True)
+        transfers: list[bytes] = []
+
+        def is_the_second(message: bytes) -> bool:
+            if is_transfer(message):
+                transfers.append(message)
+            return len(transfers) == 2
+
+        await publisher.publish([made.envelope(9)])
+        proxy.arm_on("half-open", ">", is_the_second)
+        sent = [made.envelope(number, key=str(number), payload=LARGE) for number in range(4)]
+        said = [one.status for one in await publisher.publish(sent)]
+        assert said == [PublishStatus.UNKNOWN] + [PublishStatus.POSTPONED] * 3
+
+
+async def test_what_is_under_way_when_a_publisher_is_closed_connects_no_more() -> None:
+    async with by_a_proxy(timeout="5s") as (made, publisher, proxy):
+        await publisher.publish([made.envelope(9)])
+        proxy.arm_on("half-open", ">", is_transfer)
+        tasks = [asyncio.create_task(publisher.publish([made.envelope(n, payload=LARGE)])) for n in range(4)]
+        while not proxy.hits:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.01)
+        await publisher.aclose()
+        said = [one.status for found in await asyncio.gather(*tasks) for one in found]
+        assert set(said) <= {PublishStatus.UNKNOWN, PublishStatus.UNAVAILABLE}
+        async with asyncio.timeout(30):
+            while proxy.connections:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
 # ---------------------------------------------------------------- consuming
+
+
+class Characters(Proxy):
+    """Makes a character of a text."""
+
+    def rewritten(self, direction: str, message: bytes) -> bytes:
+        return message.replace(b"\xa1\x03CHR", b"\x73\0\0\0z")
+
+
+@pytest.mark.fault(53)
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_message_that_cannot_be_decoded_stops_no_session(ordered: bool) -> None:
+    """The library knows no characters. The message has no id, and an inbox keeps its octets."""
+    require("servicebus")
+    async with bench("servicebus", ordered=ordered, sessions=1) as broker:
+        port = int(broker.url.partition("?")[0].rpartition(":")[2])
+        proxy = Characters(("127.0.0.1", port), Amqp1Framing)
+        stranger = ServiceBusPublisher(
+            broker.url.replace(f":{port}?", f":{proxy.port}?"), prefix=PREFIX, ordered=ordered
+        )
+        for number, text in enumerate(("CHR", "abc", "CHR", "abc")):
+            sent = event(topic=broker.topic, id=str(number), headers={"text": text})
+            assert [one.status for one in await stranger.publish([sent])] == [PublishStatus.ACKED]
+        found = []
+        async with asyncio.timeout(60), Trial(broker).consumer() as consumer:
+            while len(found) < 4:
+                some = await consumer.receive(4, 10.0)
+                found += [one.envelope for one in some]
+                await consumer.ack(some)
+            await Trial(broker).nothing(consumer)
+        assert [one.id for one in found if one.id] == ["1", "3"]
+        for letter in (one for one in found if not one.id):
+            assert b"\x73\0\0\0z" in letter.payload
+            assert "Error" in letter.headers["undecodable"]
+        await stranger.aclose()
+        await asyncio.to_thread(proxy.close)
+
+
+async def test_a_session_that_rested_leaves_no_task() -> None:
+    """Or after a hundred of them no other session would be taken while one rests."""
+    require("servicebus")
+    async with bench("servicebus", sessions=1) as broker:
+        trial = Trial(broker)
+        await trial.published(*"AB")
+        async with trial.consumer() as consumer:
+            (first,) = await trial.take(consumer, 1)
+            await consumer.give_back(first, 2.0)
+            await consumer.ack(await trial.take(consumer, 1))
+            await consumer.ack(await trial.take(consumer, 1))
+            async with asyncio.timeout(60):
+                while len(cast("Any", consumer)._tasks) > 1:  # noqa: ASYNC110 - nobody is told
+                    await asyncio.sleep(0.01)
+
+
+async def test_a_session_that_rests_keeps_no_other_waiting_after_a_cut() -> None:
+    """It rests on, whoever has its lock, and there are no more sessions than were asked for."""
+    require("servicebus")
+    async with bench("servicebus", sessions=1) as broker:
+        trial = Trial(broker)
+        await trial.published(*"AB")
+        async with trial.consumer() as consumer:
+            (first,) = await trial.take(consumer, 1)
+            await consumer.give_back(first, 3600.0)
+            (second,) = await trial.take(consumer, 1)
+            for _ in range(2):
+                await asyncio.to_thread(broker.proxies[consumer].drop)
+                (again,) = await eventually(cast("Any", consumer), 60.0)
+                assert again.envelope.id == second.envelope.id
+                assert len(cast("Any", consumer)._tasks) <= 2
+
+
+async def test_a_lock_that_is_lost_costs_no_other() -> None:
+    """Each message without a session has a lock of its own."""
+    require("servicebus")
+    async with bench("servicebus", lease="5s", ordered=False) as broker:
+        trial = Trial(broker)
+        await trial.published(*"AB")
+        async with trial.consumer() as consumer:
+            one, other = await trial.take(consumer, 2)
+            async with messages(broker.url) as client:
+                receiver = client.get_subscription_receiver(f"{PREFIX}{broker.topic}", GROUP)
+                await receiver._settle_message_via_mgmt_link("completed", [UUID(one.tag.handle)])
+                await receiver.close()
+            assert await consumer.receive(2, 8.0) == []
+            await consumer.ack([other])
+            assert await counts(broker.url, broker.topic) == []
+
+
+@pytest.mark.fault(57)
+async def test_a_connection_that_is_silent_costs_no_session_of_another() -> None:
+    """Locks are kept side by side."""
+    require("servicebus")
+    async with bench("servicebus", lease="15s", timeout="60s") as broker:
+        trial = Trial(broker)
+        await trial.published(*"AB")
+        async with trial.consumer() as consumer:
+            held = await trial.take(consumer, 2)
+            broker.proxies[consumer].arm_on("half-open", ">", lambda message: b"renew-session-lock" in message)
+            async with trial.consumer() as successor:
+                (again,) = await eventually(cast("Any", successor), 60.0)
+                assert await successor.receive(1, 15.0) == []
+                await successor.ack([again])
+            await consumer.ack([one for one in held if one.envelope.id != again.envelope.id])
+            assert await counts_of_sessions(broker.url, broker.topic, "A", "B") == []
+
+
+async def test_a_consumer_without_sessions_closes_where_nothing_answers() -> None:
+    """It does not wait for an answer for each message that it has."""
+    require("servicebus")
+    async with bench("servicebus", lease="60s", ordered=False, timeout="2s") as broker:
+        trial = Trial(broker)
+        await trial.published(*"A" * 30)
+        consumer = await broker.consumer()
+        held: list[Any] = []
+        async with asyncio.timeout(180):
+            while len(held) < 30:
+                held += await eventually(cast("Any", consumer), 30.0)
+        broker.proxies[consumer].stall()
+        async with asyncio.timeout(40):
+            await consumer.aclose()
 
 
 async def eventually(consumer: ServiceBusConsumer, within: float) -> Any:

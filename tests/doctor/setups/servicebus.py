@@ -94,6 +94,20 @@ BROKEN = (
         "`default_message_time_to_live=1h`",
         default_message_time_to_live=timedelta(hours=1),
     ),
+    Setup(
+        "Messages are lost while consumers are down for an hour, whatever their subscription says.",
+        "`default_message_time_to_live=1h` of the topic",
+        "servicebus-retention",
+        WARNING,
+        _created({**TOPIC, "default_message_time_to_live": timedelta(hours=1)}, {}),
+    ),
+    Setup(
+        "A topic that nobody uses is deleted, with its subscriptions and their messages.",
+        "`auto_delete_on_idle=31d` of the topic",
+        "servicebus-idle",
+        WARNING,
+        _created({**TOPIC, "auto_delete_on_idle": timedelta(days=31)}, {}),
+    ),
     _subscribed(
         "servicebus-idle",
         "A subscription that nobody uses is deleted with its messages.",

@@ -75,12 +75,17 @@ def envelope_from(
     read = _read(headers)
     for name, value in headers.items():
         prefix = next((one for one in read if name.lower().startswith(one)), None)
-        if prefix is not None:
+        if prefix is not None and value is not None:  # an attribute without a value is not there
             given[name[len(prefix) :]] = _text(value)
-        elif isinstance(value, str | bytes) and name not in OWN and not name.startswith(_OF_THE_BROKER):
+        elif isinstance(value, str | bytes) and _is_header(name):
             others[name] = _text(value)
     envelope = received({**others, **given}, body, queue)
     return envelope._replace(headers={**others, **envelope.headers})
+
+
+def _is_header(name: str) -> bool:
+    """Whether it is neither an attribute, if only of another version, nor from the broker."""
+    return name not in OWN and not name.lower().startswith(BINDINGS) and not name.startswith(_OF_THE_BROKER)
 
 
 def _read(headers: Mapping[str, Any]) -> tuple[str, ...]:

@@ -86,6 +86,11 @@ class LaneQueue:
         lanes = {kept.lane for kept in self._waiting}
         return min((until for lane, until in self._resting.items() if lane in lanes), default=None)
 
+    def rests(self, partition: str, until: float) -> bool:
+        """Whether everything of a partition that is not settled waits for lanes that rest, at least until then."""
+        lanes = {kept.lane for kept in self._waiting if kept.delivery.partition == partition}
+        return bool(lanes) and not self.out(partition) and all(self._resting.get(one, until) > until for one in lanes)
+
     def held(self, partition: str) -> int:
         """How many of a partition are not settled."""
         return self._held[partition]

@@ -82,6 +82,21 @@ def _some(says: Callable[[Any], object], text: str) -> Judge:
     return judge
 
 
+def _all(says: Callable[[Any], object], text: str) -> Judge:
+    """The evidence is what can be received from, or sent to, of whose settings ``says`` is true."""
+
+    def judge(facts: Facts) -> str | None:
+        found = {
+            name
+            for topic, entity in facts["entities"].items()
+            for name, settings in (*entity.receiving.items(), (topic, entity.sending))
+            if says(settings)
+        }
+        return f"{text}: {', '.join(sorted(found))}." if found else None
+
+    return judge
+
+
 def _lonely(facts: Facts) -> str | None:
     found = [name for name, entity in facts["entities"].items() if not entity.receiving]
     return f"Without a subscription, what is published is lost: {', '.join(found)}." if found else None
@@ -149,7 +164,7 @@ CHECKS = (
         Severity.WARNING,
         f"{_UPDATE} --default-message-time-to-live P7D",
         _GUIDE,
-        _some(
+        _all(
             lambda set_: _shorter(set_.default_message_time_to_live, _DAY),
             "Messages expire that wait for less than a day",
         ),
@@ -160,7 +175,7 @@ CHECKS = (
         Severity.WARNING,
         f"{_UPDATE} --auto-delete-on-idle P10675199D",
         _GUIDE,
-        _some(
+        _all(
             lambda set_: _shorter(set_.auto_delete_on_idle, _FOR_EVER),
             "It is deleted, with what it keeps, when nobody used it for a while",
         ),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBu
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.servicebus.decoding import decoding
 
 DECLARE = "declare it with retrysafe.messaging.brokers.servicebus.declare"
 VARIABLE = "AZURE_SERVICEBUS_CONNECTION_STRING"
@@ -28,6 +30,9 @@ FAILURES = (AzureError, ConfigurationError, OSError, TimeoutError, ValueError, R
 LISTENS = 0.02
 """Seconds for which a connection is read before something else can be written to it."""
 _EMULATOR = "emulator"
+_DEVELOPMENT = "UseDevelopmentEmulator"
+_ENTITY = "entitypath"
+_LOGGER = logging.getLogger(__name__)
 Link = TypeVar("Link", ServiceBusSender, ServiceBusReceiver)
 
 
@@ -40,6 +45,10 @@ class Namespace(NamedTuple):
     host: str
     connection: str | None
     plain: bool
+
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"Namespace({self.host!r})"
 
     def client(self, timeout: float) -> Client:
         """A client of messages, on whose connections each attempt may take so many seconds."""
@@ -96,25 +105,49 @@ class _Plain(AioHttpTransport):  # type: ignore[misc]  # which azure-core export
 
 def namespace_of(url: str) -> Namespace:
     """The namespace of a URL. Raises `ConfigurationError` for one that names none, or anything else."""
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    wrong = options.keys() - {_EMULATOR} or parts.path not in ("", "/") or (parts.username and not parts.password)
-    if parts.scheme != "servicebus" or not parts.hostname or wrong:
+    try:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        policy, key = unquote(parts.username or ""), unquote(parts.password or "")
+        _require(parts.scheme == "servicebus" and parts.hostname and parts.port != 0)
+        _require(parts.path in ("", "/") and not parts.fragment and bool(policy) == bool(key))
+        _require(options.keys() <= {_EMULATOR} and options.get(_EMULATOR, "true") in ("true", "false"))
+        _require(not {";", "\n", "\r"} & {*policy, *key})
+    except ValueError:
         raise ConfigurationError(
             "Write the URL of a namespace as servicebus://NAME.servicebus.windows.net, with POLICY:KEY@ before the "
-            "name for a shared access policy; queues and topics are named by topics."
-        )
-    host = parts.netloc.rpartition("@")[2]
-    plain = options.get(_EMULATOR) == "true"
+            "name for a shared access policy, percent-encoded; queues and topics are named by topics."
+        ) from None
+    host, plain = parts.netloc.rpartition("@")[2], options.get(_EMULATOR) == "true"
     connection = os.environ.get(VARIABLE)
-    if parts.username and parts.password:
-        connection = _connection_string(host, unquote(parts.username), unquote(parts.password), plain)
-    return Namespace(host, connection, plain)
+    if policy:
+        connection = f"Endpoint=sb://{host}/;SharedAccessKeyName={policy};SharedAccessKey={key}"
+    return Namespace(host, connection and _checked(connection, host, plain), plain)
 
 
-def _connection_string(host: str, policy: str, key: str, plain: bool) -> str:
-    told = f"Endpoint=sb://{host}/;SharedAccessKeyName={policy};SharedAccessKey={key}"
-    return f"{told};UseDevelopmentEmulator=true" if plain else told
+def _require(right: object) -> None:
+    if not right:
+        raise ValueError
+
+
+def _checked(connection: str, host: str, plain: bool) -> str:
+    """A connection string to the namespace as a whole: it is the topic of a message that says where it goes.
+
+    Raises `ConfigurationError` for what is none, or leads to another namespace than the URL, with no word of its key.
+    """
+    try:
+        ServiceBusClient.from_connection_string(connection)
+    except ValueError as error:
+        raise ConfigurationError(f"{VARIABLE} is no connection string of Service Bus: {error}") from None
+    fields = [part.partition("=") for part in connection.strip().rstrip(";").split(";")]
+    known = {name.strip().lower(): value for name, _, value in fields}
+    told = urlsplit(known.get("endpoint") or known.get("hostname", "")).netloc
+    if told.lower() != host.lower():
+        raise ConfigurationError(f"{VARIABLE} leads to {told!r}, and the URL to {host!r}: one of them is wrong.")
+    kept = [
+        f"{name}={value}" for name, _, value in fields if name.strip().lower() not in (_ENTITY, _DEVELOPMENT.lower())
+    ]
+    return ";".join([*kept, f"{_DEVELOPMENT}=true"] if plain else kept)
 
 
 def _default_credential() -> Any:
@@ -138,8 +171,23 @@ def condition_of(error: BaseException) -> str:
     return ""
 
 
-def with_its_socket(link: Link) -> Link:
-    """A sender or receiver that closes its socket, too, when its connection has failed.
+def ended_because(sender: ServiceBusSender) -> Callable[[], Exception | None]:
+    """Asks what the service said when it ended the link that the sender has now; None: it did not, or said nothing.
+
+    The library does not tell what is on its way then, up to 7.15.0 at least, and says that the error is unknown.
+    """
+    opened: Any = sender
+    link = getattr(opened._handler, "_link", None)
+
+    def ask() -> Exception | None:
+        error = getattr(link, "_error", None)
+        return None if error is None else opened._amqp_transport.create_servicebus_exception(_LOGGER, error)
+
+    return ask
+
+
+def amended(link: Link) -> Link:
+    """A sender or receiver that closes its socket, too, when its connection has failed, and decodes every message.
 
     The library does not, up to 7.15.0 at least: `Connection.close` does nothing more for a connection that is at its
     end, and the socket stays open for as long as the event loop runs.
@@ -151,6 +199,8 @@ def with_its_socket(link: Link) -> Link:
         create(auth)
         handler = opened._handler
         handler.close_async = partial(_closed, handler, handler.close_async)
+        if isinstance(link, ServiceBusReceiver):
+            decoding(handler)
 
     opened._create_handler = creating
     return link

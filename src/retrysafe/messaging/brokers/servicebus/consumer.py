@@ -18,10 +18,10 @@ from retrysafe.messaging.brokers.servicebus.client import (
     FAILURES,
     LISTENS,
     Client,
+    amended,
     condition_of,
     hang_up,
     namespace_of,
-    with_its_socket,
 )
 from retrysafe.messaging.brokers.servicebus.holdings import Holding, QueueHolding, SessionHolding, handle_of
 from retrysafe.messaging.brokers.servicebus.judging import for_a_consumer
@@ -148,13 +148,6 @@ class ServiceBusConsumer(PollingConsumer):
         held = [(self._holdings[place], some) for place, some in handles.items() if place in self._holdings]
         await asyncio.gather(*(holding.settle(some) for holding, some in held))
 
-    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
-        """Hand it out again after so many seconds, and before what follows it in its lane."""
-        await super().give_back(delivery, delay)
-        holding = self._holdings.get(delivery.partition)
-        if holding is not None:
-            holding.rests_until = max(holding.rests_until, asyncio.get_running_loop().time() + delay)
-
     async def aclose(self) -> None:
         """Hang up; what is not settled is there for others at once."""
         await self._beginning.aclose()
@@ -165,7 +158,7 @@ class ServiceBusConsumer(PollingConsumer):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._shelf.clear()
-        await asyncio.gather(*self._closing)
+        await asyncio.gather(*self._closing, return_exceptions=True)
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
@@ -189,10 +182,16 @@ class ServiceBusConsumer(PollingConsumer):
         for source in self._sources:
             for _ in range(self._sessions):
                 self._start(source)
-        self._tasks.append(asyncio.create_task(self._keep(), name="retrysafe-keep"))
 
     def _start(self, source: Source) -> None:
-        self._tasks.append(asyncio.create_task(self._serve(source), name=f"retrysafe-serve {source.path}"))
+        task = asyncio.create_task(self._serve(source), name=f"retrysafe-serve {source.path}")
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Forget a task that was replaced; `receive` raises what another one has failed with."""
+        if task in self._tasks and not task.cancelled() and task.exception() is None:
+            self._tasks.remove(task)
 
     async def _serve(self, source: Source) -> None:
         """Take one session after the other; end when one of them rested, for which another task has begun."""
@@ -200,13 +199,12 @@ class ServiceBusConsumer(PollingConsumer):
         while not (replaced or self._leaving.is_set()):
             try:
                 holding = await self._found(source)
-                if holding is not None:
-                    replaced = await self._emptied(holding)
-            except SessionLockLostError:
-                continue  # another consumer may have it, or this one again
             except FAILURES as error:
                 self._fails(for_a_consumer(error, source.path))
                 await self._pause(_PAUSE)
+                continue
+            if holding is not None:
+                replaced = await self._emptied(holding)
 
     async def _found(self, source: Source) -> Holding | None:
         """A session that nobody has, or a queue without sessions; None: there is none."""
@@ -244,7 +242,7 @@ class ServiceBusConsumer(PollingConsumer):
             receiver = self._client.messages.get_queue_receiver(source.name, **how)
         else:
             receiver = self._client.messages.get_subscription_receiver(source.name, source.group, **how)
-        receiver = with_its_socket(receiver)
+        receiver = amended(receiver)
         try:
             async with asyncio.timeout(self._poll + self._timeout):
                 await receiver.__aenter__()
@@ -259,7 +257,8 @@ class ServiceBusConsumer(PollingConsumer):
         """Receive until nothing comes and nothing is held; whether another task has begun meanwhile."""
         loop, place = asyncio.get_running_loop(), holding.partition
         begun = came = loop.time()
-        replaced = False
+        replaced, failure = False, None
+        keeping = asyncio.create_task(self._keep(holding), name=f"retrysafe-keep {holding.partition}")
         try:
             while not self._leaving.is_set():
                 self._room.clear()
@@ -276,12 +275,27 @@ class ServiceBusConsumer(PollingConsumer):
                     await self._until_room(holding)
                 elif await self._receive(holding, _SLICE if held or self._ordered else _LOOK):
                     came = loop.time()
+        except SessionLockLostError:
+            pass  # another consumer may have it, or this one again
+        except FAILURES as error:
+            failure = error  # whether it is lasting is told to who connects again
         finally:
             self._forget(place, holding)
-            closing = asyncio.create_task(holding.close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._close(holding, keeping)
+        if failure is not None:
+            self._fails(failure)
+            await self._pause(0 if replaced else _PAUSE)
         return replaced
+
+    def _close(self, holding: Holding, keeping: asyncio.Task[None]) -> None:
+        async def close() -> None:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+            await holding.close()
+
+        closing = asyncio.create_task(close(), name=f"retrysafe-close {holding.partition}")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def _until_room(self, holding: Holding) -> None:
         try:
@@ -292,8 +306,8 @@ class ServiceBusConsumer(PollingConsumer):
 
     def _rests(self, holding: Holding, now: float) -> bool:
         """Whether all of it waits for messages that were given back; as many sessions may as are allowed."""
-        waits = holding.rests_until - now > self._idle and not self._shelf.out(holding.partition)
-        return waits and self._ordered and len(self._tasks) < _RESTING + self._sessions * len(self._sources)
+        waits = self._ordered and self._shelf.rests(holding.partition, now + self._idle)
+        return waits and len(self._tasks) < _RESTING + self._sessions * len(self._sources)
 
     def _has_room(self, place: str) -> bool:
         return self._shelf.held(place) < self._prefetch and self._shelf.held_bytes(place) < self._bytes
@@ -315,8 +329,7 @@ class ServiceBusConsumer(PollingConsumer):
         redelivered = bool(message.delivery_count) or old  # closing a session counts no delivery
         return Delivery(envelope, Tag(holding.partition, handle_of(message)), holding.partition, redelivered)
 
-    async def _keep(self) -> None:
-        """Keep the locks of what is held."""
-        while not await self._pause(min((one.beat for one in self._holdings.values()), default=_SLICE)):
-            now = asyncio.get_running_loop().time()
-            await asyncio.gather(*(holding.renew(now) for holding in list(self._holdings.values())))
+    async def _keep(self, holding: Holding) -> None:
+        """Keep the locks of what is held, however long other connections take to answer."""
+        while not await self._pause(holding.beat):
+            await holding.renew(asyncio.get_running_loop().time())

@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusReceiver
-from azure.servicebus.exceptions import MessageLockLostError
+from azure.servicebus.exceptions import MessageLockLostError, SessionLockLostError
 
 from retrysafe.messaging.brokers.receipts import Receipts
-from retrysafe.messaging.brokers.servicebus.client import FAILURES, hang_up, quietly
+from retrysafe.messaging.brokers.servicebus.client import FAILURES, hang_up
 from retrysafe.messaging.brokers.servicebus.messages import Source
 
 _SHORTEST = 1.0
@@ -34,12 +33,10 @@ class Holding:
 
     partition: what its messages have their order in.
     lease: for how many seconds a lock lasts; 0 if that is not known yet.
-    rests_until: until when all of it waits that is not settled, as far as that was said.
     """
 
     def __init__(self, source: Source, receiver: ServiceBusReceiver, partition: str, timeout: float) -> None:
         self.source, self.partition = source, partition
-        self.rests_until = 0.0
         self._receiver, self._timeout = receiver, timeout
         self._messages: dict[str, ServiceBusReceivedMessage] = {}
         self._receipts: Receipts | None = None
@@ -65,11 +62,9 @@ class Holding:
         """Complete messages, as far as the service can be told."""
         async with self._turn:
             for handle in handles:
-                message = self._messages.pop(handle, None)
+                message = self._drop(handle)
                 if message is not None and not self._lost:
                     await self._complete(message)
-                if self._receipts is not None:
-                    self._receipts.settle(handle)
 
     async def renew(self, now: float) -> None:
         """Prolong the locks that are due, as far as the service can be told."""
@@ -80,6 +75,12 @@ class Holding:
                 try:
                     async with asyncio.timeout(self._timeout):
                         await self._renew(handle)
+                except SessionLockLostError:
+                    self._lost = True
+                    return
+                except MessageLockLostError:
+                    self._drop(handle)
+                    continue
                 except FAILURES:
                     return  # it is tried again until the lock has ended
                 if self._receipts is not None:
@@ -96,6 +97,11 @@ class Holding:
             if not self._lost:
                 await self._give_up(list(self._messages.values()))
             await hang_up(self._receiver, self._timeout)
+
+    def _drop(self, handle: str) -> ServiceBusReceivedMessage | None:
+        if self._receipts is not None:
+            self._receipts.settle(handle)
+        return self._messages.pop(handle, None)
 
     async def _complete(self, message: ServiceBusReceivedMessage) -> None:
         try:
@@ -150,4 +156,10 @@ class QueueHolding(Holding):
 
     async def _give_up(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
         for message in messages:
-            await quietly(partial(asyncio.wait_for, self._receiver.abandon_message(message), self._timeout))
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await self._receiver.abandon_message(message)
+            except MessageLockLostError:
+                continue
+            except FAILURES:
+                return  # the connection: nothing more can be said

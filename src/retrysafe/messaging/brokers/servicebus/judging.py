@@ -30,6 +30,11 @@ _BLAMING = ("amqp:not-allowed", "amqp:invalid-field", "amqp:decode-error", "amqp
 """Conditions of what may be wrong with a message."""
 _ARGUMENT = "com.microsoft:argument-"
 _NOT_ALLOWED = "amqp:not-allowed"
+_OURS, _THEIRS = 400, 500
+"""Between these are statuses by which the service says that it is our fault."""
+_LATER = (408, 429)
+"""Those of them by which it says that we should come again."""
+_SESSIONS = PublishResult(PublishStatus.STALLED, "the queue or topic wants sessions: publish with ordered=True")
 
 
 def blames_one(error: BaseException) -> bool:
@@ -41,6 +46,16 @@ def blames_one(error: BaseException) -> bool:
 def is_silence(error: BaseException) -> bool:
     """Whether the service did not answer in time."""
     return isinstance(error, TimeoutError | OperationTimeoutError)
+
+
+def alone(error: BaseException, session: str | None) -> PublishResult:
+    """What a failure says of a message that was sent alone, or of all messages of a batch.
+
+    What the service does not allow of one without a session is the same for all of them.
+    """
+    if session is None and condition_of(error) == _NOT_ALLOWED:
+        return _SESSIONS
+    return failed(error)
 
 
 def failed(error: BaseException, *, sent: bool = True) -> PublishResult:
@@ -64,7 +79,9 @@ def failed(error: BaseException, *, sent: bool = True) -> PublishResult:
 
 
 def for_a_consumer(error: Exception, path: str) -> Exception:
-    """What a consumer raises: errors that further calls would meet again are faults of the set-up."""
+    """What a consumer raises that is not let in: errors that it would meet again are faults of the set-up."""
+    if _passes(error):
+        return error
     if isinstance(error, MessagingEntityNotFoundError):
         return QueueMissing(f"Service Bus has no {path}: {DECLARE}, and its group.")
     if isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError):
@@ -78,6 +95,15 @@ def for_a_consumer(error: Exception, path: str) -> Exception:
             "needs ordered=True of the consumer, and one without sessions needs ordered=False."
         )
     return error
+
+
+def _passes(error: Exception) -> bool:
+    """Whether it was not us that were refused: the service did not judge our token, or that ended while it was held."""
+    cause = getattr(error, "inner_exception", None)
+    if not isinstance(error, ServiceBusAuthenticationError) or cause is None:
+        return False
+    status = getattr(cause, "status_code", None)
+    return not isinstance(status, int) or not _OURS <= status < _THEIRS or status in _LATER
 
 
 def _text(error: BaseException) -> str:

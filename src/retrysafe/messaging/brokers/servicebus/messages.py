@@ -6,14 +6,17 @@ The attributes of a CloudEvent are application properties, by the AMQP binding, 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 
 from retrysafe.messaging.brokers.amqp_binding import envelope_from as envelope_of
 from retrysafe.messaging.brokers.amqp_binding import headers_of
-from retrysafe.messaging.cloudevents import BINDINGS, DATA, OWN, STRUCTURED, is_attribute, structured
+from retrysafe.messaging.cloudevents import BINDINGS, DATA, ESCAPED, OWN, STRUCTURED, is_attribute, structured
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import lane, partition
 
@@ -26,6 +29,8 @@ _OURS = "lane "
 """What ids of sessions begin with that are not keys."""
 _SHARED = 16
 """Over how many sessions messages without a key are spread."""
+_TIME = re.compile(r"cloudevents[:_]time", re.IGNORECASE)
+"""The attribute that is an instant, which the client library hands out as milliseconds."""
 _PATH = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,258}[A-Za-z0-9])?")
 _GROUP = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,48}[A-Za-z0-9])?")
 
@@ -113,6 +118,7 @@ def envelope_from(message: ServiceBusReceivedMessage, topic: str) -> Envelope:
     An event of another publisher, without a subject, is ordered by its session.
     """
     told = {_text(name): value for name, value in (message.application_properties or {}).items()}
+    told |= {name: _instant(value) for name, value in told.items() if _TIME.fullmatch(name) and type(value) is int}
     body = _body(message)
     media_type = message.content_type
     if media_type is None and not told and b'"specversion"' in body:
@@ -130,17 +136,36 @@ def _is_header(name: str) -> bool:
     return name not in OWN and not name.lower().startswith(BINDINGS)
 
 
-def _body(message: ServiceBusReceivedMessage) -> bytes:
-    """Its octets; those of its text, if it was sent as a value."""
-    body: Any = message.body
-    if body is None:
-        return b""
-    if isinstance(body, str | bytes):
-        return _text(body).encode() if isinstance(body, str) else body
+def _instant(milliseconds: int) -> datetime | int:
     try:
-        return b"".join(body)
-    except TypeError:
-        return str(body).encode("utf-8", "surrogatepass")
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return milliseconds
+
+
+def _body(message: ServiceBusReceivedMessage) -> bytes:
+    """Its octets; the octets of its text, or of its JSON, if it was sent as a value or as a sequence of them."""
+    body: Any = message.body
+    if isinstance(body, Iterator):  # its sections
+        parts: list[Any] = list(body)
+        if all(isinstance(part, bytes | bytearray | memoryview) for part in parts):
+            return b"".join(parts)
+        body = [item for part in parts for item in (part if isinstance(part, list) else [part])]
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    if isinstance(body, dict | list | bool):
+        body = json.dumps(_json(body), ensure_ascii=False, separators=(",", ":"))
+    return b"" if body is None else str(body).encode("utf-8", "surrogatepass")
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(_json(name)): _json(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_json(one) for one in value]
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode(errors=ESCAPED)
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def _text(name: str | bytes) -> str:

@@ -15,11 +15,12 @@ from retrysafe.messaging.brokers.servicebus.client import (
     FAILURES,
     LISTENS,
     Client,
+    amended,
+    ended_because,
     hang_up,
     namespace_of,
-    with_its_socket,
 )
-from retrysafe.messaging.brokers.servicebus.judging import blames_one, failed, is_silence
+from retrysafe.messaging.brokers.servicebus.judging import alone, blames_one, failed, is_silence
 from retrysafe.messaging.brokers.servicebus.messages import MODES, Mode, message_of, name_of, session_of
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
@@ -45,6 +46,7 @@ class _Destination:
         self._client, self._name, self._timeout = client, name, timeout
         self._sender: ServiceBusSender | None = None
         self._used = 0.0
+        self._ended = False
         self.turn = asyncio.Lock()
 
     async def open(self) -> ServiceBusSender:
@@ -54,10 +56,12 @@ class _Destination:
             await self.close()
         if self._sender is None:
             sender = self._client.get_topic_sender(self._name, socket_timeout=LISTENS)  # or queue, as it may be
-            sender = with_its_socket(sender)
+            sender = amended(sender)
             try:
+                self._require()
                 async with asyncio.timeout(self._timeout + _MARGIN):
                     await sender.__aenter__()
+                self._require()
             except BaseException:
                 await hang_up(sender, self._timeout)
                 raise
@@ -68,12 +72,19 @@ class _Destination:
     async def send(self, content: Any) -> None:
         """Send a message or a batch, and wait for the answer. After a failure the next call connects again."""
         sender = await self.open()
+        why = ended_because(sender)
         try:
             async with asyncio.timeout(self._timeout + _MARGIN):
                 await sender.send_messages(content, timeout=self._timeout)
-        except BaseException as error:
-            if not blames_one(error):
-                await self.close()
+        except Exception as error:
+            ended = why()
+            if ended is not None or not blames_one(error):
+                await self.close()  # or what comes next would be told the same
+            if ended is not None:
+                raise ended from error
+            raise
+        except BaseException:
+            await self.close()
             raise
 
     async def why(self, error: Exception) -> Exception:
@@ -91,6 +102,15 @@ class _Destination:
         sender, self._sender = self._sender, None
         if sender is not None:
             await hang_up(sender, self._timeout)
+
+    async def end(self) -> None:
+        """Hang up, for good: what is under way does not connect again."""
+        self._ended = True
+        await self.close()
+
+    def _require(self) -> None:
+        if self._ended:
+            raise ConnectionError("the publisher was closed")
 
 
 class ServiceBusPublisher:
@@ -158,7 +178,7 @@ class ServiceBusPublisher:
         """Hang up."""
         destinations, self._destinations = self._destinations, {}
         client, self._client = self._client, None
-        await asyncio.gather(*(one.close() for one in destinations.values()))
+        await asyncio.gather(*(one.end() for one in destinations.values()))
         if client is not None:
             await client.aclose()
 
@@ -168,37 +188,35 @@ class ServiceBusPublisher:
         try:
             destination = self._destination(name)
             async with destination.turn:
-                sender = await destination.open()
-                for some, content in await _batches(sender, entries):
-                    said.update(await self._sent(destination, some, content))
-                    if said[some[-1].place].status not in _GOES_ON:
-                        break
+                await self._sent_all(destination, entries, said)
         except FAILURES as error:
             return said | {one.place: failed(error, sent=False) for one in entries if one.place not in said}
         waits = PublishResult(PublishStatus.POSTPONED, "a batch before it was not answered")
         return {one.place: said.get(one.place, waits) for one in entries}
 
-    async def _sent(self, to: _Destination, entries: Sequence[_Entry], content: Any) -> dict[int, PublishResult]:
+    async def _sent_all(self, to: _Destination, entries: Sequence[_Entry], said: dict[int, PublishResult]) -> bool:
+        """Add what became of each; whether all were answered."""
+        for some, content in await _batches(await to.open(), entries):
+            if not await self._sent(to, some, content, said):
+                return False
+        return True
+
+    async def _sent(
+        self, to: _Destination, entries: Sequence[_Entry], content: Any, said: dict[int, PublishResult]
+    ) -> bool:
         try:
             await to.send(content)
         except FAILURES as error:
             if len(entries) > 1 and blames_one(error):
-                return await self._divided(to, entries)
-            why = failed(await to.why(error))
-            return {entry.place: why for entry in entries}
-        return {entry.place: _ACKED for entry in entries}
-
-    async def _divided(self, to: _Destination, entries: Sequence[_Entry]) -> dict[int, PublishResult]:
-        """By sessions, as entities with partitions want it, or one by one."""
-        parts: dict[object, list[_Entry]] = {}
-        several = len({entry.session for entry in entries}) > 1
-        for entry in entries:
-            parts.setdefault(entry.session if several else entry.place, []).append(entry)
-        said: dict[int, PublishResult] = {}
-        for some in parts.values():
-            for fitting, content in await _batches(await to.open(), some):
-                said.update(await self._sent(to, fitting, content))
-        return said
+                for part in _parts(entries):
+                    if not await self._sent_all(to, part, said):
+                        return False
+                return True
+            why = alone(await to.why(error), entries[0].session)
+            said.update((entry.place, why) for entry in entries)
+            return why.status in _GOES_ON
+        said.update((entry.place, _ACKED) for entry in entries)
+        return True
 
     def _destination(self, name: str) -> _Destination:
         if self._client is None:
@@ -210,6 +228,15 @@ class ServiceBusPublisher:
 
 _GOES_ON = (PublishStatus.ACKED, PublishStatus.RETRYABLE, PublishStatus.REJECTED)
 """What is said of messages, and not of their destination."""
+
+
+def _parts(entries: Sequence[_Entry]) -> Iterator[list[_Entry]]:
+    """By sessions, as entities with partitions want it, or one by one."""
+    parts: dict[object, list[_Entry]] = {}
+    several = len({entry.session for entry in entries}) > 1
+    for entry in entries:
+        parts.setdefault(entry.session if several else entry.place, []).append(entry)
+    yield from parts.values()
 
 
 async def _batches(sender: ServiceBusSender, entries: Sequence[_Entry]) -> Iterator[tuple[list[_Entry], Any]]:
