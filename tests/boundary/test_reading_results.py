@@ -113,7 +113,7 @@ STRANGE: dict[str, tuple[Any, str]] = {
     "a tuple": ((b"7", "application/json", 1), "no StoredResult, but a value of type tuple"),
     "nothing": (None, "no StoredResult, but a value of type NoneType"),
     "text": (StoredResult("7", "application/json", 1), "a body of type str"),  # type: ignore[arg-type]
-    "a bytearray": (StoredResult(bytearray(b"7"), "application/json", 1), "a body of type bytearray"),
+    "a bytearray": (StoredResult(bytearray(b"7"), "a/b", 1), "a body of type bytearray"),  # type: ignore[arg-type]
     "no media type": (StoredResult(b"7", None, 1), "the media type None"),  # type: ignore[arg-type]
     "a media type with NUL": (StoredResult(b"7", "a\0b", 1), "the media type 'a"),
     "half a character": (StoredResult(b"7", "a\ud800", 1), "the media type 'a"),

@@ -655,7 +655,7 @@ async def test_a_lock_that_is_lost_costs_no_other() -> None:
 async def test_a_connection_that_is_silent_costs_no_session_of_another() -> None:
     """Locks are kept side by side."""
     require("servicebus")
-    async with bench("servicebus", lease="15s", timeout="60s") as broker:
+    async with bench("servicebus", lease="15s", timeout="30s") as broker:
         trial = Trial(broker)
         await trial.published(*"AB")
         async with trial.consumer() as consumer:

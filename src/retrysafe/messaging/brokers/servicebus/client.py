@@ -199,7 +199,7 @@ def amended(link: Link) -> Link:
         create(auth)
         handler = opened._handler
         handler.close_async = partial(_closed, handler, handler.close_async)
-        if isinstance(link, ServiceBusReceiver):
+        if isinstance(opened, ServiceBusReceiver):
             decoding(handler)
 
     opened._create_handler = creating

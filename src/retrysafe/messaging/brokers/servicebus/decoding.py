@@ -61,7 +61,7 @@ def readable(content: bytes, error: Exception) -> Message:
         except _ERRORS:
             continue
         kept |= {name: getattr(decoded, name) for name in _KEPT if getattr(decoded, name) is not None}
-    told = {b"undecodable": f"{type(error).__name__}: {error}".encode()}
+    told: dict[str | bytes, Any] = {b"undecodable": f"{type(error).__name__}: {error}".encode()}
     return Message(**kept, application_properties=told, data=[content])
 
 

@@ -117,7 +117,7 @@ def envelope_from(message: ServiceBusReceivedMessage, topic: str) -> Envelope:
 
     An event of another publisher, without a subject, is ordered by its session.
     """
-    told = {_text(name): value for name, value in (message.application_properties or {}).items()}
+    told: dict[str, Any] = {_text(name): value for name, value in (message.application_properties or {}).items()}
     told |= {name: _instant(value) for name, value in told.items() if _TIME.fullmatch(name) and type(value) is int}
     body = _body(message)
     media_type = message.content_type
