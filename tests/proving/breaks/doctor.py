@@ -81,7 +81,7 @@ BREAKS = [
     Break(
         "lock: a type of an outbox that is gone is no drift",
         "admin/lock.py",
-        'sorted(set(old) - set(new)):\n        yield Drift(where, f"type',
+        'sorted(set(old) - declared):\n        yield Drift(where, f"type',
         '():\n        yield Drift(where, f"type',
         killed_by=(f"{LOCK}::test_a_change_is_told_by_what_it_does[type]",),
     ),
