@@ -313,6 +313,17 @@ def test_sqlite_leased(file: str) -> None:
     boundary.close()
 
 
+def test_sqlite_writes_a_first_record_into_its_table_only(file: str) -> None:
+    boundary = Boundary("trips", store=file)
+    claim(boundary, "k")
+    boundary.close()
+    (insert,) = (statement for statement in SENT if statement.startswith("INSERT INTO retrysafe_records "))
+    with closing(sqlite3.connect(file.removeprefix("sqlite:///"))) as database:
+        database.text_factory = bytes  # an explanation shows keys as they are
+        between = [step[3] for step in database.execute(f"EXPLAIN {insert}") if step[1] == b"OpenEphemeral"]
+    assert between == [1], "one column: the instant that comes back"
+
+
 def test_sqlite_own_transaction(file: str) -> None:
     boundary = Boundary("trips", store=file, effects="transactional")
     claim(boundary, "first")

@@ -60,6 +60,7 @@ MEDIA_TYPE = "application/vnd.retrysafe+json"
 VERSION = 1
 _TAG = "$"
 _PLAIN = frozenset({str, int, bool, type(None)})
+_NAMES = frozenset({str})
 _NESTED = frozenset({dict, list})
 _OBJECT = b'{"$":["object",'
 """With what every object begins that a constructor or an enum rebuilds; in a string its quotes would be escaped."""
@@ -262,11 +263,11 @@ def _to_plain(value: Any, annotation: Any) -> Any:
 
 
 def _dict_to_plain(value: dict[Any, Any], annotation: Any) -> Any:
-    of_names = set(map(type, value))
-    if of_names <= {str} and _TAG not in value and _PLAIN.issuperset(map(type, value.values())):
+    is_object = _NAMES.issuperset(map(type, value)) and _TAG not in value
+    if is_object and _PLAIN.issuperset(map(type, value.values())):
         return value
     of_key, of_value = _argument(annotation, dict, 0), _argument(annotation, dict, 1)
-    if of_names <= {str} and _TAG not in value:
+    if is_object:
         return {name: _to_plain(member, of_value) for name, member in value.items()}
     pairs = [[_to_plain(name, of_key), _to_plain(member, of_value)] for name, member in value.items()]
     return {_TAG: ["dict", pairs]}

@@ -7,6 +7,7 @@ import re
 import typing
 from collections.abc import Callable, Mapping
 from operator import itemgetter
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Literal, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -23,6 +24,7 @@ R = TypeVar("R")
 Opener = Callable[..., Claim]
 Selector = str | Callable[..., Any]
 UNCHECKED = Fingerprint(fingerprint.UNCHECKED)
+_GENERATORS = (GeneratorType, AsyncGeneratorType)
 _PATH = re.compile(r"[A-Za-z_]\w*(\.\w+|\[\d+\])*")
 
 
@@ -278,9 +280,7 @@ def refuse_unfinished(claim: Claim, value: Any, *, ran: bool = False) -> Any:
     Of what has not begun there is no effect, unless the function itself ``ran``. What may have begun, such as a task,
     goes on: it counts as an effect that happened, so that the key does not become free beneath it.
     """
-    import inspect
-
-    if not (hasattr(value, "__await__") or inspect.isgenerator(value) or inspect.isasyncgen(value)):
+    if not (hasattr(value, "__await__") or isinstance(value, _GENERATORS)):
         return value
     if not _is_unstarted(value):
         claim.committed()

@@ -85,8 +85,9 @@ class Fields:
     def __init__(self, names: Sequence[str], defaults: Mapping[str, Any]) -> None:
         self._names = tuple(names)
         self._defaults = defaults
-        self._parts = [(name, _prefixed(name, False), _prefixed(name, True)) for name in sorted(names)]
-        self._left_out = {name: _simple(default) for name, default in defaults.items()}
+        self._parts = [
+            (name, _prefixed(name, False), *_at_default(name, defaults.get(name, NO_DEFAULT))) for name in sorted(names)
+        ]
 
     def of(self, values: Mapping[str, Any]) -> Fingerprint:
         """The fingerprint of the fields among ``values``; the same as `of_fields` gives, and raises.
@@ -96,21 +97,29 @@ class Fields:
         out, marked = bytearray(1), PLAIN
         if len(self._names) > MOST_PARTS:
             return self._of_any(values)
-        for name, prefix, prefix_at_default in self._parts:
-            body = _simple(values[name])
-            if body is None:
-                return self._of_any(values)
-            if body == self._left_out.get(name):
-                out += prefix_at_default
-                marked = MARKED
-            else:
-                out += prefix
-            out += _sha256(body).digest()
+        try:
+            for name, prefix, left_out, at_default in self._parts:
+                body = canonical.of_simple(values[name])
+                if body is None:
+                    return self._of_any(values)
+                if body == left_out:
+                    out += at_default
+                    marked = MARKED
+                else:
+                    out += prefix + _sha256(body).digest()
+        except ValueError:  # it is told by who looks at it in detail
+            return self._of_any(values)
         out[0] = marked
         return Fingerprint(bytes(out))
 
     def _of_any(self, values: Mapping[str, Any]) -> Fingerprint:
         return of_fields({name: values[name] for name in self._names}, self._defaults)
+
+
+def _at_default(name: str, default: Any) -> tuple[bytes | None, bytes]:
+    """The canonical form of a simple default, and the whole part of a field that has it; of any other, none."""
+    body = _simple(default)
+    return body, b"" if body is None else _prefixed(name, True) + _sha256(body).digest()
 
 
 def _simple(value: Any) -> bytes | None:

@@ -48,7 +48,8 @@ class SqliteStore(SqlStore):
     def __init__(self) -> None:
         super().__init__()
         self.read_sql = self._with_clock_inside(self.read_sql)
-        self.insert_sql = self._with_clock_inside(self.insert_sql.partition(" RETURNING ")[0]) + " RETURNING created"
+        insert = self._with_clock_inside(self.insert_sql.partition(" RETURNING ")[0])
+        self.insert_sql = f"{_of_values(insert)} RETURNING created"
         self._settle_sql = {which: self._with_clock_inside(sql) for which, sql in self._settle_sql.items()}
 
     def _with_clock_inside(self, sql: str) -> str:
@@ -98,6 +99,11 @@ class SqliteStore(SqlStore):
     def complete_many(self, held: Sequence[Ownership], result: StoredResult) -> Ask[int]:
         """Complete the records of one attempt, if the transaction is the one that claimed them."""
         return in_its_transaction(BATCH, super().complete_many(held, result))
+
+
+def _of_values(insert: str) -> str:
+    """An insert of VALUES: a row that is selected, SQLite writes into a table of its own before it inserts it."""
+    return insert.replace(" SELECT ", " VALUES (", 1).replace(" WHERE true ", ") ", 1)
 
 
 def _inserted_or_met(answer: Rows, request: ClaimRequest) -> Record | None:
