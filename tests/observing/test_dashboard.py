@@ -17,6 +17,9 @@ import httpx
 import jsonschema
 import prometheus_client
 import pytest
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 
@@ -120,6 +123,35 @@ def test_it_is_of_the_documented_schema(printed: dict[str, Any]) -> None:
             or one["y"] + one["h"] <= other["y"]
             or other["y"] + other["h"] <= one["y"]
         ), "panels overlap"
+
+
+def lost(ours: Any, read: Any, path: str = "") -> Iterator[str]:
+    """What of ours was not read, or was read as something else."""
+    if isinstance(ours, dict) and isinstance(read, dict):
+        for name, value in ours.items():
+            yield from lost(value, read.get(name), f"{path}.{name}")
+    elif isinstance(ours, list) and isinstance(read, list) and len(ours) == len(read):
+        for number, (one, other) in enumerate(zip(ours, read, strict=True)):
+            yield from lost(one, other, f"{path}[{number}]")
+    elif ours != read:
+        yield f"{path}: {ours!r} was read as {read!r}"
+
+
+def read_by_grafana(given: dict[str, Any]) -> Any:
+    """The dashboard as the types that Grafana generates from its own schema read it."""
+    plugins.register_default_plugins()
+    return json.loads(JSONEncoder().encode(Dashboard.from_json(given)))
+
+
+def test_grafanas_own_types_read_all_of_it(printed: dict[str, Any]) -> None:
+    assert not [*lost(printed, read_by_grafana(printed))]
+
+
+@pytest.mark.parametrize("field", ["gridPos", "fieldConfig", "targets", "datasource"])
+def test_a_field_that_grafana_does_not_know_is_lost(printed: dict[str, Any], field: str) -> None:
+    panel = next(one for one in printed["panels"] if one["type"] == "timeseries")
+    panel[f"{field}s"] = panel.pop(field)
+    assert [*lost(printed, read_by_grafana(printed))]
 
 
 def test_every_metric_has_a_panel() -> None:
