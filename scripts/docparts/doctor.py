@@ -41,7 +41,8 @@ _HEAD = ("id", "asks", "severity", "fix", "page")
 
 
 def _row(check: Check) -> tuple[str, ...]:
-    fix = check.fix.replace("{{", "{").replace("}}", "}").replace("|", "\\|")
+    fix = check.fix.replace("{program}", "retrysafe").replace("{store}", "URL")
+    fix = fix.replace("{{", "{").replace("}}", "}").replace("|", "\\|")
     mends = "" if check.repair is None else " (`--fix` does it)"
     name = check.page.rpartition("/")[2].removesuffix(".md").replace("-", " ")
     return f"`{check.id}`", check.asks, check.severity.value, f"{fix}{mends}", f"[{name}](../{check.page})"

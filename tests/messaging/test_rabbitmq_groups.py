@@ -8,6 +8,7 @@ import os
 import secrets
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aio_pika
 import pytest
@@ -99,3 +100,15 @@ async def test_without_a_subscription_a_missing_queue_is_an_error_of_its_own() -
         with pytest.raises(QueueMissing, match=f"no queue '{'' if group is None else 'mail.'}{topic}'"):
             await consumer.receive(1, 5)
         await consumer.aclose()
+
+
+async def test_a_login_that_is_refused_says_what_to_correct() -> None:
+    require("rabbitmq")
+    address = urlsplit(os.environ["RETRYSAFE_TEST_RABBITMQ"])
+    publisher = RabbitMQPublisher(f"amqp://guest:not-its-password@{address.hostname}:{address.port}/")
+    placed = Envelope("1", "orders", "k", "t", "/s", None, {}, b"{}", "application/json")
+    [result] = await publisher.publish([placed])
+    await publisher.aclose()
+    assert result.status is PublishStatus.UNAVAILABLE
+    assert result.error.startswith("the broker refused the login: correct user, password and virtual host in its URL (")
+    assert "not-its-password" not in result.error

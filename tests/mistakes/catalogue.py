@@ -328,6 +328,51 @@ _MESSAGES = [
         "Make the object before a transaction begins",
         "StoreUnavailable",
     ),
+    Mistake(
+        "a message with a URL as `tx=`",
+        'Outbox("sqlite:///shop.db", source="/shop").add("sqlite:///shop.db", "orders", 1)',
+        "Pass the open connection or session that does the work",
+    ),
+    Mistake(
+        "a topic in the place of `tx=`",
+        'Outbox("sqlite:///shop.db", source="/shop").add("orders", "orders.placed", 1)',
+        "Pass the open connection or session that does the work",
+        "ConfigurationError",
+        "django",
+    ),
+    Mistake(
+        "a relay with a broker's URL",
+        'file(); Relay("sqlite:///shop.db", "amqp://localhost/")',
+        "Give the publisher of a broker, such as RabbitMQPublisher(url)",
+    ),
+    Mistake(
+        "a relay with the class of a publisher",
+        'from retrysafe.messaging.brokers.memory import MemoryPublisher\nRelay("sqlite:///shop.db", MemoryPublisher)',
+        "is the class MemoryPublisher: make one",
+    ),
+    Mistake(
+        "`@inbox.handler` without parentheses",
+        "@Inbox(file(effects='transactional')).handler\ndef reserve(message): ...",
+        '@inbox.handler("inventory")',
+    ),
+    Mistake(
+        "a subscription with a plain function",
+        "from retrysafe.messaging import Subscription\nfrom retrysafe.messaging.brokers.memory import MemoryBroker\n"
+        'Subscription(MemoryBroker().consumer("orders"), print)',
+        'with @inbox.handler("inventory") above def handle(message)',
+    ),
+    Mistake(
+        "a dictionary as a message",
+        "@Inbox(file(effects='transactional')).handler('stock')\ndef reserve(message): ...\nreserve.handle({})",
+        "takes an Envelope, not a dict: Envelope(id, topic, key",
+    ),
+    Mistake(
+        "text as the payload of a message",
+        "from retrysafe.messaging import Envelope\n"
+        "@Inbox(file(effects='transactional')).handler('stock')\ndef reserve(message): ...\n"
+        "reserve.handle(Envelope('m1', 'orders', 'k', 'placed.v1', '/shop', None, {}, '{}', 'application/json'))",
+        "encode the text to UTF-8",
+    ),
     Mistake("an inbox on a store", 'Inbox("sqlite:///shop.db")', _BOUNDARY),
     Mistake("an inbox in memory", "Inbox(boundary())", "give dead_letter_store=, a database"),
     Mistake(
@@ -369,6 +414,35 @@ _WEB = [
         "a receiver of webhooks on a store",
         'from retrysafe.webhooks import GitHub, Receiver\nReceiver("sqlite:///shop.db", GitHub("secret"))',
         _BOUNDARY,
+    ),
+    Mistake(
+        "`@receiver.on` without parentheses",
+        "from retrysafe.webhooks import GitHub, Receiver\n"
+        "@Receiver(boundary(window='14d'), GitHub('secret')).on\ndef pushed(event): ...",
+        '@receiver.on("invoice.paid")',
+    ),
+    Mistake(
+        "a webhook sent to a URL",
+        "import httpx\nfrom retrysafe.webhooks.sender import Message, Sender\n"
+        "Sender(httpx.Client()).send(Message.of('order.paid', {}, id='m1'), 'https://shop.example/hooks')",
+        "expected Endpoint(url, secret)",
+    ),
+    Mistake(
+        "a sender with an async client",
+        "import httpx\nfrom retrysafe.webhooks.sender import Sender\nSender(httpx.AsyncClient())",
+        "use AsyncSender and await it",
+    ),
+    Mistake(
+        "an async sender with a sync client",
+        "import httpx\nfrom retrysafe.webhooks.sender import AsyncSender\nAsyncSender(httpx.Client())",
+        "use Sender, or give an httpx.AsyncClient",
+    ),
+    Mistake(
+        "an `Idempotency` as the class of routes",
+        "from fastapi import APIRouter\nfrom retrysafe.http.fastapi import Idempotency\n"
+        "router = APIRouter(route_class=Idempotency(boundary(), principal='shared'))\n"
+        "router.post('/payments')(print)",
+        "write route_class=idempotency.route_class",
     ),
 ]
 

@@ -98,7 +98,13 @@ def test_the_doctor_examines_the_project_and_its_store(project: Path) -> None:
     done = manage(project, "retrysafe", "doctor", "--json", "--fail-on", "error")
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert "application-route" in {one["id"] for one in found}, found
+    ids = [one["id"] for one in found]
+    assert "application-route" in ids, found
+    assert ids.count("store-unknown") == 1, found
+    unknown = found[ids.index("store-unknown")]["fix"]
+    assert unknown.startswith("python manage.py retrysafe keys list --state unknown --store default  and"), unknown
+    route = found[ids.index("application-route")]["evidence"]
+    assert route == "Nothing guards POST /pay.", "the redirects of Django's admin do nothing that could be repeated"
     database = next(project.glob("*.db*"))
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("DROP INDEX retrysafe_records_tombstone")

@@ -100,8 +100,8 @@ class Looking(Keys):
         digits, other = self.unknown("K", operation="transfer", scope="tenant 7"), self.completed("C", "confidential")
         clerk = self.staff("clerk", "view")
         listed = clerk.get(LIST).content.decode()
-        assert digits in listed
-        assert other in listed
+        assert f">{digits[:12]}</a>" in listed
+        assert f">{other[:12]}</a>" in listed
         for sought in ("K", digits[:8], digits.upper()):
             found = clerk.get(LIST, {"q": sought}).content.decode()
             assert digits in found, sought

@@ -1,8 +1,25 @@
-"""The admin alone."""
+"""The admin, and a view that nothing guards."""
 
 from __future__ import annotations
 
-from django.contrib import admin
-from django.urls import path
+from typing import Any
 
-urlpatterns = [path("admin/", admin.site.urls)]
+from django.contrib import admin
+from django.http import HttpResponse
+from django.urls import path
+from django.views import View
+
+from retrysafe import Boundary
+
+office = Boundary("office", store="default")
+
+
+class Pay(View):
+    """A payment."""
+
+    def post(self, request: Any) -> HttpResponse:
+        """Pay."""
+        return HttpResponse()
+
+
+urlpatterns = [path("admin/", admin.site.urls), path("pay", Pay.as_view())]

@@ -295,6 +295,17 @@ def test_a_key_that_is_not_there_says_what_was_looked_for(place: Place, command:
     assert "The store has no records of boundary 'typo'." in nowhere.err
 
 
+def test_a_store_without_records_may_be_the_wrong_one(shelf: Place, command: Command) -> None:
+    doubt, boundary = "The store has no records at all: is it the one that the application uses?", shelf.boundary()
+    for verb in (("list",), ("show", "K-1")):
+        assert doubt in command("keys", *verb, "--store", shelf.operators).err
+    assert doubt not in command("keys", "list", "--store", shelf.operators, "--state", "unknown").err
+    with boundary.claim("K-2") as claim:
+        claim.result = 1
+    for verb in (("list",), ("show", "K-1")):
+        assert doubt not in command("keys", *verb, "--store", shelf.operators).err
+
+
 def test_a_key_is_found_without_boundary_operation_and_scope(place: Place, command: Command) -> None:
     key = f"order-{place.name}"
     with pytest.raises(TimeoutError), place.boundary().claim(key, operation="transfer", scope="tenant 7"):

@@ -46,7 +46,8 @@ def no_facts(backend: Backend) -> Steps[dict[str, Any]]:
 
 def gather(backend: Backend, examination: Examination, leases: list[float]) -> Steps[Facts]:
     """The facts of a store. ``leases`` are those of the boundaries that use it, in seconds."""
-    facts: dict[str, Any] = {"address": backend.address, "leases": leases, "skew": 0.0}
+    shown = backend.commands
+    facts: dict[str, Any] = {"program": shown.program, "store": shown.store, "leases": leases, "skew": 0.0}
     schema = facts["schema"] = yield from backend.schema()
     facts["findings"] = yield from examine(backend.store)
     if examination.clock is not None:
@@ -83,14 +84,15 @@ def _in_doubt(facts: Facts) -> str | None:
         return None
     number = f"{unknown.records:,}{'+' * unknown.capped}"
     keys = "key is" if number == "1" else "keys are"
-    return f"{number} {keys} unknown: their effect may or may not have happened, and every retry is refused."
+    effects = "its effect" if number == "1" else "their effects"
+    return f"{number} {keys} unknown: {effects} may or may not have happened, and every retry is refused."
 
 
 UNREACHABLE = Check(
     "store-unreachable",
     "Does the store answer, and let us in?",
     Severity.ERROR,
-    "Start the store, or correct the address, user and password in store=; try  retrysafe status --store {address}",
+    "Start the store, or correct the address, user and password in store=; try  {program} status --store {store}",
     "how-to/troubleshooting.md",
     lambda facts: facts.get("unreachable"),
 )
@@ -100,7 +102,7 @@ CHECKS = (
         "store-schema",
         "Is the schema as new as this version needs?",
         Severity.ERROR,
-        "retrysafe migrate --store {address}",
+        "{program} migrate --store {store}",
         "how-to/migrate-the-schema.md",
         _outdated,
     ),
@@ -117,8 +119,8 @@ CHECKS = (
         "store-unknown",
         "Is the outcome of every key known?",
         Severity.WARNING,
-        "retrysafe keys list --state unknown --store {address}  and, when you know what became of a key, "
-        "retrysafe keys resolve --hash … --as … --store {address}",
+        "{program} keys list --state unknown --store {store}  and, when you know what became of a key, "
+        "{program} keys resolve --hash … --as … --store {store}",
         "how-to/settle-an-unknown-outcome.md",
         _in_doubt,
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.backends import identity
@@ -31,6 +32,8 @@ class Joining(NamedTuple):
 
 def join(backend: Backend, tx: Any) -> Joining:
     """Executors on the caller's transaction, chosen by its type."""
+    if isinstance(tx, str):
+        _refuse_text(tx)
     if isinstance(tx, str) or aliased(tx) is not tx:
         return _join_django(backend, tx)
     for module, name in _SCOPED:
@@ -46,6 +49,17 @@ def join(backend: Backend, tx: Any) -> Joining:
         f"tx= is a {type(tx).__module__}.{type(tx).__qualname__}; expected a connection or session of sqlite3, "
         "psycopg, asyncpg, PyMySQL, asyncmy or SQLAlchemy that is in a transaction, or a Django alias or connection."
     )
+
+
+def _refuse_text(tx: str) -> None:
+    """Raise `ConfigurationError` for text that cannot be an alias of Django's DATABASES."""
+    if "://" in tx:
+        raise ConfigurationError("tx= is a URL. Pass the open connection or session that does the work.")
+    if find_spec("django") is None:
+        raise ConfigurationError(
+            f"tx={tx!r} is text, which stands for an alias of Django's DATABASES, and Django is missing. "
+            "Pass the open connection or session that does the work."
+        )
 
 
 def _refuse_other_kind(backend: Backend, kind: str) -> None:

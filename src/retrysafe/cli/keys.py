@@ -199,6 +199,8 @@ def run_list(options: argparse.Namespace) -> int:
             count += len(page)
         if not options.json:
             print(f"{count} {'key' if count == 1 else 'keys'}{_more(found, options.limit, count)}")
+            if not count and wanted == Filter():
+                print(_EMPTY, file=sys.stderr)
     return 0
 
 
@@ -436,6 +438,7 @@ def _state(record: Record | None) -> str:
     return told if record.effective_state in _PLAIN else f"{told} {explained(record)}"
 
 
+_EMPTY = "The store has no records at all: is it the one that the application uses?"
 _PLAIN = (EffectiveState.COMPLETED, EffectiveState.FAILED, EffectiveState.RELEASED)
 """States that need no explanation."""
 
@@ -494,7 +497,9 @@ def _missing(operator: Operator, options: argparse.Namespace) -> str:
     given = [f"{name} {value!r}" for name in ("boundary", "operation", "scope") if (value := getattr(options, name))]
     where = f"under {', '.join(given)}" if given else "under any boundary, operation or scope in the store"
     told = f"No record of this key {where}. A boundary with a secret gives another hash: set {SECRET}."
-    return told if options.boundary is None else f"{told} {_present(operator, options.boundary)}"
+    if options.boundary is not None:
+        return f"{told} {_present(operator, options.boundary)}"
+    return told if next(operator.each(Filter()), None) is not None else f"{told} {_EMPTY}"
 
 
 def _present(operator: Operator, boundary: str) -> str:

@@ -34,6 +34,8 @@ from retrysafe.protocol.transitions import Transition
 MOST = 100
 """Keys that one action changes, at most: they are listed before it does."""
 TEMPLATE = "retrysafe/settle.html"
+_SHOWN = 12
+"""Digits of a key's hash in the list."""
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -138,8 +140,8 @@ class StateFilter(admin.SimpleListFilter):
 class RecordAdmin(admin.ModelAdmin):
     """The records of the store that the settings name."""
 
-    list_display = ("digits", "state_now", "boundary", "operation", "scope", "attempts", "worker", "age")
-    list_display_links = ("digits",)
+    list_display = ("short_digits", "state_now", "boundary", "operation", "scope", "attempts", "worker", "age")
+    list_display_links = ("short_digits",)
     list_filter = (StateFilter,)
     search_fields = ("key_hash",)
     search_help_text = "A key, or the first digits of its hash as in the log"
@@ -195,6 +197,11 @@ class RecordAdmin(admin.ModelAdmin):
             if not found and SHORTEST_PREFIX <= len(search_term) <= 64 and hexadecimal:
                 found = operator.matching(search_term, limit=MOST)
         return queryset.filter(pk__in=[record.key for record in found]), False
+
+    @_column("key", "key_hash")
+    def short_digits(self, record: Record) -> str:
+        """The first digits of the key's hash, so that the other columns are in view."""
+        return bytes(record.key_hash).hex()[:_SHOWN]
 
     @_column("key", "key_hash")
     def digits(self, record: Record) -> str:

@@ -12,10 +12,11 @@ from retrysafe.admin.operator import connected
 from retrysafe.backends import checks, registry
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.checks import Examination, gather
+from retrysafe.backends.commands import naming
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.urls import without_password
 from retrysafe.doctor.diagnosis import Diagnosis, judged
-from retrysafe.errors import RetrysafeError
+from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.protocol.checks import Facts
 from retrysafe.protocol.requests import Query
 
@@ -51,7 +52,14 @@ def name_of(store: Any) -> str:
     """What a store is called in findings."""
     if isinstance(store, Backend):
         return store.address
-    return without_password(store) if isinstance(store, str) else type(store).__name__
+    if not isinstance(store, str):
+        return type(store).__name__
+    if "://" in store:
+        return without_password(store)
+    try:
+        return connected(store).address  # an alias of Django's is called what a boundary on it calls it
+    except ConfigurationError:
+        return store
 
 
 def repair(store: Any, statements: tuple[str, ...], within: float) -> None:
@@ -109,5 +117,6 @@ async def _asked_async(backend: Backend, steps: Any) -> Facts:
 
 
 def _unreachable(name: str, why: str) -> list[Diagnosis]:
-    facts = {"address": name, "unreachable": why}
+    shown = naming(name)
+    facts = {"program": shown.program, "store": shown.store, "unreachable": why}
     return judged((checks.UNREACHABLE,), facts, name)

@@ -47,6 +47,7 @@ with NeedsExtra("django", "django", "asgiref"):
     from django.http.response import HttpResponseBase
     from django.urls import Resolver404, get_resolver, resolve
     from django.utils.module_loading import import_string
+    from django.views.generic.base import RedirectView
 
 Principal = Literal["user", "shared"] | Callable[[Any], Any]
 V = TypeVar("V", bound=Callable[..., Any])
@@ -345,6 +346,8 @@ def _served(patterns: Iterable[Any], prefix: str, *, whole: bool) -> Iterator[Se
             yield from _served(pattern.url_patterns, template, whole=whole)
             continue
         view = getattr(pattern.callback, "view_class", None) or getattr(pattern.callback, "cls", None)
+        if view is RedirectView:  # it answers every method, and does nothing: Django's admin has one for each model
+            continue
         for method in sorted(GUARDED_BY_DEFAULT):
             if hasattr(view, method.lower()):
                 guarded = whole or guards_itself(pattern.callback, method)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, NoReturn, Unpack
 
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
@@ -73,6 +73,10 @@ class Idempotency:
         self.begin = _beginning(self.guard)
         self.route_class: type[APIRoute] = type("IdempotentRoute", (_Route,), {"idempotency": self})
         self.claim, self.session = _claiming(self.begin)
+
+    def __call__(self, *args: object, **options: object) -> NoReturn:
+        """Refuse to be used as the class of routes itself."""
+        raise ConfigurationError("An Idempotency is no class of routes: write route_class=idempotency.route_class.")
 
     @asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncIterator[None]:

@@ -117,6 +117,9 @@ class Receiver:
         second one, and for generator functions.
         """
 
+        if any(callable(one) for one in types):
+            raise ConfigurationError('on() needs a type of event: @receiver.on("invoice.paid").')
+
         def decorate(function: Any) -> Any:
             self._handlers.add(types, function, parse)
             return function

@@ -162,6 +162,11 @@ class _Sending:
 
     def _request(self, message: Message, endpoint: Endpoint, attempt: _Attempt) -> dict[str, Any]:
         """The client's arguments for one attempt, signed now."""
+        if not isinstance(endpoint, Endpoint):
+            raise ConfigurationError(
+                f"endpoint= is a {type(endpoint).__qualname__}; expected Endpoint(url, secret), with the secret by "
+                "which the receiver verifies the signature."
+            )
         return {
             "method": "POST",
             "url": endpoint.url,
@@ -214,6 +219,8 @@ class Sender(_Sending):
         **options: Unpack[SenderOptions],
     ) -> None:
         super().__init__(options)
+        if isinstance(client, httpx.AsyncClient):
+            raise ConfigurationError("client= is an httpx.AsyncClient: use AsyncSender and await it, or httpx.Client.")
         self._client = client
         self._sleep = sleep
 
@@ -258,6 +265,8 @@ class AsyncSender(_Sending):
         **options: Unpack[SenderOptions],
     ) -> None:
         super().__init__(options)
+        if isinstance(client, httpx.Client):
+            raise ConfigurationError("client= is an httpx.Client: use Sender, or give an httpx.AsyncClient.")
         self._client = client
         self._sleep = sleep
 

@@ -42,14 +42,14 @@ async def remove(url: str, *names: str) -> None:
 
 @contextmanager
 def sound(ground: Ground) -> Iterator[Arguments]:
-    """Queues as `declare` makes them: for a key's order, and without it."""
-    url, names = ground.service("rabbitmq"), [unique(), unique()]
-    for name, ordered in zip(names, (True, False), strict=True):
-        asyncio.run(rabbitmq.declare(url, name, ordered=ordered))
+    """Queues as `declare` makes them: for a key's order, without it, and in partitions."""
+    url, names = ground.service("rabbitmq"), [unique(), unique(), unique()]
+    for name, ordered, partitions in zip(names, (True, False, True), (None, None, 2), strict=True):
+        asyncio.run(rabbitmq.declare(url, name, ordered=ordered, partitions=partitions))
     try:
-        yield ["--broker", url, "--topic", names[0], "--topic", names[1]]
+        yield ["--broker", url, *(word for name in names for word in ("--topic", name))]
     finally:
-        asyncio.run(remove(url, *names))
+        asyncio.run(remove(url, *names, f"{names[2]}.0", f"{names[2]}.1"))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.entrypoint import in_thread
-from retrysafe.errors import RetrysafeError
+from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.inbox import procedures
 from retrysafe.messaging.inbox.attempts import Attempt, HandlerSettings
 from retrysafe.messaging.inbox.dead_letters import Letters, aredrive, redrive
@@ -62,6 +62,7 @@ class Handler(Generic[P, R]):
         Raises `StoreUnavailable` when the database does not answer: the outcome is not known, and the message has to
         come again. Raises `ConfigurationError` and `SchemaOutdated` for faults of the set-up.
         """
+        _require_envelope(envelope)
         attempt = Attempt(self.setting, envelope, alone=alone)
         end = self._begin(attempt) if redelivered else None
         if end is None:
@@ -78,6 +79,7 @@ class Handler(Generic[P, R]):
         """`handle` on an event loop. A plain function runs in a thread, with its claim, and to its end."""
         if not self.is_async:
             return await in_thread(lambda: self.handle(envelope, redelivered=redelivered, alone=alone))
+        _require_envelope(envelope)
         attempt = Attempt(self.setting, envelope, alone=alone)
         end = await self._abegin(attempt) if redelivered else None
         if end is None:
@@ -212,6 +214,17 @@ class Handler(Generic[P, R]):
     def _emit(self, name: str, attempt: Attempt, **fields: Any) -> None:
         arrival = attempt.arrival
         self.setting.entry.emit(name, arrival.consumer, arrival.record_key, topic=arrival.envelope.topic, **fields)
+
+
+def _require_envelope(message: object) -> None:
+    """Raise `ConfigurationError` for what is no message, such as the dictionary of a framework."""
+    if not isinstance(message, Envelope):
+        raise ConfigurationError(
+            f"handle() takes an Envelope, not a {type(message).__qualname__}: Envelope(id, topic, key, type, source, "
+            "sequence, headers, payload, media_type), with the id that stays the same when the message comes again."
+        )
+    if isinstance(message.payload, str):
+        raise ConfigurationError("The payload of an Envelope is bytes, as they arrived: encode the text to UTF-8.")
 
 
 _DONE = (MessageOutcome.HANDLED, MessageOutcome.DUPLICATE, MessageOutcome.PASSED)

@@ -254,6 +254,8 @@ class Inbox:
     # ------------------------------------------------------------ names
 
     def _taken(self, consumer: str) -> str:
+        if callable(consumer):
+            raise ConfigurationError('A handler needs the name of its consumer: @inbox.handler("inventory").')
         if not check_name(consumer, "consumer"):
             raise ConfigurationError("consumer= is empty: name the consumer of the messages.")
         if consumer in self._consumers:

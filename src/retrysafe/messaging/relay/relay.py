@@ -94,6 +94,18 @@ MOST_AT_ONCE = 9
 _NAME = "retrysafe.relay"
 
 
+def _require_publisher(publisher: object) -> None:
+    """Raise `ConfigurationError` for what cannot publish, such as a broker's URL."""
+    if isinstance(publisher, type):
+        raise ConfigurationError(f"publisher= is the class {publisher.__name__}: make one, as its page shows.")
+    if not callable(getattr(publisher, "publish", None)):
+        raise ConfigurationError(
+            f"publisher= is a {type(publisher).__qualname__}, which has no method publish(envelopes). "
+            "Give the publisher of a broker, such as RabbitMQPublisher(url), or run  retrysafe relay --store URL "
+            "--broker URL."
+        )
+
+
 class Relayed(NamedTuple):
     """The messages of a run by outcome: published, waiting for another attempt, and moved to the dead letters."""
 
@@ -175,6 +187,7 @@ class Relay:
                 f"batch= is a number from 1 to {MOST}, concurrency= one from 1 to {MOST_AT_ONCE}, batch_bytes=, "
                 "max_attempts= and max_crashes= numbers from 1."
             )
+        _require_publisher(publisher)
         self._backend = registry.connect(store)
         self._listen = address(listen)
         self._publisher: Any = publisher

@@ -89,6 +89,11 @@ class Subscription:
         in_flight: int = 1000,
         redrive: Duration = "5s",
     ) -> None:
+        if not isinstance(handler, Handler):
+            raise ConfigurationError(
+                f"handler= is a {type(handler).__module__}.{type(handler).__qualname__}; expected the handler of an "
+                'inbox: Subscription(consumer, handle), with @inbox.handler("inventory") above def handle(message).'
+            )
         self._consumer = consumer
         self._handler = handler
         self._workers = lanes if lanes is not None else (16 if handler.portion == 1 else 2)

@@ -158,7 +158,7 @@ CHECKS = (
         "mysql-indexes",
         "Are the indexes of the migrations there?",
         Severity.WARNING,
-        "retrysafe doctor --store {address} --fix  (CREATE INDEX, for each of them, which InnoDB does online)",
+        "{program} doctor --store {store} --fix  (CREATE INDEX, for each of them, which InnoDB does online)",
         "how-to/own-the-schema.md",
         lambda facts: indexes.evidence(facts.get("lost", [])),
         _create,

@@ -234,7 +234,7 @@ CHECKS = (
         "postgresql-indexes",
         "Are the indexes of the migrations there, and valid?",
         Severity.WARNING,
-        "retrysafe doctor --store {address} --fix  (CREATE INDEX CONCURRENTLY, for each of them)",
+        "{program} doctor --store {store} --fix  (CREATE INDEX CONCURRENTLY, for each of them)",
         "how-to/own-the-schema.md",
         lambda facts: indexes.evidence(facts.get("lost", [])),
         _create,

@@ -20,6 +20,7 @@ from retrysafe.protocol.checks import Check, Facts, Judge, Severity
 
 _GUIDE = "how-to/rabbitmq.md"
 _WITHIN = 4.0
+_MOST_PARTITIONS = 256
 _DIFFERS = re.compile(r"inequivalent arg '([^']+)'")
 _ALLOWED = {"x-single-active-consumer": True}
 """Arguments that a sound queue may have or lack, with the value that it may have."""
@@ -32,13 +33,31 @@ def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
 async def _differing(url: str, queues: tuple[str, ...]) -> dict[str, str]:
     """For each queue the argument that differs from what `declare` gives; "" for none, "missing" for no queue."""
     async with await aio_pika.connect(url, timeout=_WITHIN) as connection:
-        return {name: await _difference(connection, name) for name in queues}
+        return {
+            name: await _difference(connection, name) for queue in queues for name in await _named(connection, queue)
+        }
 
 
-async def _difference(connection: Any, name: str) -> str:
+async def _named(connection: Any, topic: str) -> list[str]:
+    """The queues of a topic: that of its name, or those of its partitions."""
+    if await _exists(connection, topic) or not await _exists(connection, f"{topic}.0"):
+        return [topic]
+    found = [f"{topic}.0"]
+    while len(found) < _MOST_PARTITIONS and await _exists(connection, f"{topic}.{len(found)}"):
+        found.append(f"{topic}.{len(found)}")
+    return found
+
+
+async def _exists(connection: Any, name: str) -> bool:
     try:
         await (await connection.channel()).declare_queue(name, passive=True)
     except ChannelNotFoundEntity:
+        return False
+    return True
+
+
+async def _difference(connection: Any, name: str) -> str:
+    if not await _exists(connection, name):
         return "missing"
     arguments: dict[str, Any] = {"x-queue-type": "quorum", "x-delivery-limit": NEVER}
     while True:

@@ -11,7 +11,7 @@ from typing import cast
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection
-from aio_pika.exceptions import DeliveryError, PublishError
+from aio_pika.exceptions import AuthenticationError, DeliveryError, ProbableAuthenticationError, PublishError
 from aiormq import Channel as Wire
 from aiormq import spec
 from aiormq.exceptions import (
@@ -253,4 +253,6 @@ def _properties(envelope: Envelope, media_type: str, headers: dict[str, str]) ->
 
 
 def _error_text(error: BaseException) -> str:
+    if isinstance(error, AuthenticationError | ProbableAuthenticationError):
+        return f"the broker refused the login: correct user, password and virtual host in its URL ({error})"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
