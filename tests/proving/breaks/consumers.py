@@ -70,8 +70,8 @@ BREAKS = [
     Break(
         "a message that NATS does not take ends the connection of all others",
         "messaging/brokers/nats/publisher.py",
-        "if size_of(headers, envelope.payload) > limit:",
-        "if len(envelope.payload) > limit:",
+        "if size_of(headers, payload) > limit:",
+        "if len(payload) > limit:",
         killed_by=(f"{NATS}test_headers_count_for_the_size_of_a_message",),
     ),
     Break(
