@@ -17,10 +17,11 @@ from retrysafe.admin.operator import MOST_COUNTED, SAMPLE, Operator
 from retrysafe.backends.driver import run
 from retrysafe.backends.sql.selection import SPAN
 from retrysafe.protocol.records import EffectiveState, Filter, State
-from retrysafe.protocol.requests import Ask, ask
+from retrysafe.protocol.requests import Ask, Query, ask
 from retrysafe.protocol.store import CountingStore
 from tests.console.conftest import Deck, emptied
 from tests.console.crowd import DAY, UNKNOWN_OF, fill
+from tests.console.measuring import PATHS, reads
 from tests.console.visiting import Visitor
 from tests.proving.effort import effort, is_full
 
@@ -41,21 +42,6 @@ FILTERS = {
     "unknown since": Filter(states=frozenset({STATES.UNKNOWN}), since=1, until=2**60, boundary="payments"),
     "unknown of nothing": Filter(states=frozenset({STATES.UNKNOWN}), boundary="no such boundary"),
 }
-PATHS = (
-    "/",
-    "/keys",
-    "/keys?boundary=payments&state=failed&scope=tenant-7",
-    "/keys?state=lapsed",
-    "/keys?boundary=no+such+boundary",
-    "/unknown",
-    "/unknown?boundary=payments&older-than=1h",
-    "/keys/resolve?boundary=payments",
-    "/messages",
-    "/messages/dead",
-    "/messages/inbox",
-    "/boundaries",
-    "/operations",
-)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -134,6 +120,19 @@ def test_a_page_is_found_whatever_else_there_is(crowd: Deck) -> None:
         assert not operator.sample().whole
         ages = [record.updated for record in operator.page(FILTERS["unknown"], None, 50).records]
         assert ages == sorted(ages), "the oldest first"
+
+
+def test_what_measures_the_pages_tells_a_read_of_the_whole_table(crowd: Deck) -> None:
+    with Operator(crowd.url, observers=()) as operator:
+        backend = operator._backend
+        whole = Query("SELECT count(*) FROM retrysafe_records AS r WHERE r.scope <> 'tenant-7'", {})
+        ((way, rows),) = reads(backend, whole)
+        assert (way, rows) in (("SCAN r", 0), ("Seq Scan", ROWS))
+        for wanted in (FILTERS["nothing"], FILTERS["unknown"]):
+            found = dict(reads(backend, operator._backend.store.scan(wanted, None, 50).request))
+            assert found
+            assert all(way.startswith("`") for way in found), found
+            assert all(number <= SPAN for number in found.values()), found
 
 
 @pytest.mark.prove
