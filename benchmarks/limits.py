@@ -1,7 +1,7 @@
 """What stands between a row and its aim: the profile behind each aim, for those that a run missed.
 
 "Instructions" are those of user code on CPython 3.11 for one operation, counted by the processor (perf stat -e
-instructions:u): unlike times they are the same on a busy machine.
+instructions:u) or, where that cannot be, by callgrind: unlike times they are the same on a busy machine.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ class Limit(NamedTuple):
 LIMITS = (
     Limit(
         ("memory/once",),
-        "There is no hot spot. A fresh call takes 227,000 instructions in 94 Python frames and a replay 146,000 "
-        "in 61, and no function has more than 7% of either. The largest shares of a fresh call are the named "
-        "tuples that carry a claim (request, ask, record twice, ownership, outcome: 12%), the fingerprint of the "
-        "arguments (8%), JSON of the result (7%) and the hash of the key (5%). A flat function keeps the same "
+        "There is no hot spot. A fresh call takes 229,000 instructions in 100 Python frames and a replay 151,000 "
+        "in 65, and no function has more than 7% of either. The largest shares of a fresh call are the named "
+        "tuples that carry a claim (request, two asks, record twice, ownership, outcome: 14%), the fingerprint of "
+        "the arguments (9%), JSON of the result (7%) and the hash of the key (6%). A flat function keeps the same "
         "bytes without the layers between them, which are what lets one claim run on every store, sync and async, "
         "and be simulated.",
     ),
     Limit(
         ("http memory",),
-        "In process the bare application takes 182,000 instructions, a guarded request 501,000 fresh and 236,000 "
+        "In process the bare application takes 181,000 instructions, a guarded request 512,000 fresh and 248,000 "
         "replayed. Two thirds of what a fresh request adds are the claim (as `memory/once`); the rest is reading "
         "the head, hashing it and the body, and capturing and encoding the response, and no function of ours has "
         "more than 4%. Time is worse than instructions: a fresh request mispredicts 2,600 branches, the bare "
@@ -39,8 +39,8 @@ LIMITS = (
     ),
     Limit(
         ("http sqlite",),
-        "In process a fresh request takes 880,000 instructions and a replay 385,000; on memory 501,000 and "
-        "236,000. What SQLite adds is 190,000 in its own C code for three statements, building and performing "
+        "In process a fresh request takes 860,000 instructions and a replay 397,000; on memory 512,000 and "
+        "248,000. What SQLite adds is 160,000 in its own C code for three statements, building and performing "
         "them in Python, and the turn of the loop in which the writes of several requests are committed together. "
         "A replay reads 19 columns, of which sqlite3 makes Python objects at 1,500 instructions each.",
     ),
@@ -53,18 +53,18 @@ LIMITS = (
     ),
     Limit(
         ("sqlite FULL/once", "sqlite NORMAL/once"),
-        "A fresh call takes 473,000 instructions, 129,000 by hand; a replay 251,000, 67,000 by hand. SQLite "
-        "itself takes 190,000 of ours (a look, INSERT and UPDATE) and 72,000 by hand, for a row of 19 columns "
+        "A fresh call takes 464,000 instructions, 129,000 by hand; a replay 256,000, 67,000 by hand. SQLite "
+        "itself takes 160,000 of ours (a look, INSERT and UPDATE) and 72,000 by hand, for a row of 19 columns "
         "with checks and the clock of the database where the other has six. The rest is Python: the claim that "
         "every store has (as `memory/once`), and about 60,000 for building and performing the statements.",
     ),
     Limit(
         ("sqlite FULL/claim tx", "sqlite NORMAL/claim tx"),
-        "A fresh claim in a transaction of its own takes 661,000 instructions, 147,000 by hand, in eight "
+        "A fresh claim in a transaction of its own takes 656,000 instructions, 147,000 by hand, in eight "
         "statements around the work instead of four: a look before the transaction is opened, so that replays "
         "open none; a savepoint named by the key, by which an end recognises its own transaction (a name of its "
         "own is parsed anew: 17,000 instructions); and the savepoint to which a failed handler is rolled back. A "
-        "replay takes 234,000, 67,000 by hand.",
+        "replay takes 240,000, 67,000 by hand.",
     ),
     Limit(
         ("postgresql psycopg",),
@@ -86,8 +86,9 @@ LIMITS = (
         ("postgresql asyncpg ×16/claim",),
         "A claim in a transaction of its own takes 1,300,000 instructions in six round trips, 453,000 by hand in "
         "five; with `tx=` 991,000 in five. The sixth is the savepoint to which a failed handler is rolled back. "
-        "Each round trip has a task that comes to its end when the caller is cancelled, a timer for its deadline, "
-        "and a future of asyncpg, which cannot send two statements of a transaction in one message.",
+        "The opening and the end have a task each, which comes to its end when the caller is cancelled; each round "
+        "trip has a timer for its deadline and a future of asyncpg, which cannot send two statements of a "
+        "transaction in one message.",
     ),
     Limit(
         ("redis/",),
@@ -141,7 +142,7 @@ LIMITS = (
         ("inbox asyncpg/rabbitmq",),
         "A message takes 2.4 million instructions, 1.3 million for a raw consumer with a transaction for each. It "
         "has six statements instead of four: the claim, the savepoint to which a failed handler is rolled back, "
-        "and the result, where the raw consumer only writes. Each has a task, a timer for its deadline and a "
+        "and the result, where the raw consumer only writes. Each has a timer for its deadline and a "
         "future. Who consumes many takes them in batches or sets, which are as quick as the raw consumer.",
     ),
     Limit(
