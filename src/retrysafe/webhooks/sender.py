@@ -219,7 +219,8 @@ class Sender(_Sending):
         **options: Unpack[SenderOptions],
     ) -> None:
         super().__init__(options)
-        if isinstance(client, httpx.AsyncClient):
+        given: object = client
+        if isinstance(given, httpx.AsyncClient):
             raise ConfigurationError("client= is an httpx.AsyncClient: use AsyncSender and await it, or httpx.Client.")
         self._client = client
         self._sleep = sleep
@@ -265,7 +266,8 @@ class AsyncSender(_Sending):
         **options: Unpack[SenderOptions],
     ) -> None:
         super().__init__(options)
-        if isinstance(client, httpx.Client):
+        given: object = client
+        if isinstance(given, httpx.Client):
             raise ConfigurationError("client= is an httpx.Client: use Sender, or give an httpx.AsyncClient.")
         self._client = client
         self._sleep = sleep

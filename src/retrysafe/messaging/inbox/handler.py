@@ -223,7 +223,8 @@ def _require_envelope(message: object) -> None:
             f"handle() takes an Envelope, not a {type(message).__qualname__}: Envelope(id, topic, key, type, source, "
             "sequence, headers, payload, media_type), with the id that stays the same when the message comes again."
         )
-    if isinstance(message.payload, str):
+    payload: object = message.payload
+    if isinstance(payload, str):
         raise ConfigurationError("The payload of an Envelope is bytes, as they arrived: encode the text to UTF-8.")
 
 
