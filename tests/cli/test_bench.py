@@ -107,7 +107,9 @@ def test_results_have_the_size_that_was_asked_for(capsys: Output) -> None:
     class Looking(MemoryClient):
         def __call__(self, request: Any, /) -> Any:
             done = super().__call__(request)
-            sizes.update(len(one.result.body or b"") for one in self.records.values() if one.result and "fresh" in one)
+            sizes.update(
+                len(one.result.body or b"") for one in [*self.records.values()] if one.result and "fresh" in one
+            )
             return done
 
     assert main(["bench", *LOAD, "--profile", "fresh", "--result", "1234B", "--json"], store=_memory(Looking())) == 0
@@ -283,10 +285,11 @@ class Held(MemoryClient):
     def __call__(self, request: Any, /) -> Any:
         self._forgetting |= threading.current_thread().name.startswith("retrysafe-forget")
         if _is_warm(self) and self._first.acquire(blocking=False):
+            until(lambda: any(called == "result" for called, _ in _calls_of_main()))
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             until(lambda: ("shutdown", "__exit__") in _calls_of_main())
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            until(lambda: ("shutdown", "forget") in _calls_of_main() or self._has_forgotten())
+            until(lambda: ("wait_for", "forget") in _calls_of_main() or self._has_forgotten())
         return super().__call__(request)
 
     def _has_forgotten(self) -> bool:

@@ -162,7 +162,9 @@ class Measurement:
         self._stop = threading.Event()
         self._last: dict[str, int] = {}
         """The number of the last key of each operation."""
-        self._pools: list[ThreadPoolExecutor] = []
+        self._ended = threading.Condition()
+        self._at_work = 0
+        """Clients; their threads cannot be asked, for an interrupt makes Python lose sight of some that go on."""
 
     @property
     def name(self) -> str:
@@ -203,8 +205,8 @@ class Measurement:
 
     def forget(self) -> Forgotten:
         """Forget, and remove, the records of all profiles that were run. Raises `StoreUnavailable`."""
-        for threads in self._pools:  # a second interrupt does not wait for them
-            threads.shutdown()
+        with self._ended:
+            self._ended.wait_for(lambda: not self._at_work)
         entry = self._boundary.entrypoint
         hashes = (
             entry.lookup(str(number), operation=operation)
@@ -229,11 +231,11 @@ class Measurement:
         line = threading.Barrier(self._load.clients, start)
 
         def begun(client: int) -> R:
-            line.wait()
-            return work(client)
+            with self._counted():
+                line.wait()
+                return work(client)
 
         with ThreadPoolExecutor(self._load.clients, "retrysafe-bench") as threads:
-            self._pools.append(threads)
             try:
                 running = [threads.submit(begun, client) for client in range(self._load.clients)]
                 return [one.result() for one in running]
@@ -241,6 +243,17 @@ class Measurement:
                 self._stop.set()
                 line.abort()  # a thread that could not be started is not waited for
                 raise
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._ended:
+            self._at_work += 1
+        try:
+            yield
+        finally:
+            with self._ended:
+                self._at_work -= 1
+                self._ended.notify_all()
 
 
 class _Keys:
