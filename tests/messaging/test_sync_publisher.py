@@ -77,6 +77,7 @@ django.setup()
 
 from django.core.management import call_command
 from django.db import connection, transaction
+from retrysafe.cli import main
 from retrysafe.messaging import Outbox
 
 call_command("migrate", verbosity=0)
