@@ -47,16 +47,28 @@ class Dying:
 
 
 def spark(place: Any, folder: Path) -> None:
-    """Six micro-batches of a file each; the driver is killed after the third, and runs the third again."""
+    """Six micro-batches of a file each; the driver is killed after the third, and runs the third again.
+
+    The first task of an executor fails, and is tried again.
+    """
     from pyspark.sql import SparkSession
 
     from retrysafe.streams.spark import each_batch
 
     def write(frame: Any, target: Any) -> None:
-        place.write([int(row.number) for row in frame.collect()], target)
+        place.write(frame.rdd.map(number_of).collect(), target)
+
+    failed = folder / "task-failed"
+
+    def number_of(row: Any) -> int:
+        """In a process of an executor's."""
+        if not failed.exists():
+            failed.touch()
+            raise RuntimeError("this task fails once")
+        return int(row.number)
 
     local = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    builder = SparkSession.builder.master("local[1]")
+    builder = SparkSession.builder.master("local[1,4]")  # four attempts at a task
     for name, value in local.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

@@ -54,6 +54,7 @@ def test_a_killed_job_that_runs_again_writes_each_number_once(engine: str, kind:
     assert 0 < len(written) < len(NUMBERS)
     assert run(engine, tmp_path) == 0, (tmp_path / "output").read_text()
     assert place.written() == list(NUMBERS)
+    assert (tmp_path / "task-failed").exists() == (engine == "spark"), "its first task is tried again"
     for one in (place, feed):
         if one is not None:
             one.close()
