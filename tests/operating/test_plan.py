@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -25,7 +26,7 @@ from retrysafe.cli import main
 from retrysafe.errors import ConfigurationError
 from tests.conftest import require
 from tests.faults.helpers import own_database, unique
-from tests.stores.ageing import dynamodb_client
+from tests.stores.ageing import dynamodb_client, mysql_connection
 from tests.stores.harnesses.dynamodb import DYNAMODB_TABLE, dynamodb_endpoint, dynamodb_url
 from tests.stores.harnesses.redis import redis_url
 
@@ -33,12 +34,14 @@ NAME, OPERATION = "shop", "orders.create"
 NAMES = len(NAME + OPERATION)
 RECORDS = 2000
 RESULTS = (100, 900, 6000)
+PAGE, RESERVED = 16384, 8 / 7
+"""InnoDB's page, and how many it takes from the file of a large table for each that it uses."""
 ENTRY = 56
 """Bytes of a key's entries in Redis' two dictionaries, which MEMORY USAGE leaves out in part."""
 
 
-def filled(url: str, result: int) -> None:
-    """Claim `RECORDS` keys whose encoded results have ``result`` bytes."""
+def filled(url: str, result: int, records: int = RECORDS) -> None:
+    """Claim so many keys whose encoded results have ``result`` bytes."""
     with closing(Boundary(NAME, store=url, observers=())) as boundary:
 
         @boundary.once(key="key", operation=OPERATION)
@@ -46,7 +49,7 @@ def filled(url: str, result: int) -> None:
             return secrets.token_urlsafe(result)[: result - 2]
 
         with ThreadPoolExecutor(1 if url.startswith("sqlite") else 4) as pool:
-            list(pool.map(work, map(str, range(RECORDS))))
+            list(pool.map(work, map(str, range(records))))
 
 
 def planned(kind: str, result: int) -> float:
@@ -79,6 +82,30 @@ def test_postgresql_takes_what_was_planned(database: str, result: int) -> None:
         row = connection.execute("SELECT pg_total_relation_size('live')").fetchone()
     assert row is not None
     assert row[0] / RECORDS == pytest.approx(planned("postgresql", result), rel=0.2)
+
+
+@pytest.mark.parametrize("result", [900, 6000, 20_000])
+def test_mysql_takes_what_was_planned(mysql: str, result: int) -> None:
+    """By the pages that InnoDB uses: what it has taken from the file beyond them is a lot in a small table."""
+    name, records = unique("plan"), 600
+    with closing(mysql_connection(mysql)) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name}")
+        try:
+            url = urlsplit(mysql)._replace(path=f"/{name}").geturl()
+            with closing(connect(url)) as backend:
+                backend.migrate()
+            filled(url, result, records)
+            cursor.execute(f"ANALYZE TABLE {name}.retrysafe_records")
+            cursor.execute(
+                "SELECT stat_name, stat_value FROM mysql.innodb_index_stats"
+                f" WHERE database_name = '{name}' AND table_name = 'retrysafe_records' AND index_name = 'PRIMARY'"
+            )
+            pages = dict(cursor.fetchall())
+        finally:
+            cursor.execute(f"DROP DATABASE {name}")
+    took = pages["n_leaf_pages"] * RESERVED if result < PAGE / 2 else pages["size"]
+    plan = capacity.footprint_of("mysql", Sizes(NAMES, result)).record
+    assert took * PAGE / records == pytest.approx(plan, rel=0.2)
 
 
 @pytest.mark.parametrize("result", RESULTS)
