@@ -8,12 +8,15 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from retrysafe.errors import ConfigurationError
 from retrysafe.messaging import Message, Outbox, PublishResult, PublishStatus, Relay, SyncPublisher
 from retrysafe.messaging.brokers.memory import AsyncMemoryPublisher
 from retrysafe.messaging.brokers.registry import broker_at
@@ -160,4 +163,99 @@ def test_an_exception_of_the_publisher_is_raised() -> None:
     publisher = SyncPublisher(Failing)
     with pytest.raises(ConnectionError, match="1 messages"):
         publisher.publish([ENVELOPE])
+    publisher.close()
+
+
+class Publishing(AsyncMemoryPublisher):
+    """Whose publishing is what a test says."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__()
+        self.work = work
+        self.closed = False
+
+    async def publish(self, envelopes: Sequence[Envelope], /) -> list[PublishResult]:
+        found = self.work()
+        if asyncio.iscoroutine(found):
+            await found
+        return [PublishResult(PublishStatus.ACKED)]
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+def test_closing_ends_what_another_thread_publishes() -> None:
+    """It waited for ever for the result, on a loop that did not run any more."""
+    begun = threading.Event()
+
+    async def never() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    publisher = SyncPublisher(lambda: Publishing(never))
+    with ThreadPoolExecutor(1) as other:
+        publishing = other.submit(publisher.publish, [ENVELOPE])
+        assert begun.wait(30)
+        publisher.close()
+        with pytest.raises(ConnectionError, match="closed meanwhile"):
+            publishing.result(30)
+
+
+def test_threads_that_begin_together_have_one_publisher() -> None:
+    """Each made its own, and the connections of all but one were never closed."""
+    together, inside, made = threading.Barrier(4), threading.Barrier(2), list[Publishing]()
+
+    def make() -> Publishing:
+        with suppress(threading.BrokenBarrierError):
+            inside.wait(0.5)  # for a second thread, which must not come
+        made.append(Publishing(lambda: None))
+        return made[-1]
+
+    publisher = SyncPublisher(make)
+
+    def publish() -> None:
+        together.wait(30)
+        publisher.publish([ENVELOPE])
+
+    with ThreadPoolExecutor(4) as threads:
+        for one in [threads.submit(publish) for _ in range(4)]:
+            one.result(30)
+    publisher.close()
+    assert [one.closed for one in made] == [True]
+
+
+def test_a_thread_that_cannot_start_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was published next waited for ever for it."""
+    publisher = SyncPublisher(AsyncMemoryPublisher)
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start"):
+            publisher.publish([ENVELOPE])
+    assert publisher.publish([ENVELOPE]) == [PublishResult(PublishStatus.ACKED)]
+    publisher.close()
+
+
+def test_it_does_not_wait_for_itself() -> None:
+    """Called on its own loop, it would hold the loop that it waits for."""
+    publisher = SyncPublisher(lambda: Publishing(lambda: publisher.publish([ENVELOPE])))
+    with pytest.raises(ConfigurationError, match="wait for itself"):
+        publisher.publish([ENVELOPE])
+    publisher.close()
+
+
+def test_a_loop_that_was_left_is_replaced() -> None:
+    """`SystemExit` on a loop ends it, and what was published next waited for ever."""
+
+    def leave() -> None:
+        raise SystemExit(3)
+
+    work = [lambda: None, leave]
+    publisher = SyncPublisher(lambda: Publishing(lambda: work.pop()()))
+    with pytest.raises(SystemExit):
+        publisher.publish([ENVELOPE])
+    assert publisher.publish([ENVELOPE]) == [PublishResult(PublishStatus.ACKED)]
     publisher.close()

@@ -20,13 +20,14 @@ _WIDTH, _HEIGHT, _A_ROW = 8, 7, 3
 
 
 class Panel(NamedTuple):
-    """One graph: a query, what tells its lines apart, and the unit in Grafana's words."""
+    """One graph: a query, what tells its lines apart, the unit in Grafana's words, and whether it can be below zero."""
 
     title: str
     text: str
     expr: str
     legend: str
     unit: str = "short"
+    signed: bool = False
 
 
 def exposed(name: str, unit: str = "", kind: str = "") -> str:
@@ -79,6 +80,43 @@ def _glance() -> Iterator[Panel]:
         yield Panel(f"{measure.name}, 99 %", measure.text, expr, _legend([_BOUNDARY]), "s")
     running = f"sum by ({_BOUNDARY}) ({exposed(IN_PROGRESS.name)}{{{_OF}}})"
     yield Panel(IN_PROGRESS.name, IN_PROGRESS.text, running, _legend([_BOUNDARY]))
+    yield _waits()
+    yield _growth()
+
+
+def _waits() -> Panel:
+    """Waits in the database: what it holds up is seen from here only as a claim that takes long."""
+    told = _OF + ', retrysafe_step="claim"'
+    buckets = exposed(STORE_DURATION.name, STORE_DURATION.unit, "bucket")
+    all_of, quick = (
+        f"sum by ({_BOUNDARY}) (rate({buckets}{{{told}, le={bound}}}[$__rate_interval]))"
+        for bound in ('"+Inf"', '"0.1"')
+    )
+    return Panel(
+        "Lock waits, per second",
+        "Claims that took the store longer than 0.1 s. In PostgreSQL and MySQL a duplicate waits for the transaction "
+        "that has its key; waits outside of the database are retrysafe.waits.",
+        f"{all_of} - {quick}",
+        _legend([_BOUNDARY]),
+        "cps",
+    )
+
+
+def _growth() -> Panel:
+    """Records that came, less those that sweepers removed, of all stores: a sweeper asks for no boundary."""
+    came, batched, gone = (
+        f"sum(rate({exposed(name, kind='total')}[$__rate_interval]))"
+        for name in ("idempotency.cache.misses", "retrysafe.inbox.batched", "retrysafe.records.removed")
+    )
+    return Panel(
+        "Growth of records and inboxes, per second",
+        "Of all boundaries: records and messages that came, less those that sweepers removed. Above zero for longer "
+        "than a key is remembered, sweepers are missing or too slow.",
+        f"({came} or vector(0)) + ({batched} or vector(0)) - ({gone} or vector(0))",
+        "all",
+        "cps",
+        signed=True,
+    )
 
 
 def rows() -> dict[str, list[Panel]]:
@@ -135,7 +173,7 @@ def _drawn(panel: Panel) -> dict[str, Any]:
         "title": panel.title,
         "description": panel.text,
         "datasource": source,
-        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "fieldConfig": {"defaults": {"unit": panel.unit, **({} if panel.signed else {"min": 0})}, "overrides": []},
         "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
         "targets": [target],
     }

@@ -6,8 +6,12 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, TypeVar
+from weakref import WeakSet
 
+from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.base import AsyncPublisher
 from retrysafe.protocol.messages import Envelope, PublishResult
 
@@ -21,74 +25,135 @@ class SyncPublisher:
 
         relay = Relay("default", SyncPublisher(lambda: RabbitMQPublisher(url)))
 
-    Thread and publisher are made when they are first needed, and made anew in a forked process.
+    Thread and publisher are made when they are first needed, once for all threads, and made anew in a forked process.
 
     Arguments:
         make: makes the publisher; it must not connect yet. A function, so that each process has a publisher of its own.
     """
 
+    _publisher: AsyncPublisher | None
+    _loop: _Loop | None
+
     def __init__(self, make: Callable[[], AsyncPublisher]) -> None:
         self._make = make
-        self._lock = threading.Lock()
-        self._process = 0
-        self._publisher: Any = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._begin_anew()
+        _living.add(self)
 
     def __getattr__(self, name: str) -> Any:
         """What only some publishers have: ``destination`` and ``by_topic``."""
         if name not in ("destination", "by_topic"):
             raise AttributeError(name)
-        return getattr(self._made(), name)
+        with self._lock:
+            publisher = self._made()
+        return getattr(publisher, name)
 
     def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Publish messages of different lanes; return the result of each, in the same order."""
-        return self._done(self._made().publish(envelopes))
+        """Publish messages of different lanes; return the result of each, in the same order.
+
+        Raises `ConnectionError` when the publisher is closed meanwhile: what became of the messages is unknown then.
+        """
+        with self._lock:
+            publisher = self._made()
+            if self._loop is None or self._loop.ended:
+                self._loop = _Loop()
+            future = self._loop.begin(lambda: publisher.publish(envelopes))
+        return _result(future)
 
     def close(self) -> None:
-        """Close the connection, and end the thread."""
-        if self._process != os.getpid() or self._thread is None or self._loop is None:
+        """Close the connection, and end the thread. What other threads publish meanwhile ends with an error."""
+        with self._lock:
+            publisher, loop = self._publisher, self._loop
+            self._publisher = self._loop = None
+        if publisher is None or loop is None or loop.ended:
             return  # nothing was published here
         try:
-            self._done(self._publisher.aclose())
+            _result(loop.begin(publisher.aclose))
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._publisher = self._loop = self._thread = None
+            loop.end()
 
-    def _made(self) -> Any:
-        if self._process != os.getpid():
-            # a forked process has neither the thread nor, for sure, a lock that is free
-            self._process, self._lock = os.getpid(), threading.Lock()
-            self._publisher = self._loop = self._thread = None
+    def _made(self) -> AsyncPublisher:
         if self._publisher is None:
             self._publisher = self._make()
         return self._publisher
 
-    def _done(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of work on the loop; a caller that is interrupted cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._running())
+    def _begin_anew(self) -> None:
+        """Without publisher and thread, as in a forked process, where a lock of before may be held for ever."""
+        self._lock = threading.Lock()
+        self._publisher = self._loop = None
+
+
+class _Loop:
+    """An event loop in a thread. What was begun on it comes to an end, at the latest with the thread."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._lock = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="retrysafe-publisher", daemon=True)
         try:
-            return future.result()
-        except BaseException:
-            future.cancel()
+            self._thread.start()
+        except RuntimeError:
+            self._loop.close()
             raise
 
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Begin work, from any other thread. Raises `ConnectionError` when the loop has ended."""
+        if threading.current_thread() is self._thread:
+            raise ConfigurationError(
+                "SyncPublisher was called on the event loop of its own publisher, which would wait for itself: call "
+                "the publisher there, and await it."
+            )
         with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._loop,), name="retrysafe-publisher", daemon=True
-                )
-                self._thread.start()
-            return self._loop
+            if self.ended:
+                raise ConnectionError(_CLOSED)
+            return asyncio.run_coroutine_threadsafe(work(), self._loop)
 
-    @staticmethod
-    def _run(loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_forever()
-        finally:
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
+    def end(self) -> None:
+        """Cancel what has not ended, and end the thread."""
+        with self._lock:
+            if not self.ended:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        with suppress(SystemExit, KeyboardInterrupt):  # who waits for the work is told
+            self._loop.run_forever()
+        with self._lock:
+            self.ended = True
+        self._loop.run_until_complete(_cancel_rest())
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+
+async def _cancel_rest() -> None:
+    await asyncio.sleep(0)  # what was begun last becomes a task
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    if rest:
+        await asyncio.wait(rest, timeout=_PATIENCE)
+
+
+def _result(future: Future[T]) -> T:
+    """The result of work on the loop; a caller that is interrupted cancels it."""
+    try:
+        return future.result()
+    except CancelledError:
+        raise ConnectionError(_CLOSED) from None
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def _begin_anew_in_child() -> None:
+    for one in list(_living):
+        one._begin_anew()
+
+
+_PATIENCE = 5.0
+"""Seconds for which the end of a thread waits for what it has cancelled."""
+_CLOSED = "The publisher was closed meanwhile: whether the broker has the messages is unknown."
+_living: WeakSet[SyncPublisher] = WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew_in_child)
