@@ -31,7 +31,7 @@ _WORD = re.compile(r"retrysafe_\w+")
 def exposed() -> Iterator[str]:
     """What Prometheus reads when every metric has a value."""
     before = {*prometheus_client.REGISTRY._collector_to_names}
-    provider = MeterProvider([PrometheusMetricReader()])
+    provider = MeterProvider([PrometheusMetricReader()], shutdown_on_exit=False)
     instruments = _instruments_of(provider)
     for counter in COUNTERS:
         instruments.add(counter.name, LABELS, "x" if counter.outcome or counter.field else "", "")
