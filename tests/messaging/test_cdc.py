@@ -276,6 +276,25 @@ async def test_the_log_of_an_idle_database_is_not_kept(place: Place) -> None:
         await auntil(lambda: place.confirmed() >= end)
 
 
+async def test_it_is_told_how_much_of_the_log_is_not_confirmed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrysafe.messaging.cdc.following.LOOK", 0.02)
+    free = asyncio.Event()
+
+    class Stuck(Broker):
+        async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+            await free.wait()
+            return await super().publish(envelopes)
+
+    async with place.relaying(broker=Stuck()):
+        place.write(1)
+        place.sql("CREATE TABLE noise AS SELECT generate_series(1, 20000) AS n")
+        await auntil(lambda: any(told["behind"] > 500_000 for told in place.told("log_lag")))
+        free.set()
+        seen = len(place.told("log_lag"))
+        await auntil(lambda: any(told["behind"] < 500_000 for told in place.told("log_lag")[seen:]))
+    assert all(told["slot"] == place.slot.name and told["kept"] >= told["behind"] for told in place.told("log_lag"))
+
+
 async def test_what_is_in_the_log_before_it_can_be_seen_is_waited_for(place: Place, no_rounds: None) -> None:
     """As long as a synchronous replica has not confirmed a commit, nobody sees it, and the log says it all the same."""
     async with place.relaying():

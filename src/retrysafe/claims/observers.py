@@ -185,6 +185,11 @@ EVENTS: dict[str, EventSpec] = {
     "log_unavailable": EventSpec(
         WARNING, "a relay cannot read PostgreSQL's log: it asks the table, and tries again", ("slot", "error")
     ),
+    "log_lag": EventSpec(
+        DEBUG,
+        "how many bytes of PostgreSQL's log the relay that reads it has not confirmed, and how many its slot keeps",
+        ("slot", "behind", "kept"),
+    ),
     "slot_created": EventSpec(
         WARNING,
         "a relay has made a replication slot that was missing or lost: what the log no longer has is in the table",

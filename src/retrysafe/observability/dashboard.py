@@ -32,7 +32,8 @@ class Panel(NamedTuple):
 
 def exposed(name: str, unit: str = "", kind: str = "") -> str:
     """The name of a metric in Prometheus; ``kind``: "total" of a counter, "bucket" of a histogram."""
-    return "_".join((name.replace(".", "_"), *["seconds"] * (unit == "s"), *[kind] * bool(kind)))
+    words = {"s": ["seconds"], "By": ["bytes"]}.get(unit, [])
+    return "_".join((name.replace(".", "_"), *words, *[kind] * bool(kind)))
 
 
 def _counted(counter: Counter) -> Panel:
@@ -46,7 +47,7 @@ def _counted(counter: Counter) -> Panel:
 def _gauged(gauge: Gauge) -> Panel:
     by = [_BOUNDARY, *([f"retrysafe_{gauge.by}"] if gauge.by else [])]
     expr = f"max by ({', '.join(by)}) ({exposed(gauge.name, gauge.unit)}{{{_OF}}})"
-    return Panel(gauge.name, gauge.text, expr, _legend(by), "s" if gauge.unit == "s" else "short")
+    return Panel(gauge.name, gauge.text, expr, _legend(by), {"s": "s", "By": "bytes"}.get(gauge.unit, "short"))
 
 
 def _ratio(title: str, text: str, part: str, whole: str) -> Panel:

@@ -297,6 +297,20 @@ GAUGES = (
     Gauge("retrysafe.outbox.oldest", "s", "Age of the oldest message that has not left.", "backlog", "oldest"),
     Gauge("retrysafe.outbox.oldest_due", "s", "Age of the oldest that is due: alarm on it.", "backlog", "oldest_due"),
     Gauge("retrysafe.outbox.dead", "{message}", "Dead letters.", "backlog", "dead"),
+    Gauge(
+        "retrysafe.outbox.log_behind",
+        "By",
+        "Of PostgreSQL's log, what the relay that reads it has not confirmed, as it told last.",
+        "log_lag",
+        "behind",
+    ),
+    Gauge(
+        "retrysafe.outbox.log_kept",
+        "By",
+        "Of PostgreSQL's log, what is kept on the disk for the relay that reads it, as it told last.",
+        "log_lag",
+        "kept",
+    ),
     Gauge("retrysafe.outbox.relays", "{relay}", "Relays that are there.", "backlog", "relays"),
     Gauge(
         "retrysafe.inbox.lag",

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -31,6 +32,9 @@ TURN = 1.0
 """Seconds after which a relay looks whether the one that reads the log has gone."""
 AGAIN = 5.0
 """Seconds after which a log that could not be read is tried again."""
+
+LOOK = 10.0
+"""Seconds between two looks at how much of the log is kept for the slot."""
 
 Publish = Callable[[Sequence[LoggedMessage]], Awaitable[bool]]
 """Publishes messages, and writes down what became of them; False: the table does not show them yet."""
@@ -66,7 +70,7 @@ class Log:
                 self._emit("slot_created", slot=self._slot.name, reason=made)
             stream = await _beside(work_round, partial(opened, self._slot))
             try:
-                async with stream.beating():
+                async with stream.beating(), self._measured():
                     await _follow(stream, publish, work_round, stop, most)
             finally:
                 await asyncio.to_thread(stream.close)
@@ -77,6 +81,23 @@ class Log:
             self._emit("log_unavailable", slot=self._slot.name, error=str(error))
             if isinstance(error, LogGone):
                 await asyncio.to_thread(self._slot.discard)
+
+    @asynccontextmanager
+    async def _measured(self) -> AsyncIterator[None]:
+        """Report at intervals how far the log is behind, also while messages are being published."""
+        looking = asyncio.create_task(self._measure(), name="retrysafe-cdc-lag")
+        try:
+            yield
+        finally:
+            looking.cancel()
+            await asyncio.wait([looking])
+
+    async def _measure(self) -> None:
+        while True:
+            with suppress(LogUnavailable):  # which the stream meets too, and reports
+                lag = await asyncio.to_thread(self._slot.lag)
+                self._emit("log_lag", slot=self._slot.name, behind=lag.behind, kept=lag.kept)
+            await asyncio.sleep(LOOK)
 
     def _create(self) -> str:
         try:

@@ -22,6 +22,8 @@ _PUBLISHES = (
     "FROM pg_publication AS p WHERE p.pubname = %s"
 )
 """Whether a publication has the new rows of the outbox; no row: there is none."""
+_STANDS = """SELECT active, wal_status, coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn), 0),
+coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0) FROM pg_replication_slots WHERE slot_name = %s"""
 _PATIENCE = "5s"
 """How long a slot may take to be made: PostgreSQL waits for the end of all transactions that write."""
 
@@ -68,6 +70,13 @@ class SlotStatus(NamedTuple):
         if self.limit_bytes is None:
             found.append("max_slot_wal_keep_size is not set: a slot that nobody reads from fills the disk")
         return found
+
+
+class SlotLag(NamedTuple):
+    """Bytes of the log: those behind what is confirmed, and those that are on the disk for the slot."""
+
+    behind: int
+    kept: int
 
 
 class Slot:
@@ -144,17 +153,20 @@ class Slot:
             limit = _first(connection, unit)[0]
             oldest = f"SELECT coalesce(extract(epoch FROM clock_timestamp()) - min(created) / 1e6, 0) FROM {TABLE}"
             waits = max(float(_first(connection, oldest)[0]), 0.0)
-            sql = (
-                "SELECT active, wal_status, coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn), 0), "
-                "coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0) "
-                "FROM pg_replication_slots WHERE slot_name = %s"
-            )
-            found = _first(connection, sql, self.name)
+            found = _first(connection, _STANDS, self.name)
         active, state, lag, kept = found or (False, "", 0, 0)
         bound = None if limit < 0 else int(limit)
         return SlotStatus(bool(found), bool(active), state or "", int(lag), waits, int(kept), bound)
 
     # ------------------------------------------------------------ for relays
+
+    def lag(self) -> SlotLag:
+        """How far the log is behind. Raises `LogUnavailable`, also without a slot."""
+        with self._connected() as connection:
+            found = _first(connection, _STANDS, self.name)
+        if found is None:
+            raise LogUnavailable(f"There is no slot {self.name!r}.")
+        return SlotLag(int(found[2]), int(found[3]))
 
     def check(self) -> None:
         """Raise `ConfigurationError` as `create` does, unless the server is away."""
