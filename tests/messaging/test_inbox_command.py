@@ -127,18 +127,20 @@ def test_messages_are_handled_once_from_the_command_line(kind: str, service: Pat
 
 
 @pytest.mark.fault(86)
-def test_a_consumer_ends_when_it_is_told_to(service: Path) -> None:
+@pytest.mark.parametrize("once", [(), ("--once", "1h")], ids=["forever", "once"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_consumer_ends_when_it_is_told_to(number: signal.Signals, once: tuple[str, ...], service: Path) -> None:
     url = f"sqlite:///{service / 'broker.db'}"
     asyncio.run(fill(url, "shop"))
     arguments = ("--broker", url, "--group", f"shop.{GROUP}.{TOPIC}")
     running = subprocess.Popen(
-        command(*arguments), cwd=service, env=surroundings(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command(*arguments, *once), cwd=service, env=surroundings(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     while len(reserved(service)) < 4:
         assert running.poll() is None, running.communicate()
-    running.send_signal(signal.SIGTERM)
+    running.send_signal(number)
     told, log = running.communicate(timeout=300)
-    assert (running.returncode, told) == (0, ""), log
+    assert (running.returncode, "4 handled" in told) == (0, bool(once)), log
     assert consumed(service, *arguments, "--once", "1s") == {}
 
 
@@ -151,6 +153,14 @@ def test_a_consumer_ends_when_it_is_told_to(service: Path) -> None:
         ("service:reserve --broker sqlite:///b.db --topic t --group g", "give --group alone"),
         ("service:reserve --broker amqp://h --topic t --only-partitions a", "'a' is no number"),
         ("service:reserve --broker nats://h --topic t --group g --redelivery-window 16d", "window="),
+        ("service:reserve --broker amqp://u:s3/cret@h --topic t", "percent-encoded"),
+        ("service:reserve --broker redis://u:s3#cret@h --topic t --group g", "percent-encoded"),
+        ("service:reserve --broker kafka://h:99999,i --topic t --group g", "a number up to 65535"),
+        ("service:reserve --broker kafka://u:12/s3cret@h --topic t --group g", "kafka://u:***@h: write kafka://host"),
+        ("service:reserve --broker amqp:u:s3cret@h --topic t", "'…@h' is not a URL of a broker"),
+        ("service:reserve --broker pubsub://u:s3cret@h/x --topic t --group g", "'pubsub://u:***@h/x': write"),
+        ("service:reserve --broker amqp://127.0.0.1:1 --topic t --once 0", "--once='0' is not a duration"),
+        ("service:reserve --broker amqp://u:s3cret@127.0.0.1:1 --topic t --once 1s", "AMQPConnectionError"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -161,5 +171,34 @@ def test_what_cannot_be_is_refused(
     monkeypatch.delitem(sys.modules, "service", raising=False)
     monkeypatch.delenv("RETRYSAFE_BROKER", raising=False)
     assert main(["inbox", "run", *arguments.split()]) == 2
-    assert said in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert said in told
+    assert "s3" not in told
     sys.modules.pop("service").boundary.close()
+
+
+def test_a_module_that_ends_when_it_is_imported_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended the command with its own exit code, and without a word."""
+    (tmp_path / "ending.py").write_text("import sys\nsys.exit(0)\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["inbox", "run", "ending:handle", "--broker", "sqlite:///b.db", "--group", "g"]) == 2
+    assert "MODULE:NAME ending:handle: SystemExit: 0" in capsys.readouterr().err
+
+
+def test_a_closed_output_is_no_failure(service: Path) -> None:
+    """As a supervisor starts it that keeps the log alone."""
+    url = f"sqlite:///{service / 'broker.db'}"
+    asyncio.run(fill(url, "shop"))
+    arguments = ("--broker", url, "--group", f"shop.{GROUP}.{TOPIC}", "--once", "1s")
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command(*arguments)],
+        cwd=service,
+        env=surroundings(),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, reserved(service)) == (0, [0, 1, 2, 3]), done.stderr

@@ -241,6 +241,27 @@ async def test_stop_lets_what_is_being_handled_end_and_gives_the_rest_back(world
 
 
 @ONE
+async def test_stop_ends_a_single_run_with_the_message_in_progress(world: World) -> None:
+    """What is in memory, or still comes, is left to the next run; so is a wait for an hour that has just begun."""
+    broker, applied = MemoryBroker(), list[int]()
+
+    async def apply(message: InboxMessage) -> None:
+        applied.append(int(message.envelope.id))
+        if len(applied) == 1:
+            subscription.stop()
+
+    handler = world.inbox().handler("stock")(apply)
+    broker.put([envelope(n, key="A") for n in range(3)])
+    consumer = Recording(broker)
+    subscription = Subscription(consumer, handler)
+    assert await subscription.arun_once(3600) == {MessageOutcome.HANDLED: 1}
+    assert (applied, consumer.acked) == ([0], ["0"])
+    await consumer.aclose()
+    assert await Subscription(Recording(broker), handler).arun_once() == {MessageOutcome.HANDLED: 2}
+    assert applied == [0, 1, 2]
+
+
+@ONE
 async def test_a_message_without_a_key_is_given_back_and_holds_nothing(world: World) -> None:
     seen: list[str] = []
 

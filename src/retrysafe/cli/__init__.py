@@ -79,7 +79,8 @@ def main(
     options = parser.parse_args(argv)
     try:
         code: int = options.run(options)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is None in a process that was started with it closed
+            sys.stdout.flush()
         return code
     except RetrysafeError as error:
         return fail(error.detail or str(error))

@@ -1,7 +1,8 @@
 """`retrysafe inbox`: run a consumer, and its dead letters: list, show and redrive them.
 
 Exit code: 0 if the command was carried out, and for `status` if there are no dead letters; 1 if there are, or nothing
-was changed; 2 if the command could not be carried out. `run` ends with 0 when SIGTERM or SIGINT stopped it.
+was changed; 2 if the command could not be carried out. `run` ends with 0 when SIGTERM or SIGINT stopped it, also with
+--once.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import socket
-from collections import Counter
 from operator import attrgetter
 from typing import Any
 
@@ -19,13 +19,14 @@ from retrysafe.cli import dead_letters
 from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr
 from retrysafe.cli.opening import add_store_verb, add_verb, add_verbs, loaded, store_of
 from retrysafe.cli.rendering import as_json, say, table
-from retrysafe.errors import ConfigurationError
+from retrysafe.errors import ConfigurationError, RetrysafeError
+from retrysafe.messaging.brokers.base import Consumer
+from retrysafe.messaging.errors import BrokerUnavailable
 from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.inbox.inbox import Inbox
 from retrysafe.messaging.inbox.operator import InboxOperator
 from retrysafe.messaging.subscription.subscription import Subscription
 from retrysafe.protocol.durations import seconds as seconds_of
-from retrysafe.protocol.redelivery_policy import MessageOutcome
 
 DEAD_LETTERS = dead_letters.Side(
     InboxOperator,
@@ -86,29 +87,31 @@ def run_consumer(options: argparse.Namespace) -> int:
     handler = loaded("MODULE:NAME", options.handler)
     if not isinstance(handler, Handler):
         raise ConfigurationError(f"{options.handler} is a {type(handler).__qualname__}: name a handler of an Inbox.")
-    done = asyncio.run(_consume(options, handler))
-    if options.once is not None:
-        found = {outcome.value: number for outcome, number in sorted(done.items())}
-        said = ", ".join(f"{number} {name}" for name, number in found.items()) or "no message"
-        print(as_json(found) if options.json else said, flush=True)
+    wait = None if options.once is None else seconds_of(options.once, "--once")
+    subscription = Subscription(
+        _consumer(options), handler, lanes=options.lanes, in_flight=options.in_flight, redrive=options.redrive
+    )
+    if wait is None:
+        subscription.run_forever()
+        return 0
+    try:
+        done = subscription.run_once(wait)
+    except RetrysafeError:
+        raise
+    except Exception as error:  # whatever the broker's client raises
+        raise BrokerUnavailable(f"{type(error).__name__}: {error}".partition("\n")[0]) from error
+    found = {outcome.value: number for outcome, number in sorted(done.items())}
+    said = ", ".join(f"{number} {name}" for name, number in found.items()) or "no message"
+    print(as_json(found) if options.json else said, flush=True)
     return 0
 
 
-async def _consume(options: argparse.Namespace, handler: Handler[..., Any]) -> Counter[MessageOutcome]:
+def _consumer(options: argparse.Namespace) -> Consumer:
     url, spec, given = chosen(options, _SIDE)
     if not spec.consumer:
         raise ConfigurationError(f"--broker: retrysafe inbox run cannot consume from {spec.title}.")
-    consumer = spec.load(spec.consumer)(url, options.topic, group=options.group, **given)
-    subscription = Subscription(
-        consumer, handler, lanes=options.lanes, in_flight=options.in_flight, redrive=options.redrive
-    )
-    if options.once is None:
-        await subscription.arun_forever()
-        return Counter()
-    try:
-        return await subscription.arun_once(seconds_of(options.once, "--once"))
-    finally:
-        await consumer.aclose()
+    consumer: Consumer = spec.load(spec.consumer)(url, options.topic, group=options.group, **given)
+    return consumer
 
 
 def run_status(options: argparse.Namespace) -> int:

@@ -154,7 +154,7 @@ def imported(name: str, named: str) -> ModuleType:
     _set_up_project()
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that ends when it is imported, too
         kind = type(error)
         hint = f" Set {PROJECT}, or use {MANAGE}." if kind.__module__.startswith("django.") else ""
         raise ConfigurationError(f"{named}: {kind.__name__}: {error}{hint}") from error

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
-from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.base import Broker
 from retrysafe.messaging.brokers.spec import BrokerSpec
@@ -31,9 +31,24 @@ def spec_of(url: str) -> BrokerSpec:
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     for spec in specs():
         if scheme in spec.schemes:
+            _require_readable(scheme, url)
             return spec
     known = ", ".join(f"{name}://" for spec in specs() for name in spec.schemes)
-    raise ConfigurationError(f"{scheme or without_password(url)!r} is not a URL of a broker; known are {known}.")
+    host = url.rpartition("@")[2]
+    shown = scheme or (url if host == url else f"…@{host}")  # what has no :// may have a password anywhere
+    raise ConfigurationError(f"{shown!r} is not a URL of a broker; known are {known}.")
+
+
+def _require_readable(scheme: str, url: str) -> None:
+    """Refuse what every client would fail on, again and again, and some with a part of the password in the error."""
+    try:
+        for host in urlsplit(url).netloc.rpartition("@")[2].split(","):
+            _ = urlsplit(f"//{host}").port
+    except ValueError:
+        raise ConfigurationError(
+            f"The {scheme}:// URL of the broker cannot be read: a port is a number up to 65535, and / ? # @ : and % in "
+            "a user's name or password are percent-encoded, as in %2F."
+        ) from None
 
 
 def broker_at(url: str, *, name: str, partitions: int | None = None, lease: Duration = "15s") -> Broker:

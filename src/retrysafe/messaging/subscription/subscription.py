@@ -133,23 +133,30 @@ class Subscription:
     async def arun_once(self, wait: float = 0.0) -> Counter[MessageOutcome]:
         """Handle messages until none has arrived for ``wait`` seconds, and count their outcomes.
 
-        Messages that have to be tried again are given back to the broker. Raises errors of the broker's client and the
-        store.
+        Messages that have to be tried again are given back to the broker. `stop`, which SIGTERM calls, ends it after
+        the messages in progress. Raises errors of the broker's client and the store.
         """
-        run = Run(self._consumer, self._handler, self._in_flight, StopSignal(), forever=False)
+        self._bell = StopSignal()
+        with stopped_by_signals(self.stop):
+            return await self._run_once(wait)
+
+    async def _run_once(self, wait: float) -> Counter[MessageOutcome]:
+        run = Run(self._consumer, self._handler, self._in_flight, self._bell, forever=False)
         await run.work(self._workers, self._drain(run, wait))
         return run.tally
 
     def run_once(self, wait: float = 0.0) -> Counter[MessageOutcome]:
-        """`arun_once` for sync code, on an event loop of its own; closes the connections at the end."""
+        """`arun_once` for sync code, on an event loop of its own; closes the connections. SIGINT calls `stop` too."""
 
         async def once() -> Counter[MessageOutcome]:
             try:
-                return await self.arun_once(wait)
+                return await self._run_once(wait)
             finally:
                 await self._consumer.aclose()
 
-        return asyncio.run(once())
+        self._bell = StopSignal()
+        with stopped_by_signals(self.stop):
+            return asyncio.run(once())
 
     def stop(self) -> None:
         """End after the messages in progress have been acknowledged; threads and signal handlers may call it too."""
@@ -183,11 +190,16 @@ class Subscription:
                 await self._bell.await_for(rest)
 
     async def _drain(self, run: Run, wait: float) -> None:
-        while True:
+        left = wait
+        while not self._bell.rung:
             room = await run.room()
-            deliveries = await self._received(room, wait) if room else ()
+            if not room:
+                continue
+            piece = min(left, LOOK)
+            deliveries = await self._received(room, piece)
             run.add(deliveries)
-            if room and not deliveries:
+            left = wait if deliveries else left - piece
+            if not deliveries and left <= 0:
                 return
 
     async def _received(self, room: int, wait: float) -> Sequence[Delivery]:

@@ -60,7 +60,7 @@ class Run:
     async def _wait_for_end(self, handling: list[asyncio.Task[None]], acking: asyncio.Task[None]) -> None:
         self._finishing = self._forever
         if not self._forever:
-            while self._lanes.count and not any(task.done() for task in handling):
+            while self._lanes.count and not self._bell.rung and not any(task.done() for task in handling):
                 await self.room(full=self._lanes.count)
             self._finishing = True
         for _ in handling:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 
 Properties = Mapping[str, str | int | float | bool]
@@ -24,7 +25,7 @@ def properties_of(url: str, ours: Properties, theirs: Properties | None = None) 
     parts = urlsplit(url)
     credentials, _, hosts = parts.netloc.rpartition("@")
     if parts.scheme != "kafka" or not hosts or parts.path not in ("", "/"):
-        raise ConfigurationError(f"{parts.scheme}://{hosts}{parts.path}: write kafka://host:9092,other:9092.")
+        raise ConfigurationError(f"{without_password(url)}: write kafka://host:9092,other:9092.")
     given: dict[str, Any] = {"bootstrap.servers": hosts}
     if credentials:
         user, _, password = credentials.partition(":")

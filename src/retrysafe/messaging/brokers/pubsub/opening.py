@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.pubsub.consumer import PubSubConsumer
 from retrysafe.messaging.brokers.pubsub.publisher import PubSubPublisher
@@ -18,7 +19,9 @@ def options_of(url: str) -> dict[str, Any]:
     parts = urlsplit(url)
     options: dict[str, Any] = dict(parse_qsl(parts.query))
     if not parts.netloc or parts.path not in ("", "/") or options.keys() - {"endpoint"}:
-        raise ConfigurationError(f"{url!r}: write pubsub://PROJECT or pubsub://PROJECT?endpoint=…; topics have names.")
+        raise ConfigurationError(
+            f"{without_password(url)!r}: write pubsub://PROJECT or pubsub://PROJECT?endpoint=…; topics have names."
+        )
     return {"project": parts.netloc, **options}
 
 
