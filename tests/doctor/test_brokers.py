@@ -9,11 +9,18 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from retrysafe.doctor import diagnose
-from retrysafe.messaging.brokers import nats
+from retrysafe import Boundary
+from retrysafe.doctor import brokers as examining
+from retrysafe.doctor import diagnose, diagnosing
+from retrysafe.doctor.diagnosis import Diagnosis
+from retrysafe.messaging import Inbox
+from retrysafe.messaging.brokers import checks, nats
+from retrysafe.messaging.brokers.checks import BrokerExamination
 from tests.conftest import require
 from tests.messaging.harnesses.nats import without_stream
 
@@ -63,3 +70,94 @@ def test_a_dead_broker_is_a_finding_without_its_password() -> None:
     said = diagnose(brokers=["amqp://guest:s3cr3t-word@127.0.0.1:1/"], topics=["q"])
     assert [one.id for one in said] == ["broker-unreachable"]
     assert "s3cr3t-word" not in repr(said)
+
+
+def test_a_url_that_is_wrong_says_how_it_is_written() -> None:
+    pytest.importorskip("google.pubsub_v1")
+    (said,) = diagnose(brokers=["pubsub://project/orders"], topics=["orders"])
+    assert (said.id, said.evidence.partition(": write ")[2]) == (
+        "broker-unreachable",
+        "pubsub://PROJECT or pubsub://PROJECT?endpoint=…; topics have names.",
+    )
+
+
+def test_a_broker_that_goes_silent_holds_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor its connection: not even where the library waits for it without an end to hang up."""
+    monkeypatch.setattr(checks, "_LEAVING", 0.01)
+    left = list[str]()
+
+    async def silent() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                left.append("hung up")
+
+    with pytest.raises(TimeoutError):
+        checks.asked(silent(), 0.01)
+    assert left == ["hung up"]
+
+
+def test_of_boundaries_with_one_name_the_shortest_window_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them hid the other, on another store."""
+    told = list[dict[str, float]]()
+
+    def examined(_url: str, _topics: object, _within: float, windows: dict[str, float]) -> list[Diagnosis]:
+        told.append(windows)
+        return []
+
+    monkeypatch.setattr(diagnosing, "examine_broker", examined)
+    name = f"stock-{secrets.token_hex(4)}"
+    for windows in (("1h", "30d"), ("30d", "1h")):
+        made = [
+            Boundary(name, store=f"sqlite:///{tmp_path / f'{number}{window}.db'}", window=window)
+            for number, window in enumerate(windows)
+        ]
+        inboxes = [Inbox(one) for one in made]
+        diagnose(brokers=["kafka://h"], topics=["orders"], app=inboxes)
+        for one in made:
+            one.close()
+        assert told.pop()[name] == 3600.0
+
+
+_WEEK = 604_800
+_TOPIC = {
+    "retention.ms": f"{_WEEK}000",
+    "segment.ms": "3600000",
+    "cleanup.policy": "delete",
+    "min.insync.replicas": "2",
+    "unclean.leader.election.enable": "false",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "found", "needed"),
+    [
+        ({}, ["broker-window"], _WEEK + 3600.0),
+        ({"min.insync.replicas": None, "unclean.leader.election.enable": None}, ["broker-window"], _WEEK + 3600.0),
+        ({"segment.ms": None}, ["broker-window"], float(_WEEK)),
+        ({"retention.ms": None}, [], None),
+        ({"retention.ms": f"{2**63 - 1}"}, ["kafka-retention"], None),
+        ({"retention.ms": f"{100 * _WEEK}000"}, ["broker-window"], 100 * _WEEK + 3600.0),
+    ],
+)
+def test_what_speaks_kafkas_protocol_need_not_have_its_settings(
+    changed: dict[str, str | None], found: list[str], needed: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Redpanda and Event Hubs do not; and a window can only be as long as one can be."""
+    pytest.importorskip("confluent_kafka")
+    from retrysafe.messaging.brokers.kafka.checks import EXAMINATION
+
+    settings = {name: value for name, value in (_TOPIC | changed).items() if value is not None}
+    facts: dict[str, Any] = {"missing": [], "settings": {"orders": settings}, "replicas": {"orders": 3}}
+    fixed = BrokerExamination(EXAMINATION.checks, lambda *_: facts, EXAMINATION.kept)
+    monkeypatch.setattr(examining, "examination_of", lambda _: fixed)
+    said = examining.examine("kafka://h", ("orders",), 5.0, {"stock": 3600.0})
+    assert [one.id for one in said] == found
+    if needed is not None:
+        assert f"again for {needed:.0f} s" in said[0].evidence
+        Boundary("stock-of-the-fix", store="memory://", window=needed).close()

@@ -134,7 +134,12 @@ def test_a_consumer_ends_when_it_is_told_to(number: signal.Signals, once: tuple[
     asyncio.run(fill(url, "shop"))
     arguments = ("--broker", url, "--group", f"shop.{GROUP}.{TOPIC}")
     running = subprocess.Popen(
-        command(*arguments, *once), cwd=service, env=surroundings(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command(*arguments, *once),
+        cwd=service,
+        env=surroundings(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     while len(reserved(service)) < 4:
         assert running.poll() is None, running.communicate()

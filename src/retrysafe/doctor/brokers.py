@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from retrysafe.backends.urls import without_password
 from retrysafe.doctor.diagnosis import Diagnosis, judged
 from retrysafe.doctor.stores import limited
-from retrysafe.errors import ConfigurationError
+from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.brokers.checks import UNREACHABLE, WINDOW, BrokerExamination
 from retrysafe.messaging.brokers.registry import spec_of
 
@@ -31,6 +31,8 @@ def examine(url: str, topics: tuple[str, ...], within: float, windows: Mapping[s
         facts = limited(lambda: examination.facts(url, topics), within)
     except TimeoutError:
         return judged((UNREACHABLE,), {"unreachable": f"It did not answer within {within:g} s."}, name)
+    except RetrysafeError as error:
+        return judged((UNREACHABLE,), {"unreachable": error.detail or str(error)}, name)
     except Exception as error:  # noqa: BLE001 - whatever its client raises is a finding
         said = f"{type(error).__name__} when it was asked."
         return judged((UNREACHABLE,), {"unreachable": said}, name)

@@ -64,7 +64,7 @@ def diagnose(
     seconds = durations.seconds(within, "within")
     entries = _entries() if app is not None else []
     named = tuple(topics)
-    windows = {inbox.boundary.name: inbox.boundary.entrypoint.window for inbox in inboxes()} if app is not None else {}
+    windows = _windows() if app is not None else {}
     found = _at_once(partial(examine_store, store, seconds, leases) for store, leases in _with_leases(stores, entries))
     found += _at_once(partial(examine_broker, url, named, seconds, windows) for url in dict.fromkeys(brokers))
     if app is not None:
@@ -89,6 +89,15 @@ def _seconds(value: Duration | None, name: str) -> float | None:
 
 def _entries() -> list[EntryPoint]:
     return [one for one in key_spaces.living() if isinstance(one, EntryPoint)]
+
+
+def _windows() -> dict[str, float]:
+    """The windows of boundaries that have inboxes; of several with one name, on different stores, the shortest."""
+    found: dict[str, float] = {}
+    for inbox in inboxes():
+        entry = inbox.boundary.entrypoint
+        found[entry.name] = min(entry.window, found.get(entry.name, entry.window))
+    return found
 
 
 def _with_leases(given: Iterable[Any], entries: list[EntryPoint]) -> Iterator[tuple[Any, list[float]]]:

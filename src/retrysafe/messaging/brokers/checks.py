@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.protocol.checks import Check, Facts, Severity
+
+T = TypeVar("T")
+_MOST = 30.0
+"""Seconds after which a broker is not asked any further, whoever may still wait for the answer."""
+_LEAVING = 2.0
 
 
 class BrokerExamination(NamedTuple):
@@ -23,14 +29,37 @@ class BrokerExamination(NamedTuple):
     kept: Callable[[Facts], Mapping[str, float]] = lambda _: {}
 
 
+def asked(work: Coroutine[Any, Any, T], most: float = _MOST) -> T:
+    """The answers of a broker, on an event loop of its own.
+
+    One that goes silent in the middle holds its thread and connection no longer than this; to hang up may take as long
+    again, and is cancelled. Raises `TimeoutError` then.
+    """
+
+    async def bounded() -> T:
+        asking = asyncio.ensure_future(work)
+        if not (await asyncio.wait([asking], timeout=most))[0]:
+            asking.cancel()
+            if not (await asyncio.wait([asking], timeout=_LEAVING))[0]:
+                raise TimeoutError
+        return asking.result()
+
+    try:
+        return asyncio.run(bounded())
+    except asyncio.CancelledError:
+        raise TimeoutError from None
+
+
 def _forgotten(facts: Facts) -> str | None:
     kept, windows = facts.get("redelivered_for", {}), facts.get("windows", {})
     longest = max(kept.values(), default=0.0)
-    short = [f"boundary {name!r} for {window:g} s" for name, window in windows.items() if window < longest]
+    short = [f"boundary {name!r} for {window:.12g} s" for name, window in windows.items() if window < longest]
     if not short:
         return None
     places = ", ".join(sorted(place for place, seconds in kept.items() if seconds == longest))
-    return f"A message of {places} may be handed out again for {longest:g} s, and is remembered by {', '.join(short)}."
+    return (
+        f"A message of {places} may be handed out again for {longest:.12g} s, and is remembered by {', '.join(short)}."
+    )
 
 
 UNREACHABLE = Check(

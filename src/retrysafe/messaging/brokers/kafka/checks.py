@@ -68,7 +68,10 @@ CHECKS = (
         Severity.WARNING,
         "kafka-configs.sh --alter --entity-type topics --entity-name … --add-config min.insync.replicas=2",
         _GUIDE,
-        _topics(lambda replicas, set_: replicas > 1 and int(set_["min.insync.replicas"]) < 2, "min.insync.replicas 1"),
+        _topics(
+            lambda replicas, set_: replicas > 1 and int(set_.get("min.insync.replicas") or 2) < 2,
+            "min.insync.replicas 1",
+        ),
     ),
     Check(
         "kafka-unclean-election",
@@ -77,7 +80,7 @@ CHECKS = (
         "kafka-configs.sh --alter --entity-type topics --entity-name … "
         "--add-config unclean.leader.election.enable=false",
         _GUIDE,
-        _topics(lambda _, set_: set_["unclean.leader.election.enable"] == "true", "A replica that lags may lead"),
+        _topics(lambda _, set_: set_.get("unclean.leader.election.enable") == "true", "A replica that lags may lead"),
     ),
     Check(
         "kafka-retention",
@@ -87,7 +90,7 @@ CHECKS = (
         "window= longer than that",
         _GUIDE,
         _topics(
-            lambda _, set_: int(set_["retention.ms"]) < 0 or "delete" not in set_["cleanup.policy"],
+            lambda _, set_: bool(set_.get("retention.ms")) and seconds_kept(set_) is None,
             "Messages are kept for ever, and can be handed out again after any window",
         ),
     ),

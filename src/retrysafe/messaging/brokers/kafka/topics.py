@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of
+from retrysafe.protocol.durations import LONGEST
 
 _WITHIN = 10.0
 """Seconds for which the brokers' answer is waited for."""
@@ -91,8 +92,13 @@ def kept_for(properties: Mapping[str, Any], topics: Iterable[str]) -> float | No
 
 
 def seconds_kept(settings: Mapping[str, str]) -> float | None:
-    """For how many seconds a topic with these settings keeps a message at most; None: for ever."""
-    retention, segment = int(settings["retention.ms"]), int(settings["segment.ms"])
-    if retention < 0 or "delete" not in settings["cleanup.policy"]:
+    """For how many seconds a topic with these settings keeps a message at most; None: nobody can tell, or for ever.
+
+    What speaks Kafka's protocol need not have all of its settings. More than a hundred years, as some write "for ever",
+    is longer than any window.
+    """
+    retention = int(settings.get("retention.ms") or -1)
+    if retention < 0 or "delete" not in (settings.get("cleanup.policy") or "delete"):
         return None
-    return (retention + segment) / 1000
+    kept = (retention + int(settings.get("segment.ms") or 0)) / 1000
+    return None if kept > LONGEST else kept

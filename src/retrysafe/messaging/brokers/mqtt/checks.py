@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from retrysafe.messaging.brokers.checks import BrokerExamination
+from retrysafe.messaging.brokers.checks import BrokerExamination, asked
 from retrysafe.messaging.brokers.mqtt.connecting import Connection, address_of
 from retrysafe.protocol.checks import Check, Facts, Severity
 
@@ -16,7 +15,7 @@ _DAY = 86400
 
 
 def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return asyncio.run(_asked(url))
+    return asked(_asked(url))
 
 
 async def _asked(url: str) -> dict[str, Any]:

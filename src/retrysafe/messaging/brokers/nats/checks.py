@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 from nats.js.errors import NotFoundError
 
-from retrysafe.messaging.brokers.checks import BrokerExamination
+from retrysafe.messaging.brokers.checks import BrokerExamination, asked
 from retrysafe.messaging.brokers.nats.connecting import connect
 from retrysafe.messaging.brokers.nats.messages import subject_of
 from retrysafe.protocol.checks import Check, Facts, Judge, Severity
@@ -30,7 +29,7 @@ class _Stream(NamedTuple):
 
 
 def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return asyncio.run(_asked(url, topics))
+    return asked(_asked(url, topics))
 
 
 async def _asked(url: str, topics: tuple[str, ...]) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from google.api_core.exceptions import NotFound
 from google.pubsub_v1 import types
 
-from retrysafe.messaging.brokers.checks import BrokerExamination
+from retrysafe.messaging.brokers.checks import BrokerExamination, asked
 from retrysafe.messaging.brokers.pubsub.client import Clients, Service
 from retrysafe.messaging.brokers.pubsub.messages import topic_path
 from retrysafe.messaging.brokers.pubsub.opening import options_of
@@ -25,7 +24,7 @@ _UPDATE = "gcloud pubsub subscriptions update"
 
 
 def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return asyncio.run(_asked(url, topics))
+    return asked(_asked(url, topics))
 
 
 async def _asked(url: str, names: tuple[str, ...]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ nothing: the broker refuses, and says which argument differs.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import aio_pika
 from aio_pika.exceptions import ChannelClosed, ChannelNotFoundEntity, ChannelPreconditionFailed
 
-from retrysafe.messaging.brokers.checks import BrokerExamination
+from retrysafe.messaging.brokers.checks import BrokerExamination, asked
 from retrysafe.messaging.brokers.rabbitmq.topology import NEVER
 from retrysafe.protocol.checks import Check, Facts, Judge, Severity
 
@@ -27,7 +26,7 @@ _ALLOWED = {"x-single-active-consumer": True}
 
 
 def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return {"differing": asyncio.run(_differing(url, topics))}
+    return {"differing": asked(_differing(url, topics))}
 
 
 async def _differing(url: str, queues: tuple[str, ...]) -> dict[str, str]:

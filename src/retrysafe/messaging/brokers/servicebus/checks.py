@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.management import QueueProperties, SubscriptionProperties, TopicProperties
 
-from retrysafe.messaging.brokers.checks import BrokerExamination
+from retrysafe.messaging.brokers.checks import BrokerExamination, asked
 from retrysafe.messaging.brokers.servicebus.client import namespace_of
 from retrysafe.messaging.brokers.servicebus.messages import name_of
 from retrysafe.protocol.checks import Check, Facts, Judge, Severity
@@ -34,7 +33,7 @@ class _Entity(NamedTuple):
 
 
 def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return asyncio.run(_asked(url, topics))
+    return asked(_asked(url, topics))
 
 
 async def _asked(url: str, topics: tuple[str, ...]) -> dict[str, Any]:

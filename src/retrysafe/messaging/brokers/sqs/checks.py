@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -11,7 +10,7 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
-from retrysafe.messaging.brokers.checks import BrokerExamination
+from retrysafe.messaging.brokers.checks import BrokerExamination, asked
 from retrysafe.messaging.brokers.sqs.client import Service, TopicMissing, is_missing, topic_named
 from retrysafe.messaging.brokers.sqs.opening import options_of
 from retrysafe.protocol.checks import Check, Facts, Judge, Severity
@@ -26,7 +25,7 @@ _DECLARE = "Make them with  retrysafe.messaging.brokers.sqs.declare(topics)"
 
 
 def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return asyncio.run(_asked(url, topics))
+    return asked(_asked(url, topics))
 
 
 async def _asked(url: str, names: tuple[str, ...]) -> dict[str, Any]:
