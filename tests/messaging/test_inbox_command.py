@@ -37,6 +37,16 @@ def reserve(message):
     message.tx.execute("INSERT INTO reserved VALUES (?)", (message.data,))
 
 
+@Inbox(boundary).handler("leave", max_attempts=2, backoff_base="1ms")
+def leave(message):
+    raise SystemExit(0)
+
+
+@Inbox(boundary).handler("aleave")
+async def aleave(message):
+    raise SystemExit(0)
+
+
 nothing = object()
 """
 NAMED: Mapping[str, tuple[str, ...]] = {
@@ -207,3 +217,29 @@ def test_a_closed_output_is_no_failure(service: Path) -> None:
         check=False,
     )
     assert (done.returncode, reserved(service)) == (0, [0, 1, 2, 3]), done.stderr
+
+
+def leaving(folder: Path, handler: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    told = [handler if one == "service:reserve" else one for one in command(*arguments)]
+    return subprocess.run(
+        told, cwd=folder, env=surroundings(), capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_a_handler_that_exits_is_given_up_and_ends_no_consumer(service: Path) -> None:
+    """It ended the command with 0, and each one that was started after it, before any other message was handled."""
+    url = f"sqlite:///{service / 'broker.db'}"
+    asyncio.run(fill(url, "shop"))
+    arguments = ("--broker", url, "--group", f"shop.{GROUP}.{TOPIC}", "--once", "1s", "--json")
+    found = [leaving(service, "service:leave", *arguments) for _ in range(2)]
+    assert [one.returncode for one in found] == [0, 0], found
+    assert sum(json.loads(one.stdout).get("failed", 0) for one in found) == 4
+    assert sum(json.loads(one.stdout).get("dead", 0) for one in found) == 5, "one of them was sent twice"
+
+
+def test_a_handler_on_the_loop_that_exits_does_not_look_like_an_end_by_a_signal(service: Path) -> None:
+    url = f"sqlite:///{service / 'broker.db'}"
+    asyncio.run(fill(url, "shop"))
+    done = leaving(service, "service:aleave", "--broker", url, "--group", f"shop.{GROUP}.{TOPIC}")
+    assert done.returncode == 2
+    assert "A handler on the event loop has called sys.exit(0)." in done.stderr

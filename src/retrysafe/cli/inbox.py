@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import socket
+from collections import Counter
 from operator import attrgetter
 from typing import Any
 
@@ -27,6 +28,7 @@ from retrysafe.messaging.inbox.inbox import Inbox
 from retrysafe.messaging.inbox.operator import InboxOperator
 from retrysafe.messaging.subscription.subscription import Subscription
 from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.redelivery_policy import MessageOutcome
 
 DEAD_LETTERS = dead_letters.Side(
     InboxOperator,
@@ -91,19 +93,26 @@ def run_consumer(options: argparse.Namespace) -> int:
     subscription = Subscription(
         _consumer(options), handler, lanes=options.lanes, in_flight=options.in_flight, redrive=options.redrive
     )
-    if wait is None:
-        subscription.run_forever()
-        return 0
     try:
-        done = subscription.run_once(wait)
-    except RetrysafeError:
-        raise
-    except Exception as error:  # whatever the broker's client raises
-        raise BrokerUnavailable(f"{type(error).__name__}: {error}".partition("\n")[0]) from error
+        if wait is None:
+            subscription.run_forever()
+            return 0
+        done = _once(subscription, wait)
+    except SystemExit as error:  # the signals of this process are ours
+        raise ConfigurationError(f"A handler on the event loop has called sys.exit({error.code!r}).") from error
     found = {outcome.value: number for outcome, number in sorted(done.items())}
     said = ", ".join(f"{number} {name}" for name, number in found.items()) or "no message"
     print(as_json(found) if options.json else said, flush=True)
     return 0
+
+
+def _once(subscription: Subscription, wait: float) -> Counter[MessageOutcome]:
+    try:
+        return subscription.run_once(wait)
+    except RetrysafeError:
+        raise
+    except Exception as error:  # whatever the broker's client raises
+        raise BrokerUnavailable(f"{type(error).__name__}: {error}".partition("\n")[0]) from error
 
 
 def _consumer(options: argparse.Namespace) -> Consumer:

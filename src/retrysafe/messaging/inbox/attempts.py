@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -70,10 +71,18 @@ def running_consumer() -> str | None:
 
 @contextmanager
 def handler_of(consumer: str) -> Iterator[None]:
-    """The handler of a consumer runs."""
+    """The handler of a consumer runs.
+
+    ``sys.exit`` in a thread ends nothing but this message, which is tried again and given up as after any other error:
+    its consumer would die of it, uncounted, each time it comes. In the main thread a signal may have ended the program.
+    """
     before = _consumer.set(consumer)
     try:
         yield
+    except SystemExit as error:
+        if threading.current_thread() is threading.main_thread():
+            raise
+        raise RuntimeError(f"The handler has called sys.exit({error.code!r}).") from error
     finally:
         _consumer.reset(before)
 
