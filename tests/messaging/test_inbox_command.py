@@ -174,6 +174,8 @@ def test_a_consumer_ends_when_it_is_told_to(number: signal.Signals, once: tuple[
         ("service:reserve --broker kafka://u:12/s3cret@h --topic t --group g", "kafka://u:***@h: write kafka://host"),
         ("service:reserve --broker amqp:u:s3cret@h --topic t", "'…@h' is not a URL of a broker"),
         ("service:reserve --broker pubsub://u:s3cret@h/x --topic t --group g", "'pubsub://u:***@h/x': write"),
+        ("service:reserve --broker kafka://h --topic= --group g", "--topic is empty"),
+        ("service:reserve --broker nats://h --topic t --group g --credentials /none", "pip install nkeys"),
         ("service:reserve --broker amqp://127.0.0.1:1 --topic t --once 0", "--once='0' is not a duration"),
         ("service:reserve --broker amqp://u:s3cret@127.0.0.1:1 --topic t --once 1s", "AMQPConnectionError"),
     ],
@@ -185,6 +187,7 @@ def test_what_cannot_be_is_refused(
     monkeypatch.syspath_prepend(str(service))
     monkeypatch.delitem(sys.modules, "service", raising=False)
     monkeypatch.delenv("RETRYSAFE_BROKER", raising=False)
+    monkeypatch.setitem(sys.modules, "nkeys", None)
     assert main(["inbox", "run", *arguments.split()]) == 2
     told = capsys.readouterr().err
     assert said in told

@@ -119,6 +119,8 @@ def _consumer(options: argparse.Namespace) -> Consumer:
     url, spec, given = chosen(options, _SIDE)
     if not spec.consumer:
         raise ConfigurationError(f"--broker: retrysafe inbox run cannot consume from {spec.title}.")
+    if not all(options.topic):
+        raise ConfigurationError("--topic is empty: is a variable of the shell not set?")
     consumer: Consumer = spec.load(spec.consumer)(url, options.topic, group=options.group, **given)
     return consumer
 

@@ -13,6 +13,8 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from retrysafe.errors import ConfigurationError
+
 _PING_EVERY = 5
 """Seconds after which a connection is tried that says nothing; with two pings unanswered it is lost."""
 LOST = (nats.errors.Error, OSError, EOFError, TimeoutError)
@@ -81,8 +83,10 @@ async def connect(url: str, credentials: str | None, patience: float) -> Connect
                 closed_cb=is_lost,
                 error_cb=ignore,
             )
-    except BaseException:
-        with suppress(*LOST):
+    except BaseException as error:
+        with suppress(Exception):  # of a client that never came to connect, even an AssertionError
             await client.close()  # the library leaves the socket of a greeting that was cut off
+        if isinstance(error, ModuleNotFoundError):
+            raise ConfigurationError(f"Credentials of NATS need {error.name}: pip install {error.name}") from error
         raise
     return Connection(client, lost)
