@@ -12,6 +12,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,14 @@ def fill(folder: Path) -> None:
 
 
 class Dying:
-    """A ledger whose process dies once: after a commit, before the engine can note that its batch is done."""
+    """A ledger whose process dies once: after a commit, before the engine can note that its batch is done.
 
-    def __init__(self, ledger: Any, folder: Path, at: int) -> None:
+    With ``error``, the first commit of all fails with it before that, and the engine tries again.
+    """
+
+    def __init__(self, ledger: Any, folder: Path, at: int, error: Exception | None = None) -> None:
         self.ledger, self.mark, self.left = ledger, folder / "killed", at
+        self.failed, self.error = folder / "task-failed", error
 
     def take(self, source: str) -> int:
         epoch: int = self.ledger.take(source)
@@ -39,11 +44,17 @@ class Dying:
 
     def apply(self, *arguments: Any, **options: Any) -> bool:
         done: bool = self.ledger.apply(*arguments, **options)
+        if self.error is not None and not self.failed.exists():
+            self.failed.touch()
+            raise self.error
         self.left -= done
         if self.left == 0 and not self.mark.exists():
             self.mark.touch()
             os.killpg(0, signal.SIGKILL)
         return done
+
+    def close(self) -> None:
+        self.ledger.close()
 
 
 def spark(place: Any, folder: Path) -> None:
@@ -84,8 +95,12 @@ def spark(place: Any, folder: Path) -> None:
 
 
 def quix(place: Any, folder: Path) -> None:
-    """Records of a topic, whose consumer is killed after the first flush, before its offsets are committed."""
+    """Records of a topic, whose consumer is killed after a flush, before its offsets are committed.
+
+    The first flush fails, and its records are read again.
+    """
     from quixstreams import Application
+    from quixstreams.sinks import SinkBackpressureError
 
     from retrysafe.streams.quix import LedgerSink
 
@@ -98,14 +113,18 @@ def quix(place: Any, folder: Path) -> None:
         auto_offset_reset="earliest",
         state_dir=folder / "state",
         commit_every=10,
+        consumer_extra_config={"session.timeout.ms": 6000},  # so long the group waits for the consumer that was killed
     )
     topic = app.topic(f"{place.name}-in", value_deserializer="str")
-    app.dataframe(topic).sink(LedgerSink(Dying(place.ledger(), folder, 2), write))
+    app.dataframe(topic).sink(LedgerSink(Dying(place.ledger(), folder, 2, SinkBackpressureError(0.1)), write))
     app.run(timeout=10)
 
 
 def beam(place: Any, folder: Path) -> None:
-    """A file each; the pipeline is killed after the third, and run again from its beginning."""
+    """A file each; the pipeline is killed after the third, and run again from its beginning.
+
+    The first bundle fails, and is tried again: by the runner that does so, and has no service of its own.
+    """
     import apache_beam as b
     from apache_beam.io import fileio
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -115,13 +134,16 @@ def beam(place: Any, folder: Path) -> None:
     def read(file: Any) -> tuple[str, list[int]]:
         return Path(file.metadata.path).name, [int(line) for line in file.read_utf8().split()]
 
-    with b.Pipeline(options=PipelineOptions(["--runner=DirectRunner"])) as pipeline:
+    with b.Pipeline(options=PipelineOptions(["--runner=BundleBasedDirectRunner"])) as pipeline:
         files = pipeline | fileio.MatchFiles(f"{folder}/input/*.csv") | fileio.ReadMatches() | b.Map(read)
-        _ = files | b.ParDo(WriteOnce(Dying(place.ledger(), folder, 3), place.write))
+        _ = files | b.ParDo(WriteOnce(Dying(place.ledger(), folder, 3, RuntimeError("once")), place.write))
 
 
 def flink(place: Any, folder: Path) -> None:
-    """Numbers by key; a function fails after a commit, and Flink goes on from its last checkpoint."""
+    """Numbers by key; a function fails after a commit, and Flink goes on from its last checkpoint.
+
+    With DRIVER, all of Flink is killed instead, and the next run is told of the checkpoint.
+    """
     from pyflink.common import Configuration, Types, WatermarkStrategy
     from pyflink.datastream import StreamExecutionEnvironment
     from pyflink.datastream.connectors.number_seq import NumberSequenceSource
@@ -139,6 +161,7 @@ def flink(place: Any, folder: Path) -> None:
         "python.fn-execution.bundle.size": "1",
         "execution.checkpointing.storage": "filesystem",
         "execution.checkpointing.dir": f"file://{folder}/checkpoints",
+        **({"execution.state-recovery.path": f"file://{checkpoints(folder)[-1]}"} if checkpoints(folder) else {}),
     }.items():
         settings.set_string(name, value)
     environment = StreamExecutionEnvironment.get_execution_environment(settings)
@@ -149,9 +172,30 @@ def flink(place: Any, folder: Path) -> None:
     def write(number: int, target: Any) -> None:
         place.write([number], target)
 
-    ledger = Failing(place.ledger(), folder)
+    ledger = (Paced if "DRIVER" in os.environ else Failing)(place.ledger(), folder)
     numbers.key_by(lambda number: str(number % 3), key_type=Types.STRING()).process(WriteOnce(ledger, write))
     environment.execute("numbers")
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The folders of Flink's complete checkpoints, the oldest first."""
+    complete = (folder / "checkpoints").glob("*/chk-*/_metadata")
+    return sorted((path.parent for path in complete), key=lambda path: int(path.name.removeprefix("chk-")))
+
+
+class Paced(Dying):
+    """A ledger that takes its time, and is killed after a commit that comes behind a checkpoint."""
+
+    def __init__(self, ledger: Any, folder: Path) -> None:
+        super().__init__(ledger, folder, 0)
+
+    def apply(self, *arguments: Any, **options: Any) -> bool:
+        with self.mark.with_name("seen").open("a") as seen:
+            seen.write("x")
+        known = not self.mark.exists() and len(checkpoints(self.mark.parent)) > 0
+        time.sleep(0.05)
+        self.left = int(known)
+        return super().apply(*arguments, **options)
 
 
 class Failing(Dying):

@@ -54,7 +54,7 @@ def test_a_killed_job_that_runs_again_writes_each_number_once(engine: str, kind:
     assert 0 < len(written) < len(NUMBERS)
     assert run(engine, tmp_path) == 0, (tmp_path / "output").read_text()
     assert place.written() == list(NUMBERS)
-    assert (tmp_path / "task-failed").exists() == (engine == "spark"), "its first task is tried again"
+    assert (tmp_path / "task-failed").exists(), "its first task is tried again"
     for one in (place, feed):
         if one is not None:
             one.close()
@@ -80,4 +80,16 @@ def test_a_task_of_flink_that_fails_goes_on_from_its_checkpoint(tmp_path: Path) 
     assert run("flink", tmp_path) == 0, (tmp_path / "output").read_text()
     assert (tmp_path / "killed").exists()
     assert place.written() == list(NUMBERS)
+    place.close()
+
+
+def test_flink_that_was_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    require("postgresql")
+    place = target("postgresql", tmp_path)
+    (tmp_path / "place.pickle").write_bytes(pickle.dumps(place))
+    assert run("flink", tmp_path, DRIVER="killed") == -signal.SIGKILL, (tmp_path / "output").read_text()
+    assert 0 < len(place.written()) < len(NUMBERS)
+    assert run("flink", tmp_path, DRIVER="killed") == 0, (tmp_path / "output").read_text()
+    assert place.written() == list(NUMBERS)
+    assert len(NUMBERS) < (tmp_path / "seen").stat().st_size < 2 * len(NUMBERS), "some again, not from the beginning"
     place.close()
