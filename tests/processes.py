@@ -32,6 +32,14 @@ class Program(subprocess.Popen[str]):
         super().__exit__(kind, *rest)
 
 
+def ended_by(process: Program, number: int) -> bool:
+    """Whether it has ended, now that it was sent the signal once more."""
+    process.send_signal(number)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(0.05)
+    return process.returncode is not None
+
+
 class Child:
     """A child process, which is killed at the end of its ``with`` block if it has not ended by then."""
 

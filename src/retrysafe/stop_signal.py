@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -16,16 +17,32 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _UNHANDLED = (signal.SIG_DFL, signal.default_int_handler)
 
 
+SAME = 1.0
+"""Seconds for which a further signal is the first one again: a terminal and a supervisor may both pass on a Ctrl-C."""
+
+
 @contextmanager
-def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+def stopped_by_signals(stop: Callable[[], None], again: Callable[[int], None] | None = None) -> Iterator[None]:
     """Let SIGTERM and SIGINT call ``stop`` during the block, instead of ending the process in the middle of its work.
+
+    ``again`` is called with the number of a signal that comes later than `SAME` seconds after the first.
 
     A signal that the program handles itself keeps its handler: that of a server, or of `asyncio.run`, which cancels the
     main task on SIGINT. Outside the main thread nothing changes, because only that one may set handlers.
     """
+    first: float | None = None
+
+    def heard(number: int, _: object) -> None:
+        nonlocal first
+        now = time.monotonic()
+        first = now if first is None else first
+        stop()
+        if again is not None and now - first > SAME:
+            again(number)
+
     main = threading.current_thread() is threading.main_thread()
     taken = [number for number in _SIGNALS if main and signal.getsignal(number) in _UNHANDLED]
-    before = {number: signal.signal(number, lambda *_: stop()) for number in taken}
+    before = {number: signal.signal(number, heard) for number in taken}
     try:
         yield
     finally:

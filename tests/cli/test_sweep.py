@@ -75,11 +75,13 @@ def test_a_signal_ends_it_after_its_batch_with_a_summary(url: str, every: list[s
     fill(url, 15)
     batch = "10" if not every else "20"
     command = [sys.executable, "-m", "retrysafe", "sweep", "--store", url, "--batch", batch, "--pause", "1h", *every]
-    with Program(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with Program(command, cwd=ROOT, env=environment(), stdout=pipe, stderr=pipe, text=True) as process:
         until(lambda: sum(standing(url).values()) == (5 if not every else 0))
         process.send_signal(number)
-        out, _ = process.communicate(timeout=DEADLINE)
+        out, said = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0
+    assert "A second SIGTERM or SIGINT ends the process at once" in said
     assert out.startswith(f"removed {10 if not every else 15} records in ")
 
 

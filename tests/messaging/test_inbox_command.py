@@ -19,13 +19,16 @@ from retrysafe.messaging import Envelope
 from retrysafe.messaging.brokers.registry import BROKERS, broker_at, spec_of
 from retrysafe.protocol.messages import PublishStatus
 from tests.conftest import require
+from tests.faults.helpers import until
 from tests.messaging.harnesses import HARNESSES
 from tests.messaging.harnesses.base import Place
 from tests.operating.conftest import surroundings
+from tests.processes import Program, ended_by
 
 GROUP, TOPIC = "inventory", "orders"
 SERVICE = """
-import os
+import pathlib
+import threading
 from retrysafe import Boundary
 from retrysafe.messaging import Inbox
 
@@ -45,6 +48,15 @@ def leave(message):
 @Inbox(boundary).handler("aleave")
 async def aleave(message):
     raise SystemExit(0)
+
+
+beside = Boundary("hanging", store="sqlite:///stock.db", effects="keyed", window="15d")  # no transaction is open
+
+
+@Inbox(beside).handler("hang")
+def hang(message):
+    pathlib.Path(f"begun-{message.data}").touch()
+    threading.Event().wait()
 
 
 nothing = object()
@@ -156,7 +168,32 @@ def test_a_consumer_ends_when_it_is_told_to(number: signal.Signals, once: tuple[
     running.send_signal(number)
     told, log = running.communicate(timeout=300)
     assert (running.returncode, "4 handled" in told) == (0, bool(once)), log
-    assert consumed(service, *arguments, "--once", "1s") == {}
+    left = consumed(service, *arguments, "--once", "1s")
+    assert left in ({}, {"duplicate": 1}), "what was sent twice may not have begun"
+
+
+@pytest.mark.fault(86)
+@pytest.mark.parametrize("once", [(), ("--once", "1h")], ids=["forever", "once"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_second_signal_ends_a_consumer_whose_handlers_do_not_end(
+    number: signal.Signals, once: tuple[str, ...], service: Path
+) -> None:
+    """The first says how many it waits for; signals soon after it are the same one, so more are sent until it ends."""
+    url = f"sqlite:///{service / 'broker.db'}"
+    asyncio.run(fill(url, "shop"))
+    arguments = ("--broker", url, "--group", f"shop.{GROUP}.{TOPIC}", "--lease", "1s")
+    told = ["service:hang" if one == "service:reserve" else one for one in command(*arguments, *once)]
+    with Program(told, cwd=service, env=surroundings(), stderr=subprocess.PIPE, text=True) as running:
+        until(lambda: all((service / f"begun-{one}").exists() for one in range(4)))
+        running.send_signal(number)
+        assert running.stderr is not None
+        line = next(line for line in running.stderr if "Stopping" in line)
+        until(lambda: ended_by(running, number))
+    assert "4 messages are still being handled" in line
+    assert "A second SIGTERM or SIGINT ends the process at once" in line
+    assert running.returncode == 128 + number
+    assert consumed(service, *arguments, "--once", "3s").keys() <= {"handled", "duplicate"}
+    assert reserved(service) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from tests.faults.helpers import environment, until
 from tests.messaging.children import AsyncPoisoned, Ledger, Poisoned, taken
 from tests.messaging.test_operating import Place
 from tests.messaging.test_operating import place as place
-from tests.processes import Program
+from tests.processes import Program, ended_by
 
 ACKED = PublishResult(PublishStatus.ACKED)
 
@@ -391,6 +391,28 @@ def test_a_relay_that_is_told_to_stop_finishes_its_batch(number: int, place: Pla
     assert [row[0] for row in place.sql("SELECT message_id FROM retrysafe_outbox ORDER BY id")] == ids[1:]
     assert place.sql("SELECT name FROM retrysafe_outbox_relays") in ([], ())
     assert place.relay().run_once().published == 2
+
+
+@pytest.mark.fault(86)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_a_relay_whose_publisher_does_not_end(number: int, place: Place, tmp_path: Path) -> None:
+    """Signals soon after the first are the same one, so more are sent until it ends."""
+    ids = place.write(Message("orders", 1))
+    ledger = str(tmp_path / "ledger.db")
+    command = [sys.executable, "-m", "retrysafe", "relay", "--store", place.url]
+    command += ["--publisher", "tests.messaging.children:ledger"]
+    with Program(
+        command, env={**environment(), "LEDGER": ledger, "SLOW": "1"}, stderr=subprocess.PIPE, text=True
+    ) as process:
+        until(Path(f"{ledger}.begun").exists)
+        process.send_signal(number)
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if "Stopping" in line)
+        until(lambda: ended_by(process, number))
+    assert "its current batch is published" in line
+    assert "A second SIGTERM or SIGINT ends the process at once" in line
+    assert process.returncode == 128 + number
+    assert [row[0] for row in place.sql("SELECT message_id FROM retrysafe_outbox")] == ids
 
 
 def test_a_relay_whose_tables_are_gone_is_told_to_stop_and_stops(tmp_path: Path) -> None:

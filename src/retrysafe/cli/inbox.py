@@ -2,7 +2,7 @@
 
 Exit code: 0 if the command was carried out, and for `status` if there are no dead letters; 1 if there are, or nothing
 was changed; 2 if the command could not be carried out. `run` ends with 0 when SIGTERM or SIGINT stopped it, also with
---once.
+--once, and with 128 + its number when a second one ended it before the messages in progress were done.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from retrysafe.cli import dead_letters
 from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr
 from retrysafe.cli.opening import add_store_verb, add_verb, add_verbs, loaded, store_of
 from retrysafe.cli.rendering import as_json, say, table
+from retrysafe.cli.stopping import ended_by_signals
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.errors import BrokerUnavailable
@@ -94,16 +95,24 @@ def run_consumer(options: argparse.Namespace) -> int:
         _consumer(options), handler, lanes=options.lanes, in_flight=options.in_flight, redrive=options.redrive
     )
     try:
-        if wait is None:
-            subscription.run_forever()
-            return 0
-        done = _once(subscription, wait)
+        with ended_by_signals(subscription.stop, lambda: _in_progress(subscription.in_progress)):
+            if wait is None:
+                subscription.run_forever()
+                return 0
+            done = _once(subscription, wait)
     except SystemExit as error:  # the signals of this process are ours
         raise ConfigurationError(f"A handler on the event loop has called sys.exit({error.code!r}).") from error
     found = {outcome.value: number for outcome, number in sorted(done.items())}
     said = ", ".join(f"{number} {name}" for name, number in found.items()) or "no message"
     print(as_json(found) if options.json else said, flush=True)
     return 0
+
+
+def _in_progress(number: int) -> str:
+    if not number:
+        return "no message is being handled."
+    what = "1 message is" if number == 1 else f"{number} messages are"
+    return f"{what} still being handled; the process ends when that is done. What is not acknowledged comes again."
 
 
 def _once(subscription: Subscription, wait: float) -> Counter[MessageOutcome]:

@@ -1,7 +1,8 @@
 """`retrysafe relay`: publish the messages in the outboxes of a database.
 
-Any number of relays may run, on any number of machines. SIGTERM and SIGINT stop a relay after its current batch. If
-it is killed, the messages it was publishing are published again, with the same ids. Exit code: 0 if it was stopped.
+Any number of relays may run, on any number of machines. SIGTERM and SIGINT stop a relay after its current batch; a
+second one ends it at once. If it is killed or ended so, the messages it was publishing are published again, with the
+same ids. Exit code: 0 if it was stopped, 128 + its number after a second signal.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from retrysafe.admin.operator import connected
 from retrysafe.backends.backend import Backend
 from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr
 from retrysafe.cli.opening import add_store, loaded, store_of
+from retrysafe.cli.stopping import ended_by_signals
 from retrysafe.messaging.brokers.sync_publisher import SyncPublisher
 from retrysafe.messaging.cdc.slot import SLOT, Slot
 from retrysafe.messaging.relay.relay import Relay, Relayed
-from retrysafe.stop_signal import stopped_by_signals
 
 _SIDE = attrgetter("options")
+_WAITS = "the relay ends when its current batch is published. What it cannot mark as published is published again."
 
 
 def add_to(verbs: Any) -> None:
@@ -142,7 +144,7 @@ def run(options: argparse.Namespace) -> int:
         listen=store if options.listen == "" else options.listen,
         cdc=None if options.cdc is None else Slot(options.cdc or store, name=options.slot),
     )
-    with stopped_by_signals(relay.stop):
+    with ended_by_signals(relay.stop, lambda: _WAITS):
         if inspect.iscoroutinefunction(publisher.publish):
             done = asyncio.run(_arelay(relay, publisher, once=options.once))
         else:

@@ -1,7 +1,7 @@
 """`retrysafe sweep`: remove the records of forgotten keys.
 
 Removes small batches until none is left; never a running or unknown record. Any number of sweeps may run concurrently.
-SIGTERM and SIGINT stop it after its current batch.
+SIGTERM and SIGINT stop it after its current batch; a second one ends it at once, without the summary.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 from retrysafe.admin.archive import JsonLines
 from retrysafe.admin.sweeper import Sweeper
 from retrysafe.cli.opening import add_store, store_of
+from retrysafe.cli.stopping import ended_by_signals
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.events import Event, Observer
-from retrysafe.stop_signal import stopped_by_signals
 
 
 def add_to(verbs: Any) -> None:
@@ -79,7 +79,7 @@ def carry_out(options: argparse.Namespace, make: Callable[[Observer], Sweeper], 
     total = _Total(what)
     sweeper = make(total)
     try:
-        with stopped_by_signals(sweeper.stop):
+        with ended_by_signals(sweeper.stop, lambda: _WAITS, _complain):
             if sweeper.serves_sync:
                 total.skipped = _sweep(sweeper, options)
             else:
@@ -89,6 +89,13 @@ def carry_out(options: argparse.Namespace, make: Callable[[Observer], Sweeper], 
     finally:
         print(total.as_json() if options.json else total.as_text(), flush=True)
     return 0
+
+
+_WAITS = "the current batch is still being removed."
+
+
+def _complain(text: str) -> None:
+    print(f"retrysafe sweep: {text}", file=sys.stderr, flush=True)
 
 
 def _sweep(sweeper: Sweeper, options: argparse.Namespace) -> tuple[str, ...]:
@@ -121,7 +128,7 @@ class _Total:
             self.archived += fields["archived"]
             self.seconds += fields["seconds"]
         else:
-            print(f"retrysafe sweep: {fields['error']} (retrying)", file=sys.stderr, flush=True)
+            _complain(f"{fields['error']} (retrying)")
 
     def as_json(self) -> str:
         """The total as one JSON object."""

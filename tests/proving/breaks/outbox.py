@@ -235,7 +235,7 @@ BREAKS: list[Break] = [
     Break(
         "SIGTERM ends a relay in the middle of its batch",
         "stop_signal.py",
-        "signal.signal(number, lambda *_: stop())",
+        "signal.signal(number, heard)",
         "signal.signal(number, signal.SIG_DFL)",
         (f"{FAULTS}test_a_relay_that_is_told_to_stop_finishes_its_batch[sqlite-15]",),
         rows=(86,),

@@ -103,6 +103,7 @@ class Subscription:
         self._redrive = seconds_of(redrive, "redrive")
         self._bell = StopSignal()
         self._task: asyncio.Task[None] | None = None
+        self._run: Run | None = None
         self._retention = RetentionCheck(consumer, handler)
 
     # ------------------------------------------------------------ running
@@ -119,7 +120,7 @@ class Subscription:
             await self._run_forever()
 
     async def _run_forever(self) -> None:
-        run = Run(self._consumer, self._handler, self._in_flight, self._bell, forever=True)
+        run = self._run = Run(self._consumer, self._handler, self._in_flight, self._bell, forever=True)
         try:
             await run.work(self._workers, self._receive(run), self._redrives(run), self._lags())
         finally:
@@ -141,7 +142,7 @@ class Subscription:
             return await self._run_once(wait)
 
     async def _run_once(self, wait: float) -> Counter[MessageOutcome]:
-        run = Run(self._consumer, self._handler, self._in_flight, self._bell, forever=False)
+        run = self._run = Run(self._consumer, self._handler, self._in_flight, self._bell, forever=False)
         await run.work(self._workers, self._drain(run, wait))
         return run.tally
 
@@ -161,6 +162,11 @@ class Subscription:
     def stop(self) -> None:
         """End after the messages in progress have been acknowledged; threads and signal handlers may call it too."""
         self._bell.ring()
+
+    @property
+    def in_progress(self) -> int:
+        """How many messages are being handled at this moment: what the end waits for after `stop`."""
+        return 0 if self._run is None else self._run.in_progress
 
     async def __aenter__(self) -> Subscription:
         self._bell = StopSignal(asyncio.get_running_loop())

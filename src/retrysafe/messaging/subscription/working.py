@@ -29,6 +29,7 @@ class Run:
         self, consumer: Consumer, handler: Handler[..., Any], in_flight: int, bell: StopSignal, *, forever: bool
     ) -> None:
         self.tally: Counter[MessageOutcome] = Counter()
+        self.in_progress = 0
         self._consumer = consumer
         self._handler = handler
         self._bell = bell
@@ -84,7 +85,8 @@ class Run:
         if self._lanes.count >= (self._lanes.most if full is None else full):
             self._room.clear()
             try:
-                await asyncio.wait_for(self._room.wait(), LOOK)
+                async with asyncio.timeout(LOOK):
+                    await self._room.wait()
             except TimeoutError:
                 return 0
         return max(0, self._lanes.most - self._lanes.count)
@@ -101,8 +103,11 @@ class Run:
             if self._finishing or self._bell.rung:
                 continue
             portion = self._lanes.take(lane, self._more(), self._handler.portion, self._handler.portion_bytes)
-            handled = await self._handled(portion)
-            await self._conclude(portion, handled)
+            self.in_progress += len(portion.deliveries)
+            try:
+                await self._conclude(portion, await self._handled(portion))
+            finally:
+                self.in_progress -= len(portion.deliveries)
 
     def _more(self) -> Any:
         """Other lanes that are ready, for a batch."""
