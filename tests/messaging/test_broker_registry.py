@@ -6,10 +6,12 @@ import asyncio
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from packaging.requirements import Requirement
 
 from retrysafe import ConfigurationError
 from retrysafe.backends.registry import connect
@@ -46,6 +48,15 @@ def test_every_reference_and_every_name_leads_somewhere(spec: BrokerSpec) -> Non
 def test_every_extra_is_one_of_the_package() -> None:
     known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert {spec.extra for spec in SPECS.values()} - {""} <= known.keys()
+
+
+def test_the_extra_of_nats_brings_what_credentials_are_signed_with() -> None:
+    """The client library has it as an extra of its own."""
+    (needed,) = (Requirement(one) for one in metadata.requires("nats-py") or () if Requirement(one).name == "nkeys")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (client,) = map(Requirement, project["optional-dependencies"]["nats"])
+    assert needed.marker is not None
+    assert any(needed.marker.evaluate({"extra": extra}) for extra in client.extras)
 
 
 def test_no_scheme_belongs_to_two() -> None:

@@ -15,7 +15,8 @@ from retrysafe.errors import ConfigurationError
 BUCKETS = 64
 """Stored in every message: never to be changed."""
 
-
+MOST_PARTITIONS = 10_000
+"""Of a topic: each is a queue or stream, and a consumer asks them all."""
 LARGEST_SEQUENCE = (1 << 63) - 1
 """A sequence is a whole number of at most 63 bits, wherever it is written, carried or applied."""
 
@@ -44,10 +45,12 @@ def partition(topic: str, key: str | None, message_id: str, partitions: int | No
 def partitions_of(topic: str, partitions: int | None) -> list[str]:
     """The names of all queues or streams of a topic; without partitions it has one, named as itself.
 
-    Raises `ConfigurationError` for a number below 1.
+    Raises `ConfigurationError` for a number that is not from 1 to `MOST_PARTITIONS`.
     """
     if partitions is None:
         return [topic]
-    if partitions < 1:
-        raise ConfigurationError(f"partitions={partitions} must be 1 or more, the same for publishers and consumers.")
+    if not 1 <= partitions <= MOST_PARTITIONS:
+        raise ConfigurationError(
+            f"partitions={partitions} must be from 1 to {MOST_PARTITIONS}, the same for publishers and consumers."
+        )
     return [f"{topic}.{number}" for number in range(partitions)]

@@ -20,6 +20,9 @@ from retrysafe.protocol.records import Duration
 from retrysafe.protocol.redelivery_policy import MessageOutcome
 from retrysafe.stop_signal import StopSignal, stopped_by_signals
 
+MOST_LANES = 10_000
+"""Each lane is a task, also while it has nothing to do."""
+MOST_IN_FLIGHT = 1_000_000
 LAG_EVERY = 10.0
 """Seconds between two looks at how far a group is behind."""
 
@@ -70,9 +73,11 @@ class Subscription:
     Arguments:
         consumer: the consumer that receives the messages; the subscription closes it when it ends.
         handler: a handler of `Inbox.handler` or `Inbox.batch_handler`.
-        lanes: how many messages, or batches, are handled at once; by default 16, and 2 for batches. Plain functions run
-            in the threads of the loop's default executor, whose number (by default CPUs + 4) limits them too.
-        in_flight: how many received messages are in memory at most; a lane that fails for a long time may fill it.
+        lanes: how many messages, or batches, are handled at once, up to 10,000; by default 16, and 2 for batches. Plain
+            functions run in the threads of the loop's default executor, whose number (by default CPUs + 4) limits them
+            too.
+        in_flight: how many received messages are in memory at most, up to a million; a lane that fails for a long time
+            may fill it.
         redrive: how often the subscription looks for dead letters that were marked to be handled again.
 
     Raises `ConfigurationError` when the boundary's window is shorter than the redelivery window of the broker: a
@@ -97,8 +102,10 @@ class Subscription:
         self._consumer = consumer
         self._handler = handler
         self._workers = lanes if lanes is not None else (16 if handler.portion == 1 else 2)
-        if self._workers < 1 or in_flight < 1:
-            raise ConfigurationError("lanes= and in_flight= are numbers from 1.")
+        if not 1 <= self._workers <= MOST_LANES or not 1 <= in_flight <= MOST_IN_FLIGHT:
+            raise ConfigurationError(
+                f"lanes= is a number from 1 to {MOST_LANES}, and in_flight= one from 1 to {MOST_IN_FLIGHT}."
+            )
         self._in_flight = in_flight
         self._redrive = seconds_of(redrive, "redrive")
         self._bell = StopSignal()

@@ -87,6 +87,6 @@ async def connect(url: str, credentials: str | None, patience: float) -> Connect
         with suppress(Exception):  # of a client that never came to connect, even an AssertionError
             await client.close()  # the library leaves the socket of a greeting that was cut off
         if isinstance(error, ModuleNotFoundError):
-            raise ConfigurationError(f"Credentials of NATS need {error.name}: pip install {error.name}") from error
+            raise ConfigurationError(f"Credentials of NATS need {error.name}: pip install 'retrysafe[nats]'") from error
         raise
     return Connection(client, lost)

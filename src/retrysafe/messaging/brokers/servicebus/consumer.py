@@ -43,6 +43,8 @@ _TURN = 30.0
 """Seconds after which a session is left to others as soon as nothing of it is held."""
 _RESTING = 100
 """How many sessions may wait, beside those at work, for messages that were given back."""
+_MOST_SESSIONS = 10_000
+"""Each has a task and a receiver."""
 _NO_SESSION = "com.microsoft:timeout"
 """The condition of an answer that there is no session with messages which nobody has."""
 
@@ -116,8 +118,8 @@ class ServiceBusConsumer(PollingConsumer):
     ) -> None:
         names = [topics] if isinstance(topics, str) else list(topics)
         super().__init__(names, prefetch, prefetch_bytes, redelivery_window)
-        if sessions < 1:
-            raise ConfigurationError("sessions= is a number from 1.")
+        if not 1 <= sessions <= _MOST_SESSIONS:
+            raise ConfigurationError(f"sessions= is a number from 1 to {_MOST_SESSIONS}.")
         try:
             self._sources = [source_of(prefix, topic, group) for topic in names]
         except ValueError as error:
