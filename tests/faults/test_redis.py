@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -767,6 +767,52 @@ class SwallowsACancellation:
         raise StoreUnavailable("the library timed out")
 
     async def aclose(self) -> None: ...
+
+
+def test_a_listener_ends_with_its_loop_although_a_library_swallowed_its_cancellation() -> None:
+    """The loop cancels once what is left of its tasks, and waits for them."""
+    from retrysafe.backends.redis.listener import AsyncRedisListener
+
+    masters: Any = SwallowsACancellation()
+
+    async def leave() -> None:
+        AsyncRedisListener(masters, lambda key: key, lambda key: None).listen(b"key")
+        await masters.asked.wait()
+
+    running = threading.Thread(target=asyncio.run, args=(leave(),), daemon=True)
+    running.start()
+    running.join(20)
+    assert not running.is_alive()
+    assert masters.swallowed
+
+
+async def test_a_cancellation_that_redis_py_loses_while_it_connects_is_heeded(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends under `asyncio.wait_for`, which in Python 3.11 loses a cancellation that comes with its end."""
+    send = redis.asyncio.Connection.send_packed_command
+    lost: list[bool] = []
+
+    async def losing(*arguments: Any, **options: Any) -> None:
+        await send(*arguments, **options)
+        task = asyncio.current_task()
+        if task is not None and not lost:
+            lost.append(task.cancel())
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+
+    monkeypatch.setattr(redis.asyncio.Connection, "send_packed_command", losing)
+    masters = urls.asynchronous(urls.parse(url))
+
+    async def connect() -> None:
+        for connection in (await masters.all()).values():
+            (await Wire.over(connection())).close()
+
+    connecting = asyncio.create_task(connect())
+    await asyncio.wait((connecting,), timeout=DEADLINE)
+    assert lost == [True]
+    assert connecting.cancelled()
+    await masters.aclose()
 
 
 async def test_a_listener_ends_although_a_library_swallowed_its_cancellation() -> None:

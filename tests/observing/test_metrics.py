@@ -304,7 +304,8 @@ ALLOWED = {
     "retrysafe.step", "retrysafe.answered", "retrysafe.store", "retrysafe.partition", "retrysafe.severity",
 }  # fmt: skip
 VALUES: dict[str, Any] = {
-    "effects": "keyed", "store": "memory", "step": "claim", "seconds": 0.1, "behind": 4096, "kept": 8192, "answered": True, "token": 987654321,
+    "effects": "keyed", "store": "memory", "step": "claim", "seconds": 0.1, "answered": True, "token": 987654321,
+    "behind": 4096, "kept": 8192,
     "attempts": 987654321, "differing": ("secretfield",), "error": "secrettext", "error_type": "ValueError",
     "text": "secrettext", "setting": "fsync", "outcome": "completed", "retry_after": 987654321.0, "restarts": 987654321,
     "pause": 987654321.0, "isolation": "REPEATABLE READ", "forgotten": True, "ending": "returned", "limit": "rate",

@@ -92,7 +92,8 @@ class Gate:
                 return
             self._wakers.append(lambda: loop.call_soon_threadsafe(opened.set))
         with suppress(TimeoutError):
-            await asyncio.wait_for(opened.wait(), LONGEST_WAIT)
+            async with asyncio.timeout(LONGEST_WAIT):
+                await opened.wait()
 
 
 class State:

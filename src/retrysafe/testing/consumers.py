@@ -352,7 +352,8 @@ async def consumers_together_take_everything_in_the_order_of_keys(trial: Trial) 
         await trial.published(*"ABCDEF" * 10)
         workers.append(asyncio.create_task(work(three)))
         try:
-            await asyncio.wait_for(done.wait(), PATIENCE)
+            async with asyncio.timeout(PATIENCE):
+                await done.wait()
         finally:
             done.set()
             await asyncio.gather(*workers)

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import hiredis
 import redis.asyncio
@@ -36,8 +36,24 @@ from retrysafe.backends.redis.client import (
 from retrysafe.backends.redis.requests import Scan, Scanned, Script, Settings
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 
+T = TypeVar("T")
+
 SILENCE = 5.0
 """Seconds without any reply after which a connection with requests in flight is given up."""
+
+
+async def heeding(asked: Awaitable[T]) -> T:
+    """What redis-py answers; `CancelledError` when the task was cancelled meanwhile, whatever became of what was asked.
+
+    In Python 3.11 ``asyncio.wait_for``, under which redis-py sends, loses a cancellation that comes with its end.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    try:
+        return await asked
+    finally:
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 class Wire(asyncio.Protocol):
@@ -64,7 +80,7 @@ class Wire(asyncio.Protocol):
     async def over(cls, connection: Any, hear: Callable[[Reply], None] | None = None) -> Wire:
         """Connect, and take the connection over from redis-py."""
         try:
-            await connection.connect()
+            await heeding(connection.connect())
         except (RedisError, OSError) as error:
             raise not_connected(error) from error
         except BaseException:  # cancelled half-way: nobody else would hang up
@@ -265,7 +281,7 @@ def cluster(client: RedisCluster, *, ours: bool) -> AsyncMasters:
 
     async def known() -> Any:
         try:
-            return await nodes.initialize()
+            return await heeding(nodes.initialize())
         except (RedisError, OSError) as error:
             raise not_connected(error) from error
 
@@ -284,7 +300,7 @@ def cluster(client: RedisCluster, *, ours: bool) -> AsyncMasters:
     async def elsewhere(script: Script) -> Reply:
         """redis-py follows redirections, and learns from them; a script may so be run twice, as after a lost reply."""
         try:
-            return await nodes.execute_command(*by_source(script), NEVER_DECODE=True)
+            return await heeding(nodes.execute_command(*by_source(script), NEVER_DECODE=True))
         except ResponseError as error:
             return error
         except (RedisError, OSError) as error:

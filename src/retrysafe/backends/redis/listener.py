@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from retrysafe.backends.redis.async_client import AsyncMasters, Wire
+from retrysafe.backends.redis.async_client import AsyncMasters, Wire, heeding
 from retrysafe.backends.redis.client import Masters, Reply
 from retrysafe.errors import StoreUnavailable
 
@@ -150,7 +150,7 @@ class AsyncRedisListener:
     async def _run(self) -> None:
         while True:
             with suppress(StoreUnavailable):
-                connection = next(iter((await self._masters.all()).values()))
+                connection = next(iter((await heeding(self._masters.all())).values()))
                 wire = await Wire.over(connection(), self._receive)
                 try:
                     for name in self._keys:

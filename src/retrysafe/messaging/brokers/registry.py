@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.base import Broker
 from retrysafe.messaging.brokers.spec import BrokerSpec
@@ -34,9 +35,7 @@ def spec_of(url: str) -> BrokerSpec:
             _require_readable(scheme, url)
             return spec
     known = ", ".join(f"{name}://" for spec in specs() for name in spec.schemes)
-    host = url.rpartition("@")[2]
-    shown = scheme or (url if host == url else f"…@{host}")  # what has no :// may have a password anywhere
-    raise ConfigurationError(f"{shown!r} is not a URL of a broker; known are {known}.")
+    raise ConfigurationError(f"{without_password(scheme or url)!r} is not a URL of a broker; known are {known}.")
 
 
 def _require_readable(scheme: str, url: str) -> None:

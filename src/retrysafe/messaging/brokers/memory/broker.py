@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from retrysafe.protocol.messages import Delivery, Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import lane
@@ -206,10 +207,9 @@ class MemoryConsumer:
             found, rest = self._broker._take(self, limit)
             if found or left <= 0:
                 return found
-            try:
-                await asyncio.wait_for(self._bell.wait(), max(_SOONEST, min(left, rest)))
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(_SOONEST, min(left, rest))):
+                    await self._bell.wait()
         return []
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:

@@ -362,7 +362,8 @@ class RedisStreamsConsumer:
         waiting = [stream for stream in held if self._has_room(stream)]
         if not waiting or seconds < 0.001:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._moved.wait(), max(0.0, seconds))
+                async with asyncio.timeout(max(0.0, seconds)):
+                    await self._moved.wait()
             return
         if any(self._shelf.out(stream) for stream in held if stream not in waiting):
             seconds = min(seconds, _BRIEF)

@@ -10,7 +10,7 @@ import importlib
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -217,7 +217,9 @@ async def _closed(handler: Any, close: Callable[[], Awaitable[None]]) -> None:
 
 async def hang_up(link: ServiceBusSender | ServiceBusReceiver, within: float) -> None:
     """Close a sender or receiver."""
-    await quietly(partial(asyncio.wait_for, link.close(), within))
+    with suppress(*FAILURES):
+        async with asyncio.timeout(within):
+            await link.close()
 
 
 async def quietly(step: Callable[[], Awaitable[object]]) -> None:
