@@ -76,6 +76,7 @@ def left_in(shop: Shop, table: str = "") -> int:
     return len(shop.look(f"SELECT message_id FROM retrysafe_outbox{table}"))
 
 
+@pytest.mark.thinned(0.5)
 @pytest.mark.parametrize("hold", [None, "lease"])
 async def test_everything_leaves_once_and_in_order(hold: str | None, shop: Shop) -> None:
     chance = Random(7)

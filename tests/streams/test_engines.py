@@ -42,6 +42,7 @@ def run(engine: str, folder: Path, **environment: str) -> int:
     return done.returncode
 
 
+@pytest.mark.thinned(0.5)
 @pytest.mark.parametrize(("engine", "kind"), [(name, kind) for name, kinds in TARGETS.items() for kind in kinds])
 def test_a_killed_job_that_runs_again_writes_each_number_once(engine: str, kind: str, tmp_path: Path) -> None:
     require(kind)
