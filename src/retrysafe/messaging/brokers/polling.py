@@ -7,14 +7,12 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.arrival import arrival
 from retrysafe.messaging.brokers.lane_queue import LaneQueue
 from retrysafe.messaging.brokers.single_flight import SingleFlight
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.records import Duration
-
-_LOOK = 1.0
-"""Seconds after which a wait looks whether a task has failed."""
 
 
 class PollingConsumer:
@@ -56,10 +54,7 @@ class PollingConsumer:
             self._look()
             if now >= deadline:
                 return []
-            wakes = self._shelf.wakes()
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(min(deadline, now + _LOOK, deadline if wakes is None else wakes)):
-                    await self._arrived.wait()
+            await arrival(self._arrived, self._shelf, deadline)
 
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
         """Hand it out again after so many seconds, and before what follows it in its lane."""

@@ -14,6 +14,7 @@ from paho.mqtt.client import MQTTMessage
 from paho.mqtt.packettypes import PacketTypes
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.arrival import arrival
 from retrysafe.messaging.brokers.lane_queue import LaneQueue
 from retrysafe.messaging.brokers.mqtt.connecting import (
     LOST,
@@ -33,8 +34,6 @@ from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.records import Duration
 
-_LOOK = 1.0
-"""Seconds after which a wait looks whether something has failed."""
 _AGAIN = Backoff(base=0.1, cap=5.0)
 """How it is connected again when connections fail, or end as soon as they are there."""
 _LASTING = 5.0
@@ -135,10 +134,7 @@ class MqttConsumer:
             self._look()
             if now >= deadline:
                 return []
-            wakes = self._shelf.wakes()
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(min(deadline, now + _LOOK, deadline if wakes is None else wakes)):
-                    await self._arrived.wait()
+            await arrival(self._arrived, self._shelf, deadline)
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
         """Tell the broker that these are settled, and wait until it knows. What cannot be told is delivered again."""

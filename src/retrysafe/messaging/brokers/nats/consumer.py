@@ -16,6 +16,7 @@ from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.arrival import arrival
 from retrysafe.messaging.brokers.lane_queue import LaneQueue
 from retrysafe.messaging.brokers.nats.connecting import LOST, Connection, connect
 from retrysafe.messaging.brokers.nats.messages import subject_of
@@ -27,8 +28,6 @@ from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.ordering import partitions_of
 from retrysafe.protocol.records import Duration
 
-_LOOK = 1.0
-"""Seconds after which a wait looks whether the connection is lost."""
 _TEND = 0.05
 """Seconds between two looks at partitions that are being taken over; others are looked at when something happens."""
 _OLDEST = (2, 11)
@@ -128,10 +127,7 @@ class NatsConsumer:
                 return taken
             if now >= deadline:
                 return []
-            wakes = self._shelf.wakes()
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(min(deadline, now + _LOOK, deadline if wakes is None else wakes)):
-                    await self._arrived.wait()
+            await arrival(self._arrived, self._shelf, deadline)
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
         """Tell the server that these are settled, and wait until it knows. What cannot be told is delivered again."""

@@ -20,6 +20,7 @@ from aiormq.abc import DeliveredMessage
 from retrysafe.claims.cancellation import is_cancelled
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.amqp_binding import envelope_from
+from retrysafe.messaging.brokers.arrival import arrival
 from retrysafe.messaging.brokers.lane_queue import LaneQueue
 from retrysafe.messaging.brokers.outstanding import Outstanding
 from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE, queue_of
@@ -34,8 +35,6 @@ from retrysafe.protocol.records import Duration
 
 _LOST = (AMQPError, OSError, RuntimeError, TimeoutError)
 """What is raised when a connection is lost; a closed channel raises a RuntimeError."""
-_LOOK = 1.0
-"""Seconds after which a wait looks whether the broker has cancelled a subscription, of which nobody is woken."""
 _MOST_UNCONFIRMED = 65535
 _AGAIN = Backoff(base=0.05, cap=1.0)
 """How it is connected again when connections end as soon as they are there."""
@@ -129,12 +128,8 @@ class RabbitMQConsumer:
                 return taken
             if now >= deadline:
                 return []
-            wakes = self._shelf.wakes()
-            until = min(deadline, now + _LOOK, deadline if wakes is None else wakes)
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(until):
-                    await self._arrived.wait()
-                    await asyncio.sleep(0)  # what was read from the wire together is taken together
+            await arrival(self._arrived, self._shelf, deadline)
+            await asyncio.sleep(0)  # what was read from the wire together is taken together
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
         """Acknowledge these deliveries. A message whose acknowledgement is lost comes again, which is harmless."""
