@@ -98,6 +98,7 @@ def test_a_postgresql_database_is_migrated_once(
     [
         (["--store", "nonsense://x"], "unknown kind of URL"),
         (["--store", "redis://x", "--sql"], "has no SQL schema"),
+        (["--store", "redis://u:s3#cret@x", "--sql"], "'redis://u:***@x' has no SQL schema"),
         (["--store", "sqlite:///x.db", "--after", "1"], "--after goes with --sql only"),
         (["--store", "sqlite:///x.db", "--partitions", "4"], "--partitions is for PostgreSQL"),
         (["--store", "postgresql://x", "--sql", "--partitions", "3"], "power of two"),

@@ -132,6 +132,7 @@ def test_what_is_wrong_is_said_with_its_line_and_name(text: str, complaint: str)
         ({"upstream": "127.0.0.1:3000"}, "not a URL"),
         ({"upstream": "ftp://h"}, "not a URL"),
         ({"upstream": "http://u:p@h"}, "password"),
+        ({"upstream": "http://u:p#q@h"}, r"upstream 'http://u:\*\*\*@h' is not a URL"),
         ({"workers": 0}, "from 1"),
         ({"workers": 2}, "memory://"),
         ({"host": "any"}, "host='any'"),

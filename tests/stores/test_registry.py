@@ -15,6 +15,7 @@ from retrysafe.backends.catalogue import STORES
 from retrysafe.backends.registry import connect
 from retrysafe.backends.spec import BackendSpec
 from retrysafe.backends.urls import without_password
+from retrysafe.http.client.hosts import origin_of
 from retrysafe.testing import age
 
 ROOT = Path(__file__).parents[2]
@@ -96,6 +97,10 @@ def test_the_truth_is_one_durable_store(truth: object, tmp_path: Path, monkeypat
         "dynamodb://ada:hunter2@db/shop",
         "host=db password=hunter2",
         "host=/run/db password=hunter2",
+        "ada:hunter2@db",
+        "ada:hunter2@db/shop.db",
+        "redis://ada:hunter2#x@db:port/0",
+        "mysql://ada:12?hunter2@db/shop",
     ],
 )
 def test_a_url_that_cannot_be_read_is_refused_without_its_password(url: str) -> None:
@@ -115,6 +120,29 @@ def test_a_password_is_never_shown() -> None:
         ("mysql://db:3306/shop", "mysql://db:3306/shop"),
         ("redis+sentinel://db:1,other:2/name/0?x=a@b", "redis+sentinel://db:1,other:2/name/0?x=a@b"),
         ("sqlite:////var/a:b@c.db", "sqlite:////var/a:b@c.db"),
+        ("amqp://ada:p#q@host/", "amqp://ada:***@host/"),
+        ("amqp://ada:p?q@host/", "amqp://ada:***@host/"),
+        ("amqp://ada:12#p@host/", "amqp://ada:***@host/"),
+        ("amqp://ada:p w@host/", "amqp://ada:***@host/"),
+        ("postgresql://ada:p@q#r@db:5432/shop", "postgresql://ada:***@db:5432/shop"),
+        ("nats://t0ken@one:4222,two", "nats://***@one:4222,two"),
+        ("nats://t0#ken@one", "nats://***@one"),
+        ("nats://one:4222,nats://t0ken@two", "nats://one:***@two"),
+        ("tls://t0ken@one", "tls://***@one"),
+        ("nats://ada:pw@one", "nats://ada:***@one"),
+        ("ada:pw@db", "…@db"),
+        ("ada:p=w@db", "…@db"),
+        ("ada:pw@db://x", "…@db://x"),
+        ("amqp:ada:pw@db", "…@db"),
+        ("shop.db", "shop.db"),
+        ("host=db password=p@w user=a@b", "host=db password=*** user=a@b"),
         ("host=db password='a b' user=ada", "host=db password=*** user=ada"),
     ):
         assert without_password(url) == shown
+
+
+def test_the_origin_of_a_client_is_refused_without_its_password() -> None:
+    for url in ("https://ada:hunter2#x@api", "ftp://ada:hunter2@api"):
+        with pytest.raises(ConfigurationError) as refused:
+            origin_of(url)
+        assert "hunter2" not in "".join(traceback.format_exception(refused.value))

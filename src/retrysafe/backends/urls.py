@@ -32,14 +32,28 @@ def url_options(options: Mapping[str, str], known: tuple[str, ...], url_kind: st
             raise ConfigurationError(f"store=: a {url_kind} URL has no option {name!r}; it has {', '.join(known)}.")
 
 
-_PASSWORD = re.compile(r"(://[^/?#@:]*:)[^?#\s]*@")
+_URL = re.compile(r"\s*[A-Za-z][\w+.-]*://")
+_CONNINFO = re.compile(r"\s*\w+\s*=")
+_PASSWORD = re.compile(r"(://[^/?#@:]*:).*@", re.DOTALL)
 """Up to the last @, so that a password which should have been percent-encoded is not shown either."""
+_TOKEN = re.compile(r"(?i)(\b(?:nats|tls)://)[^:]*@")
+"""What NATS has before the @ is no user where there is no password, but a secret."""
+_OPTIONS = re.compile(r"://[^/?#@:,]*:\d+(,[^/?#@:,]*:\d+)*(/[^?#@]*)?\?\w+=[^\s#]*$")
+"""Of a URL without a user; they may have an @ themselves."""
 _SECRET = re.compile(r"(?i)((?:ssl)?pass(?:word|file)\s*=\s*)('(?:[^'\\\\]|\\\\.)*'|[^&\s]+)")
 
 
 def without_password(url: str) -> str:
-    """A URL or conninfo as it may be shown, whether it can be read or not."""
-    return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1***@", url))
+    """A URL or conninfo as it may be shown, whether it can be read or not.
+
+    Of other text, such as a URL without its scheme, nothing before an @ is shown.
+    """
+    if not _URL.match(url) and not _CONNINFO.match(url):
+        before, _, host = url.rpartition("@")
+        return f"…@{host}" if before else url
+    if not _OPTIONS.search(url):
+        url = _TOKEN.sub(r"\1***@", _PASSWORD.sub(r"\1***@", url))
+    return _SECRET.sub(r"\1***", url)
 
 
 def refuse_percent(url: str, argument: str) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from retrysafe.backends import migrations
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.registry import connect
+from retrysafe.backends.urls import without_password
 from retrysafe.cli.opening import add_store_option, store_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.migrating import Migration
@@ -60,9 +61,8 @@ def run(options: argparse.Namespace) -> int:
 def _dialect(scheme: str, store: str) -> str:
     dialect = _DIALECTS.get(scheme.partition("+")[0])
     if dialect is None:
-        raise ConfigurationError(
-            f"--sql: {store!r} has no SQL schema; only {', '.join(sorted(set(_DIALECTS.values())))} have one."
-        )
+        known = ", ".join(sorted(set(_DIALECTS.values())))
+        raise ConfigurationError(f"--sql: {without_password(store)!r} has no SQL schema; only {known} have one.")
     return dialect
 
 

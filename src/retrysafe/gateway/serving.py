@@ -19,11 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
-from urllib.parse import urlsplit
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
+from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.gateway.app import Gateway
 from retrysafe.gateway.config import Loaded, load
@@ -43,7 +43,7 @@ PASSED_BY = "a route that requires keys is passed by /path/, /Path and /path;x, 
 
 def summary(settings: Settings, guards: Guards) -> Iterator[str]:
     """Line by line: where, whose, and what a retry of each route can rely on."""
-    yield f"upstream     {_without_password(settings.upstream)}"
+    yield f"upstream     {without_password(settings.upstream)}"
     yield f"store        {guards.boundary.entrypoint.address}"
     yield f"boundary     {settings.name}"
     yield f"principal    {_principal(settings)}"
@@ -77,11 +77,6 @@ def _principal(settings: Settings) -> str:
             return f"claim {claims.claim} of a token in {claims.header} ({', '.join(claims.algorithms)})"
         case _:
             return "none: all clients share their keys"
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 _PATIENCE = 10.0
@@ -127,9 +122,11 @@ def _document(source: str, upstream: str) -> Any:
         with urllib.request.urlopen(url, timeout=_PATIENCE) as response:
             return json.loads(response.read())
     except (OSError, URLError) as error:
-        raise ConfigurationError(f"openapi {source}: {getattr(error, 'reason', None) or error}.") from error
+        raise ConfigurationError(
+            f"openapi {without_password(source)}: {getattr(error, 'reason', None) or error}."
+        ) from error
     except ValueError as error:
-        raise ConfigurationError(f"openapi {source}: this is not JSON: {error}.") from error
+        raise ConfigurationError(f"openapi {without_password(source)}: this is not JSON: {error}.") from error
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

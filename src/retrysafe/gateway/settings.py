@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from jwt.algorithms import get_default_algorithms
 
+from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.routes import NEEDS, Need
 from retrysafe.protocol.records import Duration
@@ -226,7 +227,8 @@ class Settings:
         """Refuse what cannot be meant."""
         parts = urlsplit(self.upstream)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ConfigurationError(f"upstream {self.upstream!r} is not a URL such as http://127.0.0.1:3000.")
+            shown = without_password(self.upstream)
+            raise ConfigurationError(f"upstream {shown!r} is not a URL such as http://127.0.0.1:3000.")
         if parts.username is not None:
             raise ConfigurationError("upstream: a password in the URL is not sent; leave it out.")
         _one_of("host", self.host, get_args(Host))

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Literal
 from urllib.parse import urlsplit
 
+from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import durations
 from retrysafe.protocol.records import Duration
@@ -79,11 +80,11 @@ def origin_of(url: str) -> str:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise ConfigurationError(f"{url!r} has no usable host and port.") from error
+    except ValueError:
+        raise ConfigurationError(f"{without_password(url)!r} has no usable host and port.") from None
     scheme, host = parts.scheme.lower(), _ascii((parts.hostname or "").lower())
     if scheme not in _PORTS or not _IS_HOST(host):
-        raise ConfigurationError(f'{url!r} is not an origin: write "https://api.example.com".')
+        raise ConfigurationError(f'{without_password(url)!r} is not an origin: write "https://api.example.com".')
     shown = f"[{host}]" if ":" in host else host
     return f"{scheme}://{shown}:{port or _PORTS[scheme]}"
 

@@ -41,8 +41,11 @@ def spec_of(url: str) -> BrokerSpec:
 def _require_readable(scheme: str, url: str) -> None:
     """Refuse what every client would fail on, again and again, and some with a part of the password in the error."""
     try:
-        for host in urlsplit(url).netloc.rpartition("@")[2].split(","):
+        parts = urlsplit(url)
+        for host in parts.netloc.rpartition("@")[2].split(","):
             _ = urlsplit(f"//{host}").port
+        if parts.netloc and ("@" in parts.fragment or "@" in parts.query.partition("=")[0]):
+            raise ValueError  # the rest of a password, as of user:12#34@host
     except ValueError:
         raise ConfigurationError(
             f"The {scheme}:// URL of the broker cannot be read: a port is a number up to 65535, and / ? # @ : and % in "
