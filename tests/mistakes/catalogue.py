@@ -270,6 +270,16 @@ _CLAIMS = [
         "the outcome of the block is stored, and stays. Indent this into the block",
     ),
     Mistake(
+        "a claim that is not entered",
+        'claim = boundary().claim("k")\nif not claim.replayed: print("charged")',
+        "Write: with boundary.claim(…) as claim:",
+    ),
+    Mistake(
+        "a result of a claim that is not entered",
+        'boundary().claim("k").result = 1',
+        "so nothing is guarded",
+    ),
+    Mistake(
         "a claim entered twice",
         'c = boundary().claim("k")\nwith c: ...\nwith c: ...',
         "make a new one with .claim()",

@@ -75,15 +75,12 @@ class Claim(Generic[Result, Tx]):
     `OutcomeUnknown`, `StoredFailure`, `StoreUnavailable` or `SchemaOutdated`, and then nothing was run.
 
     The block runs on replays too, so put the work under ``if not claim.replayed``.
-
-    Attributes:
-        replayed: whether the result of an earlier attempt was found.
     """
 
     if not TYPE_CHECKING:
         __class_getitem__ = classmethod(GenericAlias)  # Generic has no defaults before Python 3.13: Claim[Order]
 
-    replayed = False
+    _replayed = False
     _result: Any = None
     _mode: ClaimMode | None = None
     _events = UNOBSERVED
@@ -104,23 +101,36 @@ class Claim(Generic[Result, Tx]):
     # ------------------------------------------------------------ for the work inside
 
     @property
+    def replayed(self) -> bool:
+        """Whether the result of an earlier attempt was found.
+
+        Raises `ConfigurationError` of a claim that was never entered: work that asks for this would not be guarded.
+        """
+        if not self._entered:
+            raise self._not_entered()
+        return self._replayed
+
+    @property
     def result(self) -> Result:
         """The stored result of a replay, or the one that this attempt has set; None until then.
 
         Setting it on a replay raises `ConfigurationError`: the work has been done, and was not to be done again. So it
-        does after the block, when the outcome is stored, as do `fail`, `committed` and `not_executed`.
+        does after the block, when the outcome is stored, as do `fail`, `committed` and `not_executed`; and so does all
+        of this before the block.
         """
+        if not self._entered:
+            raise self._not_entered()
         result: Result = self._result
         return result
 
     @result.setter
     def result(self, value: Result) -> None:
-        if self.replayed:
+        if self._replayed:
             raise ConfigurationError(
                 "result was set on a replay, whose stored result cannot change. The block runs on replays too: "
                 "put the work under 'if not claim.replayed'."
             )
-        self._refuse_late()
+        self._refuse_outside()
         self._result = value
 
     @property
@@ -446,7 +456,7 @@ class Claim(Generic[Result, Tx]):
         decision, record, refused = outcome
         if decision is Decision.REPLAY and record is not None:
             self._result = stored_result(settings, request, record, self._annotation, self._events)
-            self.replayed = True
+            self._replayed = True
             if self._events.detailed:
                 describe = getattr(settings.codec, "describe", None)
                 self._events.emit("replayed", **(describe(self._result, self._annotation) if describe else {}))
@@ -585,8 +595,18 @@ class Claim(Generic[Result, Tx]):
     def _held_key(self) -> bytes | None:
         return None if self._held is None else self._held.ownership.key
 
-    def _refuse_late(self) -> None:
-        """Refuse what is said of the attempt when its outcome is stored: nobody would hear it."""
+    def _not_entered(self) -> RetrysafeError:
+        return self.signed(
+            ConfigurationError(
+                "The claim was not entered, so nothing is guarded. Write: with boundary.claim(…) as claim: (in async "
+                "code 'async with')."
+            )
+        )
+
+    def _refuse_outside(self) -> None:
+        """Refuse what is said of the attempt before its block, and when its outcome is stored: nobody would hear it."""
+        if not self._entered:
+            raise self._not_entered()
         if self._context is not None and self._context.has_ended:
             raise self.signed(
                 ConfigurationError(
@@ -597,7 +617,7 @@ class Claim(Generic[Result, Tx]):
 
     def _signalling(self) -> HandlerSignals:
         """The handler's signals, to be added to."""
-        self._refuse_late()
+        self._refuse_outside()
         if self._signals is NO_SIGNALS:
             self._signals = HandlerSignals()
         return self._signals
