@@ -10,9 +10,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
+import aio_pika
 import pytest
+from aiormq.exceptions import ChannelAccessRefused
 
 from retrysafe import Boundary
 from retrysafe.doctor import brokers as examining
@@ -21,6 +25,7 @@ from retrysafe.doctor.diagnosis import Diagnosis
 from retrysafe.messaging import Inbox
 from retrysafe.messaging.brokers import checks, nats
 from retrysafe.messaging.brokers.checks import BrokerExamination
+from retrysafe.protocol.checks import Severity
 from tests.conftest import require
 from tests.messaging.harnesses.nats import without_stream
 
@@ -161,3 +166,78 @@ def test_what_speaks_kafkas_protocol_need_not_have_its_settings(
     if needed is not None:
         assert f"again for {needed:.0f} s" in said[0].evidence
         Boundary("stock-of-the-fix", store="memory://", window=needed).close()
+
+
+class _Told:
+    """The future of an answer of Kafka."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def result(self) -> Any:
+        raise self._error
+
+    def exception(self) -> Exception:
+        return self._error
+
+
+def test_topics_that_the_user_may_not_read_are_a_note_and_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings are no sound settings; and a topic that may not be seen is left out of the list of all."""
+    kafka = pytest.importorskip("confluent_kafka")
+    from retrysafe.messaging.brokers.kafka import checks as of_kafka
+
+    def refused(code: int) -> _Told:
+        return _Told(kafka.KafkaException(kafka.KafkaError(code)))
+
+    class Admin:
+        def list_topics(self, timeout: float) -> Any:
+            partition = SimpleNamespace(replicas=[1, 2, 3])
+            return SimpleNamespace(topics={"seen": SimpleNamespace(partitions={0: partition})})
+
+        def describe_configs(self, asked: list[Any], request_timeout: float) -> dict[Any, _Told]:
+            return {one: refused(kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED) for one in asked}
+
+        def describe_topics(self, _: Any, request_timeout: float) -> dict[str, _Told]:
+            return {
+                "hidden": refused(kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED),
+                "none": refused(kafka.KafkaError.UNKNOWN_TOPIC_OR_PART),
+            }
+
+    monkeypatch.setattr(of_kafka, "admin", lambda _: Admin())
+    said = {one.id: one for one in diagnose(brokers=["kafka://h"], topics=["seen", "hidden", "none"])}
+    assert said.keys() == {"kafka-permission", "kafka-topic"}
+    assert said["kafka-topic"].evidence == "No topic none."
+    assert said["kafka-permission"].severity is Severity.NOTE
+    assert "hidden: Broker: Topic authorization failed; seen: Broker" in said["kafka-permission"].evidence
+
+
+def test_a_queue_that_is_deleted_meanwhile_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    require("rabbitmq")
+    from retrysafe.messaging.brokers.rabbitmq import checks as of_rabbitmq
+
+    url, name = os.environ["RETRYSAFE_TEST_RABBITMQ"], f"doctor-{secrets.token_hex(6)}"
+    there = of_rabbitmq._exists
+    with monkeypatch.context() as deleted:
+        deleted.setattr(of_rabbitmq, "_exists", AsyncMock(return_value=True))
+        said = ids(url, name)
+
+    async def is_there() -> bool:
+        async with await aio_pika.connect(url) as connection:
+            found = await there(connection, name)
+            await (await connection.channel()).queue_delete(name)
+            return found
+
+    assert not asyncio.run(is_there())
+    assert said == ["rabbitmq-queue"]
+
+
+def test_a_queue_that_the_user_may_not_configure_is_not_taken_for_sound() -> None:
+    """RabbitMQ lets such a user ask whether it is there."""
+    from retrysafe.messaging.brokers.rabbitmq import checks as of_rabbitmq
+
+    async def declare_queue(_: str, *, passive: bool = False, **__: Any) -> None:
+        if not passive:
+            raise ChannelAccessRefused("ACCESS_REFUSED - configure access to queue refused")
+
+    connection = SimpleNamespace(channel=AsyncMock(return_value=SimpleNamespace(declare_queue=declare_queue)))
+    assert asyncio.run(of_rabbitmq._difference(connection, "orders")) == "refused"

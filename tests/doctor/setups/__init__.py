@@ -49,6 +49,8 @@ BROKEN: dict[str, tuple[Setup, ...]] = {
 UNMADE: dict[str, dict[str, Any]] = {
     "mysql-version": {"findings": [("refuse", "version", "The server is MySQL 8.0.18.")]},
     "sqlite-network-file-system": {"file": "/mnt/shop.db", "mounts": "server:/shop /mnt nfs4 rw 0 0\n"},
+    "kafka-permission": {"unread": {"orders": "Topic authorization failed."}},
+    "rabbitmq-permission": {"differing": {"orders": "refused"}},
     "dynamodb-permission": {"findings": [("warn", "table", "The permission is missing.")]},
     "dynamodb-replicas": {"findings": [("refuse", "global table", "Replicas in eu-west-1.")]},
     "dynamodb-clock": {"findings": [("warn", "clock", "The answers carry no Date.")]},

@@ -58,6 +58,21 @@ def _missing(ground: Ground) -> Iterator[Arguments]:
 
 
 @contextmanager
+def _exclusive(ground: Ground) -> Iterator[Arguments]:
+    url, name = ground.service("rabbitmq"), unique()
+
+    async def declared() -> Any:
+        connection = await aio_pika.connect(url)
+        await (await connection.channel()).declare_queue(name, exclusive=True)
+        return connection
+
+    with asyncio.Runner() as runner:
+        connection = runner.run(declared())
+        yield ["--broker", url, "--topic", name]
+        runner.run(connection.close())
+
+
+@contextmanager
 def _dead(ground: Ground) -> Iterator[Arguments]:
     yield ["--broker", f"amqp://guest@127.0.0.1:{free_port()}/", "--topic", "orders"]
 
@@ -78,6 +93,13 @@ BROKEN = (
         "A restart of the broker deletes the queue.",
         "`durable=False`",
         durable=False,
+    ),
+    Setup(
+        "The queue is deleted with the connection that has declared it.",
+        "`exclusive=True`, and the connection is open",
+        "rabbitmq-exclusive",
+        ERROR,
+        _exclusive,
     ),
     _declared(
         "rabbitmq-dead-letters",

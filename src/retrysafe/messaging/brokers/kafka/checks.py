@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from retrysafe.messaging.brokers.checks import BrokerExamination
 from retrysafe.messaging.brokers.kafka.properties import properties_of
@@ -23,16 +23,41 @@ def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
     found = [name for name in topics if name in known]
     asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in found]
     answers = client.describe_configs(asked, request_timeout=_WITHIN) if asked else {}
-    settings = {resource.name: _settings(answer) for resource, answer in answers.items()}
-    replicas = {name: min((len(one.replicas) for one in known[name].partitions.values()), default=0) for name in found}
-    return {"missing": sorted(set(topics) - set(found)), "settings": settings, "replicas": replicas}
+    answered = {resource.name: _settings(answer) for resource, answer in answers.items()}
+    hidden = _hidden(client, sorted(set(topics) - set(found)))
+    return {
+        "missing": sorted(set(topics) - set(found) - hidden.keys()),
+        "settings": {name: set_ for name, set_ in answered.items() if not isinstance(set_, str)},
+        "unread": {name: why for name, why in answered.items() if isinstance(why, str)} | hidden,
+        "replicas": {
+            name: min((len(one.replicas) for one in known[name].partitions.values()), default=0) for name in found
+        },
+    }
 
 
-def _settings(answer: Any) -> dict[str, str]:
+def _hidden(client: AdminClient, names: list[str]) -> dict[str, str]:
+    """Those that are left out of the list of topics because this user may not see them, and what the broker says."""
+    answers = client.describe_topics(TopicCollection(names), request_timeout=_WITHIN) if names else {}
+    told = {name: answer.exception() for name, answer in answers.items()}
+    return {
+        name: error.args[0].str()
+        for name, error in told.items()
+        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    }
+
+
+def _settings(answer: Any) -> dict[str, str] | str:
+    """The settings of a topic, or why the broker does not tell them."""
     try:
         return {name: entry.value for name, entry in answer.result().items()}
-    except KafkaException:
-        return {}
+    except KafkaException as error:
+        return str(error.args[0].str())
+
+
+def _unread(facts: Facts) -> str | None:
+    unread = facts.get("unread", {})
+    told = "; ".join(f"{name}: {why.rstrip('.')}" for name, why in sorted(unread.items()))
+    return f"The settings of topics could not be read: {told}." if unread else None
 
 
 def _topics(says: Callable[[int, Mapping[str, str]], bool], text: str) -> Judge:
@@ -46,6 +71,14 @@ def _topics(says: Callable[[int, Mapping[str, str]], bool], text: str) -> Judge:
 
 
 CHECKS = (
+    Check(
+        "kafka-permission",
+        "May the settings of the topics be read?",
+        Severity.NOTE,
+        "kafka-acls.sh --add --allow-principal User:… --operation Describe --operation DescribeConfigs --topic …",
+        _GUIDE,
+        _unread,
+    ),
     Check(
         "kafka-topic",
         "Are the topics there?",

@@ -1,7 +1,8 @@
 """The checks of RabbitMQ's queues.
 
 AMQP does not tell the arguments of a queue. To declare a queue that is there, with other arguments than it has, changes
-nothing: the broker refuses, and says which argument differs.
+nothing: the broker refuses, and says which argument differs. A queue that is not there, or not any more, is not made
+either: among the arguments is one that no quorum queue can be made with, and that is not compared.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import aio_pika
-from aio_pika.exceptions import ChannelClosed, ChannelNotFoundEntity, ChannelPreconditionFailed
+from aio_pika.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed
+from aiormq.exceptions import ChannelAccessRefused, ChannelLockedResource
 
 from retrysafe.messaging.brokers.checks import BrokerExamination, asked
 from retrysafe.messaging.brokers.rabbitmq.topology import NEVER
@@ -21,6 +23,7 @@ _GUIDE = "how-to/rabbitmq.md"
 _WITHIN = 4.0
 _MOST_PARTITIONS = 256
 _DIFFERS = re.compile(r"inequivalent arg '([^']+)'")
+_ONLY_COMPARED = {"x-queue-type": "quorum", "x-delivery-limit": NEVER, "x-max-age": "of streams alone"}
 _ALLOWED = {"x-single-active-consumer": True}
 """Arguments that a sound queue may have or lack, with the value that it may have."""
 
@@ -30,7 +33,10 @@ def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 async def _differing(url: str, queues: tuple[str, ...]) -> dict[str, str]:
-    """For each queue the argument that differs from what `declare` gives; "" for none, "missing" for no queue."""
+    """For each queue what differs from that of `declare`: the name of an argument, or "" for nothing.
+
+    Or else: "missing", "exclusive" to another connection, or "refused" to this user.
+    """
     async with await aio_pika.connect(url, timeout=_WITHIN) as connection:
         return {
             name: await _difference(connection, name) for queue in queues for name in await _named(connection, queue)
@@ -52,19 +58,29 @@ async def _exists(connection: Any, name: str) -> bool:
         await (await connection.channel()).declare_queue(name, passive=True)
     except ChannelNotFoundEntity:
         return False
+    except ChannelLockedResource:
+        return True
     return True
 
 
 async def _difference(connection: Any, name: str) -> str:
     if not await _exists(connection, name):
         return "missing"
-    arguments: dict[str, Any] = {"x-queue-type": "quorum", "x-delivery-limit": NEVER}
+    arguments: dict[str, Any] = {**_ONLY_COMPARED}
     while True:
         try:
             await (await connection.channel()).declare_queue(name, durable=True, arguments=arguments)
-        except (ChannelPreconditionFailed, ChannelClosed) as error:
+        except ChannelLockedResource:
+            return "exclusive"
+        except ChannelAccessRefused:
+            return "refused"
+        except ChannelPreconditionFailed as error:
             found = _DIFFERS.search(str(error))
-            argument = "" if found is None else found[1]
+            if found is None:
+                if "invalid arg" in str(error):
+                    return "missing"  # since it was looked for
+                raise
+            argument = found[1]
             if argument not in _ALLOWED or argument in arguments:
                 return argument
             arguments[argument] = _ALLOWED[argument]
@@ -105,6 +121,22 @@ CHECKS = (
         "Declare a durable queue under another name, bind it, and delete this one when it is empty.",
         _GUIDE,
         _queues("Not durable", "durable"),
+    ),
+    Check(
+        "rabbitmq-exclusive",
+        "Do the queues outlive the connection that has declared them?",
+        Severity.ERROR,
+        "Delete it, and make a queue with  retrysafe.messaging.brokers.rabbitmq.declare(url, topics)",
+        _GUIDE,
+        _queues("Exclusive to another connection, and deleted with it", "exclusive"),
+    ),
+    Check(
+        "rabbitmq-permission",
+        "May the settings of the queues be found out?",
+        Severity.NOTE,
+        "rabbitmqctl set_permissions for a user that may configure the queues; the doctor makes and changes none",
+        _GUIDE,
+        _queues("This user may not configure them, so that their settings are not known", "refused"),
     ),
     Check(
         "rabbitmq-dead-letters",
