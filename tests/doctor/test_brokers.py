@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import socket
@@ -19,6 +20,7 @@ import pytest
 from aiormq.exceptions import ChannelAccessRefused
 
 from retrysafe import Boundary
+from retrysafe.cli import doctor, main
 from retrysafe.doctor import brokers as examining
 from retrysafe.doctor import diagnose, diagnosing
 from retrysafe.doctor.diagnosis import Diagnosis
@@ -111,7 +113,7 @@ def test_of_boundaries_with_one_name_the_shortest_window_counts(
     """One of them hid the other, on another store."""
     told = list[dict[str, float]]()
 
-    def examined(_url: str, _topics: object, _within: float, windows: dict[str, float]) -> list[Diagnosis]:
+    def examined(_url: str, _topics: object, _within: float, windows: dict[str, float], _: object) -> list[Diagnosis]:
         told.append(windows)
         return []
 
@@ -241,3 +243,61 @@ def test_a_queue_that_the_user_may_not_configure_is_not_taken_for_sound() -> Non
 
     connection = SimpleNamespace(channel=AsyncMock(return_value=SimpleNamespace(declare_queue=declare_queue)))
     assert asyncio.run(of_rabbitmq._difference(connection, "orders")) == "refused"
+
+
+KEPT = {"orders": 7200.0, "refunds": 600.0}
+
+
+@pytest.fixture
+def inboxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Inboxes that remember for an hour and for a day, beside a broker that keeps messages as `KEPT` says."""
+
+    def facts(_: str, topics: tuple[str, ...]) -> dict[str, Any]:
+        return {"kept": {one: KEPT[one] for one in topics}}
+
+    monkeypatch.setattr(examining, "examination_of", lambda _: BrokerExamination((), facts, lambda told: told["kept"]))
+    name = f"of-{secrets.token_hex(4)}"
+    made = [
+        Boundary(f"{kind}-{name}", store=f"sqlite:///{tmp_path / 'shop.db'}", window=window)
+        for kind, window in (("hour", "1h"), ("day", "1d"))
+    ]
+    living = [Inbox(one) for one in made]
+    monkeypatch.setattr(diagnosing, "inboxes", lambda: living)  # others of this process are no part of it
+    yield name
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("topics", "finds"),
+    [
+        (["orders", "refunds"], True),
+        (["orders={day}", "refunds={hour}"], False),
+        (["orders={day}", "orders={hour}"], True),
+        (["orders={day}", "refunds"], False),
+        (["orders", "refunds={hour}"], True),
+    ],
+)
+def test_a_topic_is_compared_with_the_inboxes_that_consume_it(
+    topics: list[str], finds: bool, inboxes: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Inboxes on another broker, or of another topic, were compared too; where nothing is said they still are."""
+    given = [one.format(hour=f"hour-{inboxes}", day=f"day-{inboxes}") for one in topics]
+    main(["doctor", "--broker", "kafka://h", *(f"--topic={one}" for one in given), "--app", "os:path", "--json"])
+    found = [one for one in map(json.loads, capsys.readouterr().out.splitlines()) if one["id"] == "broker-window"]
+    assert bool(found) == finds
+    for one in found:
+        assert f"boundary 'hour-{inboxes}' for 3600 s" in one["evidence"]
+        assert f"day-{inboxes}" not in one["evidence"]
+        assert ("--topic NAME=BOUNDARY" in one["evidence"]) == ("orders" in given)
+
+
+@pytest.mark.parametrize("app", [[], ["--app", "os:path"]])
+def test_a_boundary_without_an_inbox_consumes_no_topic(
+    app: list[str], inboxes: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "--broker", "kafka://h", "--topic", "a=b=stock", *app]) == 2
+    told = capsys.readouterr().err
+    assert "Topic 'a=b' is consumed by boundary 'stock', which has no inbox here." in told
+    assert (f"'hour-{inboxes}'" in told) == bool(app)
+    assert doctor._topic("a=b=") == ("a=b", "")

@@ -42,7 +42,11 @@ def add_to(verbs: Any) -> None:
     parser.add_argument("--store", metavar="URL", action="append", help=f"a store; may be repeated (default: ${STORE})")
     parser.add_argument("--broker", metavar="URL", action="append", default=[], help="a broker; may be repeated")
     parser.add_argument(
-        "--topic", metavar="NAME", action="append", default=[], help="a topic or queue to look at there"
+        "--topic",
+        metavar="NAME[=BOUNDARY]",
+        action="append",
+        default=[],
+        help="a topic or queue to look at there, and the boundary whose inbox consumes it; a NAME with = ends with one",
     )
     parser.add_argument("--app", metavar="MODULE:APP", help="an application; its boundaries and stores are examined")
     parser.add_argument("--lock", metavar="FILE", help="the lock file that --app is compared with")
@@ -98,10 +102,12 @@ def _found(options: argparse.Namespace, stores: list[Any], waivers: list[Waiver]
             drift = [f"{one.where}: {one.text}." for one in lock.drift(lock.read(options.lock), _now(module))]
     elif settings:
         app = _django(settings)
+    given = [_topic(one) for one in options.topic]
     return diagnose(
         stores=stores,
         brokers=options.broker,
-        topics=options.topic,
+        topics=list(dict.fromkeys(topic for topic, _ in given)),
+        consumed_by=_consumed_by(given),
         app=app,
         app_name=options.app or settings or "",
         retried_for=options.retried_for,
@@ -110,6 +116,20 @@ def _found(options: argparse.Namespace, stores: list[Any], waivers: list[Waiver]
         waivers=waivers,
         within=options.within,
     )
+
+
+def _topic(text: str) -> tuple[str, str]:
+    """A topic, and the boundary whose inbox consumes it; empty where none was named."""
+    name, _, boundary = text.rpartition("=") if "=" in text else (text, "", "")
+    return name, boundary
+
+
+def _consumed_by(given: list[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for topic, boundary in given:
+        if boundary:
+            found.setdefault(topic, []).append(boundary)
+    return found
 
 
 def _now(module: ModuleType) -> dict[str, Any]:

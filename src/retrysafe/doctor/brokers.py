@@ -10,6 +10,7 @@ from retrysafe.doctor.stores import limited
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.brokers.checks import UNREACHABLE, WINDOW, BrokerExamination
 from retrysafe.messaging.brokers.registry import spec_of
+from retrysafe.protocol.checks import Facts
 
 
 def examination_of(url: str) -> BrokerExamination:
@@ -21,14 +22,31 @@ def examination_of(url: str) -> BrokerExamination:
     return examination
 
 
-def examine(url: str, topics: tuple[str, ...], within: float, windows: Mapping[str, float]) -> list[Diagnosis]:
+def examine(
+    url: str,
+    topics: tuple[str, ...],
+    within: float,
+    windows: Mapping[str, float],
+    consumed_by: Mapping[str, frozenset[str]] = {},
+) -> list[Diagnosis]:
     """What is wrong with a broker and these topics. One that does not answer in time has that as its finding.
 
     ``windows``: for how many seconds inboxes remember a message, by the names of their boundaries.
+    ``consumed_by``: which of these have the inboxes of a topic; of a topic that is not in it, any may.
     """
     name, examination = without_password(url), examination_of(url)
+    groups: dict[frozenset[str] | None, list[str]] = {}
+    for topic in topics:
+        groups.setdefault(consumed_by.get(topic), []).append(topic)
+
+    def asked() -> tuple[Facts, list[Facts]]:
+        """What is told of all topics, and of those of each group: what keeps them need not have their names."""
+        every = examination.facts(url, topics)
+        alone = len(groups) == 1
+        return every, [every if alone else examination.facts(url, tuple(group)) for group in groups.values()]
+
     try:
-        facts = limited(lambda: examination.facts(url, topics), within)
+        facts, parts = limited(asked, within)
     except TimeoutError:
         return judged((UNREACHABLE,), {"unreachable": f"It did not answer within {within:g} s."}, name)
     except RetrysafeError as error:
@@ -36,6 +54,14 @@ def examine(url: str, topics: tuple[str, ...], within: float, windows: Mapping[s
     except Exception as error:  # noqa: BLE001 - whatever its client raises is a finding
         said = f"{type(error).__name__} when it was asked."
         return judged((UNREACHABLE,), {"unreachable": said}, name)
-    kept = examination.kept(facts)
-    told = {**facts, "redelivered_for": kept, "windows": windows, "needed": max(kept.values(), default=0.0)}
-    return judged((*examination.checks, WINDOW), told, name)
+    found = judged(examination.checks, facts, name)
+    for boundaries, part in zip(groups, parts, strict=True):
+        compared = {one: window for one, window in windows.items() if boundaries is None or one in boundaries}
+        found += _window(examination.kept(part), compared, name, named=boundaries is not None)
+    return found
+
+
+def _window(kept: Mapping[str, float], windows: Mapping[str, float], name: str, *, named: bool) -> list[Diagnosis]:
+    needed = max(kept.values(), default=0.0)
+    told = {"redelivered_for": kept, "windows": windows, "needed": needed, "named": named}
+    return judged((WINDOW,), told, name)

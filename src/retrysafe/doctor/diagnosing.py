@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from functools import partial
@@ -17,6 +17,7 @@ from retrysafe.doctor.stores import examine as examine_store
 from retrysafe.doctor.stores import name_of
 from retrysafe.doctor.waivers import Waiver, waived
 from retrysafe.entrypoint import EntryPoint
+from retrysafe.errors import ConfigurationError
 from retrysafe.http import served
 from retrysafe.messaging.inbox.inbox import living as inboxes
 from retrysafe.protocol import durations
@@ -35,6 +36,7 @@ def diagnose(
     stores: Iterable[Any] = (),
     brokers: Iterable[str] = (),
     topics: Iterable[str] = (),
+    consumed_by: Mapping[str, Iterable[str]] = {},
     app: Any = None,
     app_name: str = "application",
     retried_for: Duration | None = None,
@@ -49,6 +51,8 @@ def diagnose(
         stores: what ``Boundary(store=…)`` takes for sync code; URLs are best.
         brokers: their URLs.
         topics: the queues, topics or streams that are looked at there.
+        consumed_by: the names of the boundaries whose inboxes consume a topic; a topic that is not in it is compared
+            with every inbox of the application.
         app: an application of Starlette, FastAPI or Flask, or any other object, whose module has built its boundaries.
             The boundaries of this process and their stores are examined with it, and the windows of its inboxes are
             compared with how long the brokers keep messages of the topics.
@@ -59,14 +63,18 @@ def diagnose(
         waivers: findings that are accepted.
         within: how long each store and each broker may take, in all; one that takes longer is a finding.
 
-    Raises `ConfigurationError` for what is no duration. A store or broker that fails is a finding.
+    Raises `ConfigurationError` for what is no duration, and for a boundary that has no inbox. A store or broker that
+    fails is a finding.
     """
     seconds = durations.seconds(within, "within")
     entries = _entries() if app is not None else []
     named = tuple(topics)
     windows = _windows() if app is not None else {}
+    consumers = _consumers(consumed_by, windows)
     found = _at_once(partial(examine_store, store, seconds, leases) for store, leases in _with_leases(stores, entries))
-    found += _at_once(partial(examine_broker, url, named, seconds, windows) for url in dict.fromkeys(brokers))
+    found += _at_once(
+        partial(examine_broker, url, named, seconds, windows, consumers) for url in dict.fromkeys(brokers)
+    )
     if app is not None:
         longest, timeout = _seconds(retried_for, "retried_for"), _seconds(request_timeout, "request_timeout")
         unguarded = [one.route for one in served.served_routes(app) if one.policy == "unguarded"]
@@ -97,6 +105,18 @@ def _windows() -> dict[str, float]:
     for inbox in inboxes():
         entry = inbox.boundary.entrypoint
         found[entry.name] = min(entry.window, found.get(entry.name, entry.window))
+    return found
+
+
+def _consumers(consumed_by: Mapping[str, Iterable[str]], windows: Mapping[str, float]) -> dict[str, frozenset[str]]:
+    found = {topic: frozenset(names) for topic, names in consumed_by.items()}
+    for topic, names in found.items():
+        if unknown := names - windows.keys():
+            known = ", ".join(map(repr, sorted(windows))) or "none, also without an application"
+            raise ConfigurationError(
+                f"Topic {topic!r} is consumed by boundary {min(unknown)!r}, which has no inbox here. Boundaries with "
+                f"inboxes: {known}."
+            )
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from retrysafe.doctor.diagnosing import WITHIN, diagnose
@@ -25,6 +25,7 @@ def check_at_start(
     stores: Iterable[Any] = (),
     brokers: Iterable[str] = (),
     topics: Iterable[str] = (),
+    consumed_by: Mapping[str, Iterable[str]] = {},
     refuse: bool = False,
     waivers: Iterable[Waiver] = (),
     within: Duration = WITHIN,
@@ -37,6 +38,7 @@ def check_at_start(
         stores: further stores.
         brokers: their URLs.
         topics: the queues, topics or streams that are looked at there; the windows of inboxes are compared with them.
+        consumed_by: the names of the boundaries whose inboxes consume a topic; others are not compared with it.
         refuse: raise `ConfigurationError` when a finding is an error that no waiver covers.
         waivers: findings that are accepted.
         within: how long each store and broker may take.
@@ -46,6 +48,7 @@ def check_at_start(
         stores=stores,
         brokers=brokers,
         topics=topics,
+        consumed_by=consumed_by,
         app=object() if app is None else app,
         waivers=waivers,
         within=within,

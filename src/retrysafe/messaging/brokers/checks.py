@@ -57,8 +57,12 @@ def _forgotten(facts: Facts) -> str | None:
     if not short:
         return None
     places = ", ".join(sorted(place for place, seconds in kept.items() if seconds == longest))
+    every = (
+        "" if facts.get("named") else " All inboxes were compared: --topic NAME=BOUNDARY says whose consumes a topic."
+    )
     return (
         f"A message of {places} may be handed out again for {longest:.12g} s, and is remembered by {', '.join(short)}."
+        f"{every}"
     )
 
 
