@@ -77,17 +77,19 @@ def main(
         verb.add_to(verbs)
     parser.set_defaults(program=program, default_store=store, default_secret=secret)
     options = parser.parse_args(argv)
+    output = sys.stdout  # None in a process that was started with it closed
     try:
         code: int = options.run(options)
-        if sys.stdout is not None:  # it is None in a process that was started with it closed
-            sys.stdout.flush()
+        if output is not None:
+            output.flush()
         return code
     except RetrysafeError as error:
         return fail(error.detail or str(error))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if output is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
         return 141
 
 
