@@ -9,12 +9,30 @@ SIGNALS = "tests/faults/test_signals.py"
 KEY_SPACES = "tests/boundary/test_key_spaces.py"
 TRAPS = "tests/boundary/test_traps.py"
 TERMS = "tests/boundary/test_terms.py"
+REDIS = "tests/faults/test_redis.py"
 READING = "tests/boundary/test_reading_results.py"
 CANCELLED = f"{HEARTBEAT}::test_whoever_cancels_all_tasks_of_a_loop_ends_no_lease_and_no_heartbeat"
 DROPPED = f"{TRAPS}::test_a_claim_that_is_dropped_inside_its_block_is_not_renewed"
 ALIKE = f"{TERMS}::test_names_that_compare_equal_and_are_not_have_keys_of_their_own"
 
 BREAKS = [
+    Break(
+        "a cancellation that redis-py loses while it connects is lost",
+        "backends/redis/async_client.py",
+        "        if task and task.cancelling() > before:\n            raise asyncio.CancelledError",
+        "        if False:\n            raise asyncio.CancelledError",
+        killed_by=(
+            f"{REDIS}::test_a_cancellation_that_redis_py_loses_while_it_connects_is_heeded[redis]",
+            f"{REDIS}::test_a_listener_ends_with_its_loop_although_a_library_swallowed_its_cancellation",
+        ),
+    ),
+    Break(
+        "a claim that was never entered lets the work run",
+        "claims/claim.py",
+        "        if not self._entered:\n            raise self._not_entered()\n        return self._replayed",
+        "        return self._replayed",
+        killed_by=("tests/mistakes/test_catalogue.py::test_a_mistake[a claim that is not entered]",),
+    ),
     Break(
         "each boundary that nobody closes keeps a thread and a connection",
         "claims/lease.py",
