@@ -437,6 +437,7 @@ def test_a_wrong_resolution_changes_nothing(
     ("arguments", "complaint"),
     [
         (("list",), "--store is missing"),
+        (("list", "--store", ""), "--store is empty: set the variable that it comes from"),
         (("list", "--store", "sqlite:///nowhere.db"), "does not exist"),
         (("list", "--store", "nonsense://x"), "unknown kind of URL"),
         (("list", "--store", "memory://"), "exist only in the process"),

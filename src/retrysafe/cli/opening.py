@@ -68,6 +68,10 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
 def store_of(options: argparse.Namespace) -> Any:
     """The store: from the option, or where the command line is a framework's from its settings, or the environment."""
     store = options.store or getattr(options, "default_store", None) or os.environ.get(STORE)
+    if options.store == "":
+        raise ConfigurationError(
+            f"--store is empty: set the variable that it comes from to the store's URL, as in  export {STORE}='…'"
+        )
     if not store:
         raise ConfigurationError(f"--store is missing: give the store's URL, or set {STORE}.")
     return store

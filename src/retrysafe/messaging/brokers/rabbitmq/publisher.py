@@ -231,7 +231,9 @@ def _judged(error: BaseException | None) -> PublishResult:
         return _ACKED
     if isinstance(error, PublishError):
         return PublishResult(
-            PublishStatus.STALLED, f"no queue takes {cast(spec.Basic.Return, error.frame).routing_key!r}: {DECLARE}"
+            PublishStatus.STALLED,
+            f"no queue takes {cast(spec.Basic.Return, error.frame).routing_key!r}: {DECLARE}, or publish with the "
+            "exchange and the partitions of the queues that there are",
         )
     if isinstance(error, DeliveryError):
         return PublishResult(PublishStatus.STALLED, "refused (basic.nack): a queue is full, or has lost its majority")
