@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -95,6 +96,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput") and files_at_the_root() - session.config.stash[FOUND]:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     finish()
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """A command that a test runs in this process sends its log to stderr, from level INFO, for good."""
+    log = logging.getLogger("retrysafe")
+    level, handlers = log.level, log.handlers[:]
+    yield
+    log.setLevel(level)
+    log.handlers[:] = handlers
 
 
 @pytest.fixture(autouse=True)

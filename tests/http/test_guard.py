@@ -148,7 +148,8 @@ def test_f1_a_fingerprint_is_that_of_all_parts_as_earlier_releases_wrote_it(boun
             if not claim.replayed:
                 guard.judge(claim, Response(200, (), b"done"))
     codec = ResponseCodec()
-    with boundary.entrypoint.open(f"k{len(path)}", operation="http", fingerprint=whole, codec=codec) as same:
+    given: Any = {"operation": "http", "fingerprint": whole, "annotation": asked, "codec": codec}
+    with boundary.entrypoint.open(f"k{len(path)}", **given) as same:
         assert same.replayed
 
 
