@@ -38,6 +38,7 @@ from tests.ambiguity import is_ambiguous, patterns
 SOURCE = Path(retrysafe.__file__).parent
 SEARCHES = ("search", "sub", "subn", "split", "findall", "finditer")
 OURS = {
+    "backends/urls.py: _OPTIONS": "reads addresses of an operator's configuration",
     "backends/urls.py: _PASSWORD": "reads addresses of an operator's configuration",
     "backends/urls.py: _SECRET": "reads addresses of an operator's configuration",
     "claims/decorator.py: findall": "reads the name of a parameter in a program",
