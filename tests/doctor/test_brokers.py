@@ -18,6 +18,7 @@ from unittest.mock import AsyncMock
 import aio_pika
 import pytest
 from aiormq.exceptions import ChannelAccessRefused
+from confluent_kafka import KafkaError, KafkaException
 
 from retrysafe import Boundary
 from retrysafe.cli import doctor, main
@@ -27,6 +28,8 @@ from retrysafe.doctor.diagnosis import Diagnosis
 from retrysafe.messaging import Inbox
 from retrysafe.messaging.brokers import checks, nats
 from retrysafe.messaging.brokers.checks import BrokerExamination
+from retrysafe.messaging.brokers.kafka import checks as of_kafka
+from retrysafe.messaging.brokers.rabbitmq import checks as of_rabbitmq
 from retrysafe.protocol.checks import Severity
 from tests.conftest import require
 from tests.messaging.harnesses.nats import without_stream
@@ -80,7 +83,6 @@ def test_a_dead_broker_is_a_finding_without_its_password() -> None:
 
 
 def test_a_url_that_is_wrong_says_how_it_is_written() -> None:
-    pytest.importorskip("google.pubsub_v1")
     (said,) = diagnose(brokers=["pubsub://project/orders"], topics=["orders"])
     assert (said.id, said.evidence.partition(": write ")[2]) == (
         "broker-unreachable",
@@ -156,12 +158,9 @@ def test_what_speaks_kafkas_protocol_need_not_have_its_settings(
     changed: dict[str, str | None], found: list[str], needed: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Redpanda and Event Hubs do not; and a window can only be as long as one can be."""
-    pytest.importorskip("confluent_kafka")
-    from retrysafe.messaging.brokers.kafka.checks import EXAMINATION
-
     settings = {name: value for name, value in (_TOPIC | changed).items() if value is not None}
     facts: dict[str, Any] = {"missing": [], "settings": {"orders": settings}, "replicas": {"orders": 3}}
-    fixed = BrokerExamination(EXAMINATION.checks, lambda *_: facts, EXAMINATION.kept)
+    fixed = BrokerExamination(of_kafka.EXAMINATION.checks, lambda *_: facts, of_kafka.EXAMINATION.kept)
     monkeypatch.setattr(examining, "examination_of", lambda _: fixed)
     said = examining.examine("kafka://h", ("orders",), 5.0, {"stock": 3600.0})
     assert [one.id for one in said] == found
@@ -185,11 +184,9 @@ class _Told:
 
 def test_topics_that_the_user_may_not_read_are_a_note_and_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No settings are no sound settings; and a topic that may not be seen is left out of the list of all."""
-    kafka = pytest.importorskip("confluent_kafka")
-    from retrysafe.messaging.brokers.kafka import checks as of_kafka
 
     def refused(code: int) -> _Told:
-        return _Told(kafka.KafkaException(kafka.KafkaError(code)))
+        return _Told(KafkaException(KafkaError(code)))
 
     class Admin:
         def list_topics(self, timeout: float) -> Any:
@@ -197,12 +194,12 @@ def test_topics_that_the_user_may_not_read_are_a_note_and_not_missing(monkeypatc
             return SimpleNamespace(topics={"seen": SimpleNamespace(partitions={0: partition})})
 
         def describe_configs(self, asked: list[Any], request_timeout: float) -> dict[Any, _Told]:
-            return {one: refused(kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED) for one in asked}
+            return {one: refused(KafkaError.TOPIC_AUTHORIZATION_FAILED) for one in asked}
 
         def describe_topics(self, _: Any, request_timeout: float) -> dict[str, _Told]:
             return {
-                "hidden": refused(kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED),
-                "none": refused(kafka.KafkaError.UNKNOWN_TOPIC_OR_PART),
+                "hidden": refused(KafkaError.TOPIC_AUTHORIZATION_FAILED),
+                "none": refused(KafkaError.UNKNOWN_TOPIC_OR_PART),
             }
 
     monkeypatch.setattr(of_kafka, "admin", lambda _: Admin())
@@ -215,8 +212,6 @@ def test_topics_that_the_user_may_not_read_are_a_note_and_not_missing(monkeypatc
 
 def test_a_queue_that_is_deleted_meanwhile_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     require("rabbitmq")
-    from retrysafe.messaging.brokers.rabbitmq import checks as of_rabbitmq
-
     url, name = os.environ["RETRYSAFE_TEST_RABBITMQ"], f"doctor-{secrets.token_hex(6)}"
     there = of_rabbitmq._exists
     with monkeypatch.context() as deleted:
@@ -235,7 +230,6 @@ def test_a_queue_that_is_deleted_meanwhile_is_not_made(monkeypatch: pytest.Monke
 
 def test_a_queue_that_the_user_may_not_configure_is_not_taken_for_sound() -> None:
     """RabbitMQ lets such a user ask whether it is there."""
-    from retrysafe.messaging.brokers.rabbitmq import checks as of_rabbitmq
 
     async def declare_queue(_: str, *, passive: bool = False, **__: Any) -> None:
         if not passive:

@@ -10,8 +10,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -371,18 +371,25 @@ def test_a_relay_that_has_outlived_a_batch_of_a_bucket_notes_none_any_more(place
 # ---------------------------------------------------------------- told to stop
 
 
+@contextmanager
+def slow_relay(place: Place, ledger: str, *options: str) -> Iterator[Program]:
+    """The command, while it publishes its first batch: until there is a file ``LEDGER.go``."""
+    command = [sys.executable, "-m", "retrysafe", "relay", "--store", place.url, *options]
+    command += ["--publisher", "tests.messaging.children:ledger"]
+    with Program(
+        command, env={**environment(), "LEDGER": ledger, "SLOW": "1"}, stderr=subprocess.PIPE, text=True
+    ) as process:
+        until(Path(f"{ledger}.begun").exists)
+        yield process
+
+
 @pytest.mark.fault(86)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_relay_that_is_told_to_stop_finishes_its_batch(number: int, place: Place, tmp_path: Path) -> None:
     """What it has under way leaves once and is marked; the rest is left whole."""
     ids = place.write(*(Message("orders", n, key="A", sequence=n) for n in range(1, 4)))
     ledger = str(tmp_path / "ledger.db")
-    command = [sys.executable, "-m", "retrysafe", "relay", "--store", place.url, "--batch", "1"]
-    command += ["--publisher", "tests.messaging.children:ledger"]
-    with Program(
-        command, env={**environment(), "LEDGER": ledger, "SLOW": "1"}, stderr=subprocess.PIPE, text=True
-    ) as process:
-        until(Path(f"{ledger}.begun").exists)
+    with slow_relay(place, ledger, "--batch", "1") as process:
         process.send_signal(number)
         Path(f"{ledger}.go").touch()
         _, errors = process.communicate(timeout=60)
@@ -399,12 +406,7 @@ def test_a_second_signal_ends_a_relay_whose_publisher_does_not_end(number: int, 
     """Signals soon after the first are the same one, so more are sent until it ends."""
     ids = place.write(Message("orders", 1))
     ledger = str(tmp_path / "ledger.db")
-    command = [sys.executable, "-m", "retrysafe", "relay", "--store", place.url]
-    command += ["--publisher", "tests.messaging.children:ledger"]
-    with Program(
-        command, env={**environment(), "LEDGER": ledger, "SLOW": "1"}, stderr=subprocess.PIPE, text=True
-    ) as process:
-        until(Path(f"{ledger}.begun").exists)
+    with slow_relay(place, ledger) as process:
         process.send_signal(number)
         assert process.stderr is not None
         line = next(line for line in process.stderr if "Stopping" in line)
