@@ -135,7 +135,11 @@ async def _left(at: Place) -> int:
     found: list[Any] = []
     for session in sessions_of(at.topic, group=at.group, prefix=f"{at.name}/", partitions=at.partitions):
         connection = await Connection.open(
-            address_of(at.url), client_id=session.name, keep=3600, patience=10, received=lambda _, one: found.append(one)
+            address_of(at.url),
+            client_id=session.name,
+            keep=3600,
+            patience=10,
+            received=lambda _, one: found.append(one),
         )
         await connection.flush(10)  # the answer comes behind all that the session has; a message of ours would stay
         await connection.close(10)
