@@ -329,7 +329,7 @@ class Boundary(Generic[Tx]):
         wrong with the transaction itself, and everything else, shows on entering.
         """
         print_ = UNCHECKED if payload is ... else fingerprint_of(payload)
-        return self.entrypoint.open(
+        claim = self.entrypoint.open(
             key,
             operation=operation or self.entrypoint.settings.name,
             fingerprint=print_,
@@ -337,6 +337,8 @@ class Boundary(Generic[Tx]):
             tx=tx,
             annotation=result_type,
         )
+        claim.must_be_entered = True
+        return claim
 
     @_called_with_a_key
     def once(

@@ -20,11 +20,12 @@ from retrysafe.claims.cancellation import is_cancelled, run_to_completion
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import Codec, JSONCodec
 from retrysafe.claims.decorator import Guarded, is_coroutine_function, is_generator_function
+from retrysafe.claims.observers import logger
 from retrysafe.claims.outcome import is_permanent
 from retrysafe.claims.plan import Plans
 from retrysafe.claims.restarts import arestarting, restarting
 from retrysafe.claims.settings import BoundarySettings
-from retrysafe.errors import ConfigurationError
+from retrysafe.errors import ConfigurationError, RetrysafeError, SchemaOutdated, StoreMisconfigured
 from retrysafe.protocol import keys
 from retrysafe.protocol.exception_groups import every
 from retrysafe.protocol.records import Effects, Fingerprint, Key, Wait
@@ -228,6 +229,16 @@ class EntryPoint:
             import asyncio
 
             await asyncio.to_thread(self.backend.ready)
+
+    async def find_unusable(self) -> RetrysafeError | None:
+        """The error with which every claim would be refused until somebody corrects it, if there is one."""
+        try:
+            await self.check_store()
+        except (SchemaOutdated, StoreMisconfigured, ConfigurationError) as error:
+            return error
+        except RetrysafeError as error:
+            logger().warning("The process starts, although its store cannot be checked: %s", error)
+        return None
 
     def take_operation(
         self, operation: str, owner: object, *, origin: Any = None, shared: bool = False, key: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Literal
 
 MayHaveHappened = Literal["no", "yes", "maybe"]
@@ -75,16 +76,24 @@ class InvalidKey(RetrysafeError):
     safe_new_key = True
 
 
-class InProgress(RetrysafeError):
+class _TryLater(RetrysafeError):
+    """The same key may be tried again after ``retry_after`` seconds."""
+
+    def __init__(self, detail: str = "", *, retry_after: float = 1.0) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        """The message, with the number of whole seconds in it."""
+        return super().__str__().replace("``retry_after``", f"{math.ceil(self.retry_after)}")
+
+
+class InProgress(_TryLater):
     """Another attempt with the same key is running.
 
     It may have had its effect already. Retry with the same key after ``retry_after`` seconds
     to get its result. A new key could do the work twice.
     """
-
-    def __init__(self, detail: str = "", *, retry_after: float = 1.0) -> None:
-        super().__init__(detail)
-        self.retry_after = retry_after
 
 
 class KeyReused(RetrysafeError):
@@ -210,7 +219,7 @@ class ResultUnreadable(RetrysafeError):
     failed = False
 
 
-class QuotaExceeded(RetrysafeError):
+class QuotaExceeded(_TryLater):
     """The scope has used up its quota of keys, and this key is new. Nothing was run.
 
     Nothing was written. Retry with the same key after ``retry_after`` seconds. ``limit`` says
@@ -221,9 +230,8 @@ class QuotaExceeded(RetrysafeError):
     effect_happened = "no"
 
     def __init__(self, detail: str = "", *, limit: str = "rate", retry_after: float = 1.0) -> None:
-        super().__init__(detail)
+        super().__init__(detail, retry_after=retry_after)
         self.limit = limit
-        self.retry_after = retry_after
 
 
 class SchemaOutdated(RetrysafeError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -343,6 +345,23 @@ def test_a_claim_is_entered_once() -> None:
         pass
     with pytest.raises(ConfigurationError, match="only once"), claim:
         pytest.fail("a used claim must not be entered")
+
+
+def test_a_claim_that_is_never_entered_is_told_of() -> None:
+    boundary = Boundary("x", store="memory://")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        boundary.claim("k")
+        gc.collect()  # elsewhere than in CPython it is not gone at once
+    assert "boundary 'x' was never entered, so that it guarded nothing" in str(told[0].message)
+    assert told[0].filename == __file__
+
+
+def test_a_claim_that_could_not_be_entered_is_not_told_of() -> None:
+    boundary = Boundary("x", store="memory://")
+    with boundary.claim("k"), pytest.raises(InProgress), boundary.claim("k"):
+        pytest.fail("another attempt is at work")
+    gc.collect()  # a warning would be an error
 
 
 def test_current_outside_a_guarded_operation() -> None:

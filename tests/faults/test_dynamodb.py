@@ -545,7 +545,7 @@ def test_without_a_date_a_lease_is_watched_for_its_whole_length(
 ) -> None:
     """Not correctable: who sees an old lease for the first time does not take it over, whatever its own clock says."""
     gone = make(dynamodb_url(), lease=0.2)
-    want = gone.claim("key")._required_request()
+    want = gone.entrypoint.open("key", operation=gone.name, fingerprint=b"")._required_request()
     run(claim(connect(dynamodb_url()).store, want), connect(dynamodb_url()).client())
     _move(want.key, -86400)
     http_proxy.date = lambda date: None
@@ -776,7 +776,7 @@ def test_sweeping_by_hand_removes_what_is_forgotten_and_mends_what_lost_its_time
             raise ZeroDivisionError
         with boundary.claim("running"):
             keys = {
-                key: boundary.claim(key)._required_request().key
+                key: boundary.entrypoint.lookup(key, operation=boundary.name)
                 for key in ("kept", "forgotten", "lost", "unknown", "running")
             }
             for key in ("forgotten", "unknown", "running"):

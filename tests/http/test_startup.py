@@ -172,9 +172,11 @@ def test_a_request_to_a_store_without_tables_is_a_problem_of_its_own(
     )
     assert "Nothing was done" in answer.json()["detail"]
     assert "sqlite" not in answer.text, "what concerns the server stays there"
+    assert answer.json().keys().isdisjoint({"key_hash", "operator_command"}), "no store has the key"
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert record.name == "retrysafe"
     assert "Run:  retrysafe migrate --store sqlite:///" in record.getMessage()
+    assert "keys show" not in record.getMessage()
 
 
 def test_a_request_to_a_store_that_refuses_us_is_a_problem_of_its_own(caplog: pytest.LogCaptureFixture) -> None:

@@ -61,6 +61,18 @@ def hang(message):
 
 nothing = object()
 """
+UNMIGRATED = """
+from service import Boundary, Inbox
+
+boundary = Boundary("early", store="sqlite:///early.db", effects="transactional", window="15d")
+with boundary.entrypoint.backend.client().transaction() as opened:
+    opened.handle.execute("DROP TABLE retrysafe_schema")  # as on a server before `migrate`
+
+
+@Inbox(boundary).handler("early")
+def early(message):
+    raise AssertionError("there are no tables")
+"""
 NAMED: Mapping[str, tuple[str, ...]] = {
     "kafka": ("--topic", TOPIC, "--prefix", "{name}.", "--group", "{name}.{group}"),
     "mqtt": ("--topic", TOPIC, "--prefix", "{name}/", "--partitions", "2", "--group", "{group}"),
@@ -278,9 +290,20 @@ def test_a_handler_that_exits_is_given_up_and_ends_no_consumer(service: Path) ->
     asyncio.run(fill(url, "shop"))
     arguments = ("--broker", url, "--group", f"shop.{GROUP}.{TOPIC}", "--once", "1s", "--json")
     found = [leaving(service, "service:leave", *arguments) for _ in range(2)]
-    assert [one.returncode for one in found] == [0, 0], found
+    assert [one.returncode for one in found] == [int(one.stdout != "{}\n") for one in found], found
     assert sum(json.loads(one.stdout).get("failed", 0) for one in found) == 4
     assert sum(json.loads(one.stdout).get("dead", 0) for one in found) == 5, "one of them was sent twice"
+
+
+@pytest.mark.parametrize("once", [(), ("--once", "1h")], ids=["forever", "once"])
+def test_a_store_without_tables_is_told_of_before_the_first_message(service: Path, once: tuple[str, ...]) -> None:
+    """It was noticed when a message came, which may be at night."""
+    (service / "unmigrated.py").write_text(UNMIGRATED, encoding="utf-8")
+    url = f"sqlite:///{service / 'broker.db'}"
+    asyncio.run(broker_at(url, name="shop", partitions=2).declare([TOPIC], [GROUP]))
+    done = leaving(service, "unmigrated:early", "--broker", url, "--group", f"shop.{GROUP}.{TOPIC}", *once)
+    assert done.returncode == 2, done.stderr
+    assert "Run: retrysafe migrate --store sqlite:///" in done.stderr
 
 
 def test_a_handler_on_the_loop_that_exits_does_not_look_like_an_end_by_a_signal(service: Path) -> None:

@@ -608,6 +608,17 @@ def test_the_command_spreads_a_topic_over_partitions(tmp_path: Path) -> None:
     assert sum(lengths) == 20
 
 
+def rejecting() -> Judging:
+    return Judging(lambda one: PublishResult(PublishStatus.REJECTED, "no"))
+
+
+def test_the_command_ends_with_1_when_a_message_did_not_leave(tmp_path: Path) -> None:
+    place = Place("sqlite", f"sqlite:///{tmp_path}/shop.db")
+    place.write(Message("a", 1))
+    told = ["relay", "--store", place.url, "--publisher", f"{__name__}:rejecting", "--once"]
+    assert [main(told), main(told)] == [1, 0], "it is a dead letter now"
+
+
 # ---------------------------------------------------------------- beside an application
 
 

@@ -566,11 +566,18 @@ def test_an_attempt_that_died_in_doubt_is_counted_and_listed_as_unknown(place: P
     assert "effective state  unknown" in shown
     assert re.search(r"stopped renewing its lease (4\.\d|5) m ago: its process has died or is stalled", shown)
     assert "every retry is refused until the key is settled" in shown
+    assert not re.search("^(lease left|expires|tombstone until) ", shown, re.MULTILINE), "it has no end"
     assert place.operator().resolve(written, "failed").done
     arguments = ("--as", "failed", "--yes", "--boundary", place.name)
     settled = command("keys", "resolve", "--all", "--store", place.operators, *arguments)
     assert settled.out.splitlines()[-1] == "resolved: 1", settled.err
     assert doubtful.key.hex()[:8] in settled.out
+
+
+def test_who_settles_an_attempt_that_died_in_doubt_is_told_of_an_unknown_key(place: Place, command: Command) -> None:
+    died(place, "K", "external")
+    done = command("keys", "resolve", *named(place), "--as", "failed", "--result", "declined")
+    assert done.out.startswith("resolved: unknown → failed"), done.err
 
 
 def test_a_keyed_attempt_that_died_is_no_unknown(place: Place, command: Command) -> None:
@@ -610,11 +617,17 @@ def test_a_hint_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
     shown = in_a_process("keys", "show", "K", "--store", place.operators)
     place.close()
     (hint,) = [line.strip() for line in shown.out.splitlines() if " release " in line]
-    hint = hint.replace("retrysafe", f"{sys.executable} -m retrysafe", 1)
-    environment = surroundings()
-    done = subprocess.run(
-        ["bash", "-c", f"{hint} --yes"], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
-    )
+    hint = f"{hint} --yes".replace("retrysafe", f"{sys.executable} -m retrysafe", 1)
+
+    def pasted(line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", line], capture_output=True, text=True, check=False, cwd=tmp_path, env=surroundings()
+        )
+
+    as_it_is = pasted(hint)
+    assert as_it_is.returncode == 2
+    assert "write how you know in place of WHY" in as_it_is.stderr
+    done = pasted(hint.replace("WHY", "'it was declined'"))
     assert (done.returncode, done.stdout.splitlines()[:1]) == (0, ["resolved: unknown → released"]), done.stderr
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
 

@@ -386,19 +386,17 @@ class Operator:
         except BaseException as error:
             self._write("outcome", {**entry, "done": None, "error": type(error).__name__})
             raise
-        now = (
-            after if change.done else EffectiveState.ABSENT if change.record is None else change.record.effective_state
-        )
+        now = after if change.done else EffectiveState.ABSENT if change.record is None else change.record.reported_state
         self._write("outcome", {**entry, "done": change.done, "after": str(now)})
         if change.done:
-            said = {**fields, "actor": self.actor, "before": seen.effective_state.value, "after": str(now)}
+            said = {**fields, "actor": self.actor, "before": seen.reported_state.value, "after": str(now)}
             self._observers.emit(name, seen.boundary, seen.operation, seen.key, seen.attempt, said)
         return change
 
     def _entry(self, name: str, seen: Record) -> dict[str, Any]:
         entry = {"id": os.urandom(8).hex(), "event": name, "store": self._backend.address, "actor": self.actor}
         entry |= {"boundary": seen.boundary, "scope": seen.scope, "operation": seen.operation}
-        return entry | {"key_hash": seen.key.hex(), "attempt": seen.attempt, "before": seen.effective_state.value}
+        return entry | {"key_hash": seen.key.hex(), "attempt": seen.attempt, "before": seen.reported_state.value}
 
     def _write(self, phase: str, entry: Mapping[str, Any]) -> None:
         if self._audit is not None:

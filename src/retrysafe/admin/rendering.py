@@ -20,6 +20,8 @@ from retrysafe.protocol.transitions import Transition
 LONGEST_RESULT = 65_536
 """Bytes of a result that `keys show --result` prints."""
 
+WHY = "WHY"
+"""Stands in a command for a reason, which only the operator knows."""
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
 _WINDOWED = (EffectiveState.COMPLETED, EffectiveState.FAILED, EffectiveState.RELEASED)
 _NEXT: dict[Transition, tuple[str, tuple[tuple[str, str], ...], str]] = {
@@ -30,12 +32,12 @@ _NEXT: dict[Transition, tuple[str, tuple[tuple[str, str], ...], str]] = {
     ),
     Transition.RESOLVE_FAILED: (
         "resolve",
-        (("as", "failed"), ("reason", "WHY")),
+        (("as", "failed"), ("reason", WHY)),
         "Its effect will never happen; retries get StoredFailure",
     ),
     Transition.RESOLVE_RELEASED: (
         "release",
-        (("reason", "WHY"),),
+        (("reason", WHY),),
         "Its effect did not happen; the next attempt runs the work",
     ),
     Transition.EXPIRE: ("expire", (), "Run the work again on its next use"),
@@ -143,6 +145,7 @@ def details(record: Record) -> dict[str, Any]:
     """A record in full, without its result."""
     state = record.effective_state
     running = state in (EffectiveState.RUNNING, EffectiveState.LAPSED)
+    settled = not running and state is not EffectiveState.UNKNOWN  # what is not has no end until somebody settles it
     worker = worker_of(record.attempt)
     return {
         **summary(record),
@@ -154,12 +157,12 @@ def details(record: Record) -> dict[str, Any]:
         "attempt": record.attempt,
         "token": record.token,
         "version": record.version,
-        "lease_left": record.lease_left if running else None,
+        "lease_left": record.lease_left if state is EffectiveState.RUNNING else None,
         "window_left": (record.expires - record.now) / 1e6 if state in _WINDOWED else None,
         "lease_until": instant(record.lease_until) if running else None,
         "created": instant(record.created),
-        "expires": instant(record.expires),
-        "tombstone_until": instant(record.tombstone_until),
+        "expires": instant(record.expires) if settled else None,
+        "tombstone_until": instant(record.tombstone_until) if settled else None,
         "store_time": instant(record.now),
         "payload_parts": list(fingerprint.names(record.fingerprint)),
         "retry": answer(record),

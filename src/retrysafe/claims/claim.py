@@ -8,6 +8,7 @@ what the handler says of the effect is kept once it says something.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Awaitable, Callable
 from types import GenericAlias, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -34,6 +35,7 @@ from retrysafe.errors import (
     OutcomeUnknown,
     QuotaExceeded,
     RetrysafeError,
+    SchemaOutdated,
 )
 from retrysafe.protocol import keys
 from retrysafe.protocol.backoff import RESTART
@@ -90,6 +92,8 @@ class Claim(Generic[Result, Tx]):
     _context: ClaimContext | None = None
     _signals = NO_SIGNALS
     _entered = False
+    must_be_entered = False
+    """Whether whoever made it has to enter it: a claim that nobody enters guards nothing, and nothing would say so."""
 
     def __init__(self, plan: Plan, request: ClaimRequest | None, tx: Any = None, annotation: Any = None) -> None:
         self._plan = plan
@@ -97,6 +101,15 @@ class Claim(Generic[Result, Tx]):
         self._request = request
         self._tx = tx
         self._annotation = annotation
+
+    def __del__(self) -> None:
+        if self.must_be_entered and not self._entered:
+            warnings.warn(
+                f"A claim of boundary {self.boundary!r} was never entered, so that it guarded nothing: write "
+                "'with boundary.claim(…) as claim:', or 'async with'.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     # ------------------------------------------------------------ for the work inside
 
@@ -242,7 +255,8 @@ class Claim(Generic[Result, Tx]):
             error.boundary, error.operation = self.boundary, self.operation
             if self._request is not None:
                 error.key = keys.redact(self._request.key)
-                error.shown_by = self._settings.backend.commands.line("keys show", [("hash", error.key)])
+                if self._entered and not isinstance(error, QuotaExceeded | SchemaOutdated):  # else there is no record
+                    error.shown_by = self._settings.backend.commands.line("keys show", [("hash", error.key)])
         return error
 
     # ------------------------------------------------------------ entering
@@ -596,6 +610,7 @@ class Claim(Generic[Result, Tx]):
         return None if self._held is None else self._held.ownership.key
 
     def _not_entered(self) -> RetrysafeError:
+        self.must_be_entered = False  # it is said now
         return self.signed(
             ConfigurationError(
                 "The claim was not entered, so nothing is guarded. Write: with boundary.claim(…) as claim: (in async "

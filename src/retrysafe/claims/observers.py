@@ -140,7 +140,7 @@ EVENTS: dict[str, EventSpec] = {
     "retention_unknown": EventSpec(
         WARNING,
         "it is not known for how long the broker may deliver a message again: the window must be longer; say how long "
-        "with redelivery_window= of the consumer",
+        "with redelivery_window= of the consumer, or --redelivery-window of `retrysafe inbox run`",
         ("window",),
     ),
     "message_late": EventSpec(

@@ -1,8 +1,9 @@
 """`retrysafe inbox`: run a consumer, and its dead letters: list, show and redrive them.
 
 Exit code: 0 if the command was carried out, and for `status` if there are no dead letters; 1 if there are, or nothing
-was changed; 2 if the command could not be carried out. `run` ends with 0 when SIGTERM or SIGINT stopped it, also with
---once, and with 128 + its number when a second one ended it before the messages in progress were done.
+was changed; 2 if the command could not be carried out. `run` ends with 0 when SIGTERM or SIGINT stopped it, and with
+128 + its number when a second one ended it before the messages in progress were done; with --once with 1 if a message
+became a dead letter or has to come again.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ DEAD_LETTERS = dead_letters.Side(
     has_consumers=True,
 )
 _SIDE = attrgetter("consumer_options")
+_DONE = {MessageOutcome.HANDLED, MessageOutcome.DUPLICATE, MessageOutcome.PASSED}
+"""Outcomes after which a message does not come again, and nobody has to see to it."""
 
 
 def add_to(verbs: Any) -> None:
@@ -105,7 +108,7 @@ def run_consumer(options: argparse.Namespace) -> int:
     found = {outcome.value: number for outcome, number in sorted(done.items())}
     said = ", ".join(f"{number} {name}" for name, number in found.items()) or "no message"
     print(as_json(found) if options.json else said, flush=True)
-    return 0
+    return 0 if done.keys() <= _DONE else 1
 
 
 def _in_progress(number: int) -> str:

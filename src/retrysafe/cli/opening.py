@@ -14,6 +14,7 @@ from typing import Any
 
 from retrysafe.admin.audit import AuditFile
 from retrysafe.admin.operator import Operator
+from retrysafe.admin.rendering import WHY
 from retrysafe.backends.commands import MANAGE, PROGRAM, STORE, Commands, naming, quoted
 from retrysafe.claims.encryption import Keyring
 from retrysafe.claims.settings import layered
@@ -60,9 +61,15 @@ def add_store_verb(
 
 def add_audit(parser: argparse.ArgumentParser) -> None:
     """Add --reason, --actor and --audit, for verbs that change records."""
-    parser.add_argument("--reason", metavar="TEXT", default="", help="why, for the audit")
+    parser.add_argument("--reason", metavar="TEXT", type=_reason, default="", help="why, for the audit")
     parser.add_argument("--actor", metavar="NAME", help="the name of the operator in the audit (default: user@host)")
     parser.add_argument("--audit", metavar="FILE", help=f"append the audit to FILE (default: ${AUDIT}, if set)")
+
+
+def _reason(text: str) -> str:
+    if text == WHY:
+        raise argparse.ArgumentTypeError(f"write how you know in place of {WHY}. Nothing was changed.")
+    return text
 
 
 def store_of(options: argparse.Namespace) -> Any:

@@ -2,7 +2,8 @@
 
 Any number of relays may run, on any number of machines. SIGTERM and SIGINT stop a relay after its current batch; a
 second one ends it at once. If it is killed or ended so, the messages it was publishing are published again, with the
-same ids. Exit code: 0 if it was stopped, 128 + its number after a second signal.
+same ids. Exit code: 0 if it was stopped, 128 + its number after a second signal; with --once 1 if a message was delayed
+or became a dead letter.
 """
 
 from __future__ import annotations
@@ -152,6 +153,7 @@ def run(options: argparse.Namespace) -> int:
     if done is not None:
         said = f"published {done.published}, delayed {done.delayed}, dead letters {done.dead}"
         print(json.dumps(done._asdict()) if options.json else said, flush=True)
+        return 1 if done.delayed or done.dead else 0
     return 0
 
 

@@ -13,8 +13,7 @@ from urllib.parse import quote
 
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
-from retrysafe.claims.observers import logger
-from retrysafe.errors import ConfigurationError, RetrysafeError, RetryTransaction, SchemaOutdated, StoreMisconfigured
+from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.commit_guard import CommitWatch, Phase, watch
@@ -105,7 +104,7 @@ async def serve_lifespan(guard: Guard, app: App, scope: Scope, receive: Receive,
     async def sent(message: Message) -> None:
         nonlocal refused
         if message["type"] == "lifespan.startup.complete":
-            refused = await find_unusable(guard)
+            refused = await guard.entry.find_unusable()
             if refused is not None:
                 message = {"type": "lifespan.startup.failed", "message": f"retrysafe: {refused}"}
         elif refused is not None:
@@ -118,17 +117,6 @@ async def serve_lifespan(guard: Guard, app: App, scope: Scope, receive: Receive,
     await app(scope, received, sent)
     if refused is not None:
         raise refused
-
-
-async def find_unusable(guard: Guard) -> RetrysafeError | None:
-    """The error with which every guarded request would be refused until somebody corrects it, if there is one."""
-    try:
-        await guard.entry.check_store()
-    except (SchemaOutdated, StoreMisconfigured, ConfigurationError) as error:
-        return error
-    except RetrysafeError as error:
-        logger().warning("The application starts, although its store cannot be checked: %s", error)
-    return None
 
 
 def leave_to_inner(guard: Guard, scope: Scope, whose: Whose) -> None:

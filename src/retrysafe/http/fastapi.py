@@ -25,7 +25,6 @@ from retrysafe.http.asgi import (
     Receive,
     Scope,
     Send,
-    find_unusable,
     guarded,
     refuse_unseparated,
     request_of,
@@ -86,7 +85,7 @@ class Idempotency:
         ``FastAPI``. Raises what `Boundary.check` raises, but starts while the store does not answer. `FastAPI`'s own
         lifespan comes first, and may migrate the store.
         """
-        refused = await find_unusable(self.guard)
+        refused = await self.guard.entry.find_unusable()
         if refused is not None:
             raise refused
         yield

@@ -16,7 +16,7 @@ from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http import asgi, openapi
-from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, find_unusable, guarded, refuse_unseparated, request_of
+from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, refuse_unseparated, request_of
 from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import GUARDED_BY_DEFAULT, Options, Policed, ServedRoute
@@ -120,7 +120,7 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
         self._middleware = DefineMiddleware(middleware, boundary=boundary, principal=principal, **options)
 
     async def _check_store(self) -> None:
-        refused = await find_unusable(self._guards.guard)
+        refused = await self._guards.guard.entry.find_unusable()
         if refused is not None:
             raise refused
 

@@ -168,10 +168,17 @@ _CODES: tuple[tuple[type[RetrysafeError], str], ...] = (
 _CONFIGURATION = frozenset({"store-not-migrated", "store-misconfigured"})
 """Refusals that do not end before the operator does something."""
 _OF_A_KEY = frozenset(
-    {"key-reused", "key-expired", "in-progress", "result-unavailable", "outcome-unknown", "store-unavailable"}
-    | _CONFIGURATION
+    {
+        "key-reused",
+        "key-expired",
+        "in-progress",
+        "result-unavailable",
+        "outcome-unknown",
+        "store-unavailable",
+        "store-misconfigured",
+    }
 )
-"""Refusals of a key: they tell by which digits the operator finds it."""
+"""Refusals of a key that the store may have: they tell by which digits the operator finds it."""
 _SERVERS = frozenset({"store-unavailable", "outcome-unknown", "result-unavailable"})
 """Other refusals whose cause is on the server."""
 

@@ -378,7 +378,7 @@ BREAKS = [
     Break(
         "an application starts on a store without tables",
         "http/asgi.py",
-        "            refused = await find_unusable(guard)\n            if refused is not None:\n",
+        "            refused = await guard.entry.find_unusable()\n            if refused is not None:\n",
         "            if refused is not None:\n",
         killed_by=(f"{STARTUP}::test_an_asgi_application_does_not_start_without_tables",),
     ),

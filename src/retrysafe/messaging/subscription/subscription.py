@@ -121,7 +121,8 @@ class Subscription:
         SIGTERM calls `stop`, unless the program handles it itself: messages in progress are finished and acknowledged.
 
         Raises `ConfigurationError` when the boundary's configuration lets the handler handle no message at all, when
-        the consumer is configured wrongly, and when its broker redelivers for longer than the boundary's window.
+        the consumer is configured wrongly, and when its broker redelivers for longer than the boundary's window; before
+        the first message also `SchemaOutdated` and `StoreMisconfigured`, as `Boundary.check` does.
         """
         with stopped_by_signals(self.stop):
             await self._run_forever()
@@ -129,6 +130,7 @@ class Subscription:
     async def _run_forever(self) -> None:
         run = self._run = Run(self._consumer, self._handler, self._in_flight, self._bell, forever=True)
         try:
+            await self._check_store()
             await run.work(self._workers, self._receive(run), self._redrives(run), self._lags())
         finally:
             await self._consumer.aclose()
@@ -149,6 +151,7 @@ class Subscription:
             return await self._run_once(wait)
 
     async def _run_once(self, wait: float) -> Counter[MessageOutcome]:
+        await self._check_store()
         run = self._run = Run(self._consumer, self._handler, self._in_flight, self._bell, forever=False)
         await run.work(self._workers, self._drain(run, wait))
         return run.tally
@@ -184,6 +187,11 @@ class Subscription:
         self.stop()
         if self._task is not None:
             await self._task
+
+    async def _check_store(self) -> None:
+        refused = await self._handler.setting.entry.find_unusable()
+        if refused is not None:
+            raise refused
 
     # ------------------------------------------------------------ receiving
 
