@@ -117,6 +117,24 @@ async def test_nothing_is_lost_wherever_the_connection_is_cut(broker: AnyBench, 
 
 
 @pytest.mark.fault(50)
+async def test_a_question_about_topics_that_is_lost_is_asked_again_soon() -> None:
+    """Kafka's client asked again after five minutes, where it has asked a second time before it joins its group."""
+    require("kafka")
+
+    def is_about_ours(request: bytes) -> bool:
+        return request[4:6] == b"\0\3" and made.topic.encode() in request
+
+    async with bench("kafka") as made:
+        for _ in range(effort(2, 10)):  # it happens in every third case
+            trial, consumer = Trial(made), await made.consumer()
+            made.proxies[consumer].arm_on("before", ">", is_about_ours)
+            await trial.published(*"A" * 12)
+            assert in_order(await consumed(consumer, 12))
+            assert made.proxies[consumer].hits
+            await consumer.aclose()
+
+
+@pytest.mark.fault(50)
 async def test_an_ack_that_cannot_be_told_raises_nothing(broker: AnyBench) -> None:
     trial = Trial(broker)
     await trial.published("A")

@@ -12,6 +12,11 @@ from retrysafe.errors import ConfigurationError
 
 Properties = Mapping[str, str | int | float | bool]
 """Of librdkafka: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md"""
+_DEFAULTS: Properties = {
+    "client.id": "retrysafe",
+    "topic.metadata.refresh.interval.ms": 5000,  # not after minutes: the client may ask again only then where the
+    # answer about its topics was lost, and looks only then for one that was missing
+}
 LOG = logging.getLogger("retrysafe.kafka")
 """Where librdkafka's own log goes; otherwise it writes to stderr."""
 
@@ -33,4 +38,4 @@ def properties_of(url: str, ours: Properties, theirs: Properties | None = None) 
     given |= {**dict(parse_qsl(parts.query, keep_blank_values=True)), **(theirs or {})}
     if fixed := sorted(given.keys() & ours.keys()):
         raise ConfigurationError(f"{', '.join(fixed)} cannot be set: what is promised of messages depends on it.")
-    return {"client.id": "retrysafe", **given, **ours}
+    return {**_DEFAULTS, **given, **ours}

@@ -28,7 +28,6 @@ _DEFAULTS: Properties = {
     "queue.buffering.max.kbytes": 32 << 10,
     "message.max.bytes": 1_000_000_000,  # the topic says how much it takes
     "topic.metadata.propagation.max.ms": 1000,
-    "topic.metadata.refresh.interval.ms": 5000,  # a topic that was missing is not looked for before
 }
 _UNABLE = {
     KafkaError._ALL_BROKERS_DOWN,
