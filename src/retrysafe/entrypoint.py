@@ -395,11 +395,26 @@ def _is_cancellation(error: BaseException) -> bool:
 
 
 def function_of(function: Callable[..., Any], parse: Callable[[Any], Any] | None) -> Function:
-    """What is to be known of it; raises `ConfigurationError` for a generator function, which would never run."""
+    """What is to be known of it.
+
+    Raises `ConfigurationError` for a generator function, which would never run, and for one that does not take the one
+    argument that it is called with.
+    """
+    import inspect  # which takes long
+
     if is_generator_function(function):
         raise ConfigurationError(
             "A handler must be a function or a coroutine function: calling a generator function runs nothing."
         )
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        name = getattr(function, "__qualname__", repr(function))
+        raise ConfigurationError(
+            f"The handler {name} is called with one argument, what it handles: {error}."
+        ) from error
+    except ValueError:  # a builtin that does not tell
+        pass
     return Function(function, parse, is_coroutine_function(function))
 
 

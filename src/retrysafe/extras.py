@@ -8,7 +8,8 @@ from types import TracebackType
 class NeedsExtra:
     """Around imports: where a library of an extra is missing, the error names the command that installs it.
 
-    It stays a `ModuleNotFoundError` of that library, for who asks whether a module can be imported.
+    Of several around each other the outermost names its extra, which brings all. It stays a `ModuleNotFoundError` of
+    that library, for who asks whether a module can be imported.
     """
 
     def __init__(self, extra: str, *libraries: str) -> None:
@@ -23,8 +24,9 @@ class NeedsExtra:
     ) -> None:
         """Name the command."""
         if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in self._libraries:
+            missing = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
             raise ModuleNotFoundError(
-                f"{error}. It comes with an extra. Run:  pip install 'retrysafe[{self._extra}]'",
+                f"{missing}. It comes with an extra. Run:  pip install 'retrysafe[{self._extra}]'",
                 name=error.name,
                 path=error.path,
             ) from error

@@ -117,8 +117,13 @@ def next_steps(record: Record, commands: Commands) -> list[dict[str, str]]:
     """The commands that apply to a record, each with its purpose."""
     return [
         {"command": commands.line(f"keys {verb}", [("hash", record.key.hex()), *options]), "when": when}
-        for verb, options, when in (_NEXT[event] for event in possible(record))
+        for verb, options, when in (_NEXT[event] for event in possible(record) if not _runs_anyway(event, record))
     ]
+
+
+def _runs_anyway(event: Transition, record: Record) -> bool:
+    """Whether a change would let run what the next attempt runs in any case."""
+    return event is Transition.EXPIRE and retry(record, "refuse") is Decision.TAKE
 
 
 def consequence(record: Record) -> str:

@@ -141,7 +141,7 @@ EVENTS: dict[str, EventSpec] = {
         WARNING,
         "it is not known for how long the broker may deliver a message again: the window must be longer; say how long "
         "with redelivery_window= of the consumer, or --redelivery-window of `retrysafe inbox run`",
-        ("window",),
+        ("window", "told_by"),
     ),
     "message_late": EventSpec(
         WARNING,

@@ -41,7 +41,7 @@ def chosen(options: argparse.Namespace, side: Side, instead: str = "") -> tuple[
     """
     url: str | None = options.broker or os.environ.get(BROKER)
     if not url:
-        raise ConfigurationError(f"--broker is missing: give the broker's URL, set {BROKER}{instead}.")
+        raise ConfigurationError(f"--broker is missing: give the broker's URL, or set {BROKER}{instead}.")
     spec = registry.spec_of(url)
     for option, titles in _options(side).items():
         if option not in side(spec) and getattr(options, option.name) != option.default:

@@ -30,7 +30,7 @@ from retrysafe.messaging.inbox.inbox import Inbox
 from retrysafe.messaging.inbox.operator import InboxOperator
 from retrysafe.messaging.subscription.subscription import Subscription
 from retrysafe.protocol.durations import seconds as seconds_of
-from retrysafe.protocol.redelivery_policy import MessageOutcome
+from retrysafe.protocol.redelivery_policy import DONE, MessageOutcome
 
 DEAD_LETTERS = dead_letters.Side(
     InboxOperator,
@@ -41,8 +41,6 @@ DEAD_LETTERS = dead_letters.Side(
     has_consumers=True,
 )
 _SIDE = attrgetter("consumer_options")
-_DONE = {MessageOutcome.HANDLED, MessageOutcome.DUPLICATE, MessageOutcome.PASSED}
-"""Outcomes after which a message does not come again, and nobody has to see to it."""
 
 
 def add_to(verbs: Any) -> None:
@@ -108,7 +106,7 @@ def run_consumer(options: argparse.Namespace) -> int:
     found = {outcome.value: number for outcome, number in sorted(done.items())}
     said = ", ".join(f"{number} {name}" for name, number in found.items()) or "no message"
     print(as_json(found) if options.json else said, flush=True)
-    return 0 if done.keys() <= _DONE else 1
+    return 0 if done.keys() <= {*DONE} else 1
 
 
 def _in_progress(number: int) -> str:

@@ -367,7 +367,10 @@ def _json(text: str, option: str) -> StoredResult:
     try:
         return stored_json(text)
     except ValueError as error:
-        raise ConfigurationError(f"{option} is not JSON: {error}.") from error
+        raise ConfigurationError(
+            f"{option} is not JSON: {error}. Write what the operation returns, quoted for the shell: "
+            "'\"text\"', '{\"order\": 1}', or null for nothing. Nothing was changed."
+        ) from error
 
 
 def _decoded(stored: StoredResult, option: str) -> Any:

@@ -145,7 +145,10 @@ class AuditLog:
 
 def loaded(option: str, target: str) -> Any:
     """Import the object that ``module:attribute`` names; the working directory is searched too."""
-    name, _, attribute = target.partition(":")
+    name, colon, attribute = target.partition(":")
+    if not colon or not attribute:
+        module, _, last = target.rpartition(".")
+        raise ConfigurationError(f"{option} {target}: write MODULE:NAME, such as {module or name}:{last or 'handle'}.")
     found: Any = imported(name, f"{option} {target}")
     try:
         for part in attribute.split("."):

@@ -15,8 +15,6 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http import openapi
 from retrysafe.http.conditional import Unmet, Version, evaluate
-from retrysafe.http.django import Principal, TakenOver, atomic_requests, guard_of, own_alias
-from retrysafe.http.django_serving import GUARDED, GuardedRequest, admit, request_of, response_of
 from retrysafe.http.exchange import Preempted
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import UNSAFE, Options
@@ -24,7 +22,7 @@ from retrysafe.http.principals import SHARED
 from retrysafe.http.problems import Refusal
 from retrysafe.http.routes import NEEDS, Need
 
-with NeedsExtra("drf", "django", "rest_framework"):
+with NeedsExtra("drf", "django", "asgiref", "rest_framework"):
     from django.http import HttpRequest
     from django.http.response import HttpResponseBase
     from rest_framework.exceptions import APIException
@@ -32,6 +30,9 @@ with NeedsExtra("drf", "django", "rest_framework"):
     from rest_framework.schemas.openapi import AutoSchema as _AutoSchema
     from rest_framework.views import APIView
     from rest_framework.viewsets import ViewSetMixin
+
+    from retrysafe.http.django import Principal, TakenOver, atomic_requests, guard_of, own_alias
+    from retrysafe.http.django_serving import GUARDED, GuardedRequest, admit, request_of, response_of
 
 V = TypeVar("V", bound=Callable[..., Any])
 

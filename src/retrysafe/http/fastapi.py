@@ -18,7 +18,7 @@ from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
-from retrysafe.http import openapi, starlette
+from retrysafe.http import openapi
 from retrysafe.http.asgi import (
     HELD,
     AsgiExchange,
@@ -35,11 +35,13 @@ from retrysafe.http.policy import Options, ServedRoute, declared_by, policy
 from retrysafe.http.principals import Principal
 from retrysafe.http.security import secured
 
-with NeedsExtra("fastapi"):
+with NeedsExtra("fastapi", "fastapi", "starlette"):
     from fastapi import Depends, HTTPException, Request
     from fastapi.dependencies.models import Dependant
     from fastapi.routing import APIRoute, iter_route_contexts
     from fastapi.security.base import SecurityBase
+
+    from retrysafe.http import starlette
 
 __all__ = ["Idempotency", "IdempotencyMiddleware", "check_preconditions", "policy"]
 

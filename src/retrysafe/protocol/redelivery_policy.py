@@ -31,6 +31,10 @@ class MessageOutcome(StrEnum):
     SUSPECT = "suspect"
 
 
+DONE = (MessageOutcome.HANDLED, MessageOutcome.DUPLICATE, MessageOutcome.PASSED)
+"""Outcomes after which a message does not come again, and nobody has to see to it."""
+
+
 class HandleResult(NamedTuple):
     """What became of a message, and when it has to come again.
 

@@ -66,6 +66,11 @@ class Receiver:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._entry = require_boundary(boundary).entrypoint
+        if not hasattr(scheme, "verify"):
+            raise ConfigurationError(
+                f"scheme= is a {type(scheme).__name__}: give the provider's scheme with its secret, such as "
+                "StandardWebhooks(secret) or Stripe(secret)."
+            )
         if boundary.window < scheme.redelivery_window:
             raise ConfigurationError(
                 f"window= of boundary {boundary.name!r} is {boundary.window / 3600:g} h, and an event of {scheme.name} "
@@ -164,8 +169,14 @@ class Receiver:
     def verify(self, headers: HeaderLines, body: bytes) -> WebhookEvent[Any] | Response:
         """Verify a delivery without handling it; return its event, or the response to a handshake.
 
-        Raises `DeliveryRefused`. Nothing of a body is parsed before its signature has been verified.
+        Raises `DeliveryRefused`, and `ConfigurationError` for a body that is no bytes. Nothing of a body is parsed
+        before its signature has been verified.
         """
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise ConfigurationError(
+                f"body= is a {type(body).__name__}: give the exact bytes that were received, of which the signature "
+                "is, before anything has parsed them. Nothing was handled."
+            )
         if len(body) > self.body_limit:
             raise DeliveryRefused("body-too-large", f"The limit is {self.body_limit} bytes.")
         head = Head(headers)

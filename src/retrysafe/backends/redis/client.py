@@ -75,6 +75,8 @@ def not_connected(error: Exception) -> StoreUnavailable:
         remedy = "The server has no password: leave it out of store=."
     elif "DB index" in text:
         remedy = "Name a database that the server has in store= (redis://host:6379/0), or raise its setting databases."
+    elif "SELECT is not allowed in cluster mode" in text:
+        remedy = "The server belongs to a cluster, which has one database: write redis+cluster://host:port."
     if remedy is None:
         return StoreUnavailable(text, unsent=True)
     return StoreMisconfigured(f"{text.rstrip('.?')}. {remedy}", unsent=True)

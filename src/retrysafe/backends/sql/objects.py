@@ -15,6 +15,11 @@ from retrysafe.errors import ConfigurationError
 
 def of_engine(engine: Any, sessions: Any = None) -> Backend:
     module = driver("sqlalchemy", "sqlalchemy")
+    if engine.dialect.is_async:
+        raise ConfigurationError(
+            f"store=: the engine was made by create_engine, and its driver {engine.dialect.driver} is for async code: "
+            "make it by create_async_engine."
+        )
     if engine.dialect.name == "sqlite":
         _refuse_memory(engine.url)
     return Backend(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from retrysafe.claims.cancellation import run_to_completion
+from retrysafe.claims.observers import logger
 from retrysafe.entrypoint import in_thread
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.inbox import procedures
@@ -15,9 +17,11 @@ from retrysafe.messaging.inbox.attempts import Attempt, HandlerSettings
 from retrysafe.messaging.inbox.dead_letters import Letters, aredrive, redrive
 from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.protocol.messages import Delivery, Envelope
-from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
+from retrysafe.protocol.redelivery_policy import DONE, HandleResult, MessageOutcome
 from retrysafe.protocol.requests import Steps
 
+_LONGEST_TRACE = 20_000
+"""Characters of a traceback that are logged at most: a message of an error may be as long as what it is about."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -132,21 +136,21 @@ class Handler(Generic[P, R]):
 
     def _judged(self, attempt: Attempt, error: Exception) -> HandlerOutcome:
         try:
-            return attempt.failed(error)
+            return _traced(attempt, error, attempt.failed(error))
         except RetrysafeError:
             self._withdraw(attempt)
             raise
 
     async def _ajudged(self, attempt: Attempt, error: Exception) -> HandlerOutcome:
         try:
-            return attempt.failed(error)
+            return _traced(attempt, error, attempt.failed(error))
         except RetrysafeError:
             await self._awithdraw(attempt)
             raise
 
     def _conclude(self, attempt: Attempt, end: HandlerOutcome) -> HandleResult:
         handled = HandleResult(end.became)
-        if attempt.counted or end.became not in _DONE:
+        if attempt.counted or end.became not in DONE:
             handled = self.letters.run(self._concluding(attempt, end))
         if handled.became is MessageOutcome.DEAD and attempt.has_record:
             with suppress(RetrysafeError):  # it has failed before, or another delivery of it is being handled
@@ -155,7 +159,7 @@ class Handler(Generic[P, R]):
 
     async def _aconclude(self, attempt: Attempt, end: HandlerOutcome) -> HandleResult:
         handled = HandleResult(end.became)
-        if attempt.counted or end.became not in _DONE:
+        if attempt.counted or end.became not in DONE:
             handled = await self.letters.arun(self._concluding(attempt, end))
         if handled.became is MessageOutcome.DEAD and attempt.has_record:
             settle = attempt.settle(handled.error)
@@ -216,6 +220,19 @@ class Handler(Generic[P, R]):
         self.setting.entry.emit(name, arrival.consumer, arrival.record_key, topic=arrival.envelope.topic, **fields)
 
 
+def _traced(attempt: Attempt, error: Exception, end: HandlerOutcome) -> HandlerOutcome:
+    """The outcome; where the handler has raised, the log has the traceback, which no event and no dead letter has."""
+    if error is attempt.raised and end.became in (MessageOutcome.FAILED, MessageOutcome.DEAD):
+        logger().warning("The handler %r has raised.\n%s", attempt.arrival.consumer, _printed(error))
+    return end
+
+
+def _printed(error: Exception) -> str:
+    """The end of a traceback, without what a terminal would take for a command or no encoding has."""
+    lines = "".join(traceback.format_exception(error))[-_LONGEST_TRACE:].split("\n")
+    return "\n".join(line if line.isprintable() else line.encode("unicode_escape").decode() for line in lines)
+
+
 def _require_envelope(message: object) -> None:
     """Raise `ConfigurationError` for what is no message, such as the dictionary of a framework."""
     if not isinstance(message, Envelope):
@@ -226,6 +243,3 @@ def _require_envelope(message: object) -> None:
     payload: object = message.payload
     if isinstance(payload, str):
         raise ConfigurationError("The payload of an Envelope is bytes, as they arrived: encode the text to UTF-8.")
-
-
-_DONE = (MessageOutcome.HANDLED, MessageOutcome.DUPLICATE, MessageOutcome.PASSED)

@@ -171,7 +171,8 @@ class Inbox:
             options.get("max_crashes", 3),
             options.get("max_gaps", 10),
         )
-        if min(max_attempts, max_crashes, max_gaps) < 1:
+        counts: tuple[object, ...] = (max_attempts, max_crashes, max_gaps)
+        if not all(isinstance(one, int) and one >= 1 for one in counts):
             raise ConfigurationError("max_attempts=, max_crashes= and max_gaps= are numbers from 1.")
         shortest = seconds_of(options.get("backoff_base", "500ms"), "backoff_base")
         backoff = Backoff(shortest, seconds_of(options.get("backoff_max", "60s"), "backoff_max"))

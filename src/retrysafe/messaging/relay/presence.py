@@ -68,7 +68,8 @@ class Reporter:
 
     def failed(self, error: BaseException) -> None:
         """A relay could not go on."""
-        self._emit("relay_failed", None, error=str(error) or type(error).__name__)
+        first = str(error).partition("\n")[0]
+        self._emit("relay_failed", None, error=first or type(error).__name__)
 
     def lost(self, relay: RelaySeen) -> None:
         """A relay has said nothing for so long that it is taken for gone."""

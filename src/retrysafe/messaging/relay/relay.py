@@ -58,7 +58,7 @@ from retrysafe.backends.sql.postgresql import PostgresqlStore
 from retrysafe.boundary import Boundary
 from retrysafe.claims.cancellation import is_failure
 from retrysafe.claims.observers import LoggingObserver, Observers
-from retrysafe.errors import ConfigurationError, RetrysafeError
+from retrysafe.errors import ConfigurationError, RetrysafeError, SchemaOutdated, StoreMisconfigured
 from retrysafe.messaging.brokers.base import AsyncPublisher, Publisher
 from retrysafe.messaging.cdc.batches import LoggedMessage, take
 from retrysafe.messaging.cdc.following import Log
@@ -92,6 +92,8 @@ MOST = 500
 MOST_AT_ONCE = 9
 """Buckets under way together: each has a connection, of which we keep ten."""
 _NAME = "retrysafe.relay"
+_UNUSABLE = (SchemaOutdated, StoreMisconfigured, ConfigurationError)
+"""What a person has to correct: a relay does not start to wait for that."""
 
 
 def _require_publisher(publisher: object) -> None:
@@ -330,7 +332,15 @@ class Relay:
                 "publisher's sync twin, or SyncPublisher(lambda: …) around what makes it."
             )
         refuse_pooler(self._listen)
-        return self._backend.another()
+        client = self._backend.another()
+        try:
+            self._backend.check(client)
+        except _UNUSABLE:
+            client.close()
+            raise
+        except Exception as error:  # noqa: BLE001 - it is asked again in every round
+            self._reporter.failed(error)
+        return client
 
     async def _aopened(self) -> AsyncClient:
         if not iscoroutinefunction(self._publisher.publish):
@@ -341,7 +351,18 @@ class Relay:
         await arefuse_pooler(self._listen)
         if self._log is not None:
             await self._log.check()
-        return self._backend.aanother()
+        client = self._backend.aanother()
+        try:
+            await self._backend.acheck(client)
+        except _UNUSABLE:
+            await client.aclose()
+            raise
+        except BaseException as error:
+            if not is_failure(error):
+                await client.aclose()
+                raise
+            self._reporter.failed(error)
+        return client
 
     @contextmanager
     def _working(self, client: Client) -> Iterator[tuple[Setting, Client]]:
@@ -389,6 +410,7 @@ class Relay:
     def run_forever(self) -> None:
         """Publish in this thread until `stop` is called; a store that fails is tried again.
 
+        Raises `SchemaOutdated` and `StoreMisconfigured` before the first message, as `Boundary.check` does.
         SIGTERM and SIGINT call `stop` in the main thread, unless the program handles them itself.
         """
         with stopped_by_signals(self.stop):

@@ -27,6 +27,10 @@ LAG_EVERY = 10.0
 """Seconds between two looks at how far a group is behind."""
 
 
+_TOLD_BY = "redelivery_window= of the consumer, or --redelivery-window"
+"""Where a user says what no broker tells."""
+
+
 class RetentionCheck:
     """Compares the window of an inbox with the redelivery window of its broker, once that is known.
 
@@ -49,7 +53,7 @@ class RetentionCheck:
             return
         boundary, redelivery_window = self._handler.setting.entry, self._consumer.redelivery_window
         if redelivery_window is None:
-            self._handler.emit("retention_unknown", window=boundary.window)
+            self._handler.emit("retention_unknown", window=boundary.window, told_by=_TOLD_BY)
         elif boundary.window < redelivery_window:
             raise ConfigurationError(
                 f"window= of boundary {boundary.name!r} is {boundary.window / 3600:g} h, and the broker may hand a "
@@ -141,7 +145,7 @@ class Subscription:
             asyncio.run(self.arun_forever())
 
     async def arun_once(self, wait: float = 0.0) -> Counter[MessageOutcome]:
-        """Handle messages until none has arrived for ``wait`` seconds, and count their outcomes.
+        """Handle marked dead letters, and messages until none has arrived for ``wait`` seconds; count their outcomes.
 
         Messages that have to be tried again are given back to the broker. `stop`, which SIGTERM calls, ends it after
         the messages in progress. Raises errors of the broker's client and the store.
@@ -153,7 +157,7 @@ class Subscription:
     async def _run_once(self, wait: float) -> Counter[MessageOutcome]:
         await self._check_store()
         run = self._run = Run(self._consumer, self._handler, self._in_flight, self._bell, forever=False)
-        await run.work(self._workers, self._drain(run, wait))
+        await run.work(self._workers, self._drain_all(run, wait))
         return run.tally
 
     def run_once(self, wait: float = 0.0) -> Counter[MessageOutcome]:
@@ -209,6 +213,12 @@ class Subscription:
                 run.failed(error)  # tried again after any error of the broker's client
                 polls, rest = polls.failed(random.random())
                 await self._bell.await_for(rest)
+
+    async def _drain_all(self, run: Run, wait: float) -> None:
+        """What the broker has, after the dead letters that are marked: each of these is tried once."""
+        while not self._bell.rung and (found := await self._handler.ahandle_marked()):
+            run.tally.update(one.became for one in found)
+        await self._drain(run, wait)
 
     async def _drain(self, run: Run, wait: float) -> None:
         left = wait

@@ -20,7 +20,7 @@ _BUSY = (0x88, 0x89, 0x8B, 0x93, 0x96, 0x97, 0x9F)
 _NO_SUBSCRIBER = PublishResult(
     PublishStatus.STALLED,
     "no session subscribes to the topic, so the broker has dropped it: declare one with "
-    "retrysafe.messaging.brokers.mqtt.declare",
+    "asyncio.run(retrysafe.messaging.brokers.mqtt.declare(…))",
 )
 
 

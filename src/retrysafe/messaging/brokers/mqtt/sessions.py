@@ -53,6 +53,6 @@ async def opened(
         await connection.close(patience, keep=0)
         raise SessionMissing(
             f"The broker has no session {session.name!r}: it expired, with what it had, or was never declared. "
-            "Declare it with retrysafe.messaging.brokers.mqtt.declare."
+            "Declare it with asyncio.run(retrysafe.messaging.brokers.mqtt.declare(…))."
         )
     return connection

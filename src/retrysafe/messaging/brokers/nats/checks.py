@@ -81,7 +81,7 @@ CHECKS = (
         "nats-stream",
         "Are the topics in a stream?",
         Severity.ERROR,
-        "Make it with  retrysafe.messaging.brokers.nats.declare(url, topics, stream=…)",
+        "Make it with  asyncio.run(retrysafe.messaging.brokers.nats.declare(url, topics, stream=…))",
         _GUIDE,
         lambda facts: f"No stream keeps {', '.join(facts['missing'])}." if facts["missing"] else None,
     ),

@@ -20,7 +20,7 @@ _ACKED, _DUPLICATE = PublishResult(PublishStatus.ACKED), PublishResult(PublishSt
 _NO_STREAM = PublishResult(
     PublishStatus.STALLED,
     "no stream answers for the subject: it has no leader just now, or there is none: declare it with "
-    "retrysafe.messaging.brokers.nats.declare",
+    "asyncio.run(retrysafe.messaging.brokers.nats.declare(…))",
 )
 _UNREADABLE = PublishResult(PublishStatus.UNKNOWN, "the answer is none of a stream")
 _NOBODY = "503"

@@ -73,7 +73,7 @@ CHECKS = (
         "pubsub-topic",
         "Are the topics there?",
         Severity.ERROR,
-        "Make them with  retrysafe.messaging.brokers.pubsub.declare(project, topics, group=…)",
+        "Make them with  asyncio.run(retrysafe.messaging.brokers.pubsub.declare(project, topics, group=…))",
         _GUIDE,
         lambda facts: f"No topic {', '.join(facts['missing'])}." if facts["missing"] else None,
     ),
@@ -81,7 +81,8 @@ CHECKS = (
         "pubsub-subscription",
         "Does a subscription get what is published?",
         Severity.ERROR,
-        "Let each service declare its own:  retrysafe.messaging.brokers.pubsub.declare(project, topics, group=…)",
+        "Let each service declare its own:  "
+        "asyncio.run(retrysafe.messaging.brokers.pubsub.declare(project, topics, group=…))",
         _GUIDE,
         lambda facts: (
             f"Without a subscription, what is published is lost: {', '.join(facts['lonely'])}."

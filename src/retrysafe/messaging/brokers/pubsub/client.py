@@ -21,7 +21,7 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcAsyncI
 
 from retrysafe.errors import ConfigurationError
 
-DECLARE = "declare it with retrysafe.messaging.brokers.pubsub.declare"
+DECLARE = "declare it with asyncio.run(retrysafe.messaging.brokers.pubsub.declare(…))"
 FAILURES = (GoogleAPICallError, ConfigurationError, OSError, TimeoutError)
 """What a call raises."""
 _SERVICE = "pubsub.googleapis.com"

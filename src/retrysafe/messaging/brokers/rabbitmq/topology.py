@@ -18,7 +18,7 @@ NEVER = 2_000_000_000
 """The limit of deliveries after which a quorum queue throws a message away: 20 in RabbitMQ 4, where none is set."""
 
 
-DECLARE = "declare it with retrysafe.messaging.brokers.rabbitmq.declare(url, topic)"
+DECLARE = "declare it with asyncio.run(retrysafe.messaging.brokers.rabbitmq.declare(url, topic))"
 """What is to be done about a queue that is missing."""
 
 

@@ -22,7 +22,7 @@ _FOR_EVER = timedelta(days=36500)
 _OFTEN = 100
 """How often a message may well be handed out whose consumers crash."""
 _UPDATE = "az servicebus topic subscription update"
-_MADE = "retrysafe.messaging.brokers.servicebus.declare(url, topics, group=…)"
+_MADE = "asyncio.run(retrysafe.messaging.brokers.servicebus.declare(url, topics, group=…))"
 
 
 class _Entity(NamedTuple):

@@ -23,7 +23,7 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.servicebus.decoding import decoding
 
-DECLARE = "declare it with retrysafe.messaging.brokers.servicebus.declare"
+DECLARE = "declare it with asyncio.run(retrysafe.messaging.brokers.servicebus.declare(…))"
 VARIABLE = "AZURE_SERVICEBUS_CONNECTION_STRING"
 FAILURES = (AzureError, ConfigurationError, OSError, TimeoutError, ValueError, RuntimeError)
 """What a call raises; the library says by `ValueError` and `RuntimeError` that a connection is gone."""

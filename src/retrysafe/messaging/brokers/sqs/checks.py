@@ -21,7 +21,7 @@ _DAY = 86400
 _RETENTION = "MessageRetentionPeriod"
 _OFTEN = 100
 """How often a message may well be received whose consumers crash."""
-_DECLARE = "Make them with  retrysafe.messaging.brokers.sqs.declare(topics)"
+_DECLARE = "Make them with  asyncio.run(retrysafe.messaging.brokers.sqs.declare(topics))"
 
 
 def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
@@ -122,7 +122,7 @@ CHECKS = (
         "sns-subscription",
         "Does a queue get what is published?",
         Severity.ERROR,
-        "Let each service declare its queues:  retrysafe.messaging.brokers.sqs.declare(topics, group=…)",
+        "Let each service declare its queues:  asyncio.run(retrysafe.messaging.brokers.sqs.declare(topics, group=…))",
         _GUIDE,
         _some(
             "topics",

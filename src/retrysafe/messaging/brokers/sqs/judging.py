@@ -27,7 +27,7 @@ def refused(answer: Mapping[str, Any]) -> PublishResult:
     return PublishResult(PublishStatus.REJECTED if code in _NEVER else PublishStatus.RETRYABLE, code)
 
 
-_MISSING = "there is no such queue or topic: declare it with retrysafe.messaging.brokers.sqs.declare"
+_MISSING = "there is no such queue or topic: declare it with asyncio.run(retrysafe.messaging.brokers.sqs.declare(…))"
 
 
 def blames_one(error: BaseException) -> bool:
