@@ -23,6 +23,7 @@ from retrysafe.backends.sql.outbox import FOREVER
 from retrysafe.backends.sql.outbox_operating import OperableSqlOutbox
 from retrysafe.claims.observers import Observers
 from retrysafe.cli import main
+from retrysafe.errors import SchemaOutdated
 from retrysafe.messaging import BrokerUnavailable, Message, Outbox
 from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher, MemoryPublisher
 from retrysafe.messaging.relay.bucket import Sum
@@ -617,6 +618,22 @@ def test_the_command_ends_with_1_when_a_message_did_not_leave(tmp_path: Path) ->
     place.write(Message("a", 1))
     told = ["relay", "--store", place.url, "--publisher", f"{__name__}:rejecting", "--once"]
     assert [main(told), main(told)] == [1, 0], "it is a dead letter now"
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_a_relay_does_not_wait_for_tables(kind: str, tmp_path: Path) -> None:
+    """It logged the same warning for ever, while nothing left."""
+    place = Place("sqlite", f"sqlite:///{tmp_path}/shop.db")
+    place.write(Message("a", 1))
+    relay = place.relay(MemoryPublisher() if kind == "sync" else AsyncMemoryPublisher())
+    place.sql("DROP TABLE retrysafe_schema")
+    with pytest.raises(SchemaOutdated, match="retrysafe migrate"):
+        await (asyncio.to_thread(relay.run_forever) if kind == "sync" else relay.arun_forever())
+    with pytest.raises(SchemaOutdated):
+        if kind == "sync":
+            relay.__enter__()
+        else:
+            await relay.__aenter__()
 
 
 # ---------------------------------------------------------------- beside an application

@@ -346,6 +346,49 @@ async def test_a_subscription_handles_marked_dead_letters_again(world: World) ->
 
 
 @ONE
+async def test_one_run_handles_marked_dead_letters_too_and_each_once(world: World) -> None:
+    """It said "no message", and left them."""
+    inbox, broken = world.inbox(), [True]
+
+    @inbox.handler("stock", max_attempts=1)
+    async def handle(message: InboxMessage[Any]) -> None:
+        if broken or message.envelope.id == "1":
+            raise ValueError("no")
+        world.apply(message.tx, message.envelope.id)
+
+    broker = MemoryBroker()
+    broker.put([envelope(1), envelope(2)])
+    subscription = Subscription(Recording(broker), handle)
+    assert await subscription.arun_once() == {"dead": 2}
+    broken.clear()
+    world.mark(inbox)
+    broker.put([envelope(3)])
+    assert await subscription.arun_once() == {"handled": 2, "dead": 1}
+    assert sorted(world.applied()) == ["2", "3"]
+    assert [one.marked for one in world.letters(inbox)] == [False]
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+async def test_a_handler_that_raises_leaves_its_traceback_in_the_log(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    inbox = world.inbox()
+
+    @inbox.handler("stock", max_attempts=1)
+    async def handle(message: InboxMessage[Any]) -> None:
+        raise ValueError("\x1b[31m\ud800")
+
+    broker = MemoryBroker()
+    broker.put([envelope(1)])
+    await Subscription(Recording(broker), handle).arun_once()
+    (traced,) = [one.getMessage() for one in caplog.records if "has raised" in one.getMessage()]
+    assert f'File "{__file__}"' in traced
+    assert "ValueError: \\x1b[31m\\ud800" in traced
+    await world.boundaries[-1].aclose()
+
+
+@ONE
 async def test_a_redrive_that_is_cut_short_stays_marked(world: World) -> None:
     inbox = world.inbox()
     begun = asyncio.Event()

@@ -14,7 +14,7 @@ class Mistake(NamedTuple):
     """A part of the error's text; "…" stands for what differs from machine to machine."""
     error: str = "ConfigurationError"
     without: str = ""
-    """A library that is not installed."""
+    """Libraries that are not installed."""
 
 
 PRELUDE = """
@@ -34,6 +34,11 @@ _AUTOCOMMIT = "Begin a transaction first, and pass the connection inside it"
 
 _STORES = [
     Mistake("a path", 'boundary("shop.db")', "write store='sqlite:///shop.db'"),
+    Mistake(
+        "`create_engine` with a driver for async code",
+        'import sqlalchemy; boundary(sqlalchemy.create_engine("postgresql+asyncpg://shop@localhost/shop"))',
+        "make it by create_async_engine",
+    ),
     Mistake("a URL of an unknown kind", 'boundary("mongodb://localhost/shop")', "known are …postgresql://"),
     Mistake("a word, without Django", 'boundary("shop")', "A file is sqlite:///its-path", without="django"),
     Mistake("a `Path`", 'import pathlib; boundary(pathlib.Path("shop.db"))', "store=f'sqlite:///{path}'"),
@@ -383,6 +388,16 @@ _MESSAGES = [
         "reserve.handle(Envelope('m1', 'orders', 'k', 'placed.v1', '/shop', None, {}, '{}', 'application/json'))",
         "encode the text to UTF-8",
     ),
+    Mistake(
+        "a handler without an argument",
+        "@Inbox(file(effects='transactional')).handler('stock')\ndef reserve(): ...",
+        "The handler reserve is called with one argument",
+    ),
+    Mistake(
+        "a number of attempts as text",
+        "@Inbox(file(effects='transactional')).handler('stock', max_attempts='3')\ndef reserve(message): ...",
+        "max_attempts=, max_crashes= and max_gaps= are numbers from 1",
+    ),
     Mistake("an inbox on a store", 'Inbox("sqlite:///shop.db")', _BOUNDARY),
     Mistake("an inbox in memory", "Inbox(boundary())", "give dead_letter_store=, a database"),
     Mistake(
@@ -426,6 +441,23 @@ _WEB = [
         _BOUNDARY,
     ),
     Mistake(
+        "a secret in place of a scheme",
+        'from retrysafe.webhooks import Receiver\nReceiver(boundary(window="14d"), "whsec_test")',
+        "give the provider's scheme with its secret",
+    ),
+    Mistake(
+        "a webhook's body as text",
+        "from retrysafe.webhooks import GitHub, Receiver\n"
+        "Receiver(boundary(window='14d'), GitHub('secret')).receive({}, '{}')",
+        "give the exact bytes that were received",
+    ),
+    Mistake(
+        "a handler of webhooks without an argument",
+        "from retrysafe.webhooks import GitHub, Receiver\n"
+        "@Receiver(boundary(window='14d'), GitHub('secret')).on('push')\ndef pushed(): ...",
+        "The handler pushed is called with one argument",
+    ),
+    Mistake(
         "`@receiver.on` without parentheses",
         "from retrysafe.webhooks import GitHub, Receiver\n"
         "@Receiver(boundary(window='14d'), GitHub('secret')).on\ndef pushed(event): ...",
@@ -456,6 +488,8 @@ _WEB = [
     ),
 ]
 
+_BELOW = {"fastapi": "starlette", "rest_framework": "django asgiref"}
+"""What is missing with a library, too, where nothing is installed."""
 _LIBRARIES = [
     *(
         Mistake(f"{library} is missing", f'boundary("{url}")', f"pip install 'retrysafe[{extra}]'", without=library)
@@ -472,7 +506,7 @@ _LIBRARIES = [
             f"import retrysafe.{module}",
             f"pip install 'retrysafe[{extra}]'",
             "ModuleNotFoundError",
-            without=library,
+            without=f"{library} {_BELOW.get(library, '')}",
         )
         for library, module, extra in (
             ("fastapi", "http.fastapi", "fastapi"),

@@ -32,7 +32,8 @@ def test_a_mistake(mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("mistake", [one for one in EVERY if one.without], ids=lambda one: one.what)
 def test_a_missing_library(mistake: Mistake, tmp_path: Path) -> None:
-    program = f"import sys\nsys.modules[{mistake.without!r}] = None\n{PRELUDE}\n{mistake.code}"
+    missing = dict.fromkeys(mistake.without.split())
+    program = f"import sys\nsys.modules.update({missing!r})\n{PRELUDE}\n{mistake.code}"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert re.search(rf"^[\w.]*{mistake.error}: .*{pattern(mistake.fix)}", done.stderr, re.MULTILINE), done.stderr
 

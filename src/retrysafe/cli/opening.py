@@ -81,6 +81,8 @@ def store_of(options: argparse.Namespace) -> Any:
         )
     if not store:
         raise ConfigurationError(f"--store is missing: give the store's URL, or set {STORE}.")
+    if "://" not in str(store):  # an alias of Django's
+        _set_up_project()
     return store
 
 
@@ -163,8 +165,7 @@ def imported(name: str, named: str) -> ModuleType:
 
     Raises `ConfigurationError`, which begins with ``named``.
     """
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    _search_here()
     _set_up_project()
     try:
         return importlib.import_module(name)
@@ -174,10 +175,17 @@ def imported(name: str, named: str) -> ModuleType:
         raise ConfigurationError(f"{named}: {kind.__name__}: {error}{hint}") from error
 
 
+def _search_here() -> None:
+    """Let the working directory be searched for modules."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+
+
 def _set_up_project() -> None:
     settings = os.environ.get(PROJECT)
     if not settings:
         return
+    _search_here()
     try:
         importlib.import_module("django").setup()
     except Exception as error:

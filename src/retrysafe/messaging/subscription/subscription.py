@@ -216,8 +216,11 @@ class Subscription:
 
     async def _drain_all(self, run: Run, wait: float) -> None:
         """What the broker has, after the dead letters that are marked: each of these is tried once."""
-        while not self._bell.rung and (found := await self._handler.ahandle_marked()):
+        settled = True
+        while settled and not self._bell.rung:
+            found = await self._handler.ahandle_marked()
             run.tally.update(one.became for one in found)
+            settled = any(one.again is None for one in found)
         await self._drain(run, wait)
 
     async def _drain(self, run: Run, wait: float) -> None:
