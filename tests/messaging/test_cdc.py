@@ -6,6 +6,7 @@ import asyncio
 import json
 import select
 import shutil
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
@@ -43,6 +44,23 @@ def server() -> Iterator[LogicalCluster]:
         pytest.skip("there is no PostgreSQL server to start")
     with closing(LogicalCluster(programs)) as made:
         yield made
+
+
+async def test_a_server_that_does_not_answer_keeps_nothing_but_its_thread_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """libpq's own way to connect held every thread of the process, its event loops and its leases, for ten seconds."""
+    monkeypatch.setattr(stream, "CONNECT", 2)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        slot = Slot(f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/nothing")
+        opening = asyncio.create_task(asyncio.to_thread(stream.opened, slot))
+        turns = 0
+        while not opening.done():
+            await asyncio.sleep(0.02)
+            turns += 1
+        with pytest.raises(LogUnavailable):
+            await opening
+    assert turns > 10
 
 
 class Broker(AsyncMemoryPublisher):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -426,6 +427,52 @@ async def test_a_handler_that_can_never_run_ends_its_subscription(world: World) 
             await Subscription(Recording(broker), handle).arun_forever()
     assert (broker.depth(), "consumer_failed" in world.names()) == (1, True)
     await world.boundaries[-1].aclose()
+
+
+@ONE
+@pytest.mark.parametrize("call", ["lag", "ack", "receive"])
+async def test_a_client_that_loses_a_cancellation_keeps_no_subscription_alive(call: str, world: World) -> None:
+    """redis-py and others do under Python 3.11: the task that was cancelled went on, and its subscription never ended.
+
+    It left a task that received on, with the streams that it held, where the application went on.
+    """
+    asked = asyncio.Event()
+
+    class Losing(Recording):
+        async def _maybe(self, name: str) -> None:
+            if name == call and not asked.is_set():
+                asked.set()
+                with suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+
+        async def receive(self, most: int, wait: float, /) -> Sequence[Delivery]:
+            await self._maybe("receive")
+            return await super().receive(most, wait)
+
+        async def ack(self, deliveries: Sequence[Delivery], /) -> None:
+            await self._maybe("ack")
+            await super().ack(deliveries)
+
+        async def lag(self) -> dict[str, int]:
+            await self._maybe("lag")
+            return {}
+
+    @world.inbox().handler("stock")
+    async def handle(message: InboxMessage) -> None:
+        world.apply(message.tx, int(message.envelope.id))
+
+    broker = MemoryBroker()
+    broker.put([envelope(1)])
+    before = asyncio.all_tasks()
+    running = asyncio.create_task(Subscription(Losing(broker), handle).arun_forever())
+    async with asyncio.timeout(30):
+        await asked.wait()
+    running.cancel()
+    done, _ = await asyncio.wait([running], timeout=5)
+    await asyncio.sleep(0.1)
+    left = asyncio.all_tasks() - before
+    assert done
+    assert not left
 
 
 @ONE

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
@@ -18,6 +18,7 @@ import pytest
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging import Message, Outbox, PublishResult, PublishStatus, Relay, SyncPublisher
+from retrysafe.messaging.brokers import sync_publisher
 from retrysafe.messaging.brokers.memory import AsyncMemoryPublisher
 from retrysafe.messaging.brokers.registry import broker_at
 from retrysafe.protocol.messages import Envelope
@@ -199,6 +200,33 @@ def test_closing_ends_what_another_thread_publishes() -> None:
         publisher.close()
         with pytest.raises(ConnectionError, match="closed meanwhile"):
             publishing.result(30)
+
+
+def test_closing_ends_what_does_not_let_itself_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its caller waited for ever: the loop was closed, and its task destroyed."""
+    monkeypatch.setattr(sync_publisher, "_PATIENCE", 0.2)
+    begun = threading.Event()
+
+    async def never() -> None:
+        begun.set()
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    publisher = SyncPublisher(lambda: Publishing(never))
+    publishing: Future[object] = Future()
+
+    def publish() -> None:
+        try:
+            publishing.set_result(publisher.publish([ENVELOPE]))
+        except BaseException as error:  # noqa: BLE001 - it is looked at below
+            publishing.set_exception(error)
+
+    threading.Thread(target=publish, daemon=True).start()
+    assert begun.wait(30)
+    publisher.close()
+    with pytest.raises(ConnectionError, match="closed meanwhile"):
+        publishing.result(10)
 
 
 def test_threads_that_begin_together_have_one_publisher() -> None:

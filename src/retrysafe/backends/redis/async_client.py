@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import hiredis
 import redis.asyncio
@@ -35,25 +35,10 @@ from retrysafe.backends.redis.client import (
 )
 from retrysafe.backends.redis.requests import Scan, Scanned, Script, Settings
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-
-T = TypeVar("T")
+from retrysafe.heeding import heeding
 
 SILENCE = 5.0
 """Seconds without any reply after which a connection with requests in flight is given up."""
-
-
-async def heeding(asked: Awaitable[T]) -> T:
-    """What redis-py answers; `CancelledError` when the task was cancelled meanwhile, whatever became of what was asked.
-
-    In Python 3.11 ``asyncio.wait_for``, under which redis-py sends, loses a cancellation that comes with its end.
-    """
-    task = asyncio.current_task()
-    before = task.cancelling() if task else 0
-    try:
-        return await asked
-    finally:
-        if task and task.cancelling() > before:
-            raise asyncio.CancelledError
 
 
 class Wire(asyncio.Protocol):

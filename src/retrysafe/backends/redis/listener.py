@@ -16,9 +16,10 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from retrysafe.backends.redis.async_client import AsyncMasters, Wire, heeding
+from retrysafe.backends.redis.async_client import AsyncMasters, Wire
 from retrysafe.backends.redis.client import Masters, Reply
 from retrysafe.errors import StoreUnavailable
+from retrysafe.heeding import heeding
 
 PAUSE = 0.5
 """Seconds before a listener that was cut off connects again."""

@@ -87,6 +87,7 @@ class _Loop:
 
     def __init__(self) -> None:
         self.ended = False
+        self._begun: set[Future[Any]] = set()
         self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="retrysafe-publisher", daemon=True)
@@ -106,7 +107,10 @@ class _Loop:
         with self._lock:
             if self.ended:
                 raise ConnectionError(_CLOSED)
-            return asyncio.run_coroutine_threadsafe(work(), self._loop)
+            future = asyncio.run_coroutine_threadsafe(work(), self._loop)
+            self._begun.add(future)
+        future.add_done_callback(self._begun.discard)
+        return future
 
     def end(self) -> None:
         """Cancel what has not ended, and end the thread."""
@@ -123,6 +127,8 @@ class _Loop:
             self.ended = True
         self._loop.run_until_complete(_cancel_rest())
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        for future in self._begun.copy():  # of work that is not to be cancelled: nobody would ever be told
+            future.cancel()
         self._loop.close()
 
 

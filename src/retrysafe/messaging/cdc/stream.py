@@ -41,8 +41,8 @@ class Batch(NamedTuple):
 class Stream:
     """What a slot has, from where it was confirmed on."""
 
-    def __init__(self, slot: Slot, connection: Any) -> None:
-        self._slot, self._connection = slot, connection
+    def __init__(self, slot: Slot, owner: Any) -> None:
+        self._slot, self._owner, self._connection = slot, owner, owner.pgconn
         self._relations: dict[int, Relation] = {}
         self._xid: int | None = None
         self._confirmed = 0
@@ -181,15 +181,21 @@ class Stream:
 
 
 def opened(slot: Slot) -> Stream:
-    """Begin to stream. Raises `SlotInUse`, or `LogUnavailable`; it blocks."""
+    """Begin to stream. Raises `SlotInUse`, or `LogUnavailable`; it blocks, and nothing but its own thread.
+
+    libpq's own way to connect, as psycopg's binary wrapper calls it, keeps every thread of the process waiting.
+    """
+    import psycopg
     from psycopg import pq
-    from psycopg.conninfo import make_conninfo
 
     more: dict[str, Any] = {"replication": "database", "connect_timeout": CONNECT, "keepalives_idle": 30}
-    connection = pq.PGconn.connect(make_conninfo(slot.url, **more).encode())
     try:
-        if connection.status != pq.ConnStatus.OK:
-            raise LogUnavailable(f"The log cannot be read: {connection.get_error_message()}")
+        owner = psycopg.connect(slot.url, autocommit=True, **more)
+    except psycopg.Error as error:
+        raise LogUnavailable(f"The log cannot be read: {error}") from error
+    connection = owner.pgconn
+    try:
+        connection.nonblocking = 0
         for setting in _SETTINGS:
             result = connection.exec_(f"SET {setting}".encode())
             if result.status != pq.ExecStatus.COMMAND_OK:
@@ -202,7 +208,7 @@ def opened(slot: Slot) -> Stream:
     except BaseException:
         connection.finish()
         raise
-    return Stream(slot, connection)
+    return Stream(slot, owner)
 
 
 class LogGone(LogUnavailable):

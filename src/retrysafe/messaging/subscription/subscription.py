@@ -10,6 +10,7 @@ from typing import Any
 
 from retrysafe.claims.cancellation import is_failure
 from retrysafe.errors import ConfigurationError
+from retrysafe.heeding import heeding
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.relay.poll_schedule import Polls
@@ -237,7 +238,7 @@ class Subscription:
                 return
 
     async def _received(self, room: int, wait: float) -> Sequence[Delivery]:
-        deliveries = await self._consumer.receive(room, wait)
+        deliveries = await heeding(self._consumer.receive(room, wait))
         self._retention.check()  # before any of them is handled
         return deliveries
 
@@ -265,7 +266,7 @@ class Subscription:
         if lag is None:
             return told
         try:
-            found = await lag()
+            found = await heeding(lag())
         except Exception as error:  # noqa: BLE001 - `receive` tells of a broker that is away; this is tried again
             self._handler.emit("lag_uncounted", error=f"{type(error).__name__}: {error}".partition("\n")[0])
             return told

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.heeding import heeding
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.errors import QueueMissing
 from retrysafe.messaging.inbox.attempts import pause
@@ -156,7 +157,7 @@ class Run:
 
     async def _give_back(self, delivery: Delivery, delay: float) -> None:
         try:
-            await self._consumer.give_back(delivery, delay)
+            await heeding(self._consumer.give_back(delivery, delay))
         except Exception as error:  # noqa: BLE001 - the broker delivers it again by itself
             self.failed(error)
 
@@ -168,7 +169,7 @@ class Run:
             settled, self._settled = self._settled, []
             try:
                 if settled:
-                    await self._consumer.ack(settled)
+                    await heeding(self._consumer.ack(settled))
             except Exception as error:  # noqa: BLE001 - delivered again, and recognised
                 self.failed(error)
             if self._handled_all and not self._settled:
