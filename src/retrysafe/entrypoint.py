@@ -236,7 +236,7 @@ class EntryPoint:
             await self.check_store()
         except (SchemaOutdated, StoreMisconfigured, ConfigurationError) as error:
             return error
-        except RetrysafeError as error:
+        except Exception as error:  # noqa: BLE001 - whatever a driver or a pool of the user's raises may be over soon
             logger().warning("The process starts, although its store cannot be checked: %s", error)
         return None
 

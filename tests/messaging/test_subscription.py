@@ -430,6 +430,24 @@ async def test_a_handler_that_can_never_run_ends_its_subscription(world: World) 
 
 
 @ONE
+async def test_a_store_that_cannot_be_checked_at_the_start_ends_no_subscription(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a pool of the user's raises is no error of ours: a token that is not given out, for a moment."""
+    handle = world.inbox().handler("stock")(lambda message: world.apply(message.tx, message.envelope.id))
+
+    async def away() -> None:
+        raise RuntimeError("the service that gives out passwords is away")
+
+    monkeypatch.setattr(handle.setting.entry, "check_store", away)
+    broker = MemoryBroker()
+    broker.put([envelope(1)])
+    async with Subscription(Recording(broker), handle):
+        await until(lambda: not broker.depth())
+    assert world.applied() == ["1"]
+
+
+@ONE
 @pytest.mark.parametrize("call", ["lag", "ack", "receive"])
 async def test_a_client_that_loses_a_cancellation_keeps_no_subscription_alive(call: str, world: World) -> None:
     """redis-py and others do under Python 3.11: the task that was cancelled went on, and its subscription never ended.
