@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from retrysafe.backends.backend import Backend
 from retrysafe.claims import key_spaces
-from retrysafe.claims.cancellation import is_cancelled, run_to_completion
+from retrysafe.claims.cancellation import is_cancelled, is_failure, run_to_completion
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import Codec, JSONCodec
 from retrysafe.claims.decorator import Guarded, is_coroutine_function, is_generator_function
@@ -236,7 +236,9 @@ class EntryPoint:
             await self.check_store()
         except (SchemaOutdated, StoreMisconfigured, ConfigurationError) as error:
             return error
-        except Exception as error:  # noqa: BLE001 - whatever a driver or a pool of the user's raises may be over soon
+        except BaseException as error:  # whatever a driver or a pool of the user's raises may be over soon
+            if not is_failure(error):
+                raise
             logger().warning("The process starts, although its store cannot be checked: %s", error)
         return None
 

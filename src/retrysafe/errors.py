@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar, Literal
 
 MayHaveHappened = Literal["no", "yes", "maybe"]
@@ -85,7 +84,7 @@ class _TryLater(RetrysafeError):
 
     def __str__(self) -> str:
         """The message, with the number of whole seconds in it."""
-        return super().__str__().replace("``retry_after``", f"{math.ceil(self.retry_after)}")
+        return super().__str__().replace("``retry_after``", f"{max(1.0, self.retry_after):.0f}")
 
 
 class InProgress(_TryLater):

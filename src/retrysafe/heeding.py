@@ -1,11 +1,31 @@
-"""Waiting for what a client library of others answers, without losing that the task was cancelled meanwhile."""
+"""Waiting without losing that the task was cancelled, and without taking another's cancellation for its own."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
+
+
+async def shielded(task: asyncio.Task[T], ended: Exception) -> T:
+    """The result of a task that others wait for too; ``ended`` is raised when somebody else has cancelled it.
+
+    Its `CancelledError` would tell whoever waits that he himself was cancelled.
+    """
+    import asyncio
+
+    mine = asyncio.current_task()
+    before = mine.cancelling() if mine else 0
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if task.cancelled() and (mine.cancelling() if mine else 0) == before:
+            raise ended from None
+        raise
 
 
 async def heeding(asked: Awaitable[T]) -> T:
@@ -19,7 +39,11 @@ async def heeding(asked: Awaitable[T]) -> T:
     task = asyncio.current_task()
     before = task.cancelling() if task else 0
     try:
-        return await asked
-    finally:
+        found = await asked
+    except (Exception, asyncio.CancelledError) as error:
         if task and task.cancelling() > before:
-            raise asyncio.CancelledError
+            raise asyncio.CancelledError from error
+        raise
+    if task and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return found

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     import asyncio
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_UNHANDLED = (signal.SIG_DFL, signal.default_int_handler)
+
+
+def end_process(number: int, _: object) -> NoReturn:
+    """Do what a signal without a handler does."""
+    os._exit(128 + number)
+
+
+_UNHANDLED = (signal.SIG_DFL, signal.default_int_handler, end_process)
+
+
+def heed_as_first_process() -> None:
+    """Let SIGTERM end a process with the id 1, as in a container: the kernel hands it no signal without a handler."""
+    if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end_process)
 
 
 SAME = 1.0

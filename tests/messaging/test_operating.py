@@ -624,7 +624,6 @@ def test_the_command_ends_with_1_when_a_message_did_not_leave(tmp_path: Path) ->
 async def test_a_relay_does_not_wait_for_tables(kind: str, tmp_path: Path) -> None:
     """It logged the same warning for ever, while nothing left."""
     place = Place("sqlite", f"sqlite:///{tmp_path}/shop.db")
-    place.write(Message("a", 1))
     relay = place.relay(MemoryPublisher() if kind == "sync" else AsyncMemoryPublisher())
     place.sql("DROP TABLE retrysafe_schema")
     with pytest.raises(SchemaOutdated, match="retrysafe migrate"):

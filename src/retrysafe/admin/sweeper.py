@@ -70,6 +70,9 @@ class Sweeper:
         observers: receive "swept" and "sweep_failed"; by default a `LoggingObserver`.
     """
 
+    _side = "records"
+    """What is swept, in its events."""
+
     def __init__(
         self,
         store: Any,
@@ -347,7 +350,8 @@ class Sweeper:
     def _tell_swept(self, count: _Count) -> None:
         if count.removed or count.archived:
             swept = count.swept()
-            self._tell("swept", removed=swept.removed, archived=swept.archived, seconds=round(swept.seconds, 3))
+            seconds = round(swept.seconds, 3)
+            self._tell("swept", side=self._side, removed=swept.removed, archived=swept.archived, seconds=seconds)
 
     def _tell(self, name: str, **fields: Any) -> None:
         self._observers.emit(name, "", "", b"", "", fields)

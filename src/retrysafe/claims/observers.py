@@ -100,7 +100,11 @@ EVENTS: dict[str, EventSpec] = {
         "an operator ended the window of a key: its next use runs again",
         ("forgotten", "reason", "actor", "before", "after"),
     ),
-    "swept": EventSpec(INFO, "a sweeper removed records whose memory had ended", ("removed", "archived", "seconds")),
+    "swept": EventSpec(
+        INFO,
+        "a sweeper removed records whose memory had ended, or kept messages",
+        ("side", "removed", "archived", "seconds"),
+    ),
     "sweep_failed": EventSpec(WARNING, "a sweeper was interrupted by an error; it tries again", ("error",)),
     "relay_failed": EventSpec(WARNING, "a relay was interrupted by an error; it tries again", ("error",)),
     "message_retry_scheduled": EventSpec(

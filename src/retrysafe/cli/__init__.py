@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ from retrysafe.cli import (
     sweep,
 )
 from retrysafe.errors import RetrysafeError
+from retrysafe.stop_signal import heed_as_first_process
 
 VERBS = (
     alerts,
@@ -70,6 +72,10 @@ def main(
     ``program`` is what the command line begins with where it is another program's; ``store`` and ``secret`` are the
     defaults of --store and of the boundaries' secret there.
     """
+    if sys.stderr is None:  # it was closed before we began, and what is said there would go to stdout
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+    if threading.current_thread() is threading.main_thread():
+        heed_as_first_process()
     parser = argparse.ArgumentParser(prog=program, description=(retrysafe.__doc__ or "").strip())
     parser.add_argument("--version", action="version", version=f"retrysafe {retrysafe.__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)

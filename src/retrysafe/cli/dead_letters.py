@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from retrysafe.admin.rendering import duration, instant
-from retrysafe.cli.opening import add_store_verb, store_of
+from retrysafe.cli.opening import add_reason, add_store_verb, store_of
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter
@@ -66,7 +66,7 @@ def add_to(below: Any, side: Side) -> None:
         "--dry-run", action="store_true", help="only print how many are chosen, by topic, type and error"
     )
     redriving.add_argument("--yes", action="store_true", help="do not ask (needed where there is no terminal)")
-    redriving.add_argument("--reason", metavar="TEXT", default="", help="why, for the log")
+    add_reason(redriving, "why, for the log")
     redriving.add_argument("--actor", metavar="NAME", help="the name of the operator in the log (default: user@host)")
 
 

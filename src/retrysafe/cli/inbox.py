@@ -19,7 +19,7 @@ from retrysafe.admin.operator import user
 from retrysafe.admin.rendering import duration
 from retrysafe.cli import dead_letters
 from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr
-from retrysafe.cli.opening import add_store_verb, add_verb, add_verbs, loaded, store_of
+from retrysafe.cli.opening import add_reason, add_store_verb, add_verb, add_verbs, loaded, store_of
 from retrysafe.cli.rendering import as_json, say, table
 from retrysafe.cli.stopping import ended_by_signals
 from retrysafe.errors import ConfigurationError, RetrysafeError
@@ -30,7 +30,7 @@ from retrysafe.messaging.inbox.inbox import Inbox
 from retrysafe.messaging.inbox.operator import InboxOperator
 from retrysafe.messaging.subscription.subscription import Subscription
 from retrysafe.protocol.durations import seconds as seconds_of
-from retrysafe.protocol.redelivery_policy import DONE, MessageOutcome
+from retrysafe.protocol.redelivery_policy import MessageOutcome
 
 DEAD_LETTERS = dead_letters.Side(
     InboxOperator,
@@ -62,7 +62,7 @@ def add_to(verbs: Any) -> None:
     skip.add_argument("--consumer", metavar="NAME", required=True, help="the consumer")
     skip.add_argument("--entity", metavar="TEXT", required=True, help="the entity of the sequence: usually the key")
     skip.add_argument("--to", metavar="N", type=int, required=True, help="the last sequence to skip")
-    skip.add_argument("--reason", metavar="TEXT", default="", help="why, for the log")
+    add_reason(skip, "why, for the log")
     skip.add_argument("--actor", metavar="NAME", help="the name of the operator in the log (default: user@host)")
     skip.add_argument("--json", action="store_true", help="print JSON, one object per line")
     dead_letters.add_to(below, DEAD_LETTERS)
@@ -106,7 +106,7 @@ def run_consumer(options: argparse.Namespace) -> int:
     found = {outcome.value: number for outcome, number in sorted(done.items())}
     said = ", ".join(f"{number} {name}" for name, number in found.items()) or "no message"
     print(as_json(found) if options.json else said, flush=True)
-    return 0 if done.keys() <= {*DONE} else 1
+    return 1 if subscription.unhandled else 0
 
 
 def _in_progress(number: int) -> str:

@@ -61,13 +61,18 @@ def add_store_verb(
 
 def add_audit(parser: argparse.ArgumentParser) -> None:
     """Add --reason, --actor and --audit, for verbs that change records."""
-    parser.add_argument("--reason", metavar="TEXT", type=_reason, default="", help="why, for the audit")
+    add_reason(parser, "why, for the audit")
     parser.add_argument("--actor", metavar="NAME", help="the name of the operator in the audit (default: user@host)")
     parser.add_argument("--audit", metavar="FILE", help=f"append the audit to FILE (default: ${AUDIT}, if set)")
 
 
+def add_reason(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add --reason, which takes no placeholder of a command that was pasted."""
+    parser.add_argument("--reason", metavar="TEXT", type=_reason, default="", help=text)
+
+
 def _reason(text: str) -> str:
-    if text == WHY:
+    if text.strip() == WHY:
         raise argparse.ArgumentTypeError(f"write how you know in place of {WHY}. Nothing was changed.")
     return text
 

@@ -105,15 +105,21 @@ def _waits() -> Panel:
 
 def _growth() -> Panel:
     """Records that came, less those that sweepers removed, of all stores: a sweeper asks for no boundary."""
-    came, batched, gone = (
-        f"sum(rate({exposed(name, kind='total')}[$__rate_interval]))"
-        for name in ("idempotency.cache.misses", "retrysafe.inbox.batched", "retrysafe.records.removed")
+    began, undone, batched, gone = (
+        f"(sum(rate({exposed(name, kind='total')}{chosen}[$__rate_interval])) or vector(0))"
+        for name, chosen in (
+            ("retrysafe.claims", '{retrysafe_outcome="started"}'),
+            ("retrysafe.attempts", '{retrysafe_outcome=~"released|rolled_back"}'),
+            ("retrysafe.inbox.batched", ""),
+            ("retrysafe.records.removed", ""),
+        )
     )
     return Panel(
         "Growth of records and inboxes, per second",
-        "Of all boundaries: records and messages that came, less those that sweepers removed. Above zero for longer "
-        "than a key is remembered, sweepers are missing or too slow.",
-        f"({came} or vector(0)) + ({batched} or vector(0)) - ({gone} or vector(0))",
+        "Of all boundaries: records and messages that came and were not released or rolled back, less those that "
+        "sweepers removed, as far as these tell observers, which retrysafe sweep does not. Above zero for longer than a "
+        "key is remembered, sweepers are missing or too slow. Redis and DynamoDB remove their records themselves.",
+        f"{began} - {undone} + {batched} - {gone}",
         "all",
         "cps",
         signed=True,

@@ -128,6 +128,7 @@ COUNTERS = (
         "Records removed by sweepers: with fewer than there are claims that ran, tables and inboxes grow.",
         ("swept",),
         amount="removed",
+        side="records",
     ),
     Counter("retrysafe.expirations", "{key}", "Keys whose window a person ended.", ("expired",)),
     Counter(
@@ -303,6 +304,7 @@ GAUGES = (
         "Of PostgreSQL's log, what the relay that reads it has not confirmed, as it told last.",
         "log_lag",
         "behind",
+        by="slot",
     ),
     Gauge(
         "retrysafe.outbox.log_kept",
@@ -310,6 +312,7 @@ GAUGES = (
         "Of PostgreSQL's log, what is kept on the disk for the relay that reads it, as it told last.",
         "log_lag",
         "kept",
+        by="slot",
     ),
     Gauge("retrysafe.outbox.relays", "{relay}", "Relays that are there.", "backlog", "relays"),
     Gauge(

@@ -35,7 +35,7 @@ from retrysafe.backends.redis.client import (
 )
 from retrysafe.backends.redis.requests import Scan, Scanned, Script, Settings
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.heeding import heeding
+from retrysafe.heeding import heeding, shielded
 
 SILENCE = 5.0
 """Seconds without any reply after which a connection with requests in flight is given up."""
@@ -189,7 +189,7 @@ class Lane:
             self._laying = asyncio.get_running_loop().create_task(self._lay())
             self._laying.add_done_callback(_no_warning)
         try:
-            return await asyncio.shield(self._laying)
+            return await shielded(self._laying, StoreUnavailable("The client was closed meanwhile."))
         except StoreUnavailable as error:
             raise type(error)(error.detail, unsent=True) from error
 

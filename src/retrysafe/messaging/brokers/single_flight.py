@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from retrysafe.heeding import shielded
+
 
 class SingleFlight:
     """One step at a time. A caller that is cancelled leaves it to the next, who waits for its end instead of another.
@@ -18,10 +20,10 @@ class SingleFlight:
         self._running: asyncio.Task[None] | None = None
 
     async def __call__(self) -> None:
-        """Wait for the end of a step; raises what it raises."""
+        """Wait for the end of a step; raises what it raises, and `ConnectionError` when `aclose` has ended it."""
         running = self._running = self._running or asyncio.create_task(self._step())
         try:
-            await asyncio.shield(running)
+            await shielded(running, ConnectionError("It was closed meanwhile."))
         finally:
             if running.done() and self._running is running:
                 self._running = None

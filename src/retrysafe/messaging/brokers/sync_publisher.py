@@ -60,14 +60,18 @@ class SyncPublisher:
         return _result(future)
 
     def close(self) -> None:
-        """Close the connection, and end the thread. What other threads publish meanwhile ends with an error."""
+        """Close the connection, and end the thread. What other threads publish meanwhile ends with an error.
+
+        A broker that does not let go of the connection is left after five seconds.
+        """
         with self._lock:
             publisher, loop = self._publisher, self._loop
             self._publisher = self._loop = None
         if publisher is None or loop is None or loop.ended:
             return  # nothing was published here
         try:
-            _result(loop.begin(publisher.aclose))
+            with suppress(TimeoutError):
+                _result(loop.begin(publisher.aclose), _PATIENCE)
         finally:
             loop.end()
 
@@ -141,10 +145,10 @@ async def _cancel_rest() -> None:
         await asyncio.wait(rest, timeout=_PATIENCE)
 
 
-def _result(future: Future[T]) -> T:
-    """The result of work on the loop; a caller that is interrupted cancels it."""
+def _result(future: Future[T], seconds: float | None = None) -> T:
+    """The result of work on the loop; a caller that is interrupted, or waits no longer, cancels it."""
     try:
-        return future.result()
+        return future.result(seconds)
     except CancelledError:
         raise ConnectionError(_CLOSED) from None
     except BaseException:
@@ -158,7 +162,7 @@ def _begin_anew_in_child() -> None:
 
 
 _PATIENCE = 5.0
-"""Seconds for which the end of a thread waits for what it has cancelled."""
+"""Seconds for which the end waits for the broker, and then for what it has cancelled."""
 _CLOSED = "The publisher was closed meanwhile: whether the broker has the messages is unknown."
 _living: WeakSet[SyncPublisher] = WeakSet()
 if hasattr(os, "register_at_fork"):

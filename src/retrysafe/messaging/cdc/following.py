@@ -12,13 +12,15 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from threading import Thread
 from typing import TypeVar
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.cdc.batches import LoggedMessage
-from retrysafe.messaging.cdc.slot import LogUnavailable, Slot, SlotInUse
+from retrysafe.messaging.cdc.slot import LogUnavailable, Slot, SlotInUse, SlotLag
 from retrysafe.messaging.cdc.stream import LogGone, Stream, opened
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.protocol.outbox_walk import Most
@@ -36,6 +38,9 @@ AGAIN = 5.0
 LOOK = 10.0
 """Seconds between two looks at how much of the log is kept for the slot."""
 
+_ANOTHERS = SlotLag(0, 0)
+"""What is told once when another relay reads the log: else our last word would stand beside its."""
+
 Publish = Callable[[Sequence[LoggedMessage]], Awaitable[bool]]
 """Publishes messages, and writes down what became of them; False: the table does not show them yet."""
 Emit = Callable[..., None]
@@ -47,6 +52,7 @@ class Log:
     def __init__(self, slot: Slot, emit: Emit, clock: Callable[[], float] = time.monotonic) -> None:
         self._slot, self._emit, self._clock = slot, emit, clock
         self._next = 0.0
+        self._has_told = False
 
     async def check(self) -> None:
         """See `Slot.check`."""
@@ -76,6 +82,8 @@ class Log:
                 await asyncio.to_thread(stream.close)
         except SlotInUse:
             self._next = self._clock() + TURN
+            if self._has_told:
+                self._tell(_ANOTHERS)
         except LogUnavailable as error:
             self._next = self._clock() + AGAIN
             self._emit("log_unavailable", slot=self._slot.name, error=str(error))
@@ -95,15 +103,32 @@ class Log:
     async def _measure(self) -> None:
         while True:
             with suppress(LogUnavailable):  # which the stream meets too, and reports
-                lag = await asyncio.to_thread(self._slot.lag)
-                self._emit("log_lag", slot=self._slot.name, behind=lag.behind, kept=lag.kept)
+                self._tell(await _in_daemon(self._slot.lag))
             await asyncio.sleep(LOOK)
+
+    def _tell(self, lag: SlotLag) -> None:
+        self._has_told = lag != _ANOTHERS
+        self._emit("log_lag", slot=self._slot.name, behind=lag.behind, kept=lag.kept)
 
     def _create(self) -> str:
         try:
             return self._slot.create()
         except ConfigurationError as error:  # of a server that has become another one since the relay began
             raise LogUnavailable(f"The log cannot be read: {error}") from error
+
+
+async def _in_daemon(call: Callable[[], T]) -> T:
+    """Call it in a thread that keeps no process from ending: nobody can say how long a server takes that is silent."""
+    answer: Future[T] = Future()
+
+    def answering() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            answer.set_exception(error)
+
+    Thread(target=answering, name="retrysafe-cdc-lag", daemon=True).start()
+    return await asyncio.wrap_future(answer)
 
 
 async def _beside(work_round: Callable[[], Awaitable[bool]], call: Callable[[], T]) -> T:

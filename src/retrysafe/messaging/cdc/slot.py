@@ -215,9 +215,19 @@ class _Connected:
         import psycopg
 
         try:
-            self._connection = psycopg.connect(self._url, autocommit=True, connect_timeout=CONNECT)
+            self._connection = psycopg.connect(
+                self._url,
+                autocommit=True,
+                connect_timeout=CONNECT,
+                tcp_user_timeout=CONNECT * 1000,
+                keepalives_idle=CONNECT,
+            )
+        except psycopg.Error as error:
+            raise LogUnavailable(f"The log cannot be read: {error}") from error
+        try:
             self._connection.execute(f"SET statement_timeout = '{_PATIENCE}'")
         except psycopg.Error as error:
+            self._connection.close()
             raise LogUnavailable(f"The log cannot be read: {error}") from error
         return self._connection
 

@@ -136,27 +136,36 @@ class Sum:
     """The messages of a run by outcome."""
 
     def __init__(self) -> None:
-        self.left = self.delayed = self.dead = 0
+        self.left = self.dead = 0
         self.away = ""
         """The error of a broker that accepts no messages at all."""
         self.verdicts: list[PublishOutcome] = []
         """Outcomes that are recorded and not reported yet."""
+        self._waiting: set[int] = set()
+        """The numbers of messages that wait for another attempt."""
+        self._over: set[int] = set()
+        """The numbers of those that left, or were given up."""
+
+    @property
+    def delayed(self) -> int:
+        """How many messages wait for another attempt."""
+        return len(self._waiting)
 
     def include(self, other: Sum) -> None:
-        """Add what became of others."""
-        self.left, self.delayed, self.dead = (
-            self.left + other.left,
-            self.delayed + other.delayed,
-            self.dead + other.dead,
-        )
+        """Add what became of others, and what became later of ours."""
+        self.left, self.dead = self.left + other.left, self.dead + other.dead
+        self._waiting = (self._waiting - other._over) | other._waiting
 
     def add(self, verdict: PublishOutcome) -> None:
         """Count a wave."""
         self.verdicts.append(verdict)
         self.away = self.away or "".join(verdict.away[:1])
         self.left += len(verdict.gone)
-        self.delayed += len(verdict.delayed) + len(verdict.stalled)
         self.dead += len(verdict.dead)
+        self._over.update(one.id for one in verdict.gone)
+        self._over.update(death.queued.id for death in verdict.dead)
+        self._waiting.update(delay.queued.id for delay in verdict.delayed)
+        self._waiting.update(one.id for one in verdict.stalled)
 
 
 # ---------------------------------------------------------------- held by a transaction

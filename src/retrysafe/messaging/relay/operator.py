@@ -38,6 +38,8 @@ class OutboxSweeper(Sweeper):
     removed: ``JsonLines(path, line=retrysafe.messaging.relay.operator.line)``, or a function of yours.
     """
 
+    _side = "outbox"
+
     def __init__(
         self,
         store: Any,

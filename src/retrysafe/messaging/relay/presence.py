@@ -105,6 +105,10 @@ SHARE = 4.0
 """How many times as long as a look at the outbox has taken its relay works before the next one."""
 
 
+_NOTHING = OutboxStatus([], [], [], 0, 0)
+"""What is told once when another relay tells how the outbox stands: else our last word would stand beside its."""
+
+
 class Presence:
     """The signs of life of one relay, and its name."""
 
@@ -125,6 +129,7 @@ class Presence:
         )
         self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._next = self._next_look = 0.0
+        self._has_told = False
 
     def is_due(self) -> bool:
         """Whether a sign of life is due. The first caller that is told so has to write it."""
@@ -147,6 +152,9 @@ class Presence:
         for relay in gone:
             self._reporter.lost(relay)
         began = self._clock()
+        if self._has_told and not tells:  # else its gauges would say for ever what was so then
+            self._has_told = False
+            self._reporter.stands(_NOTHING, self._alarm)
         if not tells or began < self._next_look:
             return
         try:
@@ -154,6 +162,7 @@ class Presence:
         except StoreUnavailable as error:
             self._reporter.uncounted(error)
         else:
+            self._has_told = True
             self._reporter.stands(found, self._alarm)
         ended = self._clock()
         pause = SHARE * (ended - began)

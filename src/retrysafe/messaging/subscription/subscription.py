@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from retrysafe.claims.cancellation import is_failure
-from retrysafe.errors import ConfigurationError
+from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.heeding import heeding
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.inbox.handler import Handler
@@ -135,7 +135,11 @@ class Subscription:
     async def _run_forever(self) -> None:
         run = self._run = Run(self._consumer, self._handler, self._in_flight, self._bell, forever=True)
         try:
-            await self._check_store()
+            try:
+                await self._check_store()
+            except RetrysafeError as error:
+                run.failed(error)  # who runs this in a task may not look at it for long
+                raise
             await run.work(self._workers, self._receive(run), self._redrives(run), self._lags())
         finally:
             await self._consumer.aclose()
@@ -151,9 +155,11 @@ class Subscription:
         Messages that have to be tried again are given back to the broker. `stop`, which SIGTERM calls, ends it after
         the messages in progress. Raises errors of the broker's client and the store.
         """
-        self._bell = StopSignal()
-        with stopped_by_signals(self.stop):
-            return await self._run_once(wait)
+        try:
+            with stopped_by_signals(self.stop):
+                return await self._run_once(wait)
+        finally:
+            self._bell = StopSignal()  # a stop before the run was meant for it; one in it is not for the next
 
     async def _run_once(self, wait: float) -> Counter[MessageOutcome]:
         await self._check_store()
@@ -170,9 +176,11 @@ class Subscription:
             finally:
                 await self._consumer.aclose()
 
-        self._bell = StopSignal()
-        with stopped_by_signals(self.stop):
-            return asyncio.run(once())
+        try:
+            with stopped_by_signals(self.stop):
+                return asyncio.run(once())
+        finally:
+            self._bell = StopSignal()
 
     def stop(self) -> None:
         """End after the messages in progress have been acknowledged; threads and signal handlers may call it too."""
@@ -183,8 +191,18 @@ class Subscription:
         """How many messages are being handled at this moment: what the end waits for after `stop`."""
         return 0 if self._run is None else self._run.in_progress
 
+    @property
+    def unhandled(self) -> int:
+        """How many messages of the last `run_once` became dead letters, or have to come again."""
+        return 0 if self._run is None else self._run.unhandled
+
     async def __aenter__(self) -> Subscription:
         self._bell = StopSignal(asyncio.get_running_loop())
+        try:
+            await self._check_store()  # it is raised here, not in the task
+        except BaseException:
+            await self._consumer.aclose()
+            raise
         self._task = asyncio.create_task(self._run_forever(), name=f"retrysafe-{self._handler.consumer}")
         return self
 
@@ -220,7 +238,7 @@ class Subscription:
         settled = True
         while settled and not self._bell.rung:
             found = await self._handler.ahandle_marked()
-            run.tally.update(one.became for one in found)
+            run.redriven(found)
             settled = any(one.again is None for one in found)
         await self._drain(run, wait)
 

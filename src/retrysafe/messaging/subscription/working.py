@@ -16,7 +16,7 @@ from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.subscription.exclusive import Exclusive
 from retrysafe.messaging.subscription.lanes import Lanes, Portion
 from retrysafe.protocol.messages import Delivery
-from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
+from retrysafe.protocol.redelivery_policy import DONE, HandleResult, MessageOutcome
 from retrysafe.stop_signal import StopSignal
 
 LOOK = 0.5
@@ -39,9 +39,22 @@ class Run:
         self._solitude = Exclusive()
         self._ready: asyncio.Queue[int | None] = asyncio.Queue()
         self._settled: list[Delivery] = []
+        self._left: set[tuple[str, str, str | bytes]] = set()
+        """Messages of a run that ends by itself which became dead letters, or have to come again."""
+        self._left_marked = 0
         self._acking = asyncio.Event()
         self._room = asyncio.Event()
         self._finishing = self._handled_all = False
+
+    @property
+    def unhandled(self) -> int:
+        """How many messages became dead letters or have to come again, of a run that ends by itself."""
+        return len(self._left) + self._left_marked
+
+    def redriven(self, found: list[HandleResult]) -> None:
+        """Count dead letters that were handled again."""
+        self.tally.update(one.became for one in found)
+        self._left_marked += sum(one.became not in DONE for one in found)
 
     async def work(self, workers: int, receiving: Any, *others: Any) -> None:
         """Receive and handle until receiving has ended; then finish the messages in progress, and ack them.
@@ -139,6 +152,8 @@ class Run:
     async def _conclude(self, portion: Portion, handled: list[HandleResult]) -> None:
         """Ack settled messages; let a lane wait whose first message has to be tried again."""
         self.tally.update(one.became for one in handled)
+        if not self._forever:
+            self._note(portion, handled)
         for lane, concluded in self._lanes.conclude(portion, handled):
             self._settled += concluded.settled
             if concluded.again is None:
@@ -150,6 +165,11 @@ class Run:
                     await self._give_back(delivery, concluded.again)
         self._acking.set()
         self._room.set()
+
+    def _note(self, portion: Portion, handled: list[HandleResult]) -> None:
+        for delivery, one in zip(portion.deliveries, handled, strict=True):
+            of = delivery.envelope
+            (self._left.discard if one.became in DONE else self._left.add)((of.topic, of.source, of.id or of.payload))
 
     def _next(self, lane: int) -> None:
         if self._lanes.goes_on(lane):

@@ -40,7 +40,9 @@ class _Holding:
     def __init__(self, leases: Boundary, group: str, stream: str) -> None:
         self.claim: Claim | None = None
         self._settled, self._leave = asyncio.Event(), asyncio.Event()
-        self._task = asyncio.create_task(self._hold(leases.claim(stream, scope=group), leases))
+        claim = leases.claim(stream, scope=group)
+        claim.must_be_entered = False  # the task may be cancelled before it begins
+        self._task = asyncio.create_task(self._hold(claim, leases))
 
     async def begin(self) -> bool:
         """Whether this consumer got the stream; False when another consumer holds it."""
