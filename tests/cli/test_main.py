@@ -119,3 +119,33 @@ def test_partitions_are_in_the_sql_too(capsys: pytest.CaptureFixture[str]) -> No
     said = capsys.readouterr().out
     assert said.count("PARTITION BY HASH (key_hash)") == 1
     assert said.count("PARTITION OF retrysafe_records") == 4
+
+
+FIRST = """
+import os, signal, sys
+os.getpid = lambda: 1
+from retrysafe.cli import main
+main(["status", "--store", "memory://"])
+from retrysafe.stop_signal import stopped_by_signals
+heard = []
+with stopped_by_signals(lambda: heard.append(1)):
+    signal.raise_signal(signal.SIGTERM)
+print(heard, flush=True)
+signal.raise_signal(signal.SIGTERM)
+print("goes on", flush=True)
+"""
+
+
+def test_sigterm_ends_the_first_process_of_a_container_before_it_waits_for_one() -> None:
+    """The kernel hands such a process no signal that it does not handle."""
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=False)
+    assert done.returncode == 128 + 15, done.stderr
+    assert done.stdout.endswith("[1]\n")
+
+
+def test_what_is_said_on_a_closed_stderr_does_not_go_to_stdout() -> None:
+    command = [sys.executable, "-m", "retrysafe", "status", "--store", "nonsense://x"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" 2>&-', "sh", *command], stdout=subprocess.PIPE, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")

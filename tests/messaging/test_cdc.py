@@ -524,6 +524,21 @@ async def test_another_relay_takes_over_when_the_one_that_reads_has_gone(
     assert standby.told("log_unavailable") == []
 
 
+async def test_who_reads_the_log_no_more_says_so_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gauges had the last lag for ever, beside those of the relay that has the slot now."""
+    for name, seconds in (("LOOK", 0.02), ("TURN", 0.02), ("AGAIN", 0.3)):
+        monkeypatch.setattr(f"retrysafe.messaging.cdc.following.{name}", seconds)
+    standby = Place(place.server, place.url)
+    standby.slot = place.slot
+    async with place.relaying():
+        await auntil(lambda: bool(place.told("log_lag")))
+        async with standby.relay():
+            reader = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active"
+            place.sql(reader)
+            await auntil(lambda: bool(standby.told("log_lag")))
+            await auntil(lambda: place.told("log_lag")[-1] == {"slot": place.slot.name, "behind": 0, "kept": 0})
+
+
 # ---------------------------------------------------------------- slots that are lost
 
 

@@ -224,6 +224,32 @@ def test_one_relay_tells_how_things_stand(place: Place) -> None:
         assert told.names["backlog"] - before == (relay._presence._name == first)
 
 
+def test_who_tells_no_more_how_things_stand_says_so_once(place: Place) -> None:
+    """Its gauges had the last outage for ever."""
+    told = [Told(), Told()]
+    late, early = (place.relay(observers=[one]) for one in told)
+    late._presence._name, early._presence._name = "b", "a"
+    client = connect(place.url).client()
+    place.write(Message("orders", 1))
+    for relay in (late, early, late, late):
+        run(relay._presence.steps(), client)
+    figures = [[event.fields["messages"] for event in one.occurrences if event.name == "backlog"] for one in told]
+    assert figures == [[1, 0], [1]]
+
+
+def test_a_message_that_waited_and_left_in_one_run_is_not_delayed(place: Place) -> None:
+    place.write(Message("a", 1), Message("b", 2))
+    publisher = Judging(lambda one: PublishResult(PublishStatus.RETRYABLE, "later", 0.001))
+    relay, total = place.relay(publisher, backoff_base="1ms", backoff_max="1ms"), Sum()
+    client = connect(place.url).client()
+    with relay._working(client) as (setting, client):
+        relay._round(setting, client, total)
+        assert (total.left, total.delayed) == (0, 2)
+        publisher.judge = lambda one: ACKED
+        until(lambda: relay._round(setting, client, total) or total.left == 2)
+    assert (total.left, total.delayed, total.dead) == (2, 0, 0)
+
+
 def test_a_relay_makes_the_buckets_that_somebody_has_removed(place: Place) -> None:
     place.write(Message("orders", 1, key="A"))
     place.sql("DELETE FROM retrysafe_outbox_buckets")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from retrysafe import ConfigurationError
+from retrysafe import ConfigurationError, SchemaOutdated
 from retrysafe.messaging import InboxMessage, MessageOutcome, Subscription
 from retrysafe.messaging.brokers.memory.broker import MemoryBroker, MemoryConsumer
 from retrysafe.protocol.messages import Delivery
@@ -343,6 +343,59 @@ async def test_a_subscription_handles_marked_dead_letters_again(world: World) ->
         world.mark(inbox)
         await until(lambda: not world.letters(inbox))
     assert world.applied() == ["1"]
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+async def test_a_consumer_on_a_store_without_tables_does_not_start(world: World) -> None:
+    """In a task it ended without a word, while messages piled up until somebody left the block."""
+    inbox = world.inbox()
+    handle = inbox.handler("stock")(lambda message: None)
+    with world.connected() as look:
+        look("DROP TABLE retrysafe_schema")
+    consumer = Recording(MemoryBroker())
+    with pytest.raises(SchemaOutdated, match="retrysafe migrate"):
+        async with Subscription(consumer, handle):
+            pytest.fail("it has begun")
+    assert consumer.closed
+    with pytest.raises(SchemaOutdated):
+        await Subscription(Recording(MemoryBroker()), handle).arun_forever()
+    assert "consumer_failed" in world.names()
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+async def test_a_stop_before_a_run_ends_it_and_not_the_next(world: World) -> None:
+    handle = world.inbox().handler("stock")(lambda message: world.apply(message.tx, message.envelope.id))
+    broker = MemoryBroker()
+    subscription = Subscription(Recording(broker), handle)
+    subscription.stop()
+    broker.put([envelope(1)])
+    assert await subscription.arun_once(3600) == {}
+    assert await subscription.arun_once() == {"handled": 1}
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+async def test_a_message_that_failed_and_was_handled_then_is_not_left(world: World) -> None:
+    fail = {"1", "2"}
+
+    def handle(message: InboxMessage[Any]) -> None:
+        if message.envelope.id in fail:
+            fail.discard(message.envelope.id)
+            raise ValueError("once")
+        world.apply(message.tx, message.envelope.id)
+
+    broker = MemoryBroker()
+    broker.put([envelope(1), envelope(2), envelope(3)])
+    subscription = Subscription(Recording(broker), world.inbox().handler("stock", backoff_base="1ms")(handle))
+    assert (await subscription.arun_once(1.0))["handled"] == 3
+    assert subscription.unhandled == 0
+    handle_again = world.inbox().handler("other", max_attempts=1)(handle)
+    fail.add("4")
+    broker.put([envelope(4)])
+    left = Subscription(subscription._consumer, handle_again)
+    assert (await left.arun_once(), left.unhandled) == ({"dead": 1}, 1)
     await world.boundaries[-1].aclose()
 
 

@@ -229,6 +229,21 @@ def test_closing_ends_what_does_not_let_itself_be_cancelled(monkeypatch: pytest.
         publishing.result(10)
 
 
+def test_closing_leaves_a_broker_that_does_not_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_publisher, "_PATIENCE", 0.2)
+
+    async def at_once() -> None: ...
+
+    class Holding(Publishing):
+        async def aclose(self) -> None:
+            await asyncio.Event().wait()
+
+    publisher = SyncPublisher(lambda: Holding(at_once))
+    publisher.publish([ENVELOPE])
+    publisher.close()
+    assert not any(one.name == "retrysafe-publisher" for one in threading.enumerate())
+
+
 def test_threads_that_begin_together_have_one_publisher() -> None:
     """Each made its own, and the connections of all but one were never closed."""
     together, inside, made = threading.Barrier(4), threading.Barrier(2), list[Publishing]()

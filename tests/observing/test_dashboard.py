@@ -173,7 +173,7 @@ class Fed:
         self._scrapes += 1
         if self._scrapes >= SCRAPES:
             self.scraped.set()
-        for name, side in itertools.product(EVENTS, ("outbox", "inbox")):
+        for name, side in itertools.product(EVENTS, ("outbox", "inbox", "records")):
             self._observer(self._event(name, side=side))
         watch = self._observer.watch(self._event("received"))
         for name, step in (("started", ""), ("store_request", "claim"), ("store_request", "settle"), ("completed", "")):

@@ -302,6 +302,7 @@ def test_a_child_forked_inside_the_block_has_no_part_in_the_attempt(telemetry: T
 ALLOWED = {
     "retrysafe.boundary", "retrysafe.operation", "retrysafe.effects", "retrysafe.outcome", "error.type",
     "retrysafe.step", "retrysafe.answered", "retrysafe.store", "retrysafe.partition", "retrysafe.severity",
+    "retrysafe.slot",
 }  # fmt: skip
 VALUES: dict[str, Any] = {
     "effects": "keyed", "store": "memory", "step": "claim", "seconds": 0.1, "answered": True, "token": 987654321,
@@ -312,7 +313,7 @@ VALUES: dict[str, Any] = {
     "refusal": "signature-invalid", "topic": "orders", "messages": 3, "lag": 0.1, "oldest": 1.5, "due": 2,
     "oldest_due": 0.5, "dead": 1, "relays": 2, "became": "failed", "handled": 3,
     "destination": "orders", "removed": 3, "findings": 2, "partition": "orders-0",
-    "severity": "error",
+    "severity": "error", "slot": "orders",
 }  # fmt: skip
 
 
@@ -324,7 +325,7 @@ def test_no_metric_carries_a_key_an_attempt_or_a_scope(name: str, telemetry: Tel
         fields = {field: VALUES.get(field, "secrettext") for field in EVENTS[name].fields}
         return Event(name, "b", "o", key, "attempt-id", fields | ({"side": side} if "side" in fields else {}))
 
-    for side in ("outbox", "inbox"):
+    for side in ("outbox", "inbox", "records"):
         telemetry.observer(occurrence(name, side))
     watch = telemetry.observer.watch(occurrence("received"))
     watch(occurrence("started"))

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import retrysafe
@@ -73,7 +74,7 @@ def main(
     defaults of --store and of the boundaries' secret there.
     """
     if sys.stderr is None:  # it was closed before we began, and what is said there would go to stdout
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     if threading.current_thread() is threading.main_thread():
         heed_as_first_process()
     parser = argparse.ArgumentParser(prog=program, description=(retrysafe.__doc__ or "").strip())

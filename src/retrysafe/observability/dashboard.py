@@ -117,8 +117,8 @@ def _growth() -> Panel:
     return Panel(
         "Growth of records and inboxes, per second",
         "Of all boundaries: records and messages that came and were not released or rolled back, less those that "
-        "sweepers removed, as far as these tell observers, which retrysafe sweep does not. Above zero for longer than a "
-        "key is remembered, sweepers are missing or too slow. Redis and DynamoDB remove their records themselves.",
+        "sweepers removed, as far as these tell observers, which retrysafe sweep does not. Above zero for longer than "
+        "a key is remembered, sweepers are missing or too slow. Redis and DynamoDB remove their records themselves.",
         f"{began} - {undone} + {batched} - {gone}",
         "all",
         "cps",

@@ -122,6 +122,7 @@ async def _in_daemon(call: Callable[[], T]) -> T:
     answer: Future[T] = Future()
 
     def answering() -> None:
+        answer.set_running_or_notify_cancel()  # from now on it is not cancelled with whoever waits
         try:
             answer.set_result(call())
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
