@@ -18,9 +18,9 @@ ALIKE = f"{TERMS}::test_names_that_compare_equal_and_are_not_have_keys_of_their_
 BREAKS = [
     Break(
         "a cancellation that redis-py loses while it connects is lost",
-        "backends/redis/async_client.py",
-        "        if task and task.cancelling() > before:\n            raise asyncio.CancelledError",
-        "        if False:\n            raise asyncio.CancelledError",
+        "heeding.py",
+        "    if task and task.cancelling() > before:\n        raise asyncio.CancelledError\n    return found",
+        "    return found",
         killed_by=(
             f"{REDIS}::test_a_cancellation_that_redis_py_loses_while_it_connects_is_heeded[redis]",
             f"{REDIS}::test_a_listener_ends_with_its_loop_although_a_library_swallowed_its_cancellation",

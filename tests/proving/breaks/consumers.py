@@ -140,9 +140,9 @@ BREAKS = [
     ),
     Break(
         "a caller that is cancelled takes the reading with it",
-        "messaging/brokers/single_flight.py",
-        "await asyncio.shield(running)",
-        "await running",
+        "heeding.py",
+        "return await asyncio.shield(task)",
+        "return await task",
         killed_by=(f"{SUITE}[redis-a_receive_that_is_cancelled_loses_nothing]",),
     ),
     Break(
