@@ -101,6 +101,12 @@ class Cell:
             self._do(self._loop.close).result(DEADLINE)
         self._thread.shutdown()
 
+    def go_on(self) -> None:
+        """Let what was left to the background go on, which on an event loop nobody runs between two operations."""
+        loop = self._loop
+        if loop is not None:
+            self._do(lambda: loop.run(asyncio.sleep(0.01))).result(DEADLINE)
+
     def _on_loop(self, make: Callable[[], Any]) -> Any:
         if self._loop is None:
             return make()
