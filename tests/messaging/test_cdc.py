@@ -28,7 +28,7 @@ from retrysafe.messaging import Outbox
 from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher, MemoryPublisher
 from retrysafe.messaging.cdc import Slot, stream
 from retrysafe.messaging.cdc.batches import LoggedMessage, leaving, message_in, take
-from retrysafe.messaging.cdc.slot import LogUnavailable, SlotInUse
+from retrysafe.messaging.cdc.slot import LogUnavailable, SlotInUse, SlotLag
 from retrysafe.messaging.relay.relay import Relay
 from retrysafe.protocol.events import Event
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
@@ -522,6 +522,26 @@ async def test_another_relay_takes_over_when_the_one_that_reads_has_gone(
     following.stop()
     await running
     assert standby.told("log_unavailable") == []
+
+
+async def test_a_server_that_does_not_say_how_much_of_the_log_is_kept_is_told_of_and_holds_up_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retrysafe.messaging.cdc.following.SILENT", 0.02)
+    answers = threading.Event()
+
+    def silent() -> SlotLag:
+        answers.wait()
+        raise LogUnavailable("it is over")
+
+    monkeypatch.setattr(place.slot, "lag", silent)
+    try:
+        async with place.relaying():
+            await auntil(lambda: bool(place.told("lag_uncounted")))
+            place.write(1)
+            await auntil(lambda: place.broker.bodies() == [1])
+    finally:
+        answers.set()
 
 
 async def test_who_reads_the_log_no_more_says_so_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,7 @@ EVENTS: dict[str, EventSpec] = {
         ("partition", "messages"),
     ),
     "lag_uncounted": EventSpec(
-        WARNING, "a broker did not say how far a consumer is behind; it goes on consuming", ("error",)
+        WARNING, "a broker or log did not say how far a consumer or relay is behind, which goes on", ("error",)
     ),
     "retention_unknown": EventSpec(
         WARNING,

@@ -37,6 +37,8 @@ AGAIN = 5.0
 
 LOOK = 10.0
 """Seconds between two looks at how much of the log is kept for the slot."""
+SILENT = 30.0
+"""Seconds after which it is told that such a look has no answer."""
 
 _ANOTHERS = SlotLag(0, 0)
 """What is told once when another relay reads the log: else our last word would stand beside its."""
@@ -103,8 +105,17 @@ class Log:
     async def _measure(self) -> None:
         while True:
             with suppress(LogUnavailable):  # which the stream meets too, and reports
-                self._tell(await _in_daemon(self._slot.lag))
+                self._tell(await self._lag())
             await asyncio.sleep(LOOK)
+
+    async def _lag(self) -> SlotLag:
+        looking = asyncio.ensure_future(_in_daemon(self._slot.lag))
+        try:
+            if not (await asyncio.wait([looking], timeout=SILENT))[0]:
+                self._emit("lag_uncounted", error=f"slot {self._slot.name}: no answer within {SILENT:g} s")
+            return await looking
+        finally:
+            looking.cancel()
 
     def _tell(self, lag: SlotLag) -> None:
         self._has_told = lag != _ANOTHERS
