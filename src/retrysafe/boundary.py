@@ -11,7 +11,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.stores import Store, Tx
 from retrysafe.claims import key_spaces
-from retrysafe.claims.claim import Claim, Result
+from retrysafe.claims.claim import Claim, Result, Unentered
 from retrysafe.claims.codec import CheckedCodec, Codec, JSONCodec, encode_failure
 from retrysafe.claims.decorator import UNCHECKED, Guarded, Selector, fingerprint_of, refuse_other_than_functions, wrap
 from retrysafe.claims.observers import LoggingObserver, Observers
@@ -337,7 +337,7 @@ class Boundary(Generic[Tx]):
             tx=tx,
             annotation=result_type,
         )
-        claim.must_be_entered = True
+        claim.__class__ = Unentered
         return claim
 
     @_called_with_a_key

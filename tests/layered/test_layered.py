@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from retrysafe import Boundary, ConfigurationError, InProgress, KeyReused, Keyring, StoredFailure, layered
+from retrysafe.claims.decorator import fingerprint_of
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.procedures import NotWon
 from retrysafe.protocol.records import EffectiveState
@@ -144,8 +145,9 @@ def test_a_slow_writer_cannot_bring_back_what_was_expired(layers: Layers) -> Non
     """It read the truth before the operator changed it, and its write to the fast store arrives last."""
     layers.do("k")
     near, truth = layers.near, layers.truth("k")
-    want = layers.boundary.claim("k", payload="p")._request
-    assert want is not None
+    print_ = fingerprint_of("p")
+    opened = layers.boundary.entrypoint.open("k", operation=layers.boundary.name, fingerprint=print_)
+    want = opened._required_request()
     assert truth is not None
     looked = near.look(want)
     outcome = layers.boundary.claim("k", payload="p")

@@ -92,8 +92,6 @@ class Claim(Generic[Result, Tx]):
     _context: ClaimContext | None = None
     _signals = NO_SIGNALS
     _entered = False
-    must_be_entered = False
-    """Whether whoever made it has to enter it: a claim that nobody enters guards nothing, and nothing would say so."""
 
     def __init__(self, plan: Plan, request: ClaimRequest | None, tx: Any = None, annotation: Any = None) -> None:
         self._plan = plan
@@ -101,15 +99,6 @@ class Claim(Generic[Result, Tx]):
         self._request = request
         self._tx = tx
         self._annotation = annotation
-
-    def __del__(self) -> None:
-        if self.must_be_entered and not self._entered:
-            warnings.warn(
-                f"A claim of boundary {self.boundary!r} was never entered, so that it guarded nothing: write "
-                "'with boundary.claim(…) as claim:', or 'async with'.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
 
     # ------------------------------------------------------------ for the work inside
 
@@ -610,7 +599,7 @@ class Claim(Generic[Result, Tx]):
         return None if self._held is None else self._held.ownership.key
 
     def _not_entered(self) -> RetrysafeError:
-        self.must_be_entered = False  # it is said now
+        _is_entered(self)  # or it is said now that it was not
         return self.signed(
             ConfigurationError(
                 "The claim was not entered, so nothing is guarded. Write: with boundary.claim(…) as claim: (in async "
@@ -643,3 +632,36 @@ class Claim(Generic[Result, Tx]):
                 "The operation runs without a key (on_missing='pass'), so this attribute does not exist."
             )
         return self._request
+
+
+class Unentered(Claim[Result, Tx]):
+    """A claim of `Boundary.claim` until it is entered: of one that nobody enters, which guards nothing, its end tells.
+
+    Its class changes when it is entered: what a signal raises while an entered claim ends is heard.
+    """
+
+    def __enter__(self) -> Self:
+        _is_entered(self)
+        return self.__enter__()
+
+    async def __aenter__(self) -> Self:
+        _is_entered(self)
+        return await self.__aenter__()
+
+    async def enter_by(self, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+        """See `Claim.enter_by`."""
+        _is_entered(self)
+        await self.enter_by(in_thread)
+
+    def __del__(self) -> None:
+        if self.__class__ is Unentered:
+            warnings.warn(
+                f"A claim of boundary {self.boundary!r} was never entered, so that it guarded nothing: write "
+                "'with boundary.claim(…) as claim:', or 'async with'.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def _is_entered(claim: object) -> None:
+    claim.__class__ = Claim

@@ -17,6 +17,7 @@ from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import InProgress, LeaseLost
 from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.fingerprint import UNCHECKED
 from retrysafe.protocol.outcomes import Answered
 from retrysafe.protocol.records import Duration
 
@@ -40,8 +41,7 @@ class _Holding:
     def __init__(self, leases: Boundary, group: str, stream: str) -> None:
         self.claim: Claim | None = None
         self._settled, self._leave = asyncio.Event(), asyncio.Event()
-        claim = leases.claim(stream, scope=group)
-        claim.must_be_entered = False  # the task may be cancelled before it begins
+        claim = leases.entrypoint.open(stream, operation=leases.name, fingerprint=UNCHECKED, scope=group)
         self._task = asyncio.create_task(self._hold(claim, leases))
 
     async def begin(self) -> bool:
