@@ -134,7 +134,9 @@ async def test_a_message_that_no_queue_takes_is_not_lost(bench: Bench) -> None:
     published = await bench.publish(bench.envelope(1, topic="nowhere"), bench.envelope(2))
     missing, other = published
     assert (missing.status, other) == (PublishStatus.STALLED, ACKED)
-    assert missing.error.startswith("no queue takes 'nowhere': declare it with retrysafe.messaging.brokers.rabbitmq")
+    assert missing.error.startswith(
+        "no queue takes 'nowhere': declare it with asyncio.run(retrysafe.messaging.brokers.rabbitmq"
+    )
 
 
 @pytest.mark.parametrize("bench", ["rabbitmq"], indirect=True)

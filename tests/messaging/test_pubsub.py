@@ -577,7 +577,9 @@ async def test_a_subscription_that_is_missing_is_told_until_it_is_made() -> None
     url, name = os.environ["RETRYSAFE_TEST_PUBSUB"], f"suite-{secrets.token_hex(6)}"
     options: dict[str, Any] = {"topics": name, "group": GROUP, "prefix": PREFIX, **options_of(url)}
     consumer = PubSubConsumer(poll="500ms", **options)
-    with pytest.raises(QueueMissing, match=r"declare it with retrysafe\.messaging\.brokers\.pubsub\.declare"):
+    with pytest.raises(
+        QueueMissing, match=r"declare it with asyncio\.run\(retrysafe\.messaging\.brokers\.pubsub\.declare"
+    ):
         await consumer.receive(1, 0.0)
     known = [consumer.redelivery_window]
     with pytest.raises(ConfigurationError, match="refuses"):
