@@ -153,6 +153,7 @@ def test_a_url_has_brokers_credentials_and_properties() -> None:
     found = properties_of("kafka://u%40x:p%3A@a:1,b:2/?security.protocol=SASL_SSL", {"acks": "all"}, {"linger.ms": 9})
     assert found == {
         "client.id": "retrysafe",
+        "topic.metadata.refresh.interval.ms": 5000,
         "bootstrap.servers": "a:1,b:2",
         "sasl.username": "u@x",
         "sasl.password": "p:",
@@ -160,6 +161,8 @@ def test_a_url_has_brokers_credentials_and_properties() -> None:
         "linger.ms": 9,
         "acks": "all",
     }
+    own = properties_of("kafka://a?topic.metadata.refresh.interval.ms=100", {})
+    assert own["topic.metadata.refresh.interval.ms"] == "100"
 
 
 @pytest.mark.parametrize("url", ["kafka://", "kafka:///topic", "kafka://host/topic", "amqp://host"])
