@@ -64,10 +64,12 @@ async def test_whoever_waits_for_a_task_that_another_cancels_is_not_cancelled() 
 
 
 async def test_whoever_is_cancelled_leaves_the_task_to_others() -> None:
-    task = asyncio.create_task(asyncio.sleep(0.01, "done"))
+    over = asyncio.Event()
+    task = asyncio.create_task(over.wait())
     waiting = [asyncio.create_task(shielded(task, ConnectionError("closed"))) for _ in range(2)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting[0]
-    assert await waiting[1] == "done"
+    over.set()
+    assert await waiting[1]

@@ -72,6 +72,10 @@ def test_every_command_of_a_runbook_is_one(
     assert main(arguments) == 2  # argparse would raise SystemExit
     said = capsys.readouterr().err
     assert any(option in said for option in ("--store", "--journal", "--publish", "--client")), said
+    if "WHY" in command:
+        with pytest.raises(SystemExit):
+            main(shlex.split(command)[1:])
+        assert "write how you know in place of WHY" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------ promtool
