@@ -41,6 +41,8 @@ R = TypeVar("R")
 
 CODEC = JSONCodec()
 """What stores the results, which are ours: a codec of the boundary's for those of its functions may not know them."""
+UNUSABLE = (SchemaOutdated, StoreMisconfigured, ConfigurationError)
+"""What a store raises that a person has to correct: whatever needs it does not start to wait for that."""
 CANCELLED_WITHIN = "The handler was cancelled by itself, or by something that it waited for."
 _MOST = 40
 _Threads: TypeAlias = "WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor]"
@@ -234,7 +236,7 @@ class EntryPoint:
         """The error with which every claim would be refused until somebody corrects it, if there is one."""
         try:
             await self.check_store()
-        except (SchemaOutdated, StoreMisconfigured, ConfigurationError) as error:
+        except UNUSABLE as error:
             return error
         except BaseException as error:  # whatever a driver or a pool of the user's raises may be over soon
             if not is_failure(error):

@@ -6,7 +6,7 @@ import base64
 from datetime import UTC, datetime
 from typing import Any
 
-from retrysafe.backends.commands import Commands
+from retrysafe.backends.commands import WHY, Commands
 from retrysafe.claims.attempt_ids import worker_of
 from retrysafe.claims.encryption import label_of
 from retrysafe.claims.sealing import MEDIA_TYPE
@@ -20,8 +20,6 @@ from retrysafe.protocol.transitions import Transition
 LONGEST_RESULT = 65_536
 """Bytes of a result that `keys show --result` prints."""
 
-WHY = "WHY"
-"""Stands in a command for a reason, which only the operator knows."""
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
 _WINDOWED = (EffectiveState.COMPLETED, EffectiveState.FAILED, EffectiveState.RELEASED)
 _NEXT: dict[Transition, tuple[str, tuple[tuple[str, str], ...], str]] = {

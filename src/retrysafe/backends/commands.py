@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 STORE = "RETRYSAFE_STORE"
 """The environment variable that the command line reads the store's URL from."""
+WHY = "WHY"
+"""Stands in a command for a reason, which only the operator knows."""
 PROGRAM, MANAGE = "retrysafe", "python manage.py retrysafe"
 
 

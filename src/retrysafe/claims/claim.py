@@ -599,7 +599,7 @@ class Claim(Generic[Result, Tx]):
         return None if self._held is None else self._held.ownership.key
 
     def _not_entered(self) -> RetrysafeError:
-        _is_entered(self)  # or it is said now that it was not
+        _become_claim(self)  # or it is said now that it was not
         return self.signed(
             ConfigurationError(
                 "The claim was not entered, so nothing is guarded. Write: with boundary.claim(…) as claim: (in async "
@@ -641,16 +641,16 @@ class Unentered(Claim[Result, Tx]):
     """
 
     def __enter__(self) -> Self:
-        _is_entered(self)
+        _become_claim(self)
         return self.__enter__()
 
     async def __aenter__(self) -> Self:
-        _is_entered(self)
+        _become_claim(self)
         return await self.__aenter__()
 
     async def enter_by(self, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         """See `Claim.enter_by`."""
-        _is_entered(self)
+        _become_claim(self)
         await self.enter_by(in_thread)
 
     def __del__(self) -> None:
@@ -663,5 +663,6 @@ class Unentered(Claim[Result, Tx]):
             )
 
 
-def _is_entered(claim: object) -> None:
+def _become_claim(claim: object) -> None:
+    """Let it be of the class whose end tells nothing."""
     claim.__class__ = Claim

@@ -14,8 +14,7 @@ from typing import Any
 
 from retrysafe.admin.audit import AuditFile
 from retrysafe.admin.operator import Operator
-from retrysafe.admin.rendering import WHY
-from retrysafe.backends.commands import MANAGE, PROGRAM, STORE, Commands, naming, quoted
+from retrysafe.backends.commands import MANAGE, PROGRAM, STORE, WHY, Commands, naming, quoted
 from retrysafe.claims.encryption import Keyring
 from retrysafe.claims.settings import layered
 from retrysafe.errors import ConfigurationError

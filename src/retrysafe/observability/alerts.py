@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from retrysafe.backends.commands import WHY
+
 RUNBOOKS = "https://retrysafe.readthedocs.io/en/latest/reference/alerts/#"
 Urgency = Literal["critical", "warning"]
 """How soon: a critical alert means that work is lost, doubtful or waiting; a warning that it soon may be."""
@@ -72,7 +74,7 @@ ALERTS = (
         (
             "retrysafe keys list --state unknown",
             "retrysafe keys show KEY",
-            "retrysafe keys resolve KEY --as completed --result null --reason WHY",
+            f"retrysafe keys resolve KEY --as completed --result null --reason {WHY}",
         ),
         "No key is unknown any more: `retrysafe status` shows 0. With `probe=` most settle themselves.",
     ),
@@ -250,7 +252,7 @@ ALERTS = (
         "messages of the outbox were given up, and need a person",
         "The broker refused a message as often as the relay tries, or for good. A parked message holds its lane; a "
         "dead letter does not.",
-        ("retrysafe outbox dead list", "retrysafe outbox dead redrive --topic TOPIC --reason WHY"),
+        ("retrysafe outbox dead list", f"retrysafe outbox dead redrive --topic TOPIC --reason {WHY}"),
         "There are no dead letters and no parked messages.",
     ),
     Alert(
@@ -261,7 +263,7 @@ ALERTS = (
         "a consumer has given messages up",
         "A handler failed as often as it is tried, or a message cannot be read. It is in the dead letters with its "
         "error.",
-        ("retrysafe inbox dead list", "retrysafe inbox dead redrive --consumer NAME --reason WHY"),
+        ("retrysafe inbox dead list", f"retrysafe inbox dead redrive --consumer NAME --reason {WHY}"),
         "The dead letters were redriven or discarded.",
     ),
     Alert(

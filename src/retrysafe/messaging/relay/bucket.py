@@ -154,7 +154,8 @@ class Sum:
     def include(self, other: Sum) -> None:
         """Add what became of others, and what became later of ours."""
         self.left, self.dead = self.left + other.left, self.dead + other.dead
-        self._waiting = (self._waiting - other._over) | other._waiting
+        self._waiting -= other._over
+        self._waiting |= other._waiting
 
     def add(self, verdict: PublishOutcome) -> None:
         """Count a wave."""

@@ -58,7 +58,8 @@ from retrysafe.backends.sql.postgresql import PostgresqlStore
 from retrysafe.boundary import Boundary
 from retrysafe.claims.cancellation import is_failure
 from retrysafe.claims.observers import LoggingObserver, Observers
-from retrysafe.errors import ConfigurationError, RetrysafeError, SchemaOutdated, StoreMisconfigured
+from retrysafe.entrypoint import UNUSABLE
+from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.brokers.base import AsyncPublisher, Publisher
 from retrysafe.messaging.cdc.batches import LoggedMessage, take
 from retrysafe.messaging.cdc.following import Log
@@ -92,8 +93,6 @@ MOST = 500
 MOST_AT_ONCE = 9
 """Buckets under way together: each has a connection, of which we keep ten."""
 _NAME = "retrysafe.relay"
-_UNUSABLE = (SchemaOutdated, StoreMisconfigured, ConfigurationError)
-"""What a person has to correct: a relay does not start to wait for that."""
 
 
 def _require_publisher(publisher: object) -> None:
@@ -335,7 +334,7 @@ class Relay:
         client = self._backend.another()
         try:
             self._backend.check(client)
-        except _UNUSABLE:
+        except UNUSABLE:
             client.close()
             raise
         except Exception as error:  # noqa: BLE001 - it is asked again in every round
@@ -354,7 +353,7 @@ class Relay:
         client = self._backend.aanother()
         try:
             await self._backend.acheck(client)
-        except _UNUSABLE:
+        except UNUSABLE:
             await client.aclose()
             raise
         except BaseException as error:

@@ -39,8 +39,8 @@ class Run:
         self._solitude = Exclusive()
         self._ready: asyncio.Queue[int | None] = asyncio.Queue()
         self._settled: list[Delivery] = []
-        self._left: set[tuple[str, str, str | bytes]] = set()
-        """Messages of a run that ends by itself which became dead letters, or have to come again."""
+        self._left: set[int] = set()
+        """Hashes of the messages of a run that ends by itself which became dead letters, or have to come again."""
         self._left_marked = 0
         self._acking = asyncio.Event()
         self._room = asyncio.Event()
@@ -169,7 +169,8 @@ class Run:
     def _note(self, portion: Portion, handled: list[HandleResult]) -> None:
         for delivery, one in zip(portion.deliveries, handled, strict=True):
             of = delivery.envelope
-            (self._left.discard if one.became in DONE else self._left.add)((of.topic, of.source, of.id or of.payload))
+            message = hash((of.topic, of.source, of.id or of.payload))
+            (self._left.discard if one.became in DONE else self._left.add)(message)
 
     def _next(self, lane: int) -> None:
         if self._lanes.goes_on(lane):
