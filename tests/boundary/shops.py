@@ -315,6 +315,7 @@ def asyncmy_shop(path: Path) -> Shop:
             yield connection
             await connection.commit()
         finally:
+            await connection.rollback()  # a server ends what was merely closed a moment later
             await connection.ensure_closed()
 
     return Shop(False, url, begin, _query, goods, _look_mysql, cleanups=[drop])
