@@ -13,7 +13,7 @@ def commands() -> str:
     parser = argparse.ArgumentParser()
     verbs = parser.add_subparsers()
     for verb in cli.VERBS:
-        verb.add_to(verbs)
+        cli.module_of(verb).add_to(verbs)
     return "\n".join(_verb(name, verb) for name, verb in verbs.choices.items())
 
 

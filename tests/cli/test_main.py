@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 import retrysafe
-from retrysafe import Boundary
+from retrysafe import Boundary, cli
 from retrysafe.backends import migrations
 from retrysafe.cli import main
 
@@ -42,12 +42,28 @@ def test_the_store_to_migrate_is_an_option_or_in_the_environment(
     assert capsys.readouterr().out.startswith("applied 0001")
 
 
-@pytest.mark.parametrize("verb", ["demo", "describe", "keys", "migrate", "status", "sweep"])
+@pytest.mark.parametrize("verb", cli.VERBS)
 def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([verb, "--help"])
     assert caught.value.code == 0
     assert f"retrysafe {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("before", [(), ("--help",)])
+def test_a_command_imports_no_verb_but_its_own(before: tuple[str, ...]) -> None:
+    imported = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr, sep='\\n'))"
+    command = [sys.executable, "-c", f"{imported}; from retrysafe.cli import main; main()", *before, "sweep", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = {name for name in cli.VERBS if f"retrysafe.cli.{name}" in done.stderr.split()}
+    assert found == {"sweep"}
+
+
+def test_without_a_verb_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = capsys.readouterr().out.split()
+    assert set(cli.VERBS) <= set(listed)
 
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])

@@ -7,57 +7,37 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import retrysafe
 from retrysafe.backends.commands import PROGRAM
-from retrysafe.cli import (
-    alerts,
-    audit,
-    bench,
-    cdc,
-    conformance,
-    console,
-    demo,
-    describe,
-    doctor,
-    gateway,
-    inbox,
-    keys,
-    migrate,
-    outbox,
-    plan,
-    relay,
-    requests,
-    scan,
-    status,
-    sweep,
-)
 from retrysafe.errors import RetrysafeError
 from retrysafe.stop_signal import heed_as_first_process
 
 VERBS = (
-    alerts,
-    audit,
-    bench,
-    cdc,
-    conformance,
-    console,
-    demo,
-    describe,
-    doctor,
-    gateway,
-    inbox,
-    keys,
-    migrate,
-    outbox,
-    plan,
-    relay,
-    requests,
-    scan,
-    status,
-    sweep,
+    "alerts",
+    "audit",
+    "bench",
+    "cdc",
+    "conformance",
+    "console",
+    "demo",
+    "describe",
+    "doctor",
+    "gateway",
+    "inbox",
+    "keys",
+    "migrate",
+    "outbox",
+    "plan",
+    "relay",
+    "requests",
+    "scan",
+    "status",
+    "sweep",
 )
 
 
@@ -79,11 +59,12 @@ def main(
         heed_as_first_process()
     parser = argparse.ArgumentParser(prog=program, description=(retrysafe.__doc__ or "").strip())
     parser.add_argument("--version", action="version", version=f"retrysafe {retrysafe.__version__}")
+    words = sys.argv[1:] if argv is None else argv
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in VERBS:
-        verb.add_to(verbs)
+    for name in named(words):
+        module_of(name).add_to(verbs)
     parser.set_defaults(program=program, default_store=store, default_secret=secret)
-    options = parser.parse_args(argv)
+    options = parser.parse_args(words)
     output = sys.stdout  # None in a process that was started with it closed
     try:
         code: int = options.run(options)
@@ -98,6 +79,17 @@ def main(
         if output is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
         return 141
+
+
+def named(words: Sequence[str]) -> Sequence[str]:
+    """The verb that a command line names, or all of them if it names none: what is not needed is not imported."""
+    first = next((word for word in words if not word.startswith("-")), None)
+    return (first,) if first in VERBS else VERBS
+
+
+def module_of(verb: str) -> ModuleType:
+    """The module of a verb."""
+    return import_module(f"retrysafe.cli.{verb}")
 
 
 def fail(message: str) -> int:
