@@ -4,6 +4,9 @@ SERVERS ?=
 # One more than there are cores, since tests wait for services.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
+# Tests start thousands of programs: with this set, as many images of containers have it, each compiles the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .venv/bench
