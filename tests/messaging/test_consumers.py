@@ -20,5 +20,6 @@ def consumer_bench(request: pytest.FixtureRequest, tmp_path: Path) -> OpenConsum
     return partial(bench, name, HARNESSES[name].url(tmp_path))
 
 
+@pytest.mark.thinned(0.4)
 class TestConsumers(ConsumerSuite):
     """Ours."""

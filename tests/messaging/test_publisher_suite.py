@@ -16,6 +16,7 @@ from tests.messaging.harnesses import PUBLISHINGS
 ACKED = PublishResult(PublishStatus.ACKED)
 
 
+@pytest.mark.thinned(0.4)
 class TestOurs(PublisherSuite):
     @pytest.fixture(params=PUBLISHINGS)
     async def publishing(self, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Publishing]:
