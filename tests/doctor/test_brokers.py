@@ -18,7 +18,6 @@ from unittest.mock import AsyncMock
 import aio_pika
 import pytest
 from aiormq.exceptions import ChannelAccessRefused
-from confluent_kafka import KafkaError, KafkaException
 
 from retrysafe import Boundary
 from retrysafe.cli import doctor, main
@@ -30,7 +29,6 @@ from retrysafe.messaging.brokers import checks, nats
 from retrysafe.messaging.brokers.checks import BrokerExamination
 from retrysafe.messaging.brokers.kafka import checks as of_kafka
 from retrysafe.messaging.brokers.rabbitmq import checks as of_rabbitmq
-from retrysafe.protocol.checks import Severity
 from tests.conftest import require
 from tests.messaging.harnesses.nats import without_stream
 
@@ -167,47 +165,6 @@ def test_what_speaks_kafkas_protocol_need_not_have_its_settings(
     if needed is not None:
         assert f"again for {needed:.0f} s" in said[0].evidence
         Boundary("stock-of-the-fix", store="memory://", window=needed).close()
-
-
-class _Told:
-    """The future of an answer of Kafka."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def result(self) -> Any:
-        raise self._error
-
-    def exception(self) -> Exception:
-        return self._error
-
-
-def test_topics_that_the_user_may_not_read_are_a_note_and_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No settings are no sound settings; and a topic that may not be seen is left out of the list of all."""
-
-    def refused(code: int) -> _Told:
-        return _Told(KafkaException(KafkaError(code)))
-
-    class Admin:
-        def list_topics(self, timeout: float) -> Any:
-            partition = SimpleNamespace(replicas=[1, 2, 3])
-            return SimpleNamespace(topics={"seen": SimpleNamespace(partitions={0: partition})})
-
-        def describe_configs(self, asked: list[Any], request_timeout: float) -> dict[Any, _Told]:
-            return {one: refused(KafkaError.TOPIC_AUTHORIZATION_FAILED) for one in asked}
-
-        def describe_topics(self, _: Any, request_timeout: float) -> dict[str, _Told]:
-            return {
-                "hidden": refused(KafkaError.TOPIC_AUTHORIZATION_FAILED),
-                "none": refused(KafkaError.UNKNOWN_TOPIC_OR_PART),
-            }
-
-    monkeypatch.setattr(of_kafka, "admin", lambda _: Admin())
-    said = {one.id: one for one in diagnose(brokers=["kafka://h"], topics=["seen", "hidden", "none"])}
-    assert said.keys() == {"kafka-permission", "kafka-topic"}
-    assert said["kafka-topic"].evidence == "No topic none."
-    assert said["kafka-permission"].severity is Severity.NOTE
-    assert "hidden: Broker: Topic authorization failed; seen: Broker" in said["kafka-permission"].evidence
 
 
 def test_a_queue_that_is_deleted_meanwhile_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:

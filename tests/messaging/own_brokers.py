@@ -12,6 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from retrysafe.messaging.brokers.kafka.properties import properties_of
+from retrysafe.messaging.brokers.kafka.topics import admin
 from tests.faults.helpers import ROOT
 from tests.ports import free_port
 
@@ -117,6 +127,29 @@ class KafkaServer(OwnBroker):
         return f"kafka://127.0.0.1:{self.port}"
 
 
+class GuardedKafka(KafkaServer):
+    """A Kafka where users log in, who may do only what they are given; it has a third port for them."""
+
+    beside = 2
+
+    def __init__(self, *users: str) -> None:
+        super().__init__(RETRYSAFE_KAFKA_USERS=",".join(users))
+
+    def url_of(self, user: str) -> str:
+        """The URL for a user."""
+        where = f"127.0.0.1:{self.port + 2}"
+        return f"kafka://{user}:{user}@{where}?security.protocol=SASL_PLAINTEXT&sasl.mechanism=PLAIN"
+
+    def allow(self, user: str, operation: AclOperation, kind: ResourceType, name: str) -> None:
+        """Give a user one right."""
+        given = AclBinding(
+            kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW
+        )
+        operator = admin(properties_of(self.url, {}))
+        for made in operator.create_acls([given]).values():
+            made.result()
+
+
 class KafkaCluster:
     """Three Kafkas, each of which has every record; two must have it before it is confirmed. One of them is killed."""
 
@@ -151,6 +184,22 @@ class NatsServer(OwnBroker):
     @property
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
+
+
+class GuardedNats(NatsServer):
+    """A NATS where users log in, each with the name as the password; who does not log in may do all."""
+
+    def __init__(self, **permissions: str) -> None:
+        users = [f"{{user: {user}, password: {user}, permissions: {may}}}" for user, may in permissions.items()]
+        known = "\n".join(["{user: operator, password: operator}", *users])
+        with tempfile.NamedTemporaryFile("w", suffix=".conf", encoding="utf-8") as settings:
+            settings.write(f"no_auth_user: operator\nauthorization {{ users = [\n{known}\n] }}\n")
+            settings.flush()
+            super().__init__(RETRYSAFE_NATS_CONFIG=settings.name)
+
+    def url_of(self, user: str) -> str:
+        """The URL for a user."""
+        return f"nats://{user}:{user}@127.0.0.1:{self.port}"
 
 
 class DebeziumWorker(OwnBroker):

@@ -406,7 +406,8 @@ class KafkaConsumer:
             raise KafkaException(error)  # ends the poll: this client delivers nothing any more
         if error.code() not in (KafkaError._TRANSPORT, KafkaError._MAX_POLL_EXCEEDED):
             with self._turn:
-                self._failure = KafkaException(error)
+                if self._failure is None or error.code() != KafkaError._ALL_BROKERS_DOWN:  # its cause was told before
+                    self._failure = KafkaException(error)
             self._wake()
 
     def _wake(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,6 +23,11 @@ Reports = list[KafkaError | None]
 """What a producer reports of each record; None: it was acknowledged."""
 _LOOK = 0.1
 """Seconds after which the thread looks whether records in waiting have waited too long."""
+_UNTOLD = KafkaError(KafkaError._PURGE_INFLIGHT)
+"""What a record has for a report when nothing will be told of it any more: it may be in its topic."""
+
+_CAUSES = (KafkaError._AUTHENTICATION, KafkaError._RESOLVE, KafkaError._SSL)
+"""Why a client cannot reach any broker, until a person mends it."""
 
 
 class _Waiting(NamedTuple):
@@ -40,7 +45,7 @@ class Wave:
     def __init__(self, records: int) -> None:
         self.reports: Future[Reports] = Future()
         self.reports.set_running_or_notify_cancel()  # who waits for it may be cancelled, and the records go on
-        self._found: Reports = [None] * records
+        self._found: Reports = [_UNTOLD] * records
         self._missing = records
 
     def reported(self, at: int, error: KafkaError | None, _: object = None) -> None:
@@ -48,6 +53,11 @@ class Wave:
         self._found[at] = error
         self._missing -= 1
         if not self._missing:
+            self.reports.set_result(self._found)
+
+    def abandon(self) -> None:
+        """No more reports will come."""
+        if self._missing:
             self.reports.set_result(self._found)
 
 
@@ -60,13 +70,16 @@ class Sender:
     """
 
     def __init__(self, properties: Mapping[str, Any], patience: float) -> None:
-        self.is_fatal = False
-        """Whether this producer is of no use any more."""
+        self.failure: KafkaError | None = None
+        """Why this producer is of no use any more."""
         self.is_away = False
         """Whether no broker could be reached since a record was last acknowledged."""
+        self.cause: KafkaError | None = None
+        """What keeps us from the brokers, where the client can tell."""
         self._producer = Producer({**properties, "error_cb": self._failed}, logger=LOG)
         self._patience = patience
         self._waiting: deque[_Waiting] = deque()
+        self._waves: set[Wave] = set()
         self._turn = threading.RLock()
         self._closing = False
         self._thread = threading.Thread(target=self._serve, name="retrysafe-kafka-publisher", daemon=True)
@@ -78,6 +91,7 @@ class Sender:
         until = time.monotonic() + self._patience
         with self._turn:
             self._waiting += [_Waiting(record, wave, at, until) for at, record in enumerate(records)]
+            self._waves.add(wave)
             self._give_up() if self._closing else self._produce()
         return wave.reports
 
@@ -90,19 +104,34 @@ class Sender:
         del self._producer  # without `close`, which fails after a fatal error
 
     def _serve(self) -> None:
-        while not self._closing:
-            self._producer.poll(_LOOK)
+        try:
+            while not self._closing:
+                self._hear(self._producer.poll, _LOOK)
+                with self._turn:
+                    self._waves = {wave for wave in self._waves if not wave.reports.done()}
+                    self._produce()
+            self._hear(self._producer.flush, 1.0)
+        finally:
             with self._turn:
-                self._produce()
-        self._producer.flush(1.0)
-        with self._turn:
-            self._give_up()
+                if not self._closing:
+                    self.failure = self.failure or KafkaError(KafkaError._FAIL)
+                self._closing = True
+                self._give_up()
+
+    def _hear(self, tell: Callable[[float], object], seconds: float) -> None:
+        """Let the client tell what it has to; of an error that ends it, it tells by raising that."""
+        try:
+            tell(seconds)
+        except KafkaException as error:
+            self._failed(error.args[0])
 
     def _give_up(self) -> None:
-        """Report what waits: nothing is sent any more."""
+        """Report what waits, and what nothing will be told of: nothing is sent any more."""
         while self._waiting:
             one = self._waiting.popleft()
             one.wave.reported(one.at, KafkaError(KafkaError._PURGE_QUEUE))
+        while self._waves:
+            self._waves.pop().abandon()
 
     def _produce(self) -> None:
         """Move what is waiting into the producer's queue, as far as there is room."""
@@ -119,18 +148,22 @@ class Sender:
                         return
                     self._reported(one, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "larger than the client's queue"))
                 except KafkaException as error:
-                    self._reported(one, error.args[0])
+                    ended = error.args[0].code() == KafkaError._FATAL
+                    self._reported(one, KafkaError(KafkaError._PURGE_QUEUE) if ended else error.args[0])
             self._waiting.popleft()
 
     def _reported(self, one: _Waiting, error: KafkaError | None, _: object = None) -> None:
         if error is None:
-            self.is_away = False
+            self.is_away, self.cause = False, None
         elif error.fatal():
-            self.is_fatal = True
+            self._failed(error)
         with self._turn:
             one.wave.reported(one.at, error)
 
     def _failed(self, error: KafkaError) -> None:
         """The client tells of a failure that is no record's."""
         self.is_away = self.is_away or error.code() == KafkaError._ALL_BROKERS_DOWN
-        self.is_fatal = self.is_fatal or error.fatal() or error.code() == KafkaError._FATAL
+        if error.code() in _CAUSES:
+            self.cause = error
+        if error.fatal() or error.code() == KafkaError._FATAL:
+            self.failure = self.failure or error

@@ -115,7 +115,7 @@ class _Publishing:
             if len(records) > 1 and report is not None and report.code() in _REFUSED:
                 (alone,) = yield sender.send([records[at]])
             said[at] = _judged(alone, sender)
-        if sender.is_fatal:
+        if sender.failure:
             self._close(sender)
         return [said[at] for at in range(len(envelopes))]
 
@@ -193,10 +193,14 @@ def _judged(error: KafkaError | None, sender: Sender) -> PublishResult:
     """What a report says, in words that are the same for every message: they are grouped by them."""
     if error is None:
         return _ACKED
-    text, code = f"{error.name()}: {error.str()}", error.code()
+    code = error.code()
+    is_away = code == KafkaError._MSG_TIMED_OUT and sender.is_away
+    cause = sender.failure if code == KafkaError._PURGE_QUEUE else sender.cause if is_away else None
+    known = error if cause is None else KafkaError(cause.code())
+    text = f"{known.name()}: {known.str()}"
     if code in _REFUSED:
         return PublishResult(PublishStatus.REJECTED, text)
-    if code in _UNABLE or (code == KafkaError._MSG_TIMED_OUT and sender.is_away):
+    if is_away or known.code() in _UNABLE:
         return PublishResult(PublishStatus.UNAVAILABLE, text)
     if code in _MISSING:
         return _NO_TOPIC

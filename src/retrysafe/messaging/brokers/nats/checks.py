@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+import nats.errors
 from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 from nats.js.errors import NotFoundError
@@ -13,6 +14,7 @@ from nats.js.errors import NotFoundError
 from retrysafe.messaging.brokers.checks import BrokerExamination, asked
 from retrysafe.messaging.brokers.nats.connecting import connect
 from retrysafe.messaging.brokers.nats.messages import subject_of
+from retrysafe.messaging.errors import BrokerUnavailable
 from retrysafe.protocol.checks import Check, Facts, Judge, Severity
 
 _GUIDE = "how-to/nats.md"
@@ -29,17 +31,23 @@ class _Stream(NamedTuple):
 
 
 def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return asked(_asked(url, topics))
+    try:
+        return asked(_asked(url, topics))
+    except nats.errors.TimeoutError:
+        raise
+    except nats.errors.Error as error:
+        raise BrokerUnavailable(str(error)) from error
 
 
 async def _asked(url: str, topics: tuple[str, ...]) -> dict[str, Any]:
     """The streams of topics, by their names; topics that have none."""
     connection = await connect(url, None, _WITHIN)
     try:
-        client = connection.client.jetstream(timeout=_WITHIN)
-        homes = {topic: await _home(client, topic) for topic in topics}
-        names = {name for name in homes.values() if name is not None}
-        streams = {name: await _stream(client, name) for name in names}
+        with connection.explaining():
+            client = connection.client.jetstream(timeout=_WITHIN)
+            homes = {topic: await _home(client, topic) for topic in topics}
+            names = {name for name in homes.values() if name is not None}
+            streams = {name: await _stream(client, name) for name in names}
     finally:
         await connection.close()
     return {"missing": [topic for topic, name in homes.items() if name is None], "streams": streams}

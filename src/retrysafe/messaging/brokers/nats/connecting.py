@@ -6,7 +6,9 @@ The library keeps what is published while it is away, and sends it later: behind
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import nats.errors
@@ -21,16 +23,35 @@ LOST = (nats.errors.Error, OSError, EOFError, TimeoutError)
 """What is raised when a connection is lost, or the server cannot be reached."""
 
 
-class Connection:
-    """A client that is connected, and when it is lost."""
+_FORBIDDEN = "permissions violation"
+"""What the server says of a subject that is not for us, such as: permissions violation for publish to "orders"."""
 
-    def __init__(self, client: Client, lost: asyncio.Event) -> None:
-        self.client, self.lost = client, lost
+
+class Connection:
+    """A client that is connected, when it is lost, and what the server has said last that it may not do."""
+
+    def __init__(self, client: Client, lost: asyncio.Event, forbidden: deque[str]) -> None:
+        self.client, self.lost, self._forbidden = client, lost, forbidden
 
     @property
     def is_open(self) -> bool:
         """Whether it has not been lost, as far as anyone knows."""
         return not self.lost.is_set() and self.client.is_connected
+
+    def forbidden(self, subject: str = "") -> str | None:
+        """What the server has said of this subject, or of any, because it is not for us."""
+        named = f'"{subject}"'.casefold() if subject else ""
+        return next((text for text in reversed(self._forbidden) if named in text.casefold()), None)
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Raise `nats.errors.Error` with what is forbidden instead of a timeout: such a request has no answer."""
+        try:
+            yield
+        except nats.errors.TimeoutError as error:
+            if text := self.forbidden():
+                raise nats.errors.Error(text) from error
+            raise
 
     async def request(self, subject: str, body: bytes, patience: float) -> Msg:
         """The answer to a request. Raises `nats.errors.Error`, also when the connection is lost meanwhile."""
@@ -65,8 +86,12 @@ async def connect(url: str, credentials: str | None, patience: float) -> Connect
     async def is_lost() -> None:
         lost.set()
 
-    async def ignore(error: Exception) -> None:
-        """What the server says of a subject, such as that it is not for us; who waits for an answer gets none."""
+    forbidden: deque[str] = deque(maxlen=16)
+
+    async def told(error: Exception) -> None:
+        """The server says something that answers no request."""
+        if _FORBIDDEN in str(error).lower():
+            forbidden.append(str(error))
 
     client = Client()
     try:
@@ -81,7 +106,7 @@ async def connect(url: str, credentials: str | None, patience: float) -> Connect
                 ping_interval=_PING_EVERY,
                 disconnected_cb=is_lost,
                 closed_cb=is_lost,
-                error_cb=ignore,
+                error_cb=told,
             )
     except BaseException as error:
         with suppress(Exception):  # of a client that never came to connect, even an AssertionError
@@ -89,4 +114,4 @@ async def connect(url: str, credentials: str | None, patience: float) -> Connect
         if isinstance(error, ModuleNotFoundError):
             raise ConfigurationError(f"Credentials of NATS need {error.name}: pip install 'retrysafe[nats]'") from error
         raise
-    return Connection(client, lost)
+    return Connection(client, lost, forbidden)

@@ -201,8 +201,9 @@ class NatsConsumer:
             if (version.major, version.minor) < _OLDEST:
                 raise ConfigurationError(f"NATS is {version}, and one consumer of a group at a time needs 2.11.")
             streams = self._connection.client.jetstream(timeout=self._timeout)
-            for partition in random.sample(list(self._partitions.values()), len(self._partitions)):
-                await self._subscribe(self._connection, streams, partition)
+            with self._connection.explaining():
+                for partition in random.sample(list(self._partitions.values()), len(self._partitions)):
+                    await self._subscribe(self._connection, streams, partition)
             self._tending = asyncio.create_task(self._tend(self._connection), name="retrysafe-nats")
         except BaseException:
             await self._hang_up()

@@ -76,10 +76,10 @@ class NatsPublisher:
         waiting = {one for one in sent if not isinstance(one, PublishResult)}
         try:
             await self._wait(connection, waiting)
-            silent = _UNCONFIRMED if await self._answers(connection, waiting) else _LOST
+            answers = await self._answers(connection, waiting)
             return [
-                one if isinstance(one, PublishResult) else judged(one.result()) if one.done() else silent
-                for one in sent
+                self._result(connection, one, envelope, answers=answers)
+                for one, envelope in zip(sent, envelopes, strict=True)
             ]
         finally:
             for one in waiting:
@@ -113,6 +113,24 @@ class NatsPublisher:
             return
         with suppress(ConnectionClosedError):
             await connection.first_of(asyncio.ensure_future(asyncio.wait(waiting)), self._timeout)
+
+    def _result(
+        self,
+        connection: Connection,
+        sent: asyncio.Future[Confirm] | PublishResult,
+        envelope: Envelope,
+        *,
+        answers: bool,
+    ) -> PublishResult:
+        """What became of a message; ``answers``: whether the server is there, although confirms may be missing."""
+        if isinstance(sent, PublishResult):
+            return sent
+        if sent.done():
+            return judged(sent.result())
+        if not answers:
+            return _LOST
+        forbidden = connection.forbidden(subject_of("", self.destination(envelope)))
+        return PublishResult(PublishStatus.STALLED, forbidden) if forbidden else _UNCONFIRMED
 
     async def _answers(self, connection: Connection, waiting: set[asyncio.Future[Confirm]]) -> bool:
         """Whether the server is there, although confirms are missing; else the connection is given up."""
