@@ -482,7 +482,7 @@ class Boundary(Generic[Tx]):
 
     async def acheck(self) -> None:
         """`check` for async code."""
-        await self.entrypoint.check_store()
+        await self._settings.backend.ready_in_loop()
 
     def close(self) -> None:
         """Close the connections that no other boundary uses."""

@@ -223,25 +223,20 @@ class EntryPoint:
         """The key under which the record of a claim with this key is stored."""
         return keys.lookup(self.settings.secret, self.name, self.tenant(), operation, keys.parse(key))
 
-    async def check_store(self) -> None:
-        """Ask the store, from an event loop, whether it can be used."""
-        if self.serves_async:
-            await self.backend.aready()
-        else:
-            import asyncio
+    async def find_unusable(self, *others: Backend) -> RetrysafeError | None:
+        """The error with which a store would refuse everything until somebody corrects it, if there is one.
 
-            await asyncio.to_thread(self.backend.ready)
-
-    async def find_unusable(self) -> RetrysafeError | None:
-        """The error with which every claim would be refused until somebody corrects it, if there is one."""
-        try:
-            await self.check_store()
-        except UNUSABLE as error:
-            return error
-        except BaseException as error:  # whatever a driver or a pool of the user's raises may be over soon
-            if not is_failure(error):
-                raise
-            logger().warning("The process starts, although its store cannot be checked: %s", error)
+        ``others``: further stores that whoever asks needs.
+        """
+        for backend in dict.fromkeys((self.backend, *others)):
+            try:
+                await backend.ready_in_loop()
+            except UNUSABLE as error:
+                return error
+            except BaseException as error:  # whatever a driver or a pool of the user's raises may be over soon
+                if not is_failure(error):
+                    raise
+                logger().warning("The process starts, although its store cannot be checked: %s", error)
         return None
 
     def take_operation(

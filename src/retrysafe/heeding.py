@@ -40,7 +40,7 @@ async def heeding(asked: Awaitable[T]) -> T:
     before = task.cancelling() if task else 0
     try:
         found = await asked
-    except (Exception, asyncio.CancelledError) as error:
+    except Exception as error:
         if task and task.cancelling() > before:
             raise asyncio.CancelledError from error
         raise

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     import asyncio
@@ -35,18 +35,29 @@ SAME = 1.0
 """Seconds for which a further signal is the first one again: a terminal and a supervisor may both pass on a Ctrl-C."""
 
 
+Hears = Callable[[int], None]
+_hearing: list[Hears] = []
+"""Who is told of signals in this process: every loop that runs until it is stopped, and whoever runs them."""
+_before: dict[int, Any] = {}
+"""What the signals that we have taken did before."""
+
+
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None], again: Callable[[int], None] | None = None) -> Iterator[None]:
     """Let SIGTERM and SIGINT call ``stop`` during the block, instead of ending the process in the middle of its work.
 
-    ``again`` is called with the number of a signal that comes later than `SAME` seconds after the first.
+    Blocks may overlap: a signal calls the ``stop`` of each. ``again`` is called with the number of a signal that comes
+    later than `SAME` seconds after the first.
 
     A signal that the program handles itself keeps its handler: that of a server, or of `asyncio.run`, which cancels the
     main task on SIGINT. Outside the main thread nothing changes, because only that one may set handlers.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     first: float | None = None
 
-    def heard(number: int, _: object) -> None:
+    def hear(number: int) -> None:
         nonlocal first
         now = time.monotonic()
         first = now if first is None else first
@@ -54,13 +65,28 @@ def stopped_by_signals(stop: Callable[[], None], again: Callable[[int], None] | 
         if again is not None and now - first > SAME:
             again(number)
 
-    main = threading.current_thread() is threading.main_thread()
-    taken = [number for number in _SIGNALS if main and signal.getsignal(number) in _UNHANDLED]
-    before = {number: signal.signal(number, heard) for number in taken}
+    _hearing.append(hear)
     try:
+        for number in _SIGNALS:
+            if signal.getsignal(number) in _UNHANDLED:
+                _before[number] = signal.signal(number, _tell)
         yield
     finally:
-        for number, handler in before.items():
+        _hearing.remove(hear)
+        if not _hearing:
+            _give_back()
+
+
+def _tell(number: int, _: object) -> None:
+    for hear in [*_hearing]:
+        hear(number)
+
+
+def _give_back() -> None:
+    """Let signals do what they did before; one that the program has taken meanwhile is its own."""
+    while _before:
+        number, handler = _before.popitem()
+        if signal.getsignal(number) is _tell:
             signal.signal(number, handler)
 
 
@@ -75,24 +101,20 @@ class StopSignal:
         self._nudged = False
         self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._loop = loop
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiters: set[asyncio.Future[None]] = set()
 
     def ring(self) -> None:
         """Wake, now and ever after."""
         self.rung = True
         self._queue.put(None)
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake)
+        self._wake_soon()
 
     def nudge(self) -> None:
         """Wake once; any number of nudges before the next wait are one."""
         if not self._nudged:
             self._nudged = True
             self._queue.put(None)
-            loop = self._loop
-            if loop is not None and not loop.is_closed():
-                with suppress(RuntimeError):  # closed since
-                    loop.call_soon_threadsafe(self._wake)
+            self._wake_soon()
 
     def wait(self, seconds: float) -> bool:
         """Wait so long, or until it is rung or nudged; whether it was nudged."""
@@ -106,9 +128,13 @@ class StopSignal:
         import asyncio
 
         self._loop = asyncio.get_running_loop()
-        self._waiter = self._loop.create_future()
-        if not self.rung and not self._nudged:
-            await asyncio.wait((self._waiter,), timeout=seconds)
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.add(waiter)
+        try:
+            if not self.rung and not self._nudged:
+                await asyncio.wait((waiter,), timeout=seconds)
+        finally:
+            self._waiters.discard(waiter)
         return self._was_nudged()
 
     def _was_nudged(self) -> bool:
@@ -118,6 +144,13 @@ class StopSignal:
                 self._queue.get_nowait()
         return nudged
 
+    def _wake_soon(self) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            with suppress(RuntimeError):  # closed since
+                loop.call_soon_threadsafe(self._wake)
+
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -544,6 +544,32 @@ async def test_a_server_that_does_not_say_how_much_of_the_log_is_kept_is_told_of
         answers.set()
 
 
+@pytest.mark.parametrize("asks", ["check", "create", "opened"])
+async def test_a_relay_stops_while_the_server_of_the_log_is_silent(
+    place: Place, monkeypatch: pytest.MonkeyPatch, asks: str
+) -> None:
+    asked, answers = threading.Event(), threading.Event()
+
+    def silent(*_: object) -> Any:
+        asked.set()
+        answers.wait()
+        raise LogUnavailable("it is over")
+
+    if asks == "opened":
+        monkeypatch.setattr("retrysafe.messaging.cdc.following.opened", silent)
+    else:
+        monkeypatch.setattr(place.slot, asks, silent)
+    relay = place.relay()
+    try:
+        running = asyncio.create_task(relay.arun_forever())
+        await auntil(asked.is_set)
+        relay.stop()
+        async with asyncio.timeout(DEADLINE):
+            await running
+    finally:
+        answers.set()
+
+
 async def test_who_reads_the_log_no_more_says_so_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its gauges had the last lag for ever, beside those of the relay that has the slot now."""
     for name, seconds in (("LOOK", 0.02), ("TURN", 0.02), ("AGAIN", 0.3)):

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from retrysafe import StoreUnavailable
+from retrysafe import ConfigurationError, StoreUnavailable
 from retrysafe.backends.migrations.alembic import TABLES
 from retrysafe.messaging import Message, Outbox, Relay
 from retrysafe.messaging.brokers.memory.publisher import MemoryPublisher
@@ -435,3 +435,25 @@ def test_a_relay_whose_tables_are_gone_is_told_to_stop_and_stops(tmp_path: Path)
     relay = Relay(f"sqlite:///{file}", MemoryPublisher(), observers=[observer])
     relay.run_forever()
     assert "relay_failed" in told
+
+
+def test_a_relay_that_runs_again_looks_who_is_there(place: Place) -> None:
+    """The first run had looked; another relay that holds lanes otherwise has begun since, and both would publish."""
+    if place.kind == "sqlite":
+        pytest.skip("buckets are leased there")
+    relay = place.relay(hold="transaction")
+    relay.run_once()
+    with place.relay(hold="lease"):
+        until(lambda: bool(place.operator().status().relays))
+        with pytest.raises(ConfigurationError, match="hold='lease'"):
+            relay.run_once()
+
+
+@pytest.mark.parametrize("runs", ["run_once", "run_forever"])
+def test_a_stop_is_for_one_run(place: Place, runs: str) -> None:
+    """As at the end of a process, which stops its relay and publishes what is left."""
+    relay = place.relay()
+    relay.stop()
+    getattr(relay, runs)()
+    place.write(Message("a", 1, key="A"))
+    assert relay.run_once().published == 1

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from retrysafe import ConfigurationError, SchemaOutdated
-from retrysafe.messaging import InboxMessage, MessageOutcome, Subscription
+from retrysafe import Boundary, ConfigurationError, SchemaOutdated
+from retrysafe.backends.registry import connect
+from retrysafe.messaging import Inbox, InboxMessage, MessageOutcome, Subscription
 from retrysafe.messaging.brokers.memory.broker import MemoryBroker, MemoryConsumer
 from retrysafe.protocol.messages import Delivery
+from tests.conftest import require
+from tests.faults.helpers import own_database
 from tests.messaging.inboxes import World, envelope
 
 ONE = pytest.mark.parametrize("world", ["sqlite"], indirect=True)
@@ -364,6 +369,19 @@ async def test_a_consumer_on_a_store_without_tables_does_not_start(world: World)
     await world.boundaries[-1].aclose()
 
 
+async def test_a_consumer_whose_dead_letters_have_no_tables_does_not_start(tmp_path: Path) -> None:
+    require("postgresql")
+    connect(f"sqlite:///{tmp_path}/shop.db").migrate()
+    boundary = Boundary("letters", store=f"sqlite:///{tmp_path}/shop.db", window="7d", observers=())
+    with own_database(os.environ["RETRYSAFE_TEST_POSTGRESQL"], migrated=False) as letters:
+        handle = Inbox(boundary, dead_letter_store=letters).handler("stock")(lambda message: None)
+        with pytest.raises(SchemaOutdated, match="retrysafe migrate"):
+            async with Subscription(Recording(MemoryBroker()), handle):
+                pytest.fail("it has no place for dead letters")
+        await boundary.aclose()
+        await handle.letters.backend.aclose()
+
+
 @ONE
 async def test_a_stop_before_a_run_ends_it_and_not_the_next(world: World) -> None:
     handle = world.inbox().handler("stock")(lambda message: world.apply(message.tx, message.envelope.id))
@@ -373,6 +391,73 @@ async def test_a_stop_before_a_run_ends_it_and_not_the_next(world: World) -> Non
     broker.put([envelope(1)])
     assert await subscription.arun_once(3600) == {}
     assert await subscription.arun_once() == {"handled": 1}
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+@pytest.mark.parametrize("by", ["stop", "cancel"])
+async def test_a_run_that_ends_early_gives_back_what_it_has_not_handled(world: World, by: str) -> None:
+    """Its consumer lives on, and kept them from everybody."""
+    ends: list[Callable[[], object]] = []
+
+    @world.inbox().handler("stock")
+    async def handle(message: InboxMessage[Any]) -> None:
+        if ends:
+            ends.pop()()
+            await asyncio.sleep(0)
+        world.apply(message.tx, message.envelope.id)
+
+    broker = MemoryBroker()
+    broker.put([envelope(number, key=str(number)) for number in range(5)])
+    subscription = Subscription(Recording(broker), handle, lanes=1)
+    running = asyncio.create_task(subscription.arun_once(3600))
+    ends.append(subscription.stop if by == "stop" else running.cancel)
+    await asyncio.wait([running])
+    handled = 1 if by == "stop" else 0
+    assert running.cancelled() == (by == "cancel")
+    assert subscription.unhandled == 5 - handled
+    assert await subscription.arun_once() == {"handled": 5 - handled}
+    assert (sorted(world.applied()), subscription.unhandled) == (["0", "1", "2", "3", "4"], 0)
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+async def test_messages_without_ids_are_counted_apart(world: World) -> None:
+    """What was handled with the same payload made a dead letter count as handled."""
+
+    @world.inbox(on_missing="pass").handler("stock", max_attempts=1)
+    async def handle(message: InboxMessage[Any]) -> None:
+        if message.envelope.key == "a":
+            raise ValueError("bug")
+
+    broker = MemoryBroker()
+    broker.put([envelope(1, key=key)._replace(id="") for key in ("a", "b")])
+    subscription = Subscription(Recording(broker), handle, lanes=1)
+    assert await subscription.arun_once() == {"dead": 1, "passed": 1}
+    assert subscription.unhandled == 1
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+async def test_a_dead_letter_that_is_handled_at_the_second_look_is_not_left(world: World) -> None:
+    inbox, broken = world.inbox(), {"1", "2"}
+
+    @inbox.handler("stock", max_attempts=1, unavailable=(ConnectionError,))
+    async def handle(message: InboxMessage[Any]) -> None:
+        if len(broken) == 2:
+            raise ValueError("bug")
+        if message.envelope.id in broken:
+            broken.clear()
+            raise ConnectionError("away for a moment")
+
+    broker = MemoryBroker()
+    broker.put([envelope(1), envelope(2)])
+    subscription = Subscription(Recording(broker), handle)
+    assert await subscription.arun_once() == {"dead": 2}
+    broken.discard("1")
+    world.mark(inbox)
+    assert (await subscription.arun_once())["handled"] == 2
+    assert (subscription.unhandled, world.letters(inbox)) == (0, [])
     await world.boundaries[-1].aclose()
 
 
@@ -492,7 +577,7 @@ async def test_a_store_that_cannot_be_checked_at_the_start_ends_no_subscription(
     async def away() -> None:
         raise RuntimeError("the service that gives out passwords is away")
 
-    monkeypatch.setattr(handle.setting.entry, "check_store", away)
+    monkeypatch.setattr(handle.setting.entry.backend, "ready_in_loop", away)
     broker = MemoryBroker()
     broker.put([envelope(1)])
     async with Subscription(Recording(broker), handle):

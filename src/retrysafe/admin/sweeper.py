@@ -145,13 +145,19 @@ class Sweeper:
 
         SIGTERM and SIGINT call `stop` in the main thread, unless the program handles them itself.
         """
-        with stopped_by_signals(self.stop):
-            self._background(self._backend.another(), self._stop_signal, 0.0)
+        try:
+            with stopped_by_signals(self.stop):
+                self._background(self._backend.another(), self._stop_signal, 0.0)
+        finally:
+            self._stop_signal = StopSignal()  # a stop is for one run
 
     async def arun_forever(self) -> None:
         """`run_forever` for async code; `asyncio.run` handles SIGINT itself, and cancels."""
-        with stopped_by_signals(self.stop):
-            await self._abackground(self._backend.aanother())
+        try:
+            with stopped_by_signals(self.stop):
+                await self._abackground(self._backend.aanother())
+        finally:
+            self._stop_signal = StopSignal()
 
     def stop(self) -> None:
         """Stop after the current batch; signal handlers may call it."""

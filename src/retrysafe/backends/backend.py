@@ -164,6 +164,15 @@ class Backend:
             await self.acheck(client)
         return client
 
+    async def ready_in_loop(self) -> None:
+        """Find the store fit for use from an event loop, also where it serves sync code only; see `ready`."""
+        if self.serves_async:
+            await self.aready()
+        else:
+            import asyncio
+
+            await asyncio.to_thread(self.ready)
+
     def run(self, steps: Steps[R]) -> R:
         """Drive a program, outside a transaction, on a store that has been found fit for use; see `ready`."""
         return run(steps, self.ready())

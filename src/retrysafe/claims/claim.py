@@ -654,7 +654,7 @@ class Unentered(Claim[Result, Tx]):
         await self.enter_by(in_thread)
 
     def __del__(self) -> None:
-        if self.__class__ is Unentered:
+        if self.__class__ is Unentered and hasattr(self, "_settings"):  # or it was never made to its end
             warnings.warn(
                 f"A claim of boundary {self.boundary!r} was never entered, so that it guarded nothing: write "
                 "'with boundary.claim(…) as claim:', or 'async with'.",

@@ -235,10 +235,25 @@ BREAKS: list[Break] = [
     Break(
         "SIGTERM ends a relay in the middle of its batch",
         "stop_signal.py",
-        "signal.signal(number, heard)",
+        "signal.signal(number, _tell)",
         "signal.signal(number, signal.SIG_DFL)",
         (f"{FAULTS}test_a_relay_that_is_told_to_stop_finishes_its_batch[sqlite-15]",),
         rows=(86,),
+    ),
+    Break(
+        "of loops that overlap, SIGTERM stops the first one",
+        "stop_signal.py",
+        "    for hear in [*_hearing]:",
+        "    for hear in _hearing[:1]:",
+        ("tests/core/test_stop_signal.py::test_loops_that_overlap_are_all_stopped[one]",),
+        rows=(86,),
+    ),
+    Break(
+        "a relay that runs again does not look who has come since",
+        "messaging/relay/relay.py",
+        "        self._presence.reset()\n        try:\n            with woken(self._backend, self._stop_signal), listening(",
+        "        try:\n            with woken(self._backend, self._stop_signal), listening(",
+        (f"{FAULTS}test_a_relay_that_runs_again_looks_who_is_there[postgresql]",),
     ),
     Break(
         "a publisher that says too little is believed",

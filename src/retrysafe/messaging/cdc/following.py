@@ -56,9 +56,10 @@ class Log:
         self._next = 0.0
         self._has_told = False
 
-    async def check(self) -> None:
-        """See `Slot.check`."""
-        await asyncio.to_thread(self._slot.check)
+    async def check(self, stop: StopSignal) -> None:
+        """See `Slot.check`. Returns as well when ``stop`` is rung before the server has answered."""
+        with suppress(_Stopped):
+            await _answered(self._slot.check, stop)
 
     def is_due(self) -> bool:
         """Whether it is time to read the log; else the table is asked."""
@@ -73,15 +74,17 @@ class Log:
         cannot be read, which is reported: the table is to be asked until `is_due`.
         """
         try:
-            made = await _beside(work_round, self._create)
+            made = await _answered(self._create, stop, work_round)
             if made:
                 self._emit("slot_created", slot=self._slot.name, reason=made)
-            stream = await _beside(work_round, partial(opened, self._slot))
+            stream = await _answered(partial(opened, self._slot), stop, work_round)
             try:
                 async with stream.beating(), self._measured():
                     await _follow(stream, publish, work_round, stop, most)
             finally:
                 await asyncio.to_thread(stream.close)
+        except _Stopped:
+            return
         except SlotInUse:
             self._next = self._clock() + TURN
             if self._has_told:
@@ -90,7 +93,8 @@ class Log:
             self._next = self._clock() + AGAIN
             self._emit("log_unavailable", slot=self._slot.name, error=str(error))
             if isinstance(error, LogGone):
-                await asyncio.to_thread(self._slot.discard)
+                with suppress(_Stopped):
+                    await _answered(self._slot.discard, stop)
 
     @asynccontextmanager
     async def _measured(self) -> AsyncIterator[None]:
@@ -133,26 +137,38 @@ async def _in_daemon(call: Callable[[], T]) -> T:
     answer: Future[T] = Future()
 
     def answering() -> None:
-        answer.set_running_or_notify_cancel()  # from now on it is not cancelled with whoever waits
+        if not answer.set_running_or_notify_cancel():  # from now on it is not cancelled with whoever waits
+            return
         try:
             answer.set_result(call())
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             answer.set_exception(error)
 
-    Thread(target=answering, name="retrysafe-cdc-lag", daemon=True).start()
+    Thread(target=answering, name="retrysafe-cdc-server", daemon=True).start()
     return await asyncio.wrap_future(answer)
 
 
-async def _beside(work_round: Callable[[], Awaitable[bool]], call: Callable[[], T]) -> T:
-    """Call it in a thread, with a round over the table every second until it returns: a slot can take long to make."""
-    calling = asyncio.ensure_future(asyncio.to_thread(call))
+class _Stopped(Exception):
+    """The relay is to stop, and the server has not answered yet."""
+
+
+async def _answered(
+    call: Callable[[], T], stop: StopSignal, work_round: Callable[[], Awaitable[bool]] | None = None
+) -> T:
+    """What the server answers, with a round over the table every second until it does: a slot can take long to make.
+
+    Raises `_Stopped` within a second of the signal.
+    """
+    calling = asyncio.ensure_future(_in_daemon(call))
     found = False
     try:
         while not (await asyncio.wait({calling}, timeout=0 if found else EVERY))[0]:
-            found = await work_round()
+            if stop.rung:
+                raise _Stopped
+            found = work_round is not None and await work_round()
+        return calling.result()
     finally:
         calling.cancel()
-    return calling.result()
 
 
 async def _follow(

@@ -17,12 +17,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from retrysafe.backends.sql.drivers.base import is_direct, question
+from retrysafe.backends.sql.drivers.deadline import timely
 from retrysafe.backends.sql.postgresql import CHANNEL
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.relay.poll_schedule import RECOVERY
 
 CONNECT = 10
 """Seconds that making a connection may take."""
+ANSWER = 5.0
+"""Seconds that the server may take to listen; who hangs up waits no longer for one that is silent."""
 
 
 class Listening:
@@ -57,7 +60,8 @@ class Listening:
         return _connected(self._url)
 
     def _hear(self, connection: Any) -> None:
-        connection.execute(f"LISTEN {CHANNEL}")
+        with timely(connection, ANSWER):
+            connection.execute(f"LISTEN {CHANNEL}")
         self._heard()
         with selectors.DefaultSelector() as waiting:
             waiting.register(connection.fileno(), selectors.EVENT_READ)

@@ -128,6 +128,10 @@ class Presence:
             clock,
         )
         self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a run: it says at once that it is there, and looks who else is."""
         self._next = self._next_look = 0.0
         self._has_told = False
 

@@ -349,7 +349,7 @@ class Relay:
             )
         await arefuse_pooler(self._listen)
         if self._log is not None:
-            await self._log.check()
+            await self._log.check(self._stop_signal)
         client = self._backend.aanother()
         try:
             await self._backend.acheck(client)
@@ -369,12 +369,14 @@ class Relay:
         leases = self._leasing()
         self._anew()
         self._dispatch.reset()
+        self._presence.reset()
         try:
             with woken(self._backend, self._stop_signal), listening(self._listen, self._stop_signal.nudge):
                 yield self._setting._replace(leases=leases), client
             with suppress(RetrysafeError):
                 run(self._presence.farewell(), client)
         finally:
+            self._stop_signal = StopSignal()  # a stop is for one run
             client.close()
             if leases is not None:
                 leases.close()
@@ -386,6 +388,7 @@ class Relay:
         leases = self._leasing()
         self._anew()
         self._dispatch.reset()
+        self._presence.reset()
         try:
             with woken(self._backend, self._stop_signal):
                 async with alistening(self._listen, self._stop_signal.nudge):
@@ -393,6 +396,7 @@ class Relay:
             with suppress(RetrysafeError):
                 await arun(self._presence.farewell(), client)
         finally:
+            self._stop_signal = StopSignal()
             await self._dispatch.aclose()
             with suppress(RetrysafeError):
                 await self._resume(self._setting, client)
@@ -494,7 +498,6 @@ class Relay:
         self.stop()
         if self._thread is not None:
             self._thread.join()
-        self._stop_signal = StopSignal()  # so that a later run_once does not see this stop
 
     async def __aenter__(self) -> Relay:
         import asyncio
@@ -507,7 +510,6 @@ class Relay:
         self.stop()
         if self._task is not None:
             await self._task
-        self._stop_signal = StopSignal()
 
 
 def _shuffled(buckets: list[int]) -> list[int]:

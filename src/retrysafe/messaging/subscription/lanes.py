@@ -108,3 +108,7 @@ class Lanes:
         dropped = list(self._lanes.pop(lane, ()))
         self.count -= len(dropped)
         return dropped
+
+    def rest(self) -> list[Delivery]:
+        """Remove everything; return it, each lane in its order."""
+        return [delivery for lane in [*self._lanes] for delivery in self.drop(lane)]

@@ -212,7 +212,7 @@ class Subscription:
             await self._task
 
     async def _check_store(self) -> None:
-        refused = await self._handler.setting.entry.find_unusable()
+        refused = await self._handler.setting.entry.find_unusable(self._handler.letters.backend)
         if refused is not None:
             raise refused
 

@@ -7,6 +7,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
+from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.errors import ConfigurationError
 from retrysafe.heeding import heeding
 from retrysafe.messaging.brokers.base import Consumer
@@ -41,7 +42,7 @@ class Run:
         self._settled: list[Delivery] = []
         self._left: set[int] = set()
         """Hashes of the messages of a run that ends by itself which became dead letters, or have to come again."""
-        self._left_marked = 0
+        self._dead_again = self._still_marked = 0
         self._acking = asyncio.Event()
         self._room = asyncio.Event()
         self._finishing = self._handled_all = False
@@ -49,12 +50,13 @@ class Run:
     @property
     def unhandled(self) -> int:
         """How many messages became dead letters or have to come again, of a run that ends by itself."""
-        return len(self._left) + self._left_marked
+        return len(self._left) + self._dead_again + self._still_marked
 
     def redriven(self, found: list[HandleResult]) -> None:
-        """Count dead letters that were handled again."""
+        """Count dead letters that were handled again; one that has to come again is in what the next look finds."""
         self.tally.update(one.became for one in found)
-        self._left_marked += sum(one.became not in DONE for one in found)
+        self._dead_again += sum(one.became not in DONE and one.again is None for one in found)
+        self._still_marked = sum(one.again is not None for one in found)
 
     async def work(self, workers: int, receiving: Any, *others: Any) -> None:
         """Receive and handle until receiving has ended; then finish the messages in progress, and ack them.
@@ -71,6 +73,22 @@ class Run:
             for task in (*handling, acking, *beside):
                 task.cancel()
             await asyncio.gather(*handling, acking, *beside, return_exceptions=True)
+            if not self._forever:
+                _, cancelled = await run_to_completion(self._leave())
+                if cancelled is not None:
+                    raise cancelled
+
+    async def _leave(self) -> None:
+        """Ack what is settled, and give the rest back: the consumer may live on, and would keep it."""
+        left = self._lanes.rest()
+        self._left |= {_hash(delivery) for delivery in left}
+        try:
+            if self._settled:
+                await self._consumer.ack(self._settled)
+            for delivery in left:
+                await self._consumer.give_back(delivery, 0.0)
+        except Exception as error:  # noqa: BLE001 - the broker delivers them again by itself
+            self.failed(error)
 
     async def _wait_for_end(self, handling: list[asyncio.Task[None]], acking: asyncio.Task[None]) -> None:
         self._finishing = self._forever
@@ -168,9 +186,7 @@ class Run:
 
     def _note(self, portion: Portion, handled: list[HandleResult]) -> None:
         for delivery, one in zip(portion.deliveries, handled, strict=True):
-            of = delivery.envelope
-            message = hash((of.topic, of.source, of.id or of.payload))
-            (self._left.discard if one.became in DONE else self._left.add)(message)
+            (self._left.discard if one.became in DONE else self._left.add)(_hash(delivery))
 
     def _next(self, lane: int) -> None:
         if self._lanes.goes_on(lane):
@@ -195,6 +211,12 @@ class Run:
                 self.failed(error)
             if self._handled_all and not self._settled:
                 return
+
+
+def _hash(delivery: Delivery) -> int:
+    """The hash of what a message is known by, whenever it is delivered."""
+    of = delivery.envelope
+    return hash((of.topic, of.source, of.id or (of.key, of.payload)))
 
 
 async def _first_failure(receiving: asyncio.Future[None], others: tuple[asyncio.Task[None], ...]) -> None:
