@@ -251,8 +251,8 @@ BREAKS: list[Break] = [
     Break(
         "a relay that runs again does not look who has come since",
         "messaging/relay/relay.py",
-        "        self._presence.reset()\n        try:\n            with woken(self._backend, self._stop_signal), listening(",
-        "        try:\n            with woken(self._backend, self._stop_signal), listening(",
+        "        self._presence.reset()\n        try:\n            with woken(self._backend, self._stop_signal), ",
+        "        try:\n            with woken(self._backend, self._stop_signal), ",
         (f"{FAULTS}test_a_relay_that_runs_again_looks_who_is_there[postgresql]",),
     ),
     Break(
