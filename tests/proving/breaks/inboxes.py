@@ -238,7 +238,7 @@ BREAKS = [
         "messaging/subscription/working.py",
         "                await self._consumer.give_back(delivery, 0.0)",
         "                pass",
-        killed_by=(f"{SUBSCRIPTION}::test_a_run_that_ends_early_gives_back_what_it_has_not_handled[sqlite-stop]",),
+        killed_by=(f"{SUBSCRIPTION}::test_a_run_that_ends_early_gives_back_what_it_has_not_handled[stop-sqlite]",),
     ),
     Break(
         "a handler that is cancelled by itself ends its consumer",
