@@ -709,13 +709,13 @@ def test_session_needs_a_sessionmaker(shop: Shop, place: Place) -> None:
 @pytest.mark.parametrize("place", SQL, indirect=True)
 @pytest.mark.parametrize("how", ["json", "form", "stream"])
 def test_f23_a_transaction_that_the_database_wants_again_runs_the_view_again_with_the_same_body(
-    shop: Shop, place: Place, how: str
+    shop: Shop, place: Place, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Wanted(Exception):
         pass
 
     boundary = place.boundary()
-    boundary._settings.backend.restarts = lambda error: isinstance(error, Wanted)  # type: ignore[method-assign]
+    monkeypatch.setattr(boundary._settings.backend, "restarts", lambda error: isinstance(error, Wanted))
     read: list[Any] = []
 
     @shop.app.errorhandler(Exception)

@@ -691,15 +691,14 @@ def test_a_transaction_is_one_with_the_work(place: Place) -> None:
 @pytest.mark.parametrize("place", SQL, indirect=True)
 @pytest.mark.parametrize("memory_limit", [0, 100])
 def test_f23_a_transaction_that_the_database_wants_again_runs_again_with_the_same_body(
-    place: Place, memory_limit: int
+    place: Place, memory_limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Wanted(Exception):
         sqlstate = "40001"
         sqlite_errorcode = 5
 
     boundary = place.boundary()
-    backend = boundary._settings.backend
-    backend.restarts = lambda error: isinstance(error, Wanted)  # type: ignore[method-assign]
+    monkeypatch.setattr(boundary._settings.backend, "restarts", lambda error: isinstance(error, Wanted))
     closed: list[int] = []
 
     class Chunks:

@@ -443,8 +443,8 @@ def test_a_relay_that_runs_again_looks_who_is_there(place: Place) -> None:
         pytest.skip("buckets are leased there")
     relay = place.relay(hold="transaction")
     relay.run_once()
-    with place.relay(hold="lease"):
-        until(lambda: bool(place.operator().status().relays))
+    with place.relay(hold="lease"), place.operator() as operator:
+        until(lambda: bool(operator.status().relays))
         with pytest.raises(ConfigurationError, match="hold='lease'"):
             relay.run_once()
 

@@ -161,6 +161,9 @@ def as_mysql(sql: str) -> str:
 def pymysql_as_mysql(path: Path) -> SyncHarness:
     """MySQL's own statements, on MariaDB, which knows them all."""
     backend = connect(mysql_url())
+    assert not backend.users, (
+        "who is left from a test before would speak this dialect, too, and so would tests after it"
+    )
     backend.migrate()
     backend.store = MysqlDialect()
     harness = SyncHarness(backend)
