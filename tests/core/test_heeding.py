@@ -73,3 +73,12 @@ async def test_whoever_is_cancelled_leaves_the_task_to_others() -> None:
         await waiting[0]
     over.set()
     assert await waiting[1]
+
+
+async def test_a_cancellation_that_came_is_passed_on_as_it_is() -> None:
+    """By its message anyio knows whether a cancellation is its own."""
+    task = asyncio.create_task(heeding(asyncio.Event().wait()))
+    await asyncio.sleep(0)
+    task.cancel("mine")
+    with pytest.raises(asyncio.CancelledError, match="mine"):
+        await task
