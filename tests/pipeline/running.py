@@ -59,8 +59,8 @@ class Run:
     """Whether its cluster goes on without it; then it is started when another third is applied."""
     relays: tuple[str, ...] = ("relay",)
     """Roles of the relays: all of them have the first; each next one takes over after its share of the orders."""
-    allowed: int = 0
-    """Orders that may be taken: those of the next role's share may be when its relays are ready."""
+    share: int = 0
+    """Orders of which the present role's relays are ready to tell."""
     kills: dict[str, int] = field(default_factory=lambda: {"relay": 0, "inventory": 0})
     broker_kills: int = 0
     broker_is_away: bool = False
@@ -73,6 +73,16 @@ class Run:
     def topic(self) -> str:
         """One of its own, since others use the broker too."""
         return f"orders-{self.database.rpartition('/')[2]}"
+
+    @property
+    def all_were_killed(self) -> bool:
+        """Whether each of those that are to be killed was, at least once."""
+        return min(self.kills.values()) > 0 and (self.server is None or self.broker_kills > 0)
+
+    @property
+    def allowed(self) -> int:
+        """Orders that may be taken: the last third only when all were killed, or a fast machine would be done before."""
+        return self.share if self.all_were_killed else min(self.share, self.orders * 2 // 3)
 
     def __str__(self) -> str:
         killed = f"{self.kills['relay']} relays and {self.kills['inventory']} inboxes killed"
@@ -190,7 +200,8 @@ async def _kill(six: Six, run: Run, chance: random.Random, over: asyncio.Event) 
         if run.switched < run.applied * len(run.relays) // run.orders < len(run.relays):
             await asyncio.to_thread(six.switch)
             await _allow_share(run, over)
-        if run.applied > last:  # else a slow machine would do nothing but start processes
+        # else a slow machine would do nothing but start processes
+        if run.applied > last or not run.all_were_killed:
             last = run.applied
             await asyncio.to_thread(six.kill_one, chance)
     if run.broker_is_away and run.server is not None:
@@ -204,7 +215,7 @@ async def _allow_share(run: Run, over: asyncio.Event) -> None:
         roles.is_ready, role, run.database
     ):
         await asyncio.sleep(0.05)
-    run.allowed = math.ceil(run.orders * (run.switched + 1) / len(run.relays))
+    run.share = math.ceil(run.orders * (run.switched + 1) / len(run.relays))
 
 
 async def _kill_or_start_broker(run: Run) -> None:
