@@ -119,9 +119,11 @@ def main() -> int:
         shop = Shop(options.orders)
         stack.callback(shop.close)
         deadline = time.monotonic() + options.seconds
-        while not kept(audit(options.folder), options.orders) and time.monotonic() < deadline:
+        seen: dict[str, int] = {}
+        while not kept(found := audit(options.folder), options.orders) and time.monotonic() < deadline:
             time.sleep(0.2)
-            if options.faults:
+            if options.faults and found != seen:  # else a slow machine would do nothing but start processes
+                seen = found
                 shop.kill_one()
     found = audit(options.folder)
     for name, number in found.items():

@@ -32,6 +32,7 @@ from retrysafe import (
     wait,
 )
 from retrysafe.backends.registry import connect
+from tests.stores.ageing import let_lapse
 
 if TYPE_CHECKING:
     from only_for_type_checkers import Missing  # type: ignore[import-not-found]
@@ -254,7 +255,7 @@ def test_a_parameter_called_tx_is_payload_where_nothing_is_joined(keyed: Boundar
 
 
 def test_a_person_settles_a_dead_attempt_with_the_class_that_callers_expect(tmp_path: Path) -> None:
-    boundary = Boundary("x", store=f"sqlite:///{tmp_path / 'x.db'}", effects="external", lease="50ms")
+    boundary = Boundary("x", store=f"sqlite:///{tmp_path / 'x.db'}", effects="external")
 
     @boundary.once(key="key", operation="pay")
     def pay(key: str) -> Receipt:
@@ -267,10 +268,8 @@ def test_a_person_settles_a_dead_attempt_with_the_class_that_callers_expect(tmp_
 
     assert dead._held is not None
     lease.for_thread(boundary._settings.backend).drop(dead._held)
-    settled = threading.Event()
-    while not settled.wait(0.01):
-        if boundary.resolve("k", "completed", result=Receipt(9), operation="pay"):
-            settled.set()
+    let_lapse(f"sqlite:///{tmp_path / 'x.db'}", "x")
+    assert boundary.resolve("k", "completed", result=Receipt(9), operation="pay")
     assert boundary.resolve("k", "released", operation="pay") is False
     boundary.close()
 

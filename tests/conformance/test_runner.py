@@ -14,7 +14,7 @@ from tests.conformance import reference
 from tests.conformance.reference import Reference
 
 TIMEOUT = 8.0
-WAITED_OUT = {"409 for a mismatch": 3.0, "reads the body first": 3.0, "events held back": 3.0}
+WAITED_OUT = {"409 for a mismatch": 6.0, "reads the body first": 6.0, "events held back": 6.0}
 """Servers that leave the runner waiting for as long as it is patient, and how long that is."""
 
 CHOICES: dict[str, dict[str, Any]] = {

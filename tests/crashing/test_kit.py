@@ -240,7 +240,7 @@ def _wait_for_ever(path: str) -> None:
 
 
 def test_a_retry_that_hangs_is_found(files: Files) -> None:
-    report = files.explore(_wait_for_ever, patience=2)
+    report = files.explore(_wait_for_ever, patience=6)
     assert "a process hung" in str(report)
 
 

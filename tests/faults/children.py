@@ -64,7 +64,7 @@ def stopped(store: str, name: str, colour: str, back: str = "") -> None:
 
     With ``back`` its renewals hang, so that nobody tells it, and its wall clock has gone so much back.
     """
-    boundary = Boundary(name, store=store, lease=0.5, observers=())
+    boundary = Boundary(name, store=store, lease=1.5, observers=())
 
     if back:
         boundary._settings.backend._pulse = threading.Event().wait  # type: ignore[assignment]
@@ -148,7 +148,7 @@ def _set_back(seconds: float) -> None:
 
 def restarting(store: str, name: str, effects: str) -> None:
     """A worker that dies right at the beginning of its work."""
-    boundary = Boundary(name, store=store, effects=effects, lease=0.05, observers=())  # type: ignore[arg-type]
+    boundary = Boundary(name, store=store, effects=effects, lease="60s", observers=())  # type: ignore[arg-type]
     until(lambda: _claims(boundary))
 
 
@@ -159,7 +159,7 @@ def dying(store: str, name: str, effects: str, moment: str, ledger: str) -> None
         if reached == moment:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    boundary = Boundary(name, store=store, effects=effects, lease=DYING_LEASE, observers=[lambda told: die(told.name)])  # type: ignore[arg-type]
+    boundary = Boundary(name, store=store, effects=effects, lease="60s", observers=[lambda told: die(told.name)])  # type: ignore[arg-type]
     with boundary.claim("key") as claim:
         if effects == "transactional":
             claim.tx.execute(f"INSERT INTO {ledger} VALUES ('key', 'receipt')")
@@ -168,9 +168,6 @@ def dying(store: str, name: str, effects: str, moment: str, ledger: str) -> None
             claim.result = Bank(Path(ledger)).charge(claim.key_for("bank"))
         die("charged")
     die("answered")
-
-
-DYING_LEASE = 0.3
 
 
 def holding(store: str, name: str, lease: str) -> None:
@@ -188,7 +185,7 @@ def _claims(boundary: Boundary) -> bool:
 
 def forking(store: str, name: str, effects: str) -> None:
     """A parent that uses a boundary, forks children that use it too, and goes on using it."""
-    lease = "5s" if store.startswith("dynamodb") else "1s"  # a client of boto's takes a while to open
+    lease = "5s" if store.startswith("dynamodb") else "3s"  # a client of boto's takes a while to open
     boundary = Boundary(name, store=store, effects=effects, lease=lease, observers=())  # type: ignore[arg-type]
     parents = threading.active_count()
     parent, used = os.getpid(), list[Any]()
@@ -264,7 +261,8 @@ def opening(directory: str, files: str) -> None:
 def sweeping(store: str, archive: str, suicidal: str) -> None:
     """A sweeper in tiny batches; a suicidal one dies before it archives any, or when it has archived a few.
 
-    ``suicidal``: "before", "behind", or nothing. It has removed none of what it was archiving.
+    ``suicidal``: "before", "behind", or nothing. It has removed none of what it was archiving; without an archive it
+    dies before it begins, or after three batches.
     """
     kept = JsonLines(archive) if archive else None
     batches = 0
@@ -280,6 +278,10 @@ def sweeping(store: str, archive: str, suicidal: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sweeper = Sweeper(store, batch=10, pause="10ms", archive=keep if archive else None, observers=())
+    if suicidal and not archive:
+        if suicidal == "behind":
+            sweeper.run_once(30)
+        os.kill(os.getpid(), signal.SIGKILL)
     while True:
         with suppress(StoreUnavailable):
             sweeper.run_once()

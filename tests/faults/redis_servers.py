@@ -46,6 +46,10 @@ class Server(OwnServer):
     def thaw(self) -> None:
         self.signal(signal.SIGCONT)
 
+    def hand_over_its_log(self) -> None:
+        """Wait until its log is in the system's hands: with everysec that waits for a synchronisation under way."""
+        until(lambda: self.info("persistence")["aof_buffer_length"] == 0)
+
     def info(self, section: str) -> dict[str, Any]:
         found: dict[str, Any] = self.client.info(section)
         return found
@@ -97,7 +101,7 @@ class Sentinel(Server):
             "bind 127.0.0.1",
             f"dir {self.home}",
             f"sentinel monitor {self.SERVICE} 127.0.0.1 {self._master.port} 1",
-            f"sentinel down-after-milliseconds {self.SERVICE} 300",
+            f"sentinel down-after-milliseconds {self.SERVICE} 60000",
             f"sentinel failover-timeout {self.SERVICE} 2000",
         )
         config.write_text("".join(f"{line}\n" for line in lines))
@@ -141,8 +145,9 @@ class FailoverSet:
         until(lambda: self.master.info("replication")["connected_slaves"] == 0)
 
     def fail_over(self) -> None:
-        """Kill the master, and wait until the replica is in its place."""
+        """Kill the master, and wait until the replica is in its place; until then a slow disk is no failover."""
         self.master.kill()
+        self.sentinel.client.execute_command("SENTINEL", "SET", Sentinel.SERVICE, "down-after-milliseconds", "300")
         until(lambda: self.sentinel.master_port() == self.replica.port)
         until(lambda: self.replica.info("replication")["role"] == "master")
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from retrysafe import Boundary, OutcomeUnknown, wait
-from tests.faults.children import DYING_LEASE
 from tests.faults.conftest import Making
 from tests.faults.helpers import (
     Bank,
@@ -24,6 +23,7 @@ from tests.faults.helpers import (
     unique,
     until,
 )
+from tests.stores.ageing import let_lapse
 
 PATIENCE = 60
 """Seconds within which a dead attempt must be followed by another; it takes a lease."""
@@ -70,9 +70,10 @@ def died(shop: Shop, make: Making) -> Dying:
     """A boundary whose first attempt has died at a moment."""
 
     def die(effects: str, moment: str, **terms: Any) -> Boundary:
-        boundary = make(shop.store, effects=effects, lease=DYING_LEASE, concurrency=wait(PATIENCE), **terms)
+        boundary = make(shop.store, effects=effects, concurrency=wait(PATIENCE), **terms)
         with Child("dying", shop.store, boundary.name, effects, moment, shop.ledger(effects)) as worker:
             assert worker.ends() == -signal.SIGKILL
+        let_lapse(shop.store, boundary.name)
         return boundary
 
     return die

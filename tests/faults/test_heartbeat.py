@@ -191,16 +191,16 @@ async def test_async_work_is_stopped_before_expiry_when_the_server_falls_silent(
     """18, 20: a half-open connection never fails by itself."""
     import retrysafe.backends.sql.drivers.asyncpg as asyncpg_executor
 
-    monkeypatch.setattr(psycopg_executor, "DEADLINE", 1.0)
-    monkeypatch.setattr(asyncpg_executor, "DEADLINE", 1.0)
-    for executor in (own, asyncpg_executor):
-        monkeypatch.setattr(executor, "CHECKOUT", 1.0)
     boundary = make(driven(proxy.url, driver), lease="9s")  # so that a busy machine is not taken for a late stop
     left = f"boundary = '{boundary.name}' AND lease_until > extract(epoch FROM clock_timestamp()) * 1000000"
     in_time: list[int] = []
     with pytest.raises(LeaseLost):
         async with boundary.claim("key") as claim:
             await auntil(lambda: renewals_of(migrated, claim.attempt_id) >= 1)
+            for executor in (psycopg_executor, asyncpg_executor):
+                monkeypatch.setattr(executor, "DEADLINE", 1.0)
+            for executor in (own, asyncpg_executor):
+                monkeypatch.setattr(executor, "CHECKOUT", 1.0)
             proxy.stall()
             try:
                 await forever(PATIENCE)
@@ -269,7 +269,7 @@ def test_a_lease_that_could_not_be_renewed_is_not_held_when_its_time_is_over(
 
 async def test_renewals_do_not_wait_for_connections_that_work_holds(migrated: str, make: Making) -> None:
     """A pool used up by open transactions on the same URL: the lease beside them is kept."""
-    transactional, keyed = make(migrated, effects="transactional"), make(migrated, lease=LEASE)
+    transactional, keyed = make(migrated, effects="transactional"), make(migrated, lease=KEPT)
     leave, inside = asyncio.Event(), 0
 
     async def occupy(number: int) -> None:
@@ -291,10 +291,10 @@ async def test_renewals_do_not_wait_for_connections_that_work_holds(migrated: st
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_a_busy_moment_is_not_a_lost_lease(colour: str, sqlite_url: str, make: Making, told: Told) -> None:
-    """SQLite: another writer holds the file over one renewal of a lease of a second."""
+    """SQLite: another writer holds the file over one renewal."""
     from tests.faults.test_sql_faults import holding
 
-    boundary = make(sqlite_url, lease=LEASE)
+    boundary = make(sqlite_url, lease=KEPT)
 
     def outlast(claim: Any) -> None:
         with holding(sqlite_url):

@@ -66,7 +66,7 @@ def test_a_completion_that_is_delayed_beyond_its_lease_changes_nothing(
     ending: str, proxy: Proxy, migrated: str, make: Making, told: Told
 ) -> None:
     """It arrives while another attempt is at work."""
-    first = make(proxy.url, lease=0.5)
+    first = make(proxy.url, lease="2s")
     second = make(migrated, name=first.name, lease="60s", concurrency=wait(PATIENCE))
     outcomes: list[Any] = []
     holding = threading.Event()

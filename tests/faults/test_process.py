@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from retrysafe import Boundary, InProgress, OutcomeUnknown, current
+from retrysafe import Boundary, OutcomeUnknown, current
 from tests.conftest import require
 from tests.faults.conftest import Making, server_of
-from tests.faults.helpers import DEADLINE, Child, business_table, driven, plain, records_of, rows_of, until
+from tests.faults.helpers import DEADLINE, Child, business_table, driven, plain, records_of, rows_of
+from tests.stores.ageing import let_lapse
 from tests.stores.harnesses.redis import redis_url
 
 STORES = ["sqlite", "postgresql", "mysql"]
@@ -33,30 +34,23 @@ def store(request: pytest.FixtureRequest) -> str:
 @pytest.mark.fault(85)
 def test_a_crash_loop_counts_every_attempt_before_its_effect(store: str, make: Making) -> None:
     """85."""
-    boundary = make(store, lease=0.05)
+    boundary = make(store)
     for attempts in range(1, 5):
         with Child("restarting", store, boundary.name, "keyed") as worker:
             assert worker.ends() == -signal.SIGKILL
         assert records_of(store, boundary.name) == [("running", attempts)]
+        let_lapse(store, boundary.name)
 
 
 @pytest.mark.fault(3)
 def test_a_crash_loop_of_external_work_stops_at_the_first_doubt(store: str, make: Making) -> None:
     """3: the effect may have happened, so it is never run again by itself."""
-    boundary = make(store, lease=0.05, effects="external")
+    boundary = make(store, effects="external")
     with Child("restarting", store, boundary.name, "external") as worker:
         assert worker.ends() == -signal.SIGKILL
-
-    def doubted() -> bool:
-        try:
-            with boundary.claim("key"):
-                pytest.fail("it was run again")
-        except OutcomeUnknown:
-            return True
-        except InProgress:  # still within its lease
-            return False
-
-    until(doubted)
+    let_lapse(store, boundary.name)
+    with pytest.raises(OutcomeUnknown), boundary.claim("key"):
+        pytest.fail("it was run again")
     assert records_of(store, boundary.name) == [("unknown", 1)]
     assert boundary.resolve("key", "completed", result="seen at the bank")
     with boundary.claim("key") as claim:

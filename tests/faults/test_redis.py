@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import redis
@@ -223,6 +224,29 @@ async def test_a_wire_that_was_cut_before_its_first_command_answers() -> None:
         await asyncio.wait_for(wire.ask(("PING",)), DEADLINE)
     assert caught.value.unsent
     client.close()
+
+
+@pytest.mark.fault(18)
+async def test_a_server_that_answers_one_after_the_other_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """18: in a flood the last one waits for long; the server is given up when it says nothing for so long."""
+    loop, later = asyncio.get_running_loop(), 0.0
+    real = loop.time
+    monkeypatch.setattr(loop, "time", lambda: real() + later)
+    wire = Wire(silence=5.0)
+    wire._transport = MagicMock()
+    first, second, third = (wire.ask(("PING",)) for _ in range(3))
+    for answer in (first, second):
+        later += 4.0
+        wire.data_received(b"+PONG\r\n")
+        await asyncio.sleep(0)
+        assert await answer == b"PONG"
+    later += 4.0
+    await asyncio.sleep(0)
+    assert wire.is_open
+    later += 1.5
+    with pytest.raises(StoreUnavailable, match="no reply within 5 seconds"):
+        await asyncio.wait_for(third, DEADLINE)
+    wire._transport.abort.assert_called_once_with()
 
 
 async def test_connecting_goes_on_when_the_first_to_ask_is_cancelled(backend: Backend) -> None:

@@ -219,7 +219,7 @@ def test_a_wait_for_a_replica_that_nobody_ends_is_an_unavailable_store(
     waiting: Cluster, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The effect may have happened, the caller is told; asked again, the record is there."""
-    monkeypatch.setattr(psycopg_executor, "DEADLINE", 0.3)
+    monkeypatch.setattr(psycopg_executor, "DEADLINE", 2.0)
     boundary = make(waiting.url, effects="transactional")
     waiting.set(synchronous_standby_names="nobody")
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from tests.ports import free_port
 from tests.processes import Child
 
 SERVICE = Path(__file__).with_name("service.mjs")
@@ -25,7 +26,7 @@ class Service(Running):
     """The service in Node.js, on a port that its next life can have too."""
 
     def __init__(self, ledger: Path, port: int = 0, *, recognises: bool = False, capabilities: Any = None) -> None:
-        env = {"PORT": str(port), "CAPABILITIES": json.dumps(capabilities or {})}
+        env = {"PORT": str(port or free_port()), "CAPABILITIES": json.dumps(capabilities or {})}
         super().__init__("node", str(SERVICE), str(ledger), env={**env, **({"RECOGNISES": "1"} if recognises else {})})
         self.port = int(self.until(""))
         self.url = f"http://127.0.0.1:{self.port}"

@@ -50,7 +50,11 @@ def supervise(kind: str, store: str, directory: str, seed: str, kills: int, keys
             own = Random(chance.random())
             running.add(child(lambda: live(store, directory, keys, own, 100_000)))  # noqa: B023
         signal.sigtimedwait([signal.SIGCHLD], chance.uniform(soon, late))
-        os.kill(chance.choice(sorted(running)), signal.SIGKILL)
+        victim = chance.choice(sorted(running))
+        history = Path(directory) / f"{victim}.history"
+        while not (history.exists() and history.stat().st_size):  # not before it asks for something
+            signal.sigtimedwait([signal.SIGCHLD], 0.01)
+        os.kill(victim, signal.SIGKILL)
         signal.sigtimedwait([signal.SIGCHLD], 5)
         killed += _reap(running)[0]
     for pid in running:

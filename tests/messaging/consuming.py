@@ -12,6 +12,8 @@ from retrysafe.messaging import Inbox, InboxMessage
 from tests.messaging.inboxes import delivery
 
 KEYS = 7
+DIES = "CONSUMER_DIES"
+"""With this in its environment a consumer waits before its last messages, until it is killed."""
 
 
 def main(url: str, boundary: str, table: str, make: str, count: int, poison: int) -> None:
@@ -31,6 +33,8 @@ def main(url: str, boundary: str, table: str, make: str, count: int, poison: int
     print("ready", flush=True)
     waiting: set[int] = set()
     for start in range(0, count, 10):
+        if start + 10 >= count and DIES in os.environ:
+            sys.stdin.readline()
         numbers = [n for n in range(start, min(count, start + 10)) if n % KEYS not in waiting]
         again = make == "handler" or poison >= 0
         deliveries = [delivery(n, n % KEYS, redelivered=again) for n in numbers]

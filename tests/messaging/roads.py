@@ -9,6 +9,7 @@ from multiprocessing.connection import wait
 from typing import Literal
 
 from tests.faults.proxies.framing_kafka import led_by, size_of
+from tests.ports import free_port
 
 Moment = Literal["frame lost", "after the frame"]
 
@@ -26,7 +27,7 @@ class Road:
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
-        self.port = 0
+        self.port = free_port()
         self.cut_at: int | None = None
         """Of the frames of both directions, from 1, the one at which the connection is cut, once."""
         self.moment: Moment = "frame lost"
@@ -36,7 +37,6 @@ class Road:
     def open(self) -> None:
         """Let connections through."""
         self._listener = socket.create_server(("127.0.0.1", self.port))
-        self.port = self._listener.getsockname()[1]
         self._run(self._accept, self._listener)
 
     def close(self) -> None:

@@ -572,13 +572,14 @@ async def test_a_relay_stops_while_the_server_of_the_log_is_silent(
 
 async def test_who_reads_the_log_no_more_says_so_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its gauges had the last lag for ever, beside those of the relay that has the slot now."""
-    for name, seconds in (("LOOK", 0.02), ("TURN", 0.02), ("AGAIN", 0.3)):
+    for name, seconds in (("LOOK", 0.02), ("TURN", 0.02), ("AGAIN", 3.0)):
         monkeypatch.setattr(f"retrysafe.messaging.cdc.following.{name}", seconds)
     standby = Place(place.server, place.url)
     standby.slot = place.slot
     async with place.relaying():
         await auntil(lambda: bool(place.told("log_lag")))
-        async with standby.relay():
+        async with standby.relay() as second:
+            await auntil(lambda: second._log._next > 0)  # it has looked, and the slot was not free
             reader = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active"
             place.sql(reader)
             await auntil(lambda: bool(standby.told("log_lag")))

@@ -477,11 +477,12 @@ async def test_an_ack_makes_room_at_once(broker: AnyBench, keys: Any, monkeypatc
 @pytest.mark.fault(57)
 @pytest.mark.parametrize("broker", ["redis"], indirect=True)
 async def test_a_message_is_not_handed_out_again_while_it_is_handled_for_longer_than_a_lease(broker: AnyBench) -> None:
+    broker.options["lease"] = "5s"
     trial = Trial(broker)
     await trial.published("A")
     async with trial.consumer() as consumer, trial.consumer() as other:
         (found,) = await trial.take(consumer, 1)
-        assert not await other.receive(1, 2.5)  # two and a half leases
+        assert not await other.receive(1, 6.0)
         await consumer.ack([found])
 
 

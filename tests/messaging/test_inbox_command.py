@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -151,7 +152,11 @@ def test_messages_are_handled_once_from_the_command_line(kind: str, service: Pat
     url, name = harness.url(service), f"command-{service.name[-12:].replace('_', '-').strip('-')}-{kind}"
     asyncio.run(fill(url, name))
     told = [one.format(name=name, group=GROUP) for one in NAMED[kind]]
-    found = consumed(service, "--broker", url, *told, "--once", "5s")
+    found: Counter[str] = Counter()
+    for _ in range(5):  # a run ends when nothing has come for so long, and on a busy machine a broker may take longer
+        found.update(consumed(service, "--broker", url, *told, "--once", "5s"))
+        if found["handled"] == 4:
+            break
     assert found.pop("duplicate", 0) <= 1
     assert found == {"handled": 4}
     assert reserved(service) == [0, 1, 2, 3]

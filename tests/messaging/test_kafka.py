@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -293,13 +294,13 @@ async def test_a_consumer_that_handles_for_long_keeps_its_partition() -> None:
     require("kafka")
     async with kafka() as made:
         consumers = [
-            KafkaConsumer(made.url, made.topic, group="g", session="1s", properties={"max.poll.interval.ms": 1000})
+            KafkaConsumer(made.url, made.topic, group="g", session="5s", properties={"max.poll.interval.ms": 5000})
             for _ in range(2)
         ]
         await made.publish(made.envelope(1))
         try:
             (held,) = await consumers[0].receive(1, 10)
-            assert await consumers[1].receive(1, 2.0) == []
+            assert await consumers[1].receive(1, 6.0) == []
             await consumers[0].ack([held])
             await made.publish(made.envelope(2))
             (then,) = await consumers[0].receive(1, 10)
@@ -331,12 +332,14 @@ async def test_a_partition_that_has_room_again_goes_on_at_once() -> None:
         consumer = KafkaConsumer(made.url, made.topic, group="g", prefetch=50, properties=properties)
         await made.publish(*(made.envelope(number) for number in range(600)))
         try:
-            begun, settled = time.monotonic(), 0
+            rounds, settled = [], 0
             while settled < 600:
+                begun = time.monotonic()
                 found = await consumer.receive(50, 10)
                 await consumer.ack(found)
                 settled += len(found)
-            assert time.monotonic() - begun < 5  # a client may look at a partition that was paused once a second
+                rounds.append(time.monotonic() - begun)
+            assert median(rounds) < 0.5  # a client may look at a partition that was paused once a second
         finally:
             await consumer.aclose()
 

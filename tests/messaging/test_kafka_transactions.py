@@ -48,7 +48,7 @@ class Topics:
         producer.close()
 
     def stream(self, name: str | None = None, **options: Any) -> KafkaTransactions:
-        options = {"max_records": 2, "session": "1s", **options}
+        options = {"max_records": 2, "session": "10s", **options}
         return KafkaTransactions(self.url, self.input, group=self.group, transactional_id=name, **options)
 
     def child(self, name: str, die_at: int) -> Any:
@@ -278,7 +278,7 @@ def totals(tmp_path: Path) -> Totals:
 
 
 def state(topics: Topics, totals: Totals, **options: Any) -> KafkaState:
-    options = {"max_records": 2, "session": "1s", "connect": totals.connect, "placeholder": "?", **options}
+    options = {"max_records": 2, "session": "10s", "connect": totals.connect, "placeholder": "?", **options}
     return KafkaState(topics.url, topics.input, group=topics.group, **options)
 
 

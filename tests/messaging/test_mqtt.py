@@ -153,7 +153,7 @@ def mute() -> Iterator[Mute]:
 
 async def test_without_an_acknowledgement_nobody_knows(mute: Mute) -> None:
     """And no more is sent than the broker receives."""
-    publisher = MqttPublisher(mute.url, timeout="300ms")
+    publisher = MqttPublisher(mute.url, timeout="3s")
     said = await publisher.publish([envelope("orders", number) for number in range(4)])
     await publisher.aclose()
     mute.close()

@@ -29,7 +29,7 @@ def guarded() -> Iterator[GuardedNats]:
 
 
 async def test_a_subject_that_may_not_be_written_holds_its_own_messages_up(guarded: GuardedNats) -> None:
-    async with aclosing(NatsPublisher(guarded.url_of("shop"), timeout="1s")) as publisher:
+    async with aclosing(NatsPublisher(guarded.url_of("shop"), timeout="4s")) as publisher:
         refused, passed = await publisher.publish([ENVELOPE._replace(topic="mails"), ENVELOPE])
     assert refused.status is PublishStatus.STALLED
     assert refused.error == 'nats: permissions violation for publish to "mails"'

@@ -708,12 +708,12 @@ async def counts(url: str, topic: str) -> list[int]:
 @pytest.mark.parametrize("ordered", [True, False], ids=["session", "message"])
 async def test_a_message_that_is_handled_for_longer_than_the_lock_stays_with_its_consumer(ordered: bool) -> None:
     require("servicebus")
-    async with bench("servicebus", lease="2s", ordered=ordered) as broker:
+    async with bench("servicebus", lease="5s", ordered=ordered) as broker:
         trial = Trial(broker)
         await trial.published("A")
         async with trial.consumer() as one, trial.consumer() as two:
             (found,) = await trial.take(one, 1)
-            assert not await two.receive(2, 3.2), "a lock and a half"
+            assert not await two.receive(2, 6.0), "more than a lock"
             await one.ack([found])
         async with trial.consumer() as later:
             await trial.nothing(later)
@@ -914,7 +914,7 @@ async def queue(**settings: Any) -> AsyncIterator[tuple[Any, str]]:
     require("servicebus")
     url, name = os.environ["RETRYSAFE_TEST_SERVICEBUS"], f"rules-{secrets.token_hex(6)}"
     async with administration(url) as client:
-        await client.create_queue(name, **{"lock_duration": timedelta(seconds=2), **settings})
+        await client.create_queue(name, **{"lock_duration": timedelta(seconds=5), **settings})
     async with messages(url) as client:
         yield client, name
     await without(url, name, prefix="")
@@ -944,7 +944,7 @@ async def test_deliveries_in_vain_are_counted_until_there_are_too_many() -> None
 
 
 async def test_a_dead_letter_says_why_it_is_one() -> None:
-    async with queue() as (client, name):
+    async with queue(lock_duration=timedelta(seconds=60)) as (client, name):
         async with client.get_queue_sender(name) as sender:
             await sender.send_messages(ServiceBusMessage(b"x"))
         async with client.get_queue_receiver(name) as receiver:

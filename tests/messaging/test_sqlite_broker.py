@@ -125,9 +125,9 @@ async def test_a_message_that_waits_holds_its_lane_and_no_other(
 async def test_what_a_dead_consumer_held_is_handed_out_again_and_what_a_living_one_holds_is_not(file: Path) -> None:
     SqlitePublisher(file).publish([message(0, "a")])
     assert received_and_died(file) == 1
-    living, other = SqliteConsumer(file, "stock", hold=3.0), SqliteConsumer(file, "stock", hold=3.0)
+    living, other = SqliteConsumer(file, "stock", hold=5.0), SqliteConsumer(file, "stock", hold=5.0)
     assert names(await living.receive(1, 30)) == ["m0"]
-    assert await other.receive(1, 4.0) == []
+    assert await other.receive(1, 6.0) == []
     await living.aclose()
     assert names(await other.receive(1, 30)) == ["m0"]
     await other.aclose()

@@ -81,7 +81,7 @@ class Run:
 
     @property
     def allowed(self) -> int:
-        """Orders that may be taken: the last third only when all were killed, or a fast machine would be done before."""
+        """Orders that may be taken: the last third when all were killed, or a fast machine would be done before."""
         return self.share if self.all_were_killed else min(self.share, self.orders * 2 // 3)
 
     def __str__(self) -> str:

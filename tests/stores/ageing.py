@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.registry import connect, leave
 from retrysafe.protocol.requests import Steps
-from retrysafe.testing.time_travel import elapse
+from retrysafe.testing.time_travel import elapse, lapse
 
 Age = Callable[[bytes, int], None]
 """Lets so many microseconds pass for a key."""
@@ -25,6 +25,11 @@ def age_at(url: str) -> Age:
         do_at(url, lambda store: elapse(store, [key], micros))
 
     return age
+
+
+def let_lapse(url: str, boundary: str) -> None:
+    """Let time pass for what a boundary runs, until its leases have lapsed: its workers have died."""
+    do_at(url, lambda store: lapse(store, [boundary]))
 
 
 def do_at(url: str, program: Callable[[Any], Steps[Any]]) -> Any:

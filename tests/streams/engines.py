@@ -193,7 +193,8 @@ class Paced(Dying):
         with self.mark.with_name("seen").open("a") as seen:
             seen.write("x")
         known = not self.mark.exists() and len(checkpoints(self.mark.parent)) > 0
-        time.sleep(0.05)
+        late = not (known or self.mark.exists()) and self.mark.with_name("seen").stat().st_size > 30
+        time.sleep(1.0 if late else 0.05)  # there has to be a checkpoint before the end
         self.left = int(known)
         return super().apply(*arguments, **options)
 

@@ -18,6 +18,7 @@ from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
 from retrysafe.testing.time_travel import elapse_all
 from tests.faults.helpers import ask_sql, run_sql, unique
+from tests.ports import free_port
 from tests.stores.ageing import do_at
 from tests.stores.harnesses.redis import redis_url
 
@@ -33,8 +34,8 @@ class Doorway:
         self._server = (host, port)
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
+        self.port = free_port()
+        self._listener = socket.create_server(("127.0.0.1", self.port))
         self._accept()
 
     def up(self) -> None:

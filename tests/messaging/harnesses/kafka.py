@@ -136,7 +136,7 @@ async def kafka(url: str = "", *, sync: bool = False, **options: Any) -> AsyncIt
     made.road = road_to(made.url)
     await asyncio.to_thread(made.declare, made.topic, made.beside)
     publisher = KafkaPublisher if sync else AsyncKafkaPublisher
-    options = {"delivery_timeout": "2s", "properties": {"topic.metadata.refresh.interval.ms": 100}, **options}
+    options = {"delivery_timeout": "5s", "properties": {"topic.metadata.refresh.interval.ms": 100}, **options}
     made.publisher = publisher(by_road(made.road, made.url), **options)
     yield made
     closed = made.publisher.close() if sync else made.publisher.aclose()

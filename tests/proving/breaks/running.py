@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from types import CodeType
 from typing import NamedTuple
 
+from tests.ports import stretch_within
 from tests.proving import effort, plugin
 from tests.proving.breaks import Break
 from tests.proving.breaks.watching import REPORT
@@ -141,6 +142,7 @@ def _environment(root: Path) -> dict[str, str]:
         **kept,
         "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root / "demo")]),
         "RETRYSAFE_SCRATCH": os.environ.get("RETRYSAFE_SCRATCH") or str(ROOT / ".services"),
+        **stretch_within(),
         effort.SEED: CHANCE,
     }
 

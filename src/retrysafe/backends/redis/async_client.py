@@ -54,6 +54,8 @@ class Wire(asyncio.Protocol):
         self._reader = hiredis.Reader()
         self._outgoing: list[bytes] = []
         self._waiting: deque[tuple[asyncio.Future[Reply], float]] = deque()
+        self._heard = self._loop.time()
+        """When the last reply came: who has many before him waits for as long as they take."""
         self._watch: asyncio.TimerHandle | None = None
         self._transport: Any = None
         self._before: Any = None
@@ -112,10 +114,10 @@ class Wire(asyncio.Protocol):
             self._transport.write(data)
 
     def _look(self) -> None:
-        """Give the connection up if the oldest request has waited for too long."""
+        """Give the connection up if the oldest request has waited for too long, and no other was answered meanwhile."""
         self._watch = None
         if self._waiting and self._silence is not None and self.is_open:
-            until = self._waiting[0][1] + self._silence
+            until = max(self._waiting[0][1], self._heard) + self._silence
             if until <= self._loop.time():
                 self._fail(f"no reply within {self._silence:g} seconds")
                 self._transport.abort()
@@ -123,6 +125,7 @@ class Wire(asyncio.Protocol):
                 self._watch = self._loop.call_at(until, self._look)
 
     def data_received(self, data: bytes) -> None:
+        self._heard = self._loop.time()
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not False:
