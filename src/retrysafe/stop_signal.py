@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from retrysafe.errors import ConfigurationError
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -36,10 +38,10 @@ SAME = 1.0
 
 
 Hears = Callable[[int], None]
-_hearing: list[Hears] = []
-"""Who is told of signals in this process: every loop that runs until it is stopped, and whoever runs them."""
+_hearing: list[tuple[int, Hears]] = []
+"""Who is told of signals, and in which process: every loop that runs until it is stopped, and whoever runs them."""
 _before: dict[int, Any] = {}
-"""What the signals that we have taken did before."""
+"""What the signals that we have taken did before, until that is given back."""
 
 
 @contextmanager
@@ -65,29 +67,39 @@ def stopped_by_signals(stop: Callable[[], None], again: Callable[[int], None] | 
         if again is not None and now - first > SAME:
             again(number)
 
-    _hearing.append(hear)
+    mine = os.getpid(), hear
+    _hearing[:] = [*_in_this_process(), mine]
     try:
         for number in _SIGNALS:
             if signal.getsignal(number) in _UNHANDLED:
                 _before[number] = signal.signal(number, _tell)
         yield
     finally:
-        _hearing.remove(hear)
-        if not _hearing:
+        with suppress(ValueError):  # in a child that was forked in the block
+            _hearing.remove(mine)
+        if not _in_this_process():
             _give_back()
 
 
+def _in_this_process() -> list[tuple[int, Hears]]:
+    """Those who hear here: a child that was forked has those of its parent in its list, too."""
+    return [one for one in _hearing if one[0] == os.getpid()]
+
+
 def _tell(number: int, _: object) -> None:
-    for hear in [*_hearing]:
+    hearing = _in_this_process()
+    for _, hear in hearing:
         hear(number)
+    if not hearing:  # a child of ours, or a server had taken the signal and has given it back to us since
+        signal.signal(number, _before.pop(number, signal.SIG_DFL))
+        signal.raise_signal(number)
 
 
 def _give_back() -> None:
     """Let signals do what they did before; one that the program has taken meanwhile is its own."""
-    while _before:
-        number, handler = _before.popitem()
+    for number in [*_before]:
         if signal.getsignal(number) is _tell:
-            signal.signal(number, handler)
+            signal.signal(number, _before.pop(number))
 
 
 class StopSignal:
@@ -121,6 +133,7 @@ class StopSignal:
         if not self.rung and seconds > 0:
             with suppress(queue.Empty):
                 self._queue.get(timeout=min(seconds, threading.TIMEOUT_MAX))
+            self._pass_on()
         return self._was_nudged()
 
     async def await_for(self, seconds: float) -> bool:
@@ -136,6 +149,11 @@ class StopSignal:
         finally:
             self._waiters.discard(waiter)
         return self._was_nudged()
+
+    def _pass_on(self) -> None:
+        """Wake whoever else waits."""
+        if self.rung:
+            self._queue.put(None)
 
     def _was_nudged(self) -> bool:
         nudged, self._nudged = self._nudged, False
@@ -154,3 +172,54 @@ class StopSignal:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+class Stops:
+    """The stop signals of one object's runs: each run has its own.
+
+    A stop is for the runs that are under way, and before the first run for that one: the thread that runs it may not
+    have come so far. Later, a stop while nothing runs does nothing, so that it cannot end a run that comes after it.
+
+    Arguments:
+        alone: why there may be no second run beside the first; empty if there may.
+    """
+
+    def __init__(self, alone: str = "") -> None:
+        self._alone = alone
+        self._running: list[StopSignal] = []
+        self._process = os.getpid()
+        self._has_run = self._is_early = False
+
+    def begin(self, loop: asyncio.AbstractEventLoop | None = None) -> StopSignal:
+        """The signal of a run that begins. Raises `ConfigurationError` when it may not run beside another."""
+        if self._process != os.getpid():  # what runs in the parent does not run here
+            self._running, self._process = [], os.getpid()
+        if self._alone and self._running:
+            raise ConfigurationError(self._alone)
+        stop = StopSignal(loop)
+        self._running.append(stop)
+        self._has_run = True
+        if self._is_early:
+            self._is_early = False
+            stop.ring()
+        return stop
+
+    def end(self, stop: StopSignal) -> None:
+        """The run with this signal is over."""
+        with suppress(ValueError):  # begun by the process that this one was forked from
+            self._running.remove(stop)
+
+    @contextmanager
+    def run(self) -> Iterator[StopSignal]:
+        """`begin` and `end` around a block."""
+        stop = self.begin()
+        try:
+            yield stop
+        finally:
+            self.end(stop)
+
+    def ring(self) -> None:
+        """Stop them. Safe to call from a signal handler."""
+        for stop in [*self._running]:
+            stop.ring()
+        self._is_early = not self._has_run

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import threading
 import time
 from contextlib import ExitStack
 
 import pytest
 
-from retrysafe.stop_signal import SAME, StopSignal, stopped_by_signals
+from retrysafe import ConfigurationError
+from retrysafe.stop_signal import SAME, Stops, StopSignal, stopped_by_signals
 
 
 @pytest.fixture
@@ -88,3 +91,70 @@ async def test_ringing_for_a_loop_that_is_closed_does_nothing() -> None:
     bell = StopSignal(loop)
     bell.ring()
     assert bell.rung
+
+
+def test_a_handler_of_ours_that_is_given_back_to_us_too_late_does_what_was_before() -> None:
+    """A server takes the signal meanwhile, and gives it back when it ends: nobody of ours hears it any more."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with stopped_by_signals(lambda: None):
+            ours = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, ours)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is before
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_child_is_ended_by_a_signal_that_its_parent_heeds() -> None:
+    heard = list[str]()
+    with stopped_by_signals(lambda: heard.append("stop")):
+        if (child := os.fork()) == 0:
+            signal.raise_signal(signal.SIGTERM)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGTERM
+    assert heard == []
+
+
+def test_all_threads_that_wait_are_woken() -> None:
+    bell = StopSignal()
+    waiting = [threading.Thread(target=bell.wait, args=(3600,), daemon=True) for _ in range(3)]
+    for one in waiting:
+        one.start()
+    bell.ring()
+    for one in waiting:
+        one.join(30)
+        assert not one.is_alive()
+
+
+def test_a_stop_is_for_the_runs_that_there_are() -> None:
+    stops = Stops()
+    with stops.run() as one, stops.run() as other:
+        stops.ring()
+        assert (one.rung, other.rung) == (True, True)
+    stops.ring()  # as `finally: relay.stop()` does, or a second signal
+    with stops.run() as later:
+        assert not later.rung
+
+
+def test_a_stop_before_the_first_run_is_for_that_one() -> None:
+    """The thread that runs it may not have come so far."""
+    stops = Stops()
+    stops.ring()
+    with stops.run() as first:
+        assert first.rung
+    with stops.run() as second:
+        assert not second.rung
+
+
+def test_who_runs_alone_refuses_a_second_run_but_not_its_parents() -> None:
+    stops = Stops("It runs already.")
+    with stops.run():
+        with pytest.raises(ConfigurationError, match="It runs already"), stops.run():
+            pytest.fail("two at once")
+        if (child := os.fork()) == 0:
+            with stops.run():
+                os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

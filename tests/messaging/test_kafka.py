@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import sqlite3
 import subprocess
@@ -23,9 +24,9 @@ from retrysafe import Boundary, ConfigurationError
 from retrysafe.backends.registry import connect
 from retrysafe.messaging import Inbox, Outbox, Subscription
 from retrysafe.messaging.brokers.base import Consumer
-from retrysafe.messaging.brokers.kafka import KafkaConsumer, KafkaPublisher
+from retrysafe.messaging.brokers.kafka import KafkaConsumer, KafkaPublisher, declare
 from retrysafe.messaging.brokers.kafka.delivery import Sender
-from retrysafe.messaging.brokers.kafka.envelope import Mode, envelope_from, record_of
+from retrysafe.messaging.brokers.kafka.envelope import Mode, Record, envelope_from, record_of
 from retrysafe.messaging.brokers.kafka.properties import LOG, properties_of
 from retrysafe.protocol.events import Event
 from retrysafe.protocol.messages import Envelope, PublishStatus
@@ -33,7 +34,7 @@ from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE
 from tests.messaging.harnesses import bench
-from tests.messaging.harnesses.kafka import KafkaBench, kafka, operator
+from tests.messaging.harnesses.kafka import KafkaBench, delete, kafka, operator
 from tests.messaging.kafka_records import produce
 from tests.messaging.own_brokers import KafkaServer
 
@@ -537,3 +538,45 @@ async def settle_nothing(consumer: Consumer) -> None:
 
 def test_the_log_of_the_client_is_ours() -> None:
     assert LOG.name == "retrysafe.kafka"
+
+
+def test_who_publishes_while_the_client_is_closed_ends_nobody_elses_wave() -> None:
+    """The reports of the others were still to come, and ended the thread that hands them out."""
+    require("kafka")
+    url, topic = os.environ["RETRYSAFE_TEST_KAFKA"], f"closing-{secrets.token_hex(6)}"
+    declare(url, [topic], partitions=1)
+    sender = Sender(properties_of(url, {"linger.ms": 60_000}), 60.0)
+    with sender._turn:
+        first = sender.send([Record(topic, b"k", b"v", [])])
+        sender._closing = True
+        sender._producer.purge(in_queue=True, in_flight=True)
+        second = sender.send([Record(topic, b"k", b"v", [])])
+    sender._thread.join(60)
+    for reports in (first, second):
+        assert [one.name() for one in reports.result(60) if one] == ["_PURGE_QUEUE"]
+    assert sender.failure is None
+    delete(url, topic)
+
+
+def test_a_publisher_that_was_used_before_a_fork_publishes_in_the_child() -> None:
+    """It has none of its parent's threads, and waited for ever."""
+    require("kafka")
+    url, topic = os.environ["RETRYSAFE_TEST_KAFKA"], f"forked-{secrets.token_hex(6)}"
+    program = f"""
+import os, signal
+from retrysafe.messaging import Envelope
+from retrysafe.messaging.brokers.kafka import KafkaPublisher, declare
+
+declare({url!r}, [{topic!r}], partitions=1)
+publisher = KafkaPublisher({url!r})
+envelope = Envelope("1", {topic!r}, "k", "t.v1", "/s", None, {{}}, b"x", "application/json")
+assert publisher.publish([envelope])[0].status == "acked"
+if (child := os.fork()) == 0:
+    signal.alarm(60)
+    os._exit(publisher.publish([envelope])[0].status != "acked")
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), publisher.publish([envelope])[0].status)
+publisher.close()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    delete(url, topic)
+    assert done.stdout == "0 acked\n", done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from string import ascii_letters
 from typing import Any
 
@@ -16,6 +17,7 @@ from nats.aio.msg import Msg
 from retrysafe import ConfigurationError
 from retrysafe.messaging.brokers.nats import NatsConsumer, NatsPublisher, declare
 from retrysafe.messaging.brokers.nats.confirms import judged
+from retrysafe.messaging.brokers.nats.connecting import Forbidden
 from retrysafe.messaging.brokers.nats.consumer import _quoted
 from retrysafe.messaging.brokers.nats.messages import Mode, content_of, envelope_from, headers_of, subject_of
 from retrysafe.messaging.brokers.nats.pinned import Partition, Tag
@@ -370,3 +372,26 @@ async def test_a_server_that_greets_nobody_is_hung_up_on() -> None:
             accepted.settimeout(10)
             assert await asyncio.to_thread(accepted.recv, 1) == b""
         await consumer.aclose()
+
+
+def test_what_the_server_forbids_is_known_by_subject_and_since_when() -> None:
+    forbidden = Forbidden()
+    forbidden.heard('nats: permissions violation for publish to "orders.1"')
+    later = time.monotonic()
+    for number in range(2, 100):
+        for _ in range(2):
+            forbidden.heard(f'nats: permissions violation for publish to "orders.{number}"')
+    forbidden.heard("nats: slow consumer")
+    assert forbidden.since(0.0, "Orders.1") == 'nats: permissions violation for publish to "orders.1"'
+    assert forbidden.since(later, "orders.1") is None
+    assert forbidden.since(later, "orders.2") == 'nats: permissions violation for publish to "orders.2"'
+    assert forbidden.since(later) == 'nats: permissions violation for publish to "orders.99"'
+    assert forbidden.since(0.0, "mails") is None
+
+
+def test_no_more_forbidden_subjects_are_remembered_than_one_client_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrysafe.messaging.brokers.nats.connecting._SUBJECTS", 2)
+    forbidden = Forbidden()
+    for name in ("a", "b", "a", "c"):
+        forbidden.heard(f'permissions violation for publish to "{name}"')
+    assert [bool(forbidden.since(0.0, name)) for name in ("a", "b", "c")] == [True, False, True]

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +21,8 @@ from retrysafe.backends.registry import connect
 from retrysafe.messaging import Outbox
 from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher, MemoryPublisher
 from retrysafe.messaging.notifications import Coalesced
+from retrysafe.messaging.relay import listener
+from retrysafe.messaging.relay.listener import refuse_pooler
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.messaging.relay.relay import Relay
 from tests.faults.helpers import DEADLINE, ROOT, auntil, environment, until
@@ -133,6 +136,37 @@ def test_what_is_wanted_meanwhile_is_told_together() -> None:
     assert [telling.want(), telling.want()] == [False, False]
     assert [telling.again(), telling.again()] == [True, False]
     assert telling.want()
+
+
+def test_a_server_that_is_asked_for_a_pooler_and_is_silent_is_waited_for_no_longer(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "ANSWER", 0.2)
+    monkeypatch.setattr(listener, "question", lambda pid: b"SELECT pg_sleep(10)")
+    refuse_pooler(place.url)
+
+
+async def test_a_relay_stops_while_the_server_that_it_would_listen_to_is_silent(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answers = threading.Event(), threading.Event()
+
+    def silent(url: str) -> Any:
+        if not asked.is_set():
+            asked.set()
+            answers.wait()
+        raise psycopg.OperationalError("it is over")
+
+    monkeypatch.setattr(listener, "_connected", silent)
+    relay = Relay(asyncpg_url(place.url), AsyncMemoryPublisher(), listen=place.url, observers=())
+    running = asyncio.create_task(relay.arun_forever())
+    await auntil(asked.is_set)
+    relay.stop()
+    try:
+        async with asyncio.timeout(20):
+            await running
+    finally:
+        answers.set()
 
 
 def test_a_listener_that_is_cut_off_comes_back_and_looks(place: Place) -> None:

@@ -33,6 +33,7 @@ from retrysafe.messaging.relay.procedures import redrive
 from retrysafe.messaging.relay.relay import Relay, Relayed
 from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter, Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.requests import Ask, ask
+from retrysafe.stop_signal import StopSignal
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE, Told, auntil, until
 from tests.stores.ageing import mysql_connection
@@ -692,6 +693,57 @@ def test_a_relay_works_after_it_was_stopped(place: Place) -> None:
         pass
     place.write(Message("a", 1))
     assert relay.run_once() == Relayed(1, 0, 0)
+
+
+def test_a_stop_between_two_runs_is_for_neither(place: Place) -> None:
+    """As `finally: relay.stop()` rings it, and a signal that comes a second time."""
+    relay = place.relay()
+    with relay:
+        relay.stop()
+    relay.stop()
+    place.write(Message("a", 1))
+    assert relay.run_once() == Relayed(1, 0, 0)
+
+
+def test_a_relay_runs_once_at_a_time(place: Place) -> None:
+    """One run reset what the other needed, and a stop ended one of them."""
+    relay = place.relay()
+    place.write(Message("a", 1))
+    with relay:
+        for again in (relay.run_once, relay.run_forever, relay.__enter__):
+            with pytest.raises(ConfigurationError, match="This Relay is running already"):
+                again()
+    relay.run_once()
+    assert place.sql("SELECT count(*) FROM retrysafe_outbox")[0][0] == 0
+
+
+async def test_one_run_of_a_relay_is_stopped_while_its_destination_is_silent(place: Place) -> None:
+    waits = asyncio.Event()
+
+    class Silent:
+        def destination(self, envelope: Envelope) -> str:
+            return envelope.topic
+
+        async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    place.write(Message("a", 1))
+    driver = {"sqlite": "", "postgresql": "+asyncpg", "mysql": "+asyncmy"}[place.kind]
+    relay = Relay(place.url.replace(":", f"{driver}:", 1), Silent(), observers=(), publish_timeout="1h")
+    settled = relay._dispatch.settled
+
+    async def noted(stop: StopSignal) -> bool:
+        waits.set()
+        return await settled(stop)
+
+    relay._dispatch.settled = noted  # type: ignore[method-assign]
+    running = asyncio.create_task(relay.arun_once())
+    await waits.wait()
+    relay.stop()
+    async with asyncio.timeout(20):
+        assert (await running).published == 0
+    await relay.backend.aclose()
 
 
 def test_a_relay_that_cannot_work_says_so_at_once(postgresql: str) -> None:

@@ -6,9 +6,11 @@ import asyncio
 import os
 import signal
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -155,8 +157,8 @@ async def test_a_receive_that_is_cancelled_keeps_nothing(
     loop, taken = asyncio.get_running_loop(), asyncio.Event()
     take = one._take
 
-    def cancelled_meanwhile(connection: sqlite3.Connection, most: int) -> list[Delivery]:
-        found = take(connection, most)
+    def cancelled_meanwhile(connection: sqlite3.Connection, *given: Any) -> list[Delivery]:
+        found = take(connection, *given)
         loop.call_soon_threadsafe(receiving.cancel)
         loop.call_soon_threadsafe(taken.set)
         asyncio.run_coroutine_threadsafe(taken.wait(), loop).result(60)
@@ -177,3 +179,47 @@ async def test_a_file_that_stays_locked_is_tried_again(file: Path, monkeypatch: 
         (published,) = publisher.publish([message(0, "a")])
     assert published.status is PublishStatus.UNAVAILABLE
     publisher.close()
+
+
+def test_the_file_is_not_closed_under_who_is_in_a_transaction(file: Path) -> None:
+    """SQLite ended the process by SIGSEGV."""
+    publisher = SqlitePublisher(file)
+    closing_it = threading.Thread(target=publisher.close, daemon=True)
+    with publisher._file.transaction() as connection:
+        closing_it.start()
+        closing_it.join(0.3)
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    closing_it.join(30)
+    assert publisher._file._connection is None
+
+
+async def test_a_publish_that_is_cancelled_is_over_when_it_says_so(file: Path) -> None:
+    publisher = AsyncSqlitePublisher(file)
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        publishing = asyncio.create_task(publisher.publish([message(0, "a")]))
+        await asyncio.sleep(0)
+        publishing.cancel()
+        await asyncio.sleep(0)
+        assert not publishing.done()
+        connection.execute("ROLLBACK")
+    with pytest.raises(asyncio.CancelledError):
+        await publishing
+    await publisher.aclose()
+
+
+async def test_what_could_not_be_given_back_is_before_more_is_taken(
+    file: Path, two: tuple[SqliteConsumer, SqliteConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "BUSY", 0.0)
+    SqlitePublisher(file).publish([message(0, "a"), message(1, "a")])
+    one, other = two
+    held = await one.receive(10, 0)
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        for delivery in held:
+            await one.give_back(delivery, 0.0)
+        connection.execute("ROLLBACK")
+    assert await other.receive(10, 0) == []
+    SqlitePublisher(file).publish([message(2, "a")])
+    assert names(await one.receive(10, 0)) == ["m0", "m1", "m2"]

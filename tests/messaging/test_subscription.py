@@ -17,6 +17,8 @@ from retrysafe import Boundary, ConfigurationError, SchemaOutdated
 from retrysafe.backends.registry import connect
 from retrysafe.messaging import Inbox, InboxMessage, MessageOutcome, Subscription
 from retrysafe.messaging.brokers.memory.broker import MemoryBroker, MemoryConsumer
+from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, declare
+from retrysafe.messaging.subscription import working
 from retrysafe.protocol.messages import Delivery
 from tests.conftest import require
 from tests.faults.helpers import own_database
@@ -418,6 +420,127 @@ async def test_a_run_that_ends_early_gives_back_what_it_has_not_handled(world: W
     assert subscription.unhandled == 5 - handled
     assert await subscription.arun_once() == {"handled": 5 - handled}
     assert (sorted(world.applied()), subscription.unhandled) == (["0", "1", "2", "3", "4"], 0)
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+async def test_a_stop_between_two_runs_is_for_neither(world: World) -> None:
+    handle = world.inbox().handler("stock")(lambda message: world.apply(message.tx, message.envelope.id))
+    broker = MemoryBroker()
+    subscription = Subscription(Recording(broker), handle)
+    async with subscription:
+        subscription.stop()
+    subscription.stop()
+    broker.put([envelope(1)])
+    assert await subscription.arun_once() == {"handled": 1}
+    async with subscription:
+        with pytest.raises(ConfigurationError, match="This Subscription is running already"):
+            await subscription.arun_once()
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+async def test_a_lane_that_is_given_back_is_whole_although_its_run_is_cancelled(world: World, tmp_path: Path) -> None:
+    """What came behind its first message stayed with the consumer, and was handled after what came later."""
+    applied: list[str] = []
+    broken = {"1"}
+
+    @world.inbox().handler("stock")
+    async def handle(message: InboxMessage[Any]) -> None:
+        if message.envelope.id in broken:
+            raise ValueError("not yet")
+        applied.append(message.envelope.id)
+
+    class Slow(SqliteConsumer):
+        async def give_back(self, delivery: Delivery, delay: float, /) -> None:
+            if not running.cancelling():
+                running.cancel()
+                await asyncio.sleep(0)
+            await super().give_back(delivery, 0.0)
+
+    declare(path := tmp_path / "broker.db", [("orders", "stock")])
+    publisher = AsyncSqlitePublisher(path)
+    await publisher.publish([envelope(number, "k") for number in range(1, 6)])
+    subscription = Subscription(consumer := Slow(path, "stock"), handle, lanes=1)
+    running = asyncio.create_task(subscription.arun_once(3600))
+    await asyncio.wait([running])
+    assert (running.cancelled(), subscription.unhandled) == (True, 5)
+    broken.clear()
+    await publisher.publish([envelope(6, "k")])
+    world.age_attempts()
+    assert await subscription.arun_once() == {"handled": 6}
+    assert applied == ["1", "2", "3", "4", "5", "6"]
+    await consumer.aclose()
+    await publisher.aclose()
+    await world.boundaries[-1].aclose()
+
+
+class Leaving(Recording):
+    """A consumer that fails when something is given back, as it is told."""
+
+    how = ""
+
+    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
+        if self.how == "silent":
+            await asyncio.Event().wait()
+        if self.how == "cancels itself":
+            raise asyncio.CancelledError  # of a future of the client's own
+        if self.how == "fails" and delivery.envelope.id == "1":
+            raise ConnectionError("the broker is away for a moment")
+        await super().give_back(delivery, delay)
+
+
+@ONE
+@pytest.mark.parametrize(("how", "left"), [("fails", 1), ("silent", 4), ("cancels itself", 4)])
+async def test_a_run_ends_whatever_the_broker_does_not_take_back(
+    how: str, left: int, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working, "LEAVING", 0.2 if how == "silent" else 60.0)
+
+    @world.inbox().handler("stock")
+    async def handle(message: InboxMessage[Any]) -> None:
+        subscription.stop()
+
+    broker = MemoryBroker()
+    broker.put([envelope(number, key=str(number)) for number in range(5)])
+    consumer = Leaving(broker)
+    subscription = Subscription(consumer, handle, lanes=1)
+    consumer.how = how
+    async with asyncio.timeout(60):
+        assert await subscription.arun_once(3600) == {"handled": 1}
+    assert "consumer_failed" in world.names()
+    assert subscription.unhandled == 4
+    assert len(await consumer.receive(10, 0)) == 4 - left
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+async def test_a_run_leaves_when_its_receive_has_ended(world: World) -> None:
+    """A receive that goes on after its cancellation brings messages that nobody would ever settle."""
+    handle = world.inbox().handler("stock")(lambda message: world.apply(message.tx, message.envelope.id))
+    broker = MemoryBroker()
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    class Stubborn(Recording):
+        async def receive(self, most: int, wait: float, /) -> Sequence[Delivery]:
+            if begun.is_set():
+                return await super().receive(most, wait)
+            begun.set()
+            with suppress(asyncio.CancelledError):
+                await goes_on.wait()
+            await asyncio.shield(asyncio.ensure_future(goes_on.wait()))
+            return await super().receive(most, 0)
+
+    subscription = Subscription(Stubborn(broker), handle)
+    running = asyncio.create_task(subscription.arun_once(3600))
+    await begun.wait()
+    running.cancel()
+    await asyncio.sleep(0)
+    broker.put([envelope(1)])
+    goes_on.set()
+    await asyncio.wait([running])
+    assert (running.cancelled(), subscription.unhandled) == (True, 1)
+    assert await subscription.arun_once() == {"handled": 1}
     await world.boundaries[-1].aclose()
 
 

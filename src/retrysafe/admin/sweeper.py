@@ -28,7 +28,7 @@ from retrysafe.protocol.records import Duration, Record
 from retrysafe.protocol.rotating import rotate, worth_rotating
 from retrysafe.protocol.schedules import Sweeps
 from retrysafe.protocol.store import RotatingStore
-from retrysafe.stop_signal import StopSignal, stopped_by_signals
+from retrysafe.stop_signal import Stops, StopSignal, stopped_by_signals
 
 if TYPE_CHECKING:
     import asyncio
@@ -95,6 +95,7 @@ class Sweeper:
         self._schedule = Sweeps(batch, seconds_of(pause, "pause"), seconds_of(every, "every"))
         self._observers = Observers((LoggingObserver(),) if observers is None else observers)
         self._check_choices()
+        self._stops = Stops()
         self._stop_signal = StopSignal()
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
@@ -127,7 +128,8 @@ class Sweeper:
         _check_limit(limit)
         client = self._backend.another()
         try:
-            return self._run(client, limit)
+            with self._stops.run() as stop:
+                return self._run(client, stop, limit)
         finally:
             client.close()
 
@@ -136,7 +138,8 @@ class Sweeper:
         _check_limit(limit)
         client = self._backend.aanother()
         try:
-            return await self._arun(client, limit)
+            with self._stops.run() as stop:
+                return await self._arun(client, stop, limit)
         finally:
             await client.aclose()
 
@@ -145,54 +148,51 @@ class Sweeper:
 
         SIGTERM and SIGINT call `stop` in the main thread, unless the program handles them itself.
         """
-        try:
-            with stopped_by_signals(self.stop):
-                self._background(self._backend.another(), self._stop_signal, 0.0)
-        finally:
-            self._stop_signal = StopSignal()  # a stop is for one run
+        with self._stops.run() as stop, stopped_by_signals(self.stop):
+            self._background(self._backend.another(), stop, 0.0)
 
     async def arun_forever(self) -> None:
         """`run_forever` for async code; `asyncio.run` handles SIGINT itself, and cancels."""
-        try:
-            with stopped_by_signals(self.stop):
-                await self._abackground(self._backend.aanother())
-        finally:
-            self._stop_signal = StopSignal()
+        with self._stops.run() as stop, stopped_by_signals(self.stop):
+            await self._abackground(self._backend.aanother(), stop)
 
     def stop(self) -> None:
-        """Stop after the current batch; signal handlers may call it."""
-        self._stop_signal.ring()
+        """Stop after the current batch; signal handlers may call it.
 
-    def _run(self, client: Client, limit: int | None = None) -> Swept:
+        It is for the runs that are under way, and before the first run for that one.
+        """
+        self._stops.ring()
+
+    def _run(self, client: Client, stop: StopSignal, limit: int | None = None) -> Swept:
         self._backend.check(client)
         count = _Count(limit, self._schedule.batch, by_bytes=self._archive is not None)
         try:
             if self._rotate:
-                self._rotate_all(client, count)
+                self._rotate_all(client, stop, count)
             else:
-                while not self._stop_signal.rung:
+                while not stop.rung:
                     began = time.monotonic()
                     count.took(self._batch(client, count.size, count))
                     if not count.size:
                         break
-                    self._stop_signal.wait(self._rest_after(began))
+                    stop.wait(self._rest_after(began))
         finally:
             self._tell_swept(count)
         return count.swept()
 
-    async def _arun(self, client: AsyncClient, limit: int | None = None) -> Swept:
+    async def _arun(self, client: AsyncClient, stop: StopSignal, limit: int | None = None) -> Swept:
         await self._backend.acheck(client)
         count = _Count(limit, self._schedule.batch, by_bytes=self._archive is not None)
         try:
             if self._rotate:
-                await self._arotate_all(client, count)
+                await self._arotate_all(client, stop, count)
             else:
-                while not self._stop_signal.rung:
+                while not stop.rung:
                     began = time.monotonic()
                     count.took(await self._abatch(client, count.size, count))
                     if not count.size:
                         break
-                    await self._stop_signal.await_for(self._rest_after(began))
+                    await stop.await_for(self._rest_after(began))
         finally:
             self._tell_swept(count)
         return count.swept()
@@ -244,12 +244,12 @@ class Sweeper:
 
     # ------------------------------------------------------------ partitions
 
-    def _rotate_all(self, client: Client, count: _Count) -> None:
+    def _rotate_all(self, client: Client, stop: StopSignal, count: _Count) -> None:
         store = cast("RotatingStore", self._store)
         waiting = run(worth_rotating(store), client)
         for number in range(ROUNDS):
             for partition in list(waiting):
-                if self._stop_signal.rung:
+                if stop.rung:
                     return
                 began = time.monotonic()
                 with _spool() as spool, client.transaction() as opened:
@@ -257,15 +257,15 @@ class Sweeper:
                 if gone is not None:
                     waiting.remove(partition)
                     count.removed += gone
-                self._stop_signal.wait(self._rest_of_rotation(gone, began, number))
+                stop.wait(self._rest_of_rotation(gone, began, number))
         count.skipped = tuple(partition.name for partition in waiting)
 
-    async def _arotate_all(self, client: AsyncClient, count: _Count) -> None:
+    async def _arotate_all(self, client: AsyncClient, stop: StopSignal, count: _Count) -> None:
         store = cast("RotatingStore", self._store)
         waiting = await arun(worth_rotating(store), client)
         for number in range(ROUNDS):
             for partition in list(waiting):
-                if self._stop_signal.rung:
+                if stop.rung:
                     return
                 began = time.monotonic()
                 with _spool() as spool:
@@ -274,7 +274,7 @@ class Sweeper:
                 if gone is not None:
                     waiting.remove(partition)
                     count.removed += gone
-                await self._stop_signal.await_for(self._rest_of_rotation(gone, began, number))
+                await stop.await_for(self._rest_of_rotation(gone, began, number))
         count.skipped = tuple(partition.name for partition in waiting)
 
     def _rest_of_rotation(self, gone: int | None, began: float, number: int) -> float:
@@ -296,8 +296,9 @@ class Sweeper:
     async def __aenter__(self) -> Sweeper:
         import asyncio
 
-        self._stop_signal = StopSignal(asyncio.get_running_loop())
-        self._task = asyncio.create_task(self._abackground(self._backend.aanother()), name="retrysafe-sweeper")
+        stop = self._stops.begin(asyncio.get_running_loop())
+        self._task = asyncio.create_task(self._abackground(self._backend.aanother(), stop), name="retrysafe-sweeper")
+        self._task.add_done_callback(lambda _: self._stops.end(stop))
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -307,33 +308,35 @@ class Sweeper:
 
     def _start(self, first: float = 0.0) -> None:
         """Start the thread."""
-        self._stop_signal, self._pid = StopSignal(), os.getpid()
+        self._stop_signal, self._pid = self._stops.begin(), os.getpid()
         arguments = (self._backend.another(), self._stop_signal, first)
         self._thread = threading.Thread(target=self._background, args=arguments, name="retrysafe-sweeper", daemon=True)
         _running.add(self)
         self._thread.start()
 
-    def _background(self, client: Client, stop_signal: StopSignal, first: float) -> None:
-        stop_signal.wait(first)
-        while not stop_signal.rung:
-            try:
-                self._run(client)
-                rest = self._idle()
-            except Exception as error:  # noqa: BLE001 - one failed batch must not end the sweeper
-                rest = self._failed(error)
-            stop_signal.wait(rest)
-        client.close()
-
-    async def _abackground(self, client: AsyncClient) -> None:
-        stop_signal = self._stop_signal
+    def _background(self, client: Client, stop: StopSignal, first: float) -> None:
         try:
-            while not stop_signal.rung:
+            stop.wait(first)
+            while not stop.rung:
                 try:
-                    await self._arun(client)
+                    self._run(client, stop)
                     rest = self._idle()
                 except Exception as error:  # noqa: BLE001 - one failed batch must not end the sweeper
                     rest = self._failed(error)
-                await stop_signal.await_for(rest)
+                stop.wait(rest)
+        finally:
+            self._stops.end(stop)
+            client.close()
+
+    async def _abackground(self, client: AsyncClient, stop: StopSignal) -> None:
+        try:
+            while not stop.rung:
+                try:
+                    await self._arun(client, stop)
+                    rest = self._idle()
+                except Exception as error:  # noqa: BLE001 - one failed batch must not end the sweeper
+                    rest = self._failed(error)
+                await stop.await_for(rest)
         finally:
             await client.aclose()
 

@@ -24,7 +24,7 @@ BREAKS = [
     ),
     Break(
         "no message leaves while a slot is being made",
-        f"{FOLDER}following.py",
+        "messaging/relay/answers.py",
         "        while not (await asyncio.wait({calling}, timeout=0 if found else EVERY))[0]:\n",
         "        while not (await asyncio.wait({calling}))[0]:\n",
         killed_by=(f"{OWN}test_messages_leave_while_a_slot_cannot_be_made",),

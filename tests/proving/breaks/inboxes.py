@@ -236,9 +236,40 @@ BREAKS = [
     Break(
         "a run that is stopped keeps what it has not handled",
         "messaging/subscription/working.py",
-        "                await self._consumer.give_back(delivery, 0.0)",
-        "                pass",
+        "        self.refuse(self._lanes.rest())\n",
+        "",
         killed_by=(f"{SUBSCRIPTION}::test_a_run_that_ends_early_gives_back_what_it_has_not_handled[stop-sqlite]",),
+    ),
+    Break(
+        "what a run was giving back when it was cancelled stays with its consumer",
+        "messaging/subscription/working.py",
+        "            await heeding(self._consumer.give_back(*self._returning[number]))\n",
+        "            await heeding(self._consumer.give_back(*self._returning.pop(number)))\n            return\n",
+        killed_by=(f"{SUBSCRIPTION}::test_a_lane_that_is_given_back_is_whole_although_its_run_is_cancelled[sqlite]",),
+    ),
+    Break(
+        "a run leaves while messages are still being received",
+        "messaging/subscription/working.py",
+        "            _, cancelled = await run_to_completion(self._end(tasks))",
+        "            _, cancelled = await run_to_completion(self._end(tasks[1:]))",
+        killed_by=(f"{SUBSCRIPTION}::test_a_run_leaves_when_its_receive_has_ended[sqlite]",),
+    ),
+    Break(
+        "a message that is not taken back keeps the others",
+        "messaging/subscription/working.py",
+        "            await telling\n        except BaseException as error:",
+        "            await telling\n        except GeneratorExit as error:",
+        killed_by=(
+            f"{SUBSCRIPTION}::test_a_run_ends_whatever_the_broker_does_not_take_back[fails-1-sqlite]",
+            f"{SUBSCRIPTION}::test_a_run_ends_whatever_the_broker_does_not_take_back[cancels itself-4-sqlite]",
+        ),
+    ),
+    Break(
+        "a broker that takes nothing back holds a run's end up for ever",
+        "messaging/subscription/working.py",
+        "            async with asyncio.timeout(LEAVING):",
+        "            async with asyncio.timeout(None):",
+        killed_by=(f"{SUBSCRIPTION}::test_a_run_ends_whatever_the_broker_does_not_take_back[silent-4-sqlite]",),
     ),
     Break(
         "a handler that is cancelled by itself ends its consumer",

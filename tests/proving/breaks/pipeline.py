@@ -11,6 +11,20 @@ FILE = "messaging/brokers/sqlite/broker.py"
 
 BREAKS = [
     Break(
+        "a SQLite file is closed under who is in a transaction",
+        FILE,
+        "        with self._turn.mine:\n            if self._connection is not None and self._owner",
+        "        if True:\n            if self._connection is not None and self._owner",
+        killed_by=(f"{SQLITE}::test_the_file_is_not_closed_under_who_is_in_a_transaction",),
+    ),
+    Break(
+        "what could not be given back to a SQLite file stays with its consumer",
+        FILE,
+        "        file.executemany(_RETURNED, returned).close()\n        now",
+        "        now",
+        killed_by=(f"{SQLITE}::test_what_could_not_be_given_back_is_before_more_is_taken",),
+    ),
+    Break(
         "a lane of a SQLite file is with several consumers",
         FILE,
         "e.not_before > :now OR (e.holder <> :me AND e.held_until >= :now)",

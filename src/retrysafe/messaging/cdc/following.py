@@ -12,21 +12,17 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from threading import Thread
-from typing import TypeVar
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.cdc.batches import LoggedMessage
 from retrysafe.messaging.cdc.slot import LogUnavailable, Slot, SlotInUse, SlotLag
 from retrysafe.messaging.cdc.stream import LogGone, Stream, opened
+from retrysafe.messaging.relay.answers import Stopped, answered, in_daemon
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.protocol.outbox_walk import Most
 from retrysafe.stop_signal import StopSignal
-
-T = TypeVar("T")
 
 EVERY = 1.0
 """Seconds between two rounds over the table, for what the log does not say: that a message has waited long enough."""
@@ -58,8 +54,8 @@ class Log:
 
     async def check(self, stop: StopSignal) -> None:
         """See `Slot.check`. Returns as well when ``stop`` is rung before the server has answered."""
-        with suppress(_Stopped):
-            await _answered(self._slot.check, stop)
+        with suppress(Stopped):
+            await answered(self._slot.check, stop)
 
     def is_due(self) -> bool:
         """Whether it is time to read the log; else the table is asked."""
@@ -74,16 +70,16 @@ class Log:
         cannot be read, which is reported: the table is to be asked until `is_due`.
         """
         try:
-            made = await _answered(self._create, stop, work_round)
+            made = await answered(self._create, stop, work_round)
             if made:
                 self._emit("slot_created", slot=self._slot.name, reason=made)
-            stream = await _answered(partial(opened, self._slot), stop, work_round)
+            stream = await answered(partial(opened, self._slot), stop, work_round)
             try:
                 async with stream.beating(), self._measured():
                     await _follow(stream, publish, work_round, stop, most)
             finally:
                 await asyncio.to_thread(stream.close)
-        except _Stopped:
+        except Stopped:
             return
         except SlotInUse:
             self._next = self._clock() + TURN
@@ -93,8 +89,8 @@ class Log:
             self._next = self._clock() + AGAIN
             self._emit("log_unavailable", slot=self._slot.name, error=str(error))
             if isinstance(error, LogGone):
-                with suppress(_Stopped):
-                    await _answered(self._slot.discard, stop)
+                with suppress(Stopped):
+                    await answered(self._slot.discard, stop)
 
     @asynccontextmanager
     async def _measured(self) -> AsyncIterator[None]:
@@ -113,7 +109,7 @@ class Log:
             await asyncio.sleep(LOOK)
 
     async def _lag(self) -> SlotLag:
-        looking = asyncio.ensure_future(_in_daemon(self._slot.lag))
+        looking = asyncio.ensure_future(in_daemon(self._slot.lag))
         try:
             if not (await asyncio.wait([looking], timeout=SILENT))[0]:
                 self._emit("lag_uncounted", error=f"slot {self._slot.name}: no answer within {SILENT:g} s")
@@ -130,45 +126,6 @@ class Log:
             return self._slot.create()
         except ConfigurationError as error:  # of a server that has become another one since the relay began
             raise LogUnavailable(f"The log cannot be read: {error}") from error
-
-
-async def _in_daemon(call: Callable[[], T]) -> T:
-    """Call it in a thread that keeps no process from ending: nobody can say how long a server takes that is silent."""
-    answer: Future[T] = Future()
-
-    def answering() -> None:
-        if not answer.set_running_or_notify_cancel():  # from now on it is not cancelled with whoever waits
-            return
-        try:
-            answer.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-            answer.set_exception(error)
-
-    Thread(target=answering, name="retrysafe-cdc-server", daemon=True).start()
-    return await asyncio.wrap_future(answer)
-
-
-class _Stopped(Exception):
-    """The relay is to stop, and the server has not answered yet."""
-
-
-async def _answered(
-    call: Callable[[], T], stop: StopSignal, work_round: Callable[[], Awaitable[bool]] | None = None
-) -> T:
-    """What the server answers, with a round over the table every second until it does: a slot can take long to make.
-
-    Raises `_Stopped` within a second of the signal.
-    """
-    calling = asyncio.ensure_future(_in_daemon(call))
-    found = False
-    try:
-        while not (await asyncio.wait({calling}, timeout=0 if found else EVERY))[0]:
-            if stop.rung:
-                raise _Stopped
-            found = work_round is not None and await work_round()
-        return calling.result()
-    finally:
-        calling.cancel()
 
 
 async def _follow(

@@ -24,6 +24,8 @@ from retrysafe.protocol.publish_policy import answered, bounded_pause
 if TYPE_CHECKING:
     import asyncio
 
+    from retrysafe.stop_signal import StopSignal
+
 PROBING = 0.1
 """Seconds for which they wait for a probe, which may hang as the message before it did."""
 SHORTEST = 0.05
@@ -119,12 +121,17 @@ class Dispatch:
         """Begin a run: destinations are tried afresh."""
         self._destinations.clear()
 
-    async def settled(self) -> bool:
-        """Wait until a call that was left under way has ended; False when none has since the last time."""
+    async def settled(self, stop: StopSignal) -> bool:
+        """Wait until a call that was left under way has ended; False when none has since the last time.
+
+        Returns as well when ``stop`` is rung.
+        """
         import asyncio
 
-        if self._tasks and not self._ended:
-            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        while self._tasks and not self._ended and not stop.rung:
+            stopped = asyncio.ensure_future(stop.await_for(self._timeout))
+            await asyncio.wait({*self._tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
         ended, self._ended = self._ended, False
         return ended
 

@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +21,9 @@ from retrysafe.backends.sql.drivers.base import is_direct, question
 from retrysafe.backends.sql.drivers.deadline import timely
 from retrysafe.backends.sql.postgresql import CHANNEL
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.relay.answers import Stopped, answered
 from retrysafe.messaging.relay.poll_schedule import RECOVERY
+from retrysafe.stop_signal import StopSignal
 
 CONNECT = 10
 """Seconds that making a connection may take."""
@@ -86,7 +89,9 @@ def refuse_pooler(url: str | None) -> None:
     import psycopg
 
     with suppress(psycopg.Error), _connected(url) as connection:
-        if not is_direct(connection.execute(question(connection.info.backend_pid)).fetchone()):
+        with timely(connection, ANSWER):
+            found = connection.execute(question(connection.info.backend_pid)).fetchone()
+        if not is_direct(found):
             raise ConfigurationError(
                 "listen= leads through a pooler such as PgBouncer, which in transaction pooling gives the listening "
                 "session to other clients, and passes on no notification: give the URL of PostgreSQL itself. "
@@ -94,10 +99,11 @@ def refuse_pooler(url: str | None) -> None:
             )
 
 
-async def arefuse_pooler(url: str | None) -> None:
-    """`refuse_pooler` for async code."""
+async def arefuse_pooler(url: str | None, stop: StopSignal) -> None:
+    """`refuse_pooler` for async code. Returns as well when ``stop`` is rung before the server has answered."""
     if url is not None:
-        await asyncio.to_thread(refuse_pooler, url)
+        with suppress(Stopped):
+            await answered(partial(refuse_pooler, url), stop)
 
 
 def address(url: str | None) -> str | None:

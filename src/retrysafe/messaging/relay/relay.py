@@ -83,7 +83,7 @@ from retrysafe.protocol.publish_policy import OnDead, Rules
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.store import TransactionalStore
-from retrysafe.stop_signal import StopSignal, stopped_by_signals
+from retrysafe.stop_signal import Stops, StopSignal, stopped_by_signals
 
 if TYPE_CHECKING:
     import asyncio
@@ -93,6 +93,10 @@ MOST = 500
 MOST_AT_ONCE = 9
 """Buckets under way together: each has a connection, of which we keep ten."""
 _NAME = "retrysafe.relay"
+_ALONE = (
+    "This Relay is running already, and runs once at a time. Make another Relay: any number of them share the outbox. "
+    "Nothing was published by this call."
+)
 
 
 def _require_publisher(publisher: object) -> None:
@@ -219,6 +223,7 @@ class Relay:
         self._log = None if cdc is None else Log(cdc, self._reporter.emit)
         self._presence = Presence(outbox, self._reporter, hold, seconds_of(stalled_after, "stalled_after"))
         self._polls = Polls()
+        self._stops = Stops(_ALONE)
         self._stop_signal = StopSignal()
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
@@ -236,20 +241,21 @@ class Relay:
         Raises `StoreUnavailable` if the store fails, and `BrokerUnavailable` if the publisher says that its broker is
         not there: what had left until then has left.
         """
-        with self._working(self._opened()) as (setting, client):
+        total = Sum()
+        with self._stops.run() as self._stop_signal, self._working(self._opened()) as (setting, client):
             self._backend.check(client)
-            total = Sum()
             while self._round(setting, client, total) or self._anew():
                 pass
         return Relayed(total.left, total.delayed, total.dead)
 
     async def arun_once(self) -> Relayed:
         """`run_once` for async code."""
-        async with self._aworking(await self._aopened()) as (setting, client):
-            await self._backend.acheck(client)
-            total = Sum()
-            while await self._around(setting, client, total) or await self._dispatch.settled() or self._anew():
-                pass
+        total = Sum()
+        with self._stops.run() as self._stop_signal:
+            async with self._aworking(await self._aopened()) as (setting, client):
+                await self._backend.acheck(client)
+                while await self._around(setting, client, total) or await self._has_more():
+                    pass
         return Relayed(total.left, total.delayed, total.dead)
 
     def _round(self, setting: Setting, client: Client, total: Sum) -> bool:
@@ -267,6 +273,10 @@ class Relay:
     def _waiting(self, setting: Setting) -> Steps[list[int]]:
         """Ask for the buckets that may have new messages."""
         return ask(setting.outbox.waiting(self._low.mark, self._walks.passed(self._dispatch.shut())))
+
+    async def _has_more(self) -> bool:
+        """Whether there may be more when a round has found nothing: behind a call under way, or from the beginning."""
+        return not self._stop_signal.rung and (await self._dispatch.settled(self._stop_signal) or self._anew())
 
     def _anew(self) -> bool:
         """Read from the beginning again; whether something had been skipped until now."""
@@ -347,7 +357,7 @@ class Relay:
                 "publisher= is for sync code: relay with run_once, run_forever or with, or give the publisher's async "
                 "twin. Nothing was published."
             )
-        await arefuse_pooler(self._listen)
+        await arefuse_pooler(self._listen, self._stop_signal)
         if self._log is not None:
             await self._log.check(self._stop_signal)
         client = self._backend.aanother()
@@ -376,7 +386,6 @@ class Relay:
             with suppress(RetrysafeError):
                 run(self._presence.farewell(), client)
         finally:
-            self._stop_signal = StopSignal()  # a stop is for one run
             client.close()
             if leases is not None:
                 leases.close()
@@ -396,7 +405,6 @@ class Relay:
             with suppress(RetrysafeError):
                 await arun(self._presence.farewell(), client)
         finally:
-            self._stop_signal = StopSignal()
             await self._dispatch.aclose()
             with suppress(RetrysafeError):
                 await self._resume(self._setting, client)
@@ -416,7 +424,7 @@ class Relay:
         Raises `SchemaOutdated` and `StoreMisconfigured` before the first message, as `Boundary.check` does.
         SIGTERM and SIGINT call `stop` in the main thread, unless the program handles them itself.
         """
-        with stopped_by_signals(self.stop):
+        with self._stops.run() as self._stop_signal, stopped_by_signals(self.stop):
             self._forever(self._opened())
 
     def _forever(self, client: Client) -> None:
@@ -431,7 +439,7 @@ class Relay:
 
     async def arun_forever(self) -> None:
         """`run_forever` for async code; `asyncio.run` handles SIGINT itself, and cancels."""
-        with stopped_by_signals(self.stop):
+        with self._stops.run() as self._stop_signal, stopped_by_signals(self.stop):
             await self._aforever(await self._aopened())
 
     async def _aforever(self, client: AsyncClient) -> None:
@@ -468,8 +476,11 @@ class Relay:
         await log.follow(publish, partial(self._around, setting, client, Sum()), self._stop_signal, setting.batch)
 
     def stop(self) -> None:
-        """Stop after the current batch. Safe to call from a signal handler."""
-        self._stop_signal.ring()
+        """Stop after the current batch. Safe to call from a signal handler.
+
+        It is for the run that is under way, and before the first run for that one.
+        """
+        self._stops.ring()
 
     def _rest(self, *, found: bool) -> float:
         self._polls, rest = self._polls.found() if found else self._polls.empty(random.random())
@@ -488,9 +499,20 @@ class Relay:
     # ------------------------------------------------------------ beside an application
 
     def __enter__(self) -> Relay:
-        self._stop_signal = StopSignal()
-        arguments = (self._opened(),)  # errors of configuration are raised here, not in the thread
-        self._thread = threading.Thread(target=self._forever, args=arguments, name="retrysafe-relay", daemon=True)
+        self._stop_signal = stop = self._stops.begin()
+        try:
+            client = self._opened()  # errors of configuration are raised here, not in the thread
+        except BaseException:
+            self._stops.end(stop)
+            raise
+
+        def work() -> None:
+            try:
+                self._forever(client)
+            finally:
+                self._stops.end(stop)
+
+        self._thread = threading.Thread(target=work, name="retrysafe-relay", daemon=True)
         self._thread.start()
         return self
 
@@ -502,8 +524,14 @@ class Relay:
     async def __aenter__(self) -> Relay:
         import asyncio
 
-        self._stop_signal = StopSignal(asyncio.get_running_loop())
-        self._task = asyncio.create_task(self._aforever(await self._aopened()), name="retrysafe-relay")
+        self._stop_signal = stop = self._stops.begin(asyncio.get_running_loop())
+        try:
+            client = await self._aopened()
+        except BaseException:
+            self._stops.end(stop)
+            raise
+        self._task = asyncio.create_task(self._aforever(client), name="retrysafe-relay")
+        self._task.add_done_callback(lambda _: self._stops.end(stop))
         return self
 
     async def __aexit__(self, *exception: object) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from retrysafe.claims.cancellation import is_failure
@@ -16,10 +15,9 @@ from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.messaging.subscription.working import LOOK, Run
 from retrysafe.protocol.durations import seconds as seconds_of
-from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.redelivery_policy import MessageOutcome
-from retrysafe.stop_signal import StopSignal, stopped_by_signals
+from retrysafe.stop_signal import Stops, StopSignal, stopped_by_signals
 
 MOST_LANES = 10_000
 """Each lane is a task, also while it has nothing to do."""
@@ -28,6 +26,10 @@ LAG_EVERY = 10.0
 """Seconds between two looks at how far a group is behind."""
 
 
+_ALONE = (
+    "This Subscription is running already: its consumer serves one run at a time. Make another Subscription, with a "
+    "consumer of its own."
+)
 _TOLD_BY = "redelivery_window= of the consumer, or --redelivery-window"
 """Where a user says what no broker tells."""
 
@@ -113,6 +115,7 @@ class Subscription:
             )
         self._in_flight = in_flight
         self._redrive = seconds_of(redrive, "redrive")
+        self._stops = Stops(_ALONE)
         self._bell = StopSignal()
         self._task: asyncio.Task[None] | None = None
         self._run: Run | None = None
@@ -129,7 +132,7 @@ class Subscription:
         the consumer is configured wrongly, and when its broker redelivers for longer than the boundary's window; before
         the first message also `SchemaOutdated` and `StoreMisconfigured`, as `Boundary.check` does.
         """
-        with stopped_by_signals(self.stop):
+        with self._stops.run() as self._bell, stopped_by_signals(self.stop):
             await self._run_forever()
 
     async def _run_forever(self) -> None:
@@ -146,8 +149,8 @@ class Subscription:
 
     def run_forever(self) -> None:
         """`arun_forever` for sync code, on an event loop of its own in this thread; SIGINT calls `stop` too."""
-        with stopped_by_signals(self.stop):
-            asyncio.run(self.arun_forever())
+        with self._stops.run() as self._bell, stopped_by_signals(self.stop):
+            asyncio.run(self._run_forever())
 
     async def arun_once(self, wait: float = 0.0) -> Counter[MessageOutcome]:
         """Handle marked dead letters, and messages until none has arrived for ``wait`` seconds; count their outcomes.
@@ -155,11 +158,8 @@ class Subscription:
         Messages that have to be tried again are given back to the broker. `stop`, which SIGTERM calls, ends it after
         the messages in progress. Raises errors of the broker's client and the store.
         """
-        try:
-            with stopped_by_signals(self.stop):
-                return await self._run_once(wait)
-        finally:
-            self._bell = StopSignal()  # a stop before the run was meant for it; one in it is not for the next
+        with self._stops.run() as self._bell, stopped_by_signals(self.stop):
+            return await self._run_once(wait)
 
     async def _run_once(self, wait: float) -> Counter[MessageOutcome]:
         await self._check_store()
@@ -176,15 +176,15 @@ class Subscription:
             finally:
                 await self._consumer.aclose()
 
-        try:
-            with stopped_by_signals(self.stop):
-                return asyncio.run(once())
-        finally:
-            self._bell = StopSignal()
+        with self._stops.run() as self._bell, stopped_by_signals(self.stop):
+            return asyncio.run(once())
 
     def stop(self) -> None:
-        """End after the messages in progress have been acknowledged; threads and signal handlers may call it too."""
-        self._bell.ring()
+        """End after the messages in progress have been acknowledged; threads and signal handlers may call it too.
+
+        It is for the run that is under way, and before the first run for that one.
+        """
+        self._stops.ring()
 
     @property
     def in_progress(self) -> int:
@@ -197,13 +197,15 @@ class Subscription:
         return 0 if self._run is None else self._run.unhandled
 
     async def __aenter__(self) -> Subscription:
-        self._bell = StopSignal(asyncio.get_running_loop())
+        self._bell = bell = self._stops.begin(asyncio.get_running_loop())
         try:
             await self._check_store()  # it is raised here, not in the task
         except BaseException:
+            self._stops.end(bell)
             await self._consumer.aclose()
             raise
         self._task = asyncio.create_task(self._run_forever(), name=f"retrysafe-{self._handler.consumer}")
+        self._task.add_done_callback(lambda _: self._stops.end(bell))
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -224,7 +226,7 @@ class Subscription:
             room = await run.room()
             try:
                 if room:
-                    run.add(await self._received(room, LOOK))
+                    await self._received(run, room, LOOK)
                 polls, _ = polls.found()
             except BaseException as error:
                 if not is_failure(error) or isinstance(error, ConfigurationError):
@@ -249,16 +251,25 @@ class Subscription:
             if not room:
                 continue
             piece = min(left, LOOK)
-            deliveries = await self._received(room, piece)
-            run.add(deliveries)
-            left = wait if deliveries else left - piece
-            if not deliveries and left <= 0:
+            received = await self._received(run, room, piece)
+            left = wait if received else left - piece
+            if not received and left <= 0:
                 return
 
-    async def _received(self, room: int, wait: float) -> Sequence[Delivery]:
-        deliveries = await heeding(self._consumer.receive(room, wait))
-        self._retention.check()  # before any of them is handled
-        return deliveries
+    async def _received(self, run: Run, room: int, wait: float) -> bool:
+        """Whether any have come. They are the run's at once, whoever is cancelled meanwhile: it gives them back."""
+
+        async def receive() -> bool:
+            deliveries = await self._consumer.receive(room, wait)
+            try:
+                self._retention.check()  # before any of them is handled
+            except ConfigurationError:
+                run.refuse(deliveries)
+                raise
+            run.add(deliveries)
+            return bool(deliveries)
+
+        return await heeding(receive())
 
     async def _redrives(self, run: Run) -> None:
         while not self._bell.rung:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Iterable
 from functools import partial
+from itertools import count
 from typing import Any
 
-from retrysafe.claims.cancellation import run_to_completion
+from retrysafe.claims.cancellation import is_failure, run_to_completion
 from retrysafe.errors import ConfigurationError
 from retrysafe.heeding import heeding
 from retrysafe.messaging.brokers.base import Consumer
@@ -22,6 +24,8 @@ from retrysafe.stop_signal import StopSignal
 
 LOOK = 0.5
 """Seconds for which a subscription waits for messages before it checks whether it was stopped."""
+LEAVING = 5.0
+"""Seconds that a run's end waits for a broker that takes nothing back."""
 
 
 class Run:
@@ -40,6 +44,10 @@ class Run:
         self._solitude = Exclusive()
         self._ready: asyncio.Queue[int | None] = asyncio.Queue()
         self._settled: list[Delivery] = []
+        """What is handled, until the broker has been told."""
+        self._returning: dict[int, tuple[Delivery, float]] = {}
+        """What is given back, and for how many seconds it waits, until the broker has it."""
+        self._numbers = count()
         self._left: set[int] = set()
         """Hashes of the messages of a run that ends by itself which became dead letters, or have to come again."""
         self._dead_again = self._still_marked = 0
@@ -63,31 +71,46 @@ class Run:
 
         Of the ``others``, which run beside it, none ends before it does.
         """
+        receives = asyncio.ensure_future(receiving)
         handling = [asyncio.create_task(self._worker()) for _ in range(workers)]
         acking = asyncio.create_task(self._acker())
         beside = [asyncio.create_task(other) for other in others]
         try:
-            await _first_failure(asyncio.ensure_future(receiving), (*handling, acking, *beside))
+            await _first_failure(receives, (*handling, acking, *beside))
             await self._wait_for_end(handling, acking)
         finally:
-            for task in (*handling, acking, *beside):
+            tasks = (receives, *handling, acking, *beside)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*handling, acking, *beside, return_exceptions=True)
-            if not self._forever:
-                _, cancelled = await run_to_completion(self._leave())
-                if cancelled is not None:
-                    raise cancelled
+            _, cancelled = await run_to_completion(self._end(tasks))
+            if cancelled is not None:
+                raise cancelled
+
+    async def _end(self, tasks: Iterable[asyncio.Future[None]]) -> None:
+        """Leave when everything has ended: it may change what is left."""
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if not self._forever:
+            await self._leave()
 
     async def _leave(self) -> None:
         """Ack what is settled, and give the rest back: the consumer may live on, and would keep it."""
-        left = self._lanes.rest()
-        self._left |= {_hash(delivery) for delivery in left}
+        self.refuse(self._lanes.rest())
         try:
-            if self._settled:
-                await self._consumer.ack(self._settled)
-            for delivery in left:
-                await self._consumer.give_back(delivery, 0.0)
-        except Exception as error:  # noqa: BLE001 - the broker delivers them again by itself
+            async with asyncio.timeout(LEAVING):
+                if self._settled:
+                    await self._tried(self._consumer.ack(self._settled))
+                returning = [*self._returning.values()]
+                await asyncio.gather(*(self._tried(self._consumer.give_back(*one)) for one in returning))
+        except TimeoutError:
+            self.failed(TimeoutError(f"the broker took nothing back within {LEAVING:g} s: closing the consumer does"))
+
+    async def _tried(self, telling: Awaitable[None]) -> None:
+        """Tell the broker; an error of one message keeps no other."""
+        try:
+            await telling
+        except BaseException as error:
+            if not is_failure(error):
+                raise
             self.failed(error)
 
     async def _wait_for_end(self, handling: list[asyncio.Task[None]], acking: asyncio.Task[None]) -> None:
@@ -111,6 +134,11 @@ class Run:
             ready = self._lanes.add(delivery)
             if ready is not None:
                 self._ready.put_nowait(ready)
+
+    def refuse(self, deliveries: Iterable[Delivery]) -> None:
+        """Handle none of these: they are given back at the end."""
+        for delivery in deliveries:
+            self._return(delivery, 0.0)
 
     async def room(self, full: int | None = None) -> int:
         """How many more messages may be received; wait up to half a second if none may."""
@@ -172,6 +200,7 @@ class Run:
         self.tally.update(one.became for one in handled)
         if not self._forever:
             self._note(portion, handled)
+        returned: list[int] = []
         for lane, concluded in self._lanes.conclude(portion, handled):
             self._settled += concluded.settled
             if concluded.again is None:
@@ -179,10 +208,10 @@ class Run:
             elif self._forever and concluded.keeps_order:
                 asyncio.get_running_loop().call_later(concluded.again, self._next, lane)
             else:
-                for delivery in self._lanes.drop(lane):
-                    await self._give_back(delivery, concluded.again)
+                returned += [self._return(delivery, concluded.again) for delivery in self._lanes.drop(lane)]
         self._acking.set()
         self._room.set()
+        await asyncio.gather(*map(self._give_back, returned))  # at once: a lane is given back as a whole
 
     def _note(self, portion: Portion, handled: list[HandleResult]) -> None:
         for delivery, one in zip(portion.deliveries, handled, strict=True):
@@ -192,23 +221,33 @@ class Run:
         if self._lanes.goes_on(lane):
             self._ready.put_nowait(lane)
 
-    async def _give_back(self, delivery: Delivery, delay: float) -> None:
+    def _return(self, delivery: Delivery, delay: float) -> int:
+        """Note that a message is to be given back; the number that it is noted under."""
+        if not self._forever:
+            self._left.add(_hash(delivery))
+        number = next(self._numbers)
+        self._returning[number] = delivery, delay
+        return number
+
+    async def _give_back(self, number: int) -> None:
         try:
-            await heeding(self._consumer.give_back(delivery, delay))
+            await heeding(self._consumer.give_back(*self._returning[number]))
         except Exception as error:  # noqa: BLE001 - the broker delivers it again by itself
             self.failed(error)
+        del self._returning[number]
 
     async def _acker(self) -> None:
         """Ack settled messages, together with those that were settled during the ack before."""
         while True:
             await self._acking.wait()
             self._acking.clear()
-            settled, self._settled = self._settled, []
+            settled = [*self._settled]
             try:
                 if settled:
                     await heeding(self._consumer.ack(settled))
             except Exception as error:  # noqa: BLE001 - delivered again, and recognised
                 self.failed(error)
+            del self._settled[: len(settled)]
             if self._handled_all and not self._settled:
                 return
 

@@ -6,6 +6,7 @@ that do not fit into that queue wait here, in their order.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -49,20 +50,22 @@ class Wave:
         self._missing = records
 
     def reported(self, at: int, error: KafkaError | None, _: object = None) -> None:
-        """One record's report has come. Called by one thread at a time."""
-        self._found[at] = error
-        self._missing -= 1
-        if not self._missing:
-            self.reports.set_result(self._found)
+        """One record's report has come. Called by one thread at a time; after `abandon` it is not heard."""
+        if self._missing:
+            self._found[at] = error
+            self._missing -= 1
+            if not self._missing:
+                self.reports.set_result(self._found)
 
     def abandon(self) -> None:
-        """No more reports will come."""
+        """Wait for no more reports."""
         if self._missing:
+            self._missing = 0
             self.reports.set_result(self._found)
 
 
 class Sender:
-    """Sends records. Threads may share it; it does not outlive a fork.
+    """Sends records. Threads may share it; it does not outlive a fork: see `is_ours`.
 
     Arguments:
         properties: of the producer.
@@ -82,6 +85,7 @@ class Sender:
         self._waves: set[Wave] = set()
         self._turn = threading.RLock()
         self._closing = False
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._serve, name="retrysafe-kafka-publisher", daemon=True)
         self._thread.start()
 
@@ -90,13 +94,24 @@ class Sender:
         wave = Wave(len(records))
         until = time.monotonic() + self._patience
         with self._turn:
+            if self._closing:
+                for at in range(len(records)):
+                    wave.reported(at, KafkaError(KafkaError._PURGE_QUEUE))
+                return wave.reports
             self._waiting += [_Waiting(record, wave, at, until) for at, record in enumerate(records)]
             self._waves.add(wave)
-            self._give_up() if self._closing else self._produce()
+            self._produce()
         return wave.reports
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it was made by this process: a child has none of its parent's threads, and would wait for ever."""
+        return self._process == os.getpid()
 
     def close(self) -> None:
         """Give up what is under way, and hang up."""
+        if not self.is_ours:
+            return
         with self._turn:
             self._closing = True
             self._producer.purge(in_queue=True, in_flight=True)

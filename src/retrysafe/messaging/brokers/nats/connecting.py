@@ -6,7 +6,8 @@ The library keeps what is published while it is away, and sends it later: behind
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -23,33 +24,52 @@ LOST = (nats.errors.Error, OSError, EOFError, TimeoutError)
 """What is raised when a connection is lost, or the server cannot be reached."""
 
 
+_SUBJECTS = 10_000
+"""How many subjects that are not for us are remembered."""
 _FORBIDDEN = "permissions violation"
 """What the server says of a subject that is not for us, such as: permissions violation for publish to "orders"."""
 
 
-class Connection:
-    """A client that is connected, when it is lost, and what the server has said last that it may not do."""
+class Forbidden:
+    """What the server has said of subjects that are not for us, and when. The client tells it in small letters."""
 
-    def __init__(self, client: Client, lost: asyncio.Event, forbidden: deque[str]) -> None:
-        self.client, self.lost, self._forbidden = client, lost, forbidden
+    def __init__(self) -> None:
+        self._said: dict[str, tuple[str, float]] = {}
+
+    def heard(self, text: str) -> None:
+        """The server says something that answers no request."""
+        if _FORBIDDEN in text.lower():
+            subject = (re.findall('"([^"]*)"', text) or [""])[-1].casefold()
+            self._said.pop(subject, None)
+            self._said[subject] = text, time.monotonic()
+            if len(self._said) > _SUBJECTS:
+                del self._said[next(iter(self._said))]
+
+    def since(self, began: float, subject: str = "") -> str | None:
+        """What it has said since then of this subject, or of any."""
+        of = [self._said.get(subject.casefold())] if subject else reversed(self._said.values())
+        return next((one[0] for one in of if one is not None and one[1] >= began), None)
+
+
+class Connection:
+    """A client that is connected, when it is lost, and what the server has said that it may not do."""
+
+    def __init__(self, client: Client, lost: asyncio.Event, forbidden: Forbidden) -> None:
+        self.client, self.lost, self.forbidden = client, lost, forbidden
 
     @property
     def is_open(self) -> bool:
         """Whether it has not been lost, as far as anyone knows."""
         return not self.lost.is_set() and self.client.is_connected
 
-    def forbidden(self, subject: str = "") -> str | None:
-        """What the server has said of this subject, or of any, because it is not for us."""
-        named = f'"{subject}"'.casefold() if subject else ""
-        return next((text for text in reversed(self._forbidden) if named in text.casefold()), None)
-
     @contextmanager
     def explaining(self) -> Iterator[None]:
         """Raise `nats.errors.Error` with what is forbidden instead of a timeout: such a request has no answer."""
+        began = time.monotonic()
         try:
             yield
         except nats.errors.TimeoutError as error:
-            if text := self.forbidden():
+            if text := self.forbidden.since(began):
                 raise nats.errors.Error(text) from error
             raise
 
@@ -86,12 +106,10 @@ async def connect(url: str, credentials: str | None, patience: float) -> Connect
     async def is_lost() -> None:
         lost.set()
 
-    forbidden: deque[str] = deque(maxlen=16)
+    forbidden = Forbidden()
 
     async def told(error: Exception) -> None:
-        """The server says something that answers no request."""
-        if _FORBIDDEN in str(error).lower():
-            forbidden.append(str(error))
+        forbidden.heard(str(error))
 
     client = Client()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -72,13 +73,14 @@ class NatsPublisher:
                 connection, confirms = await self._connected()
         except LOST as error:
             return [PublishResult(PublishStatus.UNAVAILABLE, _error_text(error))] * len(envelopes)
+        began = time.monotonic()
         sent = [await self._sent(connection, confirms, envelope) for envelope in envelopes]
         waiting = {one for one in sent if not isinstance(one, PublishResult)}
         try:
             await self._wait(connection, waiting)
             answers = await self._answers(connection, waiting)
             return [
-                self._result(connection, one, envelope, answers=answers)
+                self._result(connection, one, envelope, began, answers=answers)
                 for one, envelope in zip(sent, envelopes, strict=True)
             ]
         finally:
@@ -119,6 +121,7 @@ class NatsPublisher:
         connection: Connection,
         sent: asyncio.Future[Confirm] | PublishResult,
         envelope: Envelope,
+        began: float,
         *,
         answers: bool,
     ) -> PublishResult:
@@ -129,7 +132,7 @@ class NatsPublisher:
             return judged(sent.result())
         if not answers:
             return _LOST
-        forbidden = connection.forbidden(subject_of("", self.destination(envelope)))
+        forbidden = connection.forbidden.since(began, subject_of("", self.destination(envelope)))
         return PublishResult(PublishStatus.STALLED, forbidden) if forbidden else _UNCONFIRMED
 
     async def _answers(self, connection: Connection, waiting: set[asyncio.Future[Confirm]]) -> bool:

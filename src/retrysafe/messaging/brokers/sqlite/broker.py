@@ -63,6 +63,7 @@ ORDER BY d.id LIMIT :most
 """
 """What may be handed out: of a lane nothing behind a message that waits, or that another consumer has."""
 _SETTLED = "DELETE FROM deliveries WHERE id = ?"
+_RETURNED = "UPDATE deliveries SET not_before = ?, holder = NULL, giver = ? WHERE id = ? AND holder = ?"
 
 
 class _File:
@@ -96,10 +97,11 @@ class _File:
         return self._connection
 
     def close(self) -> None:
-        """Close the connection; the next use opens another one."""
-        if self._connection is not None and self._owner == os.getpid():
-            self._connection.close()
-        self._connection = None
+        """Close the connection when nobody is in a transaction; the next use opens another one."""
+        with self._turn.mine:
+            if self._connection is not None and self._owner == os.getpid():
+                self._connection.close()
+            self._connection = None
 
 
 def declare(path: str | os.PathLike[str], queues: Iterable[tuple[str, str]]) -> None:
@@ -157,12 +159,15 @@ class AsyncSqlitePublisher:
         self._publisher = SqlitePublisher(path)
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Publish them in one transaction."""
-        return await asyncio.to_thread(self._publisher.publish, envelopes)
+        """Publish them in one transaction, to its end, whoever is cancelled meanwhile."""
+        published, cancelled = await run_to_completion(asyncio.to_thread(self._publisher.publish, envelopes))
+        if cancelled is not None:
+            raise cancelled
+        return published
 
     async def aclose(self) -> None:
         """Close the file."""
-        self._publisher.close()
+        await asyncio.to_thread(self._publisher.close)
 
 
 class SqliteConsumer:
@@ -180,6 +185,9 @@ class SqliteConsumer:
         self._hold = seconds_of(hold, "hold")
         self._name = f"{os.getpid()} {secrets.token_hex(4)}"
         self._owed: set[tuple[int]] = set()
+        self._returned: list[tuple[float, str, int, str]] = []
+        """What is to be given back. Those of a lane are, at once: else what comes behind them could be taken before."""
+        self._handing = asyncio.Lock()
         self._renewing: asyncio.Task[None] | None = None
 
     @property
@@ -193,7 +201,10 @@ class SqliteConsumer:
             self._renewing = asyncio.create_task(self._renew(), name="retrysafe-sqlite-consumer")
         polls, deadline = POLLS, time.monotonic() + wait
         while True:
-            found, cancelled = await self._done(lambda file: self._take(file, limit))
+            async with self._handing:
+                returned = self._returned[:]
+                found, cancelled = await self._done(lambda file: self._take(file, limit, returned))  # noqa: B023
+                del self._returned[: len(returned)]
             if cancelled is not None:
                 await self._release(found)  # nobody would ever settle them
                 raise cancelled
@@ -212,9 +223,18 @@ class SqliteConsumer:
             self._owed.difference_update(owed)
 
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
-        """Let it, and with it its lane, wait while this consumer is there; unless another one has it by now."""
-        sql = "UPDATE deliveries SET not_before = ?, holder = NULL, giver = ? WHERE id = ? AND holder = ?"
-        await self._change(sql, [(time.time() + delay, self._name, delivery.tag, self._name)])
+        """Let it, and with it its lane, wait while this consumer is there; unless another one has it by now.
+
+        What cannot be given back now is given back before more is taken.
+        """
+        self._returned.append((time.time() + delay, self._name, delivery.tag, self._name))
+        async with self._handing:
+            returned = self._returned[:]
+            with suppress(sqlite3.OperationalError):
+                _, cancelled = await self._done(lambda file: file.executemany(_RETURNED, returned).close())
+                del self._returned[: len(returned)]
+                if cancelled is not None:
+                    raise cancelled
 
     async def lag(self) -> Mapping[str, int]:
         """How many messages of the queue are not settled."""
@@ -239,10 +259,15 @@ class SqliteConsumer:
         with suppress(sqlite3.Error):
             sql = "UPDATE deliveries SET holder = NULL, not_before = 0 WHERE queue = ? AND ? IN (holder, giver)"
             await self._change(sql, [(self._queue, self._name)])
-        self._file.close()
+        self._returned.clear()
+        self._handing = asyncio.Lock()  # the next event loop's
+        await asyncio.to_thread(self._file.close)
 
-    def _take(self, file: sqlite3.Connection, most: int) -> list[Delivery]:
+    def _take(
+        self, file: sqlite3.Connection, most: int, returned: Sequence[tuple[float, str, int, str]]
+    ) -> list[Delivery]:
         file.executemany(_SETTLED, list(self._owed)).close()
+        file.executemany(_RETURNED, returned).close()
         now = time.time()
         given = {"queue": self._queue, "now": now, "me": self._name, "most": most}
         rows = file.execute(_TAKEN, given).fetchall()
