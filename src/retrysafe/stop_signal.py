@@ -174,11 +174,17 @@ class StopSignal:
                 waiter.set_result(None)
 
 
+def _may_run(stop: StopSignal) -> bool:
+    """Whether its run can be under way: its event loop has not been closed over it."""
+    return stop._loop is None or not stop._loop.is_closed()
+
+
 class Stops:
     """The stop signals of one object's runs: each run has its own.
 
-    A stop is for the runs that are under way, and before the first run for that one: the thread that runs it may not
-    have come so far. Later, a stop while nothing runs does nothing, so that it cannot end a run that comes after it.
+    A stop is for the runs that are under way. Before the first run, and after one that ended by an error, it is for the
+    next: the thread that runs it may not have come so far, or is about to try again. After a run that ended by itself a
+    stop does nothing, so that it cannot end a run that comes later.
 
     Arguments:
         alone: why there may be no second run beside the first; empty if there may.
@@ -188,38 +194,54 @@ class Stops:
         self._alone = alone
         self._running: list[StopSignal] = []
         self._process = os.getpid()
-        self._has_run = self._is_early = False
+        self._ended_well = self._is_early = False
 
     def begin(self, loop: asyncio.AbstractEventLoop | None = None) -> StopSignal:
         """The signal of a run that begins. Raises `ConfigurationError` when it may not run beside another."""
         if self._process != os.getpid():  # what runs in the parent does not run here
             self._running, self._process = [], os.getpid()
-        if self._alone and self._running:
-            raise ConfigurationError(self._alone)
         stop = StopSignal(loop)
+        for one in [*self._running]:
+            if not _may_run(one):
+                self.end(one)
         self._running.append(stop)
-        self._has_run = True
+        if self._alone and self._running[0] is not stop:  # of two threads that begin at once, one is the first
+            self._running.remove(stop)
+            raise ConfigurationError(self._alone)
         if self._is_early:
             self._is_early = False
             stop.ring()
         return stop
 
-    def end(self, stop: StopSignal) -> None:
-        """The run with this signal is over."""
-        with suppress(ValueError):  # begun by the process that this one was forked from
+    def end(self, stop: StopSignal, *, well: bool = True) -> None:
+        """The run with this signal is over: by itself, or by an error. Further calls do nothing."""
+        if stop in self._running:  # else it was begun by the process that this one was forked from
             self._running.remove(stop)
+            self._ended_well = well
+
+    @contextmanager
+    def during(self, stop: StopSignal) -> Iterator[None]:
+        """The run with this signal, to its end."""
+        well = False
+        try:
+            yield
+            well = True
+        finally:
+            self.end(stop, well=well)
 
     @contextmanager
     def run(self) -> Iterator[StopSignal]:
-        """`begin` and `end` around a block."""
+        """A run, from its beginning to its end."""
         stop = self.begin()
-        try:
+        with self.during(stop):
             yield stop
-        finally:
-            self.end(stop)
+
+    def stop(self) -> None:
+        """Stop the runs that there are, or the next one; see above. Safe to call from a signal handler."""
+        self._is_early = not (self._running or self._ended_well)
+        self.ring()
 
     def ring(self) -> None:
-        """Stop them. Safe to call from a signal handler."""
+        """Stop the runs that there are."""
         for stop in [*self._running]:
             stop.ring()
-        self._is_early = not self._has_run

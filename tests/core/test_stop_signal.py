@@ -132,9 +132,9 @@ def test_all_threads_that_wait_are_woken() -> None:
 def test_a_stop_is_for_the_runs_that_there_are() -> None:
     stops = Stops()
     with stops.run() as one, stops.run() as other:
-        stops.ring()
+        stops.stop()
         assert (one.rung, other.rung) == (True, True)
-    stops.ring()  # as `finally: relay.stop()` does, or a second signal
+    stops.stop()  # as `finally: relay.stop()` does, or a second signal
     with stops.run() as later:
         assert not later.rung
 
@@ -142,7 +142,7 @@ def test_a_stop_is_for_the_runs_that_there_are() -> None:
 def test_a_stop_before_the_first_run_is_for_that_one() -> None:
     """The thread that runs it may not have come so far."""
     stops = Stops()
-    stops.ring()
+    stops.stop()
     with stops.run() as first:
         assert first.rung
     with stops.run() as second:
@@ -158,3 +158,26 @@ def test_who_runs_alone_refuses_a_second_run_but_not_its_parents() -> None:
             with stops.run():
                 os._exit(7)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_stop_after_a_run_that_failed_is_for_the_next_try() -> None:
+    stops = Stops()
+    with pytest.raises(ZeroDivisionError), stops.run():
+        raise ZeroDivisionError
+    stops.stop()
+    with stops.run() as again:
+        assert again.rung
+    stops.stop()
+    with stops.run() as later:
+        assert not later.rung
+
+
+def test_a_run_whose_event_loop_was_closed_is_over() -> None:
+    """As of a fixture that entered a relay and never left it."""
+    stops, loop = Stops("It runs already."), asyncio.new_event_loop()
+    stops.begin(loop)
+    with pytest.raises(ConfigurationError):
+        stops.begin()
+    loop.close()
+    with stops.run():
+        pass

@@ -717,6 +717,21 @@ def test_a_relay_runs_once_at_a_time(place: Place) -> None:
     assert place.sql("SELECT count(*) FROM retrysafe_outbox")[0][0] == 0
 
 
+def test_a_relay_whose_thread_could_not_be_started_runs_when_it_can(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    relay = place.relay()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            relay.__enter__()
+    place.write(Message("a", 1))
+    assert relay.run_once() == Relayed(1, 0, 0)
+
+
 async def test_one_run_of_a_relay_is_stopped_while_its_destination_is_silent(place: Place) -> None:
     waits = asyncio.Event()
 

@@ -17,6 +17,7 @@ import pytest_asyncio
 
 from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, broker, declare
 from retrysafe.protocol.messages import Delivery, Envelope, PublishStatus
+from tests.faults.helpers import auntil
 
 
 def message(number: int, key: str | None, topic: str = "orders") -> Envelope:
@@ -218,8 +219,43 @@ async def test_what_could_not_be_given_back_is_before_more_is_taken(
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         for delivery in held:
-            await one.give_back(delivery, 0.0)
+            with pytest.raises(sqlite3.OperationalError):
+                await one.give_back(delivery, 0.0)
         connection.execute("ROLLBACK")
     assert await other.receive(10, 0) == []
     SqlitePublisher(file).publish([message(2, "a")])
     assert names(await one.receive(10, 0)) == ["m0", "m1", "m2"]
+
+
+async def test_an_idle_consumer_gives_back_what_it_could_not(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run has ended, and it goes on to live."""
+    monkeypatch.setattr(broker, "BUSY", 0.0)
+    SqlitePublisher(file).publish([message(0, "a")])
+    idle, other = SqliteConsumer(file, "stock", hold=0.3), SqliteConsumer(file, "stock", hold=3600)
+    (held,) = await idle.receive(10, 0)
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        with pytest.raises(sqlite3.OperationalError):
+            await idle.give_back(held, 0.0)
+        connection.execute("ROLLBACK")
+    await auntil(lambda: not idle._returned)
+    assert names(await other.receive(10, 0)) == ["m0"]
+    await idle.aclose()
+    await other.aclose()
+
+
+def test_a_consumer_serves_one_event_loop_after_the_other(file: Path) -> None:
+    """As of `asyncio.run(subscription.arun_once())`, again and again: each renews what it holds."""
+    consumer = SqliteConsumer(file, "stock")
+
+    async def once(number: int) -> None:
+        SqlitePublisher(file).publish([message(number, f"{number}")])
+        found, nothing = await asyncio.gather(consumer.receive(1, 0), consumer.receive(1, 0))
+        assert names([*found, *nothing]) == [f"m{number}"]
+        await asyncio.gather(*(consumer.give_back(one, 3600) for one in (*found, *nothing) * 3))
+        assert consumer._renewing is not None
+        assert consumer._renewing.get_loop() is asyncio.get_running_loop()
+
+    for number in range(3):
+        asyncio.run(once(number))
+    asyncio.run(consumer.aclose())

@@ -515,6 +515,98 @@ async def test_a_run_ends_whatever_the_broker_does_not_take_back(
 
 
 @ONE
+async def test_a_silent_ack_keeps_nothing_that_is_given_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(working, "LEAVING", 0.2)
+    handle = world.inbox().handler("stock")(lambda message: subscription.stop())
+    broker = MemoryBroker()
+    broker.put([envelope(number, key=str(number)) for number in range(5)])
+    silent = True
+
+    class Mute(Recording):
+        async def ack(self, deliveries: Sequence[Delivery], /) -> None:
+            if silent:
+                raise_in_receive.set()
+                await asyncio.Event().wait()
+            await super().ack(deliveries)
+
+        async def receive(self, most: int, wait: float, /) -> Sequence[Delivery]:
+            if silent and self.received:
+                await raise_in_receive.wait()
+                raise ConnectionError("the broker is away")
+            self.received = True
+            return await super().receive(most, wait)
+
+        received = False
+
+    raise_in_receive = asyncio.Event()
+    subscription = Subscription(Mute(broker), handle, lanes=1)
+    with pytest.raises(ConnectionError):
+        await subscription.arun_once(3600)
+    silent = False
+    assert subscription.unhandled == 4
+    assert sum((await subscription.arun_once()).values()) >= 1
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+@pytest.mark.parametrize("call", ["ack", "give_back"])
+async def test_a_client_that_cancels_its_own_call_ends_no_consumer(world: World, call: str) -> None:
+    """As libraries do when they hang up. Nobody has cancelled the consumer."""
+    broken = {"1"}
+
+    @world.inbox().handler("stock", backoff_base="10ms")
+    async def handle(message: InboxMessage[Any]) -> None:
+        if call == "give_back" and message.envelope.id in broken:
+            broken.clear()
+            raise ValueError("not yet")
+        world.apply(message.tx, message.envelope.id)
+
+    class Cancelling(Recording):
+        async def ack(self, deliveries: Sequence[Delivery], /) -> None:
+            await self.once("ack")
+            await super().ack(deliveries)
+
+        async def give_back(self, delivery: Delivery, delay: float, /) -> None:
+            await self.once("give_back")
+            await super().give_back(delivery, 0.0)
+
+        async def once(self, name: str) -> None:
+            if name == call and not self.cancelled:
+                self.cancelled = True
+                raise asyncio.CancelledError
+
+        cancelled = False
+
+    broker = MemoryBroker()
+    consumer = Cancelling(broker)
+    broker.put([envelope(1)._replace(key=None)])  # what has no key does not keep its lane, and is given back
+    async with Subscription(consumer, handle, lanes=1):
+        await until(lambda: consumer.cancelled and "consumer_failed" in world.names())
+        broker.put([envelope(3)])
+        await until(lambda: "3" in world.applied())
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+async def test_a_run_begins_as_soon_as_the_one_before_has_ended(world: World) -> None:
+    handle = world.inbox().handler("stock")(lambda message: None)
+    closed = asyncio.Event()
+
+    class Telling(Recording):
+        async def aclose(self) -> None:
+            await super().aclose()
+            closed.set()
+
+    subscription = Subscription(Telling(MemoryBroker()), handle)
+    async with subscription:
+        subscription.stop()
+        await closed.wait()
+    async with subscription:
+        pass
+    await world.boundaries[-1].aclose()
+
+
+@ONE
 async def test_a_run_leaves_when_its_receive_has_ended(world: World) -> None:
     """A receive that goes on after its cancellation brings messages that nobody would ever settle."""
     handle = world.inbox().handler("stock")(lambda message: world.apply(message.tx, message.envelope.id))

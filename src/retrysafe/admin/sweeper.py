@@ -159,9 +159,9 @@ class Sweeper:
     def stop(self) -> None:
         """Stop after the current batch; signal handlers may call it.
 
-        It is for the runs that are under way, and before the first run for that one.
+        It is for the runs that are under way; before the first run, and after one that ended by an error, for the next.
         """
-        self._stops.ring()
+        self._stops.stop()
 
     def _run(self, client: Client, stop: StopSignal, limit: int | None = None) -> Swept:
         self._backend.check(client)
@@ -289,7 +289,7 @@ class Sweeper:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.stop()
+        self._stops.ring()
         if self._thread is not None and self._pid == os.getpid():
             self._thread.join()
 
@@ -302,7 +302,7 @@ class Sweeper:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        self.stop()
+        self._stops.ring()
         if self._task is not None:
             await self._task
 

@@ -265,6 +265,20 @@ BREAKS = [
         ),
     ),
     Break(
+        "a silent ack keeps what is to be given back",
+        "messaging/subscription/working.py",
+        "                await asyncio.gather(*map(self._tried, (*given, *acked)))",
+        "                for one in (*acked, *given):\n                    await self._tried(one)",
+        killed_by=(f"{SUBSCRIPTION}::test_a_silent_ack_keeps_nothing_that_is_given_back[sqlite]",),
+    ),
+    Break(
+        "an ack that the broker's client cancels ends its consumer",
+        "messaging/subscription/working.py",
+        "                    raise\n                self.failed(error)  # delivered again, and recognised",
+        "                    raise\n                raise",
+        killed_by=(f"{SUBSCRIPTION}::test_a_client_that_cancels_its_own_call_ends_no_consumer[ack-sqlite]",),
+    ),
+    Break(
         "a broker that takes nothing back holds a run's end up for ever",
         "messaging/subscription/working.py",
         "            async with asyncio.timeout(LEAVING):",

@@ -18,6 +18,20 @@ BREAKS = [
         killed_by=(f"{SQLITE}::test_the_file_is_not_closed_under_who_is_in_a_transaction",),
     ),
     Break(
+        "a consumer of a SQLite file belongs to the event loop that it began in",
+        FILE,
+        " or self._renewing.done() or self._renewing.get_loop() is not loop:",
+        ":",
+        killed_by=(f"{SQLITE}::test_a_consumer_serves_one_event_loop_after_the_other",),
+    ),
+    Break(
+        "an idle consumer of a SQLite file keeps what it could not give back",
+        FILE,
+        "                await self._return()\n                await self._change(sql, [(time.time() + self._hold",
+        "                await self._change(sql, [(time.time() + self._hold",
+        killed_by=(f"{SQLITE}::test_an_idle_consumer_gives_back_what_it_could_not",),
+    ),
+    Break(
         "what could not be given back to a SQLite file stays with its consumer",
         FILE,
         "        file.executemany(_RETURNED, returned).close()\n        now",
@@ -67,8 +81,8 @@ BREAKS = [
     Break(
         "a receive from a SQLite file that is cancelled keeps what it took",
         FILE,
-        "await self._release(found)  # nobody would ever settle them",
-        "pass",
+        "                self._returned += [(0.0, self._name, delivery.tag, self._name) for delivery in found]\n",
+        "",
         killed_by=(f"{SQLITE}::test_a_receive_that_is_cancelled_keeps_nothing",),
     ),
     Break(

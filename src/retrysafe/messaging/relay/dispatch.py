@@ -130,8 +130,10 @@ class Dispatch:
 
         while self._tasks and not self._ended and not stop.rung:
             stopped = asyncio.ensure_future(stop.await_for(self._timeout))
-            await asyncio.wait({*self._tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            stopped.cancel()
+            try:
+                await asyncio.wait({*self._tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stopped.cancel()
         ended, self._ended = self._ended, False
         return ended
 

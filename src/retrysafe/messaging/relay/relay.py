@@ -45,7 +45,7 @@ import random
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -478,9 +478,9 @@ class Relay:
     def stop(self) -> None:
         """Stop after the current batch. Safe to call from a signal handler.
 
-        It is for the run that is under way, and before the first run for that one.
+        It is for the run that is under way; before the first run, and after one that ended by an error, for the next.
         """
-        self._stops.ring()
+        self._stops.stop()
 
     def _rest(self, *, found: bool) -> float:
         self._polls, rest = self._polls.found() if found else self._polls.empty(random.random())
@@ -500,24 +500,22 @@ class Relay:
 
     def __enter__(self) -> Relay:
         self._stop_signal = stop = self._stops.begin()
-        try:
+        with ExitStack() as begun:
+            begun.callback(self._stops.end, stop, well=False)
             client = self._opened()  # errors of configuration are raised here, not in the thread
-        except BaseException:
-            self._stops.end(stop)
-            raise
+            begun.callback(client.close)
 
-        def work() -> None:
-            try:
-                self._forever(client)
-            finally:
-                self._stops.end(stop)
+            def work() -> None:
+                with self._stops.during(stop):
+                    self._forever(client)
 
-        self._thread = threading.Thread(target=work, name="retrysafe-relay", daemon=True)
-        self._thread.start()
+            self._thread = threading.Thread(target=work, name="retrysafe-relay", daemon=True)
+            self._thread.start()
+            begun.pop_all()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.stop()
+        self._stops.ring()
         if self._thread is not None:
             self._thread.join()
 
@@ -528,14 +526,19 @@ class Relay:
         try:
             client = await self._aopened()
         except BaseException:
-            self._stops.end(stop)
+            self._stops.end(stop, well=False)
             raise
-        self._task = asyncio.create_task(self._aforever(client), name="retrysafe-relay")
-        self._task.add_done_callback(lambda _: self._stops.end(stop))
+
+        async def work() -> None:
+            with self._stops.during(stop):
+                await self._aforever(client)
+
+        self._task = asyncio.create_task(work(), name="retrysafe-relay")
+        self._task.add_done_callback(lambda _: self._stops.end(stop))  # of one that was cancelled before it began
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        self.stop()
+        self._stops.ring()
         if self._task is not None:
             await self._task
 

@@ -182,9 +182,9 @@ class Subscription:
     def stop(self) -> None:
         """End after the messages in progress have been acknowledged; threads and signal handlers may call it too.
 
-        It is for the run that is under way, and before the first run for that one.
+        It is for the run that is under way; before the first run, and after one that ended by an error, for the next.
         """
-        self._stops.ring()
+        self._stops.stop()
 
     @property
     def in_progress(self) -> int:
@@ -201,15 +201,20 @@ class Subscription:
         try:
             await self._check_store()  # it is raised here, not in the task
         except BaseException:
-            self._stops.end(bell)
+            self._stops.end(bell, well=False)
             await self._consumer.aclose()
             raise
-        self._task = asyncio.create_task(self._run_forever(), name=f"retrysafe-{self._handler.consumer}")
-        self._task.add_done_callback(lambda _: self._stops.end(bell))
+
+        async def work() -> None:
+            with self._stops.during(bell):
+                await self._run_forever()
+
+        self._task = asyncio.create_task(work(), name=f"retrysafe-{self._handler.consumer}")
+        self._task.add_done_callback(lambda _: self._stops.end(bell))  # of one that was cancelled before it began
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        self.stop()
+        self._stops.ring()
         if self._task is not None:
             await self._task
 

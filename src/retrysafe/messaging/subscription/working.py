@@ -97,10 +97,9 @@ class Run:
         self.refuse(self._lanes.rest())
         try:
             async with asyncio.timeout(LEAVING):
-                if self._settled:
-                    await self._tried(self._consumer.ack(self._settled))
-                returning = [*self._returning.values()]
-                await asyncio.gather(*(self._tried(self._consumer.give_back(*one)) for one in returning))
+                given = [self._consumer.give_back(*one) for one in self._returning.values()]
+                acked = [self._consumer.ack(self._settled)] if self._settled else []
+                await asyncio.gather(*map(self._tried, (*given, *acked)))  # none waits for what another takes
         except TimeoutError:
             self.failed(TimeoutError(f"the broker took nothing back within {LEAVING:g} s: closing the consumer does"))
 
@@ -232,8 +231,10 @@ class Run:
     async def _give_back(self, number: int) -> None:
         try:
             await heeding(self._consumer.give_back(*self._returning[number]))
-        except Exception as error:  # noqa: BLE001 - the broker delivers it again by itself
-            self.failed(error)
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            self.failed(error)  # the broker delivers it again by itself
         del self._returning[number]
 
     async def _acker(self) -> None:
@@ -245,8 +246,10 @@ class Run:
             try:
                 if settled:
                     await heeding(self._consumer.ack(settled))
-            except Exception as error:  # noqa: BLE001 - delivered again, and recognised
-                self.failed(error)
+            except BaseException as error:
+                if not is_failure(error):
+                    raise
+                self.failed(error)  # delivered again, and recognised
             del self._settled[: len(settled)]
             if self._handled_all and not self._settled:
                 return

@@ -197,16 +197,17 @@ class SqliteConsumer:
 
     async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
         """Up to so many messages, oldest first; waits so many seconds for the first one."""
-        if self._renewing is None:
-            self._renewing = asyncio.create_task(self._renew(), name="retrysafe-sqlite-consumer")
+        self._come_to_this_loop()
         polls, deadline = POLLS, time.monotonic() + wait
         while True:
             async with self._handing:
                 returned = self._returned[:]
                 found, cancelled = await self._done(lambda file: self._take(file, limit, returned))  # noqa: B023
                 del self._returned[: len(returned)]
-            if cancelled is not None:
-                await self._release(found)  # nobody would ever settle them
+            if cancelled is not None:  # nobody would ever settle them
+                self._returned += [(0.0, self._name, delivery.tag, self._name) for delivery in found]
+                with suppress(sqlite3.OperationalError):
+                    await self._return()
                 raise cancelled
             left = deadline - time.monotonic()
             if found or left <= 0:
@@ -225,16 +226,27 @@ class SqliteConsumer:
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
         """Let it, and with it its lane, wait while this consumer is there; unless another one has it by now.
 
-        What cannot be given back now is given back before more is taken.
+        What cannot be given back now, which raises `sqlite3.OperationalError`, is given back before more is taken, and
+        before this consumer gives its next sign of life.
         """
+        self._come_to_this_loop()
         self._returned.append((time.time() + delay, self._name, delivery.tag, self._name))
+        await self._return()
+
+    async def _return(self) -> None:
         async with self._handing:
-            returned = self._returned[:]
-            with suppress(sqlite3.OperationalError):
+            if returned := self._returned[:]:
                 _, cancelled = await self._done(lambda file: file.executemany(_RETURNED, returned).close())
                 del self._returned[: len(returned)]
                 if cancelled is not None:
                     raise cancelled
+
+    def _come_to_this_loop(self) -> None:
+        """What belongs to an event loop is made for the one that is running: another may have run this before."""
+        loop = asyncio.get_running_loop()
+        if self._renewing is None or self._renewing.done() or self._renewing.get_loop() is not loop:
+            self._handing = asyncio.Lock()
+            self._renewing = loop.create_task(self._renew(), name="retrysafe-sqlite-consumer")
 
     async def lag(self) -> Mapping[str, int]:
         """How many messages of the queue are not settled."""
@@ -244,23 +256,17 @@ class SqliteConsumer:
             raise cancelled
         return {self._queue: count}
 
-    async def _release(self, deliveries: Sequence[Delivery]) -> None:
-        rows = [(delivery.tag, self._name) for delivery in deliveries]
-        sql = "UPDATE deliveries SET holder = NULL WHERE id = ? AND holder = ?"
-        await self._change(sql, rows)
-
     async def aclose(self) -> None:
         """Give everything back, and close the file."""
-        if self._renewing is not None:
-            self._renewing.cancel()
+        renewing, self._renewing = self._renewing, None
+        if renewing is not None and renewing.get_loop() is asyncio.get_running_loop():
+            renewing.cancel()
             with suppress(asyncio.CancelledError):
-                await self._renewing
-            self._renewing = None
+                await renewing
         with suppress(sqlite3.Error):
             sql = "UPDATE deliveries SET holder = NULL, not_before = 0 WHERE queue = ? AND ? IN (holder, giver)"
             await self._change(sql, [(self._queue, self._name)])
         self._returned.clear()
-        self._handing = asyncio.Lock()  # the next event loop's
         await asyncio.to_thread(self._file.close)
 
     def _take(
@@ -283,6 +289,7 @@ class SqliteConsumer:
         while True:
             await asyncio.sleep(self._hold / 3)
             with suppress(sqlite3.OperationalError):  # in time for the next one
+                await self._return()
                 await self._change(sql, [(time.time() + self._hold, self._queue, self._name)])
 
     async def _change(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
