@@ -506,7 +506,7 @@ async def test_a_run_ends_whatever_the_broker_does_not_take_back(
     consumer = Leaving(broker)
     subscription = Subscription(consumer, handle, lanes=1)
     consumer.how = how
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(20):
         assert await subscription.arun_once(3600) == {"handled": 1}
     assert "consumer_failed" in world.names()
     assert subscription.unhandled == 4
