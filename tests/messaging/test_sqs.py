@@ -267,7 +267,7 @@ async def test_a_consumer_that_has_gone_takes_no_message_from_others() -> None:
 async def cut_off() -> AsyncIterator[tuple[Any, Any, SqsConsumer]]:
     """A bench, the road of a consumer, and that consumer."""
     require("sqs")
-    async with bench("sqs", lease="2s") as broker:
+    async with bench("sqs", lease="5s") as broker:
         road = road_to(options_of(broker.url)["endpoint"])
         consumer = broker.make(f"sqs://?region=us-east-1&endpoint=http://127.0.0.1:{road.port}")
         try:

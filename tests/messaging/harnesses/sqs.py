@@ -58,7 +58,7 @@ class SqsBench(Bench):
     def make(self, url: str) -> Consumer:
         from retrysafe.messaging.brokers.sqs import SqsConsumer
 
-        options = {"lease": "3s", "poll": "100ms", "timeout": "2s", **self.options}
+        options = {"lease": "3s", "poll": "100ms", "timeout": "5s", **self.options}
         return SqsConsumer(self.topic, prefix=PREFIX, **options_of(url), **options)
 
     async def clean(self) -> None:
