@@ -20,8 +20,8 @@ BREAKS = [
     Break(
         "a consumer of a SQLite file belongs to the event loop that it began in",
         FILE,
-        " or self._renewing.done() or self._renewing.get_loop() is not loop:",
-        ":",
+        "        if self._loop is not loop:",
+        "        if self._loop is None:",
         killed_by=(f"{SQLITE}::test_a_consumer_serves_one_event_loop_after_the_other",),
     ),
     Break(

@@ -188,6 +188,7 @@ class SqliteConsumer:
         self._returned: list[tuple[float, str, int, str]] = []
         """What is to be given back. Those of a lane are, at once: else what comes behind them could be taken before."""
         self._handing = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._renewing: asyncio.Task[None] | None = None
 
     @property
@@ -244,8 +245,9 @@ class SqliteConsumer:
     def _come_to_this_loop(self) -> None:
         """What belongs to an event loop is made for the one that is running: another may have run this before."""
         loop = asyncio.get_running_loop()
-        if self._renewing is None or self._renewing.done() or self._renewing.get_loop() is not loop:
-            self._handing = asyncio.Lock()
+        if self._loop is not loop:
+            self._loop, self._handing, self._renewing = loop, asyncio.Lock(), None
+        if self._renewing is None or self._renewing.done():
             self._renewing = loop.create_task(self._renew(), name="retrysafe-sqlite-consumer")
 
     async def lag(self) -> Mapping[str, int]:
