@@ -1,29 +1,95 @@
 """A run of hours that goes on where it was stopped: what has passed is written down, and is not run again.
 
-The journal is of one state of the tree. Another commit, or a file that was changed since, begins a new one.
+A test that has passed counts as long as what it depends on is as it was: the product, and the modules of the tests that
+its own module names, and so on. A changed product begins anew; a changed test only what leads to it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-WATCHED = ("src", "tests", "demo", "pyproject.toml")
-"""What a proof depends on."""
-WRITTEN = ":(exclude)tests/proving/proofs.json"
+PRODUCT = ("src", "demo", "pyproject.toml")
+"""What every proof depends on."""
+IMPORTED = re.compile(r"^\s*from ((?:tests|benchmarks|examples)[\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
+WRITTEN = "proofs.json"
 """What a proof writes."""
+NAMED = re.compile(r"\b(?:tests|benchmarks|examples)(?:\.\w+)+")
+"""Also in a string: a program that a test starts is named in one."""
 
 
-def tree() -> str:
-    """A digest of the commit, and of what was changed since."""
+@cache
+def product() -> str:
+    """A digest of the product, as it is in the files: of its commit, and of what was changed since."""
     found = hashlib.sha256()
-    for command in (["rev-parse", *(f"HEAD:{name}" for name in WATCHED)], ["diff", "HEAD", "--", *WATCHED, WRITTEN]):
+    untracked = ["ls-files", "--others", "--exclude-standard", "--", *PRODUCT]
+    for command in (["rev-parse", *(f"HEAD:{name}" for name in PRODUCT)], ["diff", "HEAD", "--", *PRODUCT], untracked):
         found.update(subprocess.run(["git", *command], cwd=ROOT, check=True, capture_output=True).stdout)
+    return found.hexdigest()
+
+
+def state(test: str) -> str:
+    """A digest of all that a test depends on, by its node id."""
+    return _state_of(test.partition("::")[0])
+
+
+@cache
+def _state_of(path: str) -> str:
+    found = hashlib.sha256(product().encode())
+    for file in sorted(_depends(path)):
+        found.update(_digest(file).encode())
     return found.hexdigest()[:16]
+
+
+def _depends(path: str) -> set[Path]:
+    """The files of a test: its own, what it names, and the `conftest.py` of the folders above it."""
+    found: set[Path] = set()
+    ahead = [ROOT / path, *(folder / "conftest.py" for folder in (ROOT / path).parents if folder.is_relative_to(ROOT))]
+    while ahead:
+        file = ahead.pop()
+        if file.is_file() and file not in found:
+            found.add(file)
+            ahead += _named_in(file)
+    return found
+
+
+@cache
+def _named_in(file: Path) -> list[Path]:
+    if file.suffix != ".py":
+        return []
+    text = file.read_text(encoding="utf-8")
+    beside = (one for one in file.parent.iterdir() if one.suffix != ".py" and one.name != WRITTEN)
+    return [
+        *(one for one in beside if one.is_file() and one.name in text),
+        *(path for name in _names(text) for path in _files(name)),
+    ]
+
+
+def _names(text: str) -> Iterator[str]:
+    for module, imported in IMPORTED.findall(text):
+        yield from (f"{module}.{name}" for name in re.findall(r"\w+", imported))
+    yield from NAMED.findall(text)
+
+
+def _files(name: str) -> Iterator[Path]:
+    """A module's file, and those of the packages that it is in; of a name in a module, the module's."""
+    parts = name.split(".")
+    for count in range(1, len(parts) + 1):
+        path = ROOT.joinpath(*parts[:count])
+        yield path.with_suffix(".py")
+        yield path / "__init__.py"
+
+
+@cache
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 class Journal:
@@ -33,28 +99,29 @@ class Journal:
         self.path = path
         self.seed: int | None = None
         self.passed: dict[str, list[dict[str, Any]]] = {}
-        self._tree = tree()
         if path.exists():
             self._read()
 
     def _read(self) -> None:
         whole = self.path.read_text(encoding="utf-8").rpartition("\n")[0]  # the last line may have been cut off
         head, *lines = whole.split("\n")
-        known = json.loads(head)
-        if known["tree"] == self._tree:
-            self.seed = known["seed"]
-            self.passed = {one["test"]: one["proofs"] for one in map(json.loads, lines)}
+        noted = list(map(json.loads, lines))
+        self.passed = {one["test"]: one["proofs"] for one in noted if one["state"] == state(one["test"])}
+        if self.passed or not noted:
+            self.seed = json.loads(head)["seed"]
             self.path.write_text(whole + "\n", encoding="utf-8")
 
     def begin(self, seed: int) -> None:
         """Write the head of a new journal; go on with one that has been begun."""
+        for file in (ROOT / "tests").rglob("test_*.py"):  # now, whatever is edited while they run
+            state(str(file.relative_to(ROOT)))
         if self.seed is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(json.dumps({"tree": self._tree, "seed": seed}) + "\n", encoding="utf-8")
+            self.path.write_text(json.dumps({"seed": seed}) + "\n", encoding="utf-8")
             self.seed = seed
 
     def add(self, test: str, proofs: list[dict[str, Any]]) -> None:
         """Note a test that has passed."""
         self.passed[test] = proofs
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"test": test, "proofs": proofs}) + "\n")
+            file.write(json.dumps({"test": test, "state": state(test), "proofs": proofs}) + "\n")

@@ -72,17 +72,51 @@ def test_parts(subtests):
     assert list(Journal(tmp_path / "journal.jsonl").passed) == []
 
 
-def test_another_state_of_the_tree_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_state_of_the_product_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "journal.jsonl"
     begun = Journal(path)
     begun.begin(7)
     begun.add("a test", [])
     assert (Journal(path).seed, list(Journal(path).passed)) == (7, ["a test"])
-    monkeypatch.setattr(journal, "tree", lambda: "another")
+    monkeypatch.setattr(journal, "state", lambda test: "another")
     changed = Journal(path)
     assert (changed.seed, changed.passed) == (None, {})
     changed.begin(8)
     assert (Journal(path).seed, Journal(path).passed) == (8, {})
+
+
+TREE = {
+    "tests/conftest.py": "",
+    "tests/data.json": "",
+    "tests/far/__init__.py": "",
+    "tests/far/conftest.py": "",
+    "tests/far/helper.py": "from tests import (\n    near,\n)",
+    "tests/far/test_one.py": "from tests.far.helper import helped\nPROGRAM = 'tests.program'",
+    "tests/near.py": "open('data.json')",
+    "tests/other.py": "",
+    "tests/program.py": "",
+}
+
+
+@pytest.mark.parametrize("changed", TREE)
+def test_a_test_depends_on_what_it_names_and_on_what_that_names(
+    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on a program that it names in a string, on data beside a module, and on `conftest.py`."""
+    monkeypatch.setattr(journal, "ROOT", tmp_path)
+    monkeypatch.setattr(journal, "product", lambda: "as it is")
+    for name in TREE:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(TREE[name])
+    before = _state("tests/far/test_one.py::test")
+    (tmp_path / changed).write_text(TREE[changed] + "# changed")
+    assert (_state("tests/far/test_one.py::test") == before) == (changed == "tests/other.py")
+
+
+def _state(test: str) -> str:
+    for cached in (journal._state_of, journal._named_in, journal._digest):
+        cached.cache_clear()
+    return journal.state(test)
 
 
 def test_a_line_that_was_cut_off_is_a_test_that_has_not_passed(tmp_path: Path) -> None:
