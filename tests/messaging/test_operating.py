@@ -770,8 +770,8 @@ def test_a_relay_that_cannot_work_says_so_at_once(postgresql: str) -> None:
 
 
 async def test_a_database_that_is_cancelled_within_ends_no_relay(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a driver does whose connection's task ends under it."""
-    relay, torn = place.relay(AsyncMemoryPublisher()), [True]
+    """As a driver does whose connection's task ends under it: when the relay begins, and in its first round."""
+    relay, torn = place.relay(AsyncMemoryPublisher()), ["begins", "round"]
     check = relay._backend.acheck
 
     async def acheck(client: Any) -> None:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pytest
 
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.protocol.messages import Delivery, Envelope
+
+T = TypeVar("T")
 
 PATIENCE = 60.0
 """Seconds after which a case that has not ended has failed."""
@@ -142,6 +144,19 @@ def numbers(deliveries: Sequence[Delivery]) -> list[int]:
     return [int(delivery.envelope.payload) for delivery in deliveries]
 
 
+@asynccontextmanager
+async def _under_way(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
+    """Beside the body. What has not ended with the body is cancelled, and has ended after it."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # the body asks for the result, unless it failed itself
+
+
 @_case()
 async def every_attribute_arrives_as_it_was(trial: Trial) -> None:
     (plain,) = trial.envelopes("A")
@@ -186,10 +201,10 @@ async def messages_of_a_key_come_in_their_order(trial: Trial) -> None:
 async def a_consumer_that_waits_is_woken(trial: Trial) -> None:
     async with trial.consumer() as consumer:
         await trial.nothing(consumer)
-        waiting = asyncio.create_task(trial.take(consumer, 1))
-        await asyncio.sleep(0)
-        await trial.published("A")
-        assert numbers(await waiting) == [0]
+        async with _under_way(trial.take(consumer, 1)) as waiting:
+            await asyncio.sleep(0)
+            await trial.published("A")
+            assert numbers(await waiting) == [0]
 
 
 @_case()
@@ -313,20 +328,16 @@ async def settling_twice_or_too_late_harms_nobody(trial: Trial) -> None:
 async def a_receive_that_is_cancelled_loses_nothing(trial: Trial) -> None:
     async with trial.consumer() as consumer:
         for pause in range(20):
-            waiting = asyncio.create_task(consumer.receive(5, _SOON))
-            for _ in range(pause):
-                await asyncio.sleep(0)
-            waiting.cancel()
-            await asyncio.wait([waiting])
+            async with _under_way(consumer.receive(5, _SOON)) as waiting:
+                for _ in range(pause):
+                    await asyncio.sleep(0)
             if not waiting.cancelled():
                 await consumer.ack(waiting.result())
         await trial.published(*"A" * 20)
         found: set[int] = set()
         while len(found) < 20:
-            waiting = asyncio.create_task(consumer.receive(5, _SOON))
-            await asyncio.wait([waiting], timeout=0.002)
-            waiting.cancel()
-            await asyncio.wait([waiting])
+            async with _under_way(consumer.receive(5, _SOON)) as waiting:
+                await asyncio.wait([waiting], timeout=0.002)
             if not waiting.cancelled():
                 found.update(numbers(waiting.result()))
                 await consumer.ack(waiting.result())
