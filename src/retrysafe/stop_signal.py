@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from retrysafe.errors import ConfigurationError
 
@@ -37,9 +38,20 @@ SAME = 1.0
 """Seconds for which a further signal is the first one again: a terminal and a supervisor may both pass on a Ctrl-C."""
 
 
-Hears = Callable[[int], None]
-_hearing: list[tuple[int, Hears]] = []
-"""Who is told of signals, and in which process: every loop that runs until it is stopped, and whoever runs them."""
+class _Hearing(NamedTuple):
+    """Who is told of signals: a run that goes on until it is stopped, or whoever runs one."""
+
+    hear: Callable[[int], None]
+    process: int
+    loop: asyncio.AbstractEventLoop | None
+
+    @property
+    def is_there(self) -> bool:
+        """A child that was forked has those of its parent in its list, too; a loop may have been closed over one."""
+        return self.process == os.getpid() and not (self.loop is not None and self.loop.is_closed())
+
+
+_hearing: list[_Hearing] = []
 _before: dict[int, Any] = {}
 """What the signals that we have taken did before, until that is given back."""
 
@@ -67,8 +79,8 @@ def stopped_by_signals(stop: Callable[[], None], again: Callable[[int], None] | 
         if again is not None and now - first > SAME:
             again(number)
 
-    mine = os.getpid(), hear
-    _hearing[:] = [*_in_this_process(), mine]
+    mine = _Hearing(hear, os.getpid(), _running_loop())
+    _hearing[:] = [*_present(), mine]
     try:
         for number in _SIGNALS:
             if signal.getsignal(number) in _UNHANDLED:
@@ -77,19 +89,30 @@ def stopped_by_signals(stop: Callable[[], None], again: Callable[[int], None] | 
     finally:
         with suppress(ValueError):  # in a child that was forked in the block
             _hearing.remove(mine)
-        if not _in_this_process():
+        if not _present():
             _give_back()
 
 
-def _in_this_process() -> list[tuple[int, Hears]]:
-    """Those who hear here: a child that was forked has those of its parent in its list, too."""
-    return [one for one in _hearing if one[0] == os.getpid()]
+def _present() -> list[_Hearing]:
+    return [one for one in _hearing if one.is_there]
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that this code runs on, if it does."""
+    if "asyncio" not in sys.modules:
+        return None
+    import asyncio
+
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _tell(number: int, _: object) -> None:
-    hearing = _in_this_process()
-    for _, hear in hearing:
-        hear(number)
+    hearing = _present()
+    for one in hearing:
+        one.hear(number)
     if not hearing:  # a child of ours, or a server had taken the signal and has given it back to us since
         signal.signal(number, _before.pop(number, signal.SIG_DFL))
         signal.raise_signal(number)
@@ -197,9 +220,11 @@ class Stops:
         self._ended_well = self._is_early = False
 
     def begin(self, loop: asyncio.AbstractEventLoop | None = None) -> StopSignal:
-        """The signal of a run that begins. Raises `ConfigurationError` when it may not run beside another."""
-        if self._process != os.getpid():  # what runs in the parent does not run here
-            self._running, self._process = [], os.getpid()
+        """The signal of a run that begins. Raises `ConfigurationError` when it may not run beside another.
+
+        ``loop``: the one that it runs on, with which it ends, too.
+        """
+        self._come_to_this_process()
         stop = StopSignal(loop)
         for one in [*self._running]:
             if not _may_run(one):
@@ -215,7 +240,8 @@ class Stops:
 
     def end(self, stop: StopSignal, *, well: bool = True) -> None:
         """The run with this signal is over: by itself, or by an error. Further calls do nothing."""
-        if stop in self._running:  # else it was begun by the process that this one was forked from
+        self._come_to_this_process()
+        if stop in self._running:
             self._running.remove(stop)
             self._ended_well = well
 
@@ -231,17 +257,25 @@ class Stops:
 
     @contextmanager
     def run(self) -> Iterator[StopSignal]:
-        """A run, from its beginning to its end."""
-        stop = self.begin()
+        """A run of this thread, from its beginning to its end."""
+        stop = self.begin(_running_loop())
         with self.during(stop):
             yield stop
 
     def stop(self) -> None:
         """Stop the runs that there are, or the next one; see above. Safe to call from a signal handler."""
+        self._come_to_this_process()
         self._is_early = not (self._running or self._ended_well)
         self.ring()
 
     def ring(self) -> None:
         """Stop the runs that there are."""
+        self._come_to_this_process()
         for stop in [*self._running]:
             stop.ring()
+
+    def _come_to_this_process(self) -> None:
+        """What runs in the process that this one was forked from does not run here, and what it was told is its own."""
+        if self._process != os.getpid():
+            self._running, self._ended_well, self._is_early = [], False, False
+            self._process = os.getpid()

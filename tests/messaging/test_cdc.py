@@ -636,6 +636,7 @@ async def test_a_publication_that_was_dropped_is_made_anew(place: Place, monkeyp
         await auntil(lambda: place.sql(publication) and place.is_read())
         place.write(2)
         await place.until_took(2)
+    assert len(place.told("slot_created")) == 2, "the slot that looks for the one which is gone was not made anew"
 
 
 async def test_messages_leave_while_a_slot_cannot_be_made(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

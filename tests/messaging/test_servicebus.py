@@ -713,7 +713,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_lock_stays_with_its
         await trial.published("A")
         async with trial.consumer() as one, trial.consumer() as two:
             (found,) = await trial.take(one, 1)
-            assert not await two.receive(2, 6.0), "more than a lock"
+            assert not await two.receive(2, 8.0), "much more than a lock"
             await one.ack([found])
         async with trial.consumer() as later:
             await trial.nothing(later)

@@ -34,10 +34,7 @@ BREAKS = [
         "messaging/brokers/nats/pinned.py",
         "        if self._others > 0:\n            return []\n",
         "",
-        killed_by=(
-            f"{NATS}test_a_new_owner_hands_out_nothing_before_all_that_is_unsettled_is_its_own",
-            f"{SUITE}[nats-what_a_dead_consumer_left_is_handed_out_again_in_its_order]",
-        ),
+        killed_by=(f"{NATS}test_a_new_owner_hands_out_nothing_before_all_that_is_unsettled_is_its_own",),
         rows=(52,),
     ),
     Break(

@@ -7,7 +7,7 @@ after page. One that has to come again stays marked, and so does what follows it
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TypeVar
 
@@ -68,8 +68,11 @@ _PAGE = 100
 class _Round:
     """One go over the marked letters of a consumer: how far it has come, and what became of those it has handled."""
 
-    def __init__(self, setting: HandlerSettings, letters: Letters, limit: int) -> None:
+    def __init__(
+        self, setting: HandlerSettings, letters: Letters, limit: int, stopped: Callable[[], bool] | None
+    ) -> None:
         self.handled: list[HandleResult] = []
+        self._stopped = stopped or (lambda: False)
         self._setting, self._letters, self._limit = setting, letters, limit
         self._after: Turn | None = None
         self._waiting: set[int] = set()
@@ -83,7 +86,7 @@ class _Round:
     def wanted(self, page: Sequence[InboxLetter]) -> Iterator[InboxLetter]:
         """Those of a page that are to be handled now."""
         for letter in page:
-            if len(self.handled) >= self._limit:
+            if self.is_over:
                 return
             self._after = letter.turn
             if self._lane(letter) not in self._waiting:
@@ -99,17 +102,19 @@ class _Round:
 
     @property
     def is_over(self) -> bool:
-        """Whether as many were handled as may be."""
-        return len(self.handled) >= self._limit
+        """Whether as many were handled as may be, or no further one may be."""
+        return len(self.handled) >= self._limit or self._stopped()
 
     def _lane(self, letter: InboxLetter) -> int:
         envelope = letter.arrival.envelope
         return lane(envelope.topic, envelope.key, envelope.id)
 
 
-def redrive(setting: HandlerSettings, letters: Letters, limit: int) -> list[HandleResult]:
+def redrive(
+    setting: HandlerSettings, letters: Letters, limit: int, stopped: Callable[[], bool] | None
+) -> list[HandleResult]:
     """Handle marked dead letters, up to so many, and return what became of them; none, while another one is at it."""
-    going = _Round(setting, letters, limit)
+    going = _Round(setting, letters, limit, stopped)
     if not letters.run(ask(going.page(1))):
         return []
     with suppress(InProgress, LeaseLost), _alone(setting, letters) as claim:
@@ -120,9 +125,11 @@ def redrive(setting: HandlerSettings, letters: Letters, limit: int) -> list[Hand
     return going.handled
 
 
-async def aredrive(setting: HandlerSettings, letters: Letters, limit: int) -> list[HandleResult]:
+async def aredrive(
+    setting: HandlerSettings, letters: Letters, limit: int, stopped: Callable[[], bool] | None
+) -> list[HandleResult]:
     """`redrive` for a coroutine function."""
-    going = _Round(setting, letters, limit)
+    going = _Round(setting, letters, limit, stopped)
     if not await letters.arun(ask(going.page(1))):
         return []
     with suppress(InProgress, LeaseLost):

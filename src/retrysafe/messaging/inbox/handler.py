@@ -107,18 +107,23 @@ class Handler(Generic[P, R]):
         """Handle deliveries in this order, and return what became of each."""
         return [await self.ahandle(one.envelope, redelivered=one.redelivered, alone=alone) for one in deliveries]
 
-    async def ahandle_marked(self, limit: int = 100) -> list[HandleResult]:
-        """Handle up to so many dead letters that are to be handled again, and return what became of them."""
-        if not self.is_async:
-            return await in_thread(lambda: self.handle_marked(limit))
-        return await aredrive(self.setting, self.letters, limit)
+    async def ahandle_marked(
+        self, limit: int = 100, *, stopped: Callable[[], bool] | None = None
+    ) -> list[HandleResult]:
+        """Handle up to so many dead letters that are to be handled again, and return what became of them.
 
-    def handle_marked(self, limit: int = 100) -> list[HandleResult]:
+        ``stopped`` is asked before each of them: once it is true, the others stay where they are.
+        """
+        if not self.is_async:
+            return await in_thread(lambda: self.handle_marked(limit, stopped=stopped))
+        return await aredrive(self.setting, self.letters, limit, stopped)
+
+    def handle_marked(self, limit: int = 100, *, stopped: Callable[[], bool] | None = None) -> list[HandleResult]:
         """`ahandle_marked` for a plain function. A dead letter is tried once; one that fails stays where it is.
 
         One consumer of the name does so at a time, by a lease: while another one is at it there is nothing to do here.
         """
-        return redrive(self.setting, self.letters, limit)
+        return redrive(self.setting, self.letters, limit, stopped)
 
     def emit(self, name: str, **fields: Any) -> None:
         """Tell the observers of what concerns no message."""

@@ -118,8 +118,9 @@ class Dispatch:
             return envelope.topic
 
     def reset(self) -> None:
-        """Begin a run: destinations are tried afresh."""
+        """Begin a run: destinations are tried afresh, and what an event loop was closed over is under way no more."""
         self._destinations.clear()
+        self._tasks, self._under_way, self._withheld_for, self._ended = set(), set(), [], False
 
     async def settled(self, stop: StopSignal) -> bool:
         """Wait until a call that was left under way has ended; False when none has since the last time.
@@ -214,18 +215,21 @@ class Dispatch:
         still publishes would come after that.
         """
         names = {_name(queued) for queued in call.wave}
-        self._under_way |= names
-        self._tasks.add(task)
+        tasks, under_way = self._tasks, self._under_way
+        under_way |= names
+        tasks.add(task)
         call.to.overdue += 1
         self._failed(call.to, _UNDER_WAY, 0.0)
         rest = self._timeout + PATIENCE
         until = self._clock() + rest
 
         def ended(task: asyncio.Task[dict[_Name, PublishResult]]) -> None:
-            self._tasks.discard(task)
-            self._ended = True
-            self._under_way -= names
+            tasks.discard(task)
+            under_way.difference_update(names)
             call.to.overdue -= 1
+            if tasks is not self._tasks:  # of an earlier run
+                return
+            self._ended = True
             if self._clock() < until:  # else other relays may have published them
                 self._withheld_for += call.wave
             if not task.cancelled():

@@ -6,6 +6,7 @@ What it misses while it is cut off, relays find by looking; when it is back, the
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
 import selectors
@@ -37,13 +38,16 @@ class Listening:
     def __init__(self, url: str, heard: Callable[[], object]) -> None:
         self._url, self._heard = url, heard
         self._closed = threading.Event()
+        self._process = os.getpid()
         self._end, self._other_end = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="retrysafe-listen", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Hang up, and wait for the thread's end."""
+        """Hang up, and wait for the thread's end; a child that was forked meanwhile has no thread, but both ends."""
         self._closed.set()
+        if self._process == os.getpid():
+            self._other_end.shutdown(socket.SHUT_RDWR)
         self._other_end.close()
         self._thread.join()
         self._end.close()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -13,6 +11,7 @@ from typing import Any
 from retrysafe.claims.observers import Observers
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.messaging.relay.procedures import OutboxStatus, attend, standing
+from retrysafe.process_name import ProcessName
 from retrysafe.protocol.message_stores import OperableOutbox
 from retrysafe.protocol.messages import Envelope, RelaySeen
 from retrysafe.protocol.publish_policy import PublishOutcome
@@ -127,7 +126,7 @@ class Presence:
             stalled_after,
             clock,
         )
-        self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._name = ProcessName(f"{socket.gethostname()}:")
         self.reset()
 
     def reset(self) -> None:
@@ -149,7 +148,7 @@ class Presence:
         A count that fails is reported; one that takes long postpones the next, so that publishing goes on.
         """
         try:
-            tells, gone = yield from attend(self._outbox, self._name, self._hold)
+            tells, gone = yield from attend(self._outbox, str(self._name), self._hold)
         except ConfigurationError:
             self._next = 0.0  # nothing is published before this is settled
             raise
@@ -174,4 +173,4 @@ class Presence:
 
     def farewell(self) -> Steps[None]:
         """Remove the sign of life, as the relay stops."""
-        yield from ask(self._outbox.bye([self._name]))
+        yield from ask(self._outbox.bye([str(self._name)]))

@@ -16,7 +16,7 @@ from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.messaging.subscription.working import LOOK, Run
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.records import Duration
-from retrysafe.protocol.redelivery_policy import MessageOutcome
+from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
 from retrysafe.stop_signal import Stops, StopSignal, stopped_by_signals
 
 MOST_LANES = 10_000
@@ -143,7 +143,7 @@ class Subscription:
             except RetrysafeError as error:
                 run.failed(error)  # who runs this in a task may not look at it for long
                 raise
-            await run.work(self._workers, self._receive(run), self._redrives(run), self._lags())
+            await run.work(self._workers, self._receive(run), handling=[self._redrives(run)], watching=[self._lags()])
         finally:
             await self._consumer.aclose()
 
@@ -188,7 +188,10 @@ class Subscription:
 
     @property
     def in_progress(self) -> int:
-        """How many messages are being handled at this moment: what the end waits for after `stop`."""
+        """How many messages are being handled at this moment: what the end waits for after `stop`.
+
+        A look for dead letters that are marked counts as one.
+        """
         return 0 if self._run is None else self._run.in_progress
 
     @property
@@ -244,7 +247,7 @@ class Subscription:
         """What the broker has, after the dead letters that are marked: each of these is tried once."""
         settled = True
         while settled and not self._bell.rung:
-            found = await self._handler.ahandle_marked()
+            found = await self._redriven(run)
             run.redriven(found)
             settled = any(one.again is None for one in found)
         await self._drain(run, wait)
@@ -279,12 +282,20 @@ class Subscription:
     async def _redrives(self, run: Run) -> None:
         while not self._bell.rung:
             try:
-                await self._handler.ahandle_marked()
+                await self._redriven(run)
             except ConfigurationError:
                 raise
             except Exception as error:  # noqa: BLE001 - tried again after any error of the database
                 run.failed(error)
-            await asyncio.sleep(self._redrive)
+            await self._bell.await_for(self._redrive)
+
+    async def _redriven(self, run: Run) -> list[HandleResult]:
+        """Handle marked dead letters; after `stop` no further one."""
+        run.in_progress += 1
+        try:
+            return await self._handler.ahandle_marked(stopped=lambda: self._bell.rung)
+        finally:
+            run.in_progress -= 1
 
     async def _lags(self) -> None:
         """Tell the observers at intervals how far the group is behind, if they take it and the consumer can tell."""

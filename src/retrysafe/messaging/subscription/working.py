@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 from retrysafe.claims.cancellation import is_failure, run_to_completion
 from retrysafe.errors import ConfigurationError
@@ -26,6 +26,9 @@ LOOK = 0.5
 """Seconds for which a subscription waits for messages before it checks whether it was stopped."""
 LEAVING = 5.0
 """Seconds that a run's end waits for a broker that takes nothing back."""
+
+
+_Work: TypeAlias = "Coroutine[Any, Any, None]"
 
 
 class Run:
@@ -66,20 +69,25 @@ class Run:
         self._dead_again += sum(one.became not in DONE and one.again is None for one in found)
         self._still_marked = sum(one.again is not None for one in found)
 
-    async def work(self, workers: int, receiving: Any, *others: Any) -> None:
+    async def work(
+        self, workers: int, receiving: _Work, *, handling: Iterable[_Work] = (), watching: Iterable[_Work] = ()
+    ) -> None:
         """Receive and handle until receiving has ended; then finish the messages in progress, and ack them.
 
-        Of the ``others``, which run beside it, none ends before it does.
+        What is ``handling`` messages beside it ends by itself at the bell, and is waited for; ``watching`` only looks,
+        and is cancelled.
         """
         receives = asyncio.ensure_future(receiving)
-        handling = [asyncio.create_task(self._worker()) for _ in range(workers)]
+        lanes = [asyncio.create_task(self._worker()) for _ in range(workers)]
         acking = asyncio.create_task(self._acker())
-        beside = [asyncio.create_task(other) for other in others]
+        beside = [asyncio.create_task(one) for one in handling]
+        watches = [asyncio.create_task(one) for one in watching]
         try:
-            await _first_failure(receives, (*handling, acking, *beside))
-            await self._wait_for_end(handling, acking)
+            await _first_failure(receives, (*lanes, acking, *beside, *watches))
+            await self._wait_for_end(lanes, acking)
+            await asyncio.gather(*beside)
         finally:
-            tasks = (receives, *handling, acking, *beside)
+            tasks = (receives, *lanes, acking, *beside, *watches)
             for task in tasks:
                 task.cancel()
             _, cancelled = await run_to_completion(self._end(tasks))
@@ -261,14 +269,15 @@ def _hash(delivery: Delivery) -> int:
     return hash((of.topic, of.source, of.id or (of.key, of.payload)))
 
 
-async def _first_failure(receiving: asyncio.Future[None], others: tuple[asyncio.Task[None], ...]) -> None:
-    """Wait until receiving ends; an error of a worker ends it too."""
+async def _first_failure(receiving: asyncio.Future[None], others: Iterable[asyncio.Task[None]]) -> None:
+    """Wait until receiving ends; an error of another task ends it too."""
+    running = {*others}
     try:
         while not receiving.done():
-            await asyncio.wait((receiving, *others), return_when=asyncio.FIRST_COMPLETED)
-            for task in others:
-                if task.done():
-                    task.result()
+            await asyncio.wait((receiving, *running), return_when=asyncio.FIRST_COMPLETED)
+            for task in [one for one in running if one.done()]:
+                running.discard(task)
+                task.result()
         receiving.result()
     finally:
         receiving.cancel()

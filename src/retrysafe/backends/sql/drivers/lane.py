@@ -105,15 +105,15 @@ class QueryLane:
 
     async def _together(self, batch: list[_Item]) -> None:
         try:
-            answers = await self._answers([item.query for item in batch])
+            answered = [*zip(batch, await self._answers([item.query for item in batch]), strict=True)]
         except StoreUnavailable as error:
             _fail(batch, error)
-        except BaseException as error:  # the loop is ending
+        except BaseException as error:  # the loop is ending, or a fault of ours: nobody waits for ever
             self._is_under_way = False
             _fail([*batch, *self._queue], StoreUnavailable(f"The statement was cut off: {error!r}"))
             raise
         else:
-            for item, answer in zip(batch, answers, strict=True):
+            for item, answer in answered:
                 if not item.answer.done():
                     item.answer.set_result(answer)
         self._next()

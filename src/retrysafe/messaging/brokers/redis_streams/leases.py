@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -16,6 +15,7 @@ import redis.asyncio
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import InProgress, LeaseLost
+from retrysafe.process_name import ProcessName
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.fingerprint import UNCHECKED
 from retrysafe.protocol.outcomes import Answered
@@ -100,7 +100,7 @@ class Holdings:
         self._client, self._streams, self._group = client, streams, group
         self._leases = Boundary(_NAME, store=store, lease=lease, observers=())
         self._present = round(seconds_of(lease, "lease") * 1000)
-        self._me = secrets.token_hex(8)
+        self._me = ProcessName()
         self._held: dict[str, _Holding] = {}
         self._next = 0.0
         self.leaving: set[str] = set()
@@ -135,7 +135,7 @@ class Holdings:
 
     async def _share(self) -> None:
         """Compute the share, take the missing streams, choose those to leave."""
-        present: int = await self._client.eval(_COUNT, 1, self._meeting(), self._me, self._present)
+        present: int = await self._client.eval(_COUNT, 1, self._meeting(), str(self._me), self._present)
         share = math.ceil(len(self._streams) / max(1, present))
         kept = [stream for stream in self._held if stream not in self.leaving]
         self.leaving.update(kept[share:])
@@ -156,4 +156,4 @@ class Holdings:
             await self._held.pop(stream).end()
         await self._leases.aclose()
         with suppress(redis.RedisError):
-            await self._client.zrem(self._meeting(), self._me)
+            await self._client.zrem(self._meeting(), str(self._me))

@@ -65,6 +65,11 @@ ORDER BY d.id LIMIT :most
 _SETTLED = "DELETE FROM deliveries WHERE id = ?"
 _RETURNED = "UPDATE deliveries SET not_before = ?, holder = NULL, giver = ? WHERE id = ? AND holder = ?"
 
+_INHERITED = """
+UPDATE deliveries SET holder = nullif(holder, :name), giver = iif(giver = :name, :me, giver)
+WHERE queue = :queue AND :name IN (holder, giver)
+"""
+
 
 class _File:
     """The file of a broker; a connection for each process, since SQLite's do not survive a fork."""
@@ -183,13 +188,26 @@ class SqliteConsumer:
     def __init__(self, path: str | os.PathLike[str], queue: str, *, hold: Duration = "30s") -> None:
         self._file, self._queue = _File(path), queue
         self._hold = seconds_of(hold, "hold")
-        self._name = f"{os.getpid()} {secrets.token_hex(4)}"
         self._owed: set[tuple[int]] = set()
         self._returned: list[tuple[float, str, int, str]] = []
         """What is to be given back. Those of a lane are, at once: else what comes behind them could be taken before."""
         self._handing = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._renewing: asyncio.Task[None] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Be a consumer that has nothing: this process's own, whatever it was forked from."""
+        self._process = os.getpid()
+        self._name = self._new_name()
+        self._earlier: list[str] = []
+        """Its names on earlier event loops. Nobody handles any more what it was handed under them."""
+        self._owed.clear()
+        self._returned.clear()
+        self._loop = None
+
+    def _new_name(self) -> str:
+        return f"{self._process} {secrets.token_hex(4)}"
 
     @property
     def redelivery_window(self) -> float | None:
@@ -205,8 +223,9 @@ class SqliteConsumer:
                 returned = self._returned[:]
                 found, cancelled = await self._done(lambda file: self._take(file, limit, returned))  # noqa: B023
                 del self._returned[: len(returned)]
+                self._earlier.clear()
             if cancelled is not None:  # nobody would ever settle them
-                self._returned += [(0.0, self._name, delivery.tag, self._name) for delivery in found]
+                self._returned += [(0.0, self._name, *delivery.tag) for delivery in found]
                 with suppress(sqlite3.OperationalError):
                     await self._return()
                 raise cancelled
@@ -218,7 +237,7 @@ class SqliteConsumer:
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
         """Remove them; what cannot be removed now is removed before more is taken."""
-        self._owed |= {(delivery.tag,) for delivery in deliveries}
+        self._owed |= {delivery.tag[:1] for delivery in deliveries}
         owed = list(self._owed)
         with suppress(sqlite3.OperationalError):
             await self._change(_SETTLED, owed)
@@ -231,7 +250,7 @@ class SqliteConsumer:
         before this consumer gives its next sign of life.
         """
         self._come_to_this_loop()
-        self._returned.append((time.time() + delay, self._name, delivery.tag, self._name))
+        self._returned.append((time.time() + delay, self._name, *delivery.tag))
         await self._return()
 
     async def _return(self) -> None:
@@ -243,9 +262,17 @@ class SqliteConsumer:
                     raise cancelled
 
     def _come_to_this_loop(self) -> None:
-        """What belongs to an event loop is made for the one that is running: another may have run this before."""
+        """What belongs to an event loop is made for the one that is running: another may have run this before.
+
+        So does its name: a loop may have been closed over what was handed out on it, which would be renewed for ever.
+        """
+        if self._process != os.getpid():
+            self._begin()
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
+            if self._loop is not None:
+                self._earlier.append(self._name)
+                self._name = self._new_name()
             self._loop, self._handing, self._renewing = loop, asyncio.Lock(), None
         if self._renewing is None or self._renewing.done():
             self._renewing = loop.create_task(self._renew(), name="retrysafe-sqlite-consumer")
@@ -260,6 +287,8 @@ class SqliteConsumer:
 
     async def aclose(self) -> None:
         """Give everything back, and close the file."""
+        if self._process != os.getpid():
+            self._begin()
         renewing, self._renewing = self._renewing, None
         if renewing is not None and renewing.get_loop() is asyncio.get_running_loop():
             renewing.cancel()
@@ -267,7 +296,7 @@ class SqliteConsumer:
                 await renewing
         with suppress(sqlite3.Error):
             sql = "UPDATE deliveries SET holder = NULL, not_before = 0 WHERE queue = ? AND ? IN (holder, giver)"
-            await self._change(sql, [(self._queue, self._name)])
+            await self._change(sql, [(self._queue, name) for name in (self._name, *self._earlier)])
         self._returned.clear()
         await asyncio.to_thread(self._file.close)
 
@@ -276,13 +305,15 @@ class SqliteConsumer:
     ) -> list[Delivery]:
         file.executemany(_SETTLED, list(self._owed)).close()
         file.executemany(_RETURNED, returned).close()
+        earlier = [{"queue": self._queue, "name": name, "me": self._name} for name in self._earlier]
+        file.executemany(_INHERITED, earlier).close()
         now = time.time()
         given = {"queue": self._queue, "now": now, "me": self._name, "most": most}
         rows = file.execute(_TAKEN, given).fetchall()
         sql = "UPDATE deliveries SET holder = ?, giver = NULL, held_until = ?, handed = handed + 1 WHERE id = ?"
         file.executemany(sql, [(self._name, now + self._hold, row[0]) for row in rows])
         return [
-            Delivery(envelope_of(json.loads(given_as), payload), number, self._queue, handed > 0)
+            Delivery(envelope_of(json.loads(given_as), payload), (number, self._name), self._queue, handed > 0)
             for number, given_as, payload, handed in rows
         ]
 
