@@ -181,3 +181,49 @@ def test_a_run_whose_event_loop_was_closed_is_over() -> None:
     loop.close()
     with stops.run():
         pass
+
+
+def test_a_run_whose_event_loop_was_closed_over_it_is_over_and_hears_no_signal() -> None:
+    """As by a KeyboardInterrupt out of `run_until_complete`: the generators of the run still hang about."""
+    stops, heard = Stops("It runs already."), list[str]()
+    before, loop = signal.getsignal(signal.SIGINT), asyncio.new_event_loop()
+
+    async def run() -> None:
+        with stops.run(), stopped_by_signals(lambda: heard.append("stop")):
+            begun.set()
+            await asyncio.Event().wait()
+
+    begun = asyncio.Event()
+    left = loop.create_task(run())
+    loop.run_until_complete(begun.wait())
+    loop.close()
+    try:
+        with stops.run():
+            pass
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert heard == []
+        assert signal.getsignal(signal.SIGINT) is before
+    finally:
+        signal.signal(signal.SIGINT, before)
+        left.get_coro().close()
+
+
+@pytest.mark.parametrize("parent", ["runs", "has run", "was told early"])
+def test_a_child_has_runs_and_stops_of_its_own(parent: str) -> None:
+    """A stop in it is for what begins in it, and what its parent was told is the parent's."""
+    stops = Stops()
+    with ExitStack() as ending:
+        running = ending.enter_context(stops.run())
+        if parent == "has run":
+            ending.close()
+        elif parent == "was told early":
+            stops = Stops()
+            stops.stop()
+        if (child := os.fork()) == 0:
+            if parent != "was told early":
+                stops.stop()
+            with stops.run() as own:
+                os._exit(own.rung)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (parent != "was told early")
+        assert not running.rung

@@ -12,9 +12,11 @@ import pytest
 from retrysafe.messaging import Message
 from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher
 from retrysafe.messaging.relay.circuit_breaker import LONGEST_PAUSE, Breaker
+from retrysafe.messaging.relay.dispatch import Dispatch
 from retrysafe.messaging.relay.relay import Relay, Relayed
-from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus, Queued
 from retrysafe.protocol.ordering import bucket, lane
+from retrysafe.stop_signal import StopSignal
 from tests.faults.helpers import Told, auntil
 from tests.messaging.test_operating import Judging, Place
 
@@ -296,3 +298,38 @@ async def test_what_is_under_way_when_a_relay_ends_leaves_again(place: Place) ->
     publisher.answers.set()
     assert await place.relay(publisher).arun_once() == Relayed(1, 0, 0)
     assert [each.id for each in publisher.published] == [one]
+
+
+def test_what_an_event_loop_was_closed_over_is_under_way_no_more() -> None:
+    """As by a KeyboardInterrupt out of `run_until_complete`: no later run would have published these messages."""
+
+    class Slow(AsyncMemoryPublisher):
+        answers = False
+
+        def destination(self, envelope: Envelope, /) -> str:
+            return envelope.topic
+
+        async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+            if not self.answers:
+                await asyncio.Event().wait()
+            return await super().publish(envelopes)
+
+    publisher = Slow()
+    dispatch = Dispatch(publisher, lambda name, **fields: None, patience=0.01)
+    of = Envelope("m1", "orders", "a", "orders.v1", "/shop", 1, {}, b"{}", "application/json")
+    wave = [Queued(1, 1, 0, 0, 0, of)]
+    loop = asyncio.new_event_loop()
+    (left,) = loop.run_until_complete(dispatch.apublish(wave))
+    assert left.status is PublishStatus.POSTPONED
+    loop.close()
+    dispatch.reset()
+    publisher.answers = True
+
+    async def again() -> PublishResult:
+        assert not await asyncio.wait_for(dispatch.settled(StopSignal()), 30)
+        assert dispatch.ended() == []
+        (said,) = await dispatch.apublish(wave)
+        await dispatch.aclose()
+        return said
+
+    assert asyncio.run(again()).status is PublishStatus.ACKED

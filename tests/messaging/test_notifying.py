@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -199,6 +200,41 @@ def _written_in_silence(place: Place) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
+
+
+def test_a_child_that_lives_on_does_not_keep_a_relay_that_listens(place: Place) -> None:
+    """It has both ends of what wakes the listener; and when it leaves the block too, its parent goes on listening."""
+    relay = place.relay(MemoryPublisher(), listen=place.url)
+    reading, writing = os.pipe()
+    relay.__enter__()
+    until(lambda: relay._polls.idle > 2)  # it listens
+    if (lasting := os.fork()) == 0:
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+    leaving = threading.Thread(target=relay.__exit__, args=(None, None, None))
+    leaving.start()
+    leaving.join(DEADLINE)
+    was_kept = leaving.is_alive()
+    os.close(writing)
+    os.waitpid(lasting, 0)
+    os.close(reading)
+    leaving.join()
+    assert not was_kept
+
+
+def test_a_child_that_hangs_up_leaves_its_parent_listening(place: Place) -> None:
+    heard: list[int] = []
+    made = listener.Listening(place.url, lambda: heard.append(1))
+    until(lambda: heard)
+    if (child := os.fork()) == 0:
+        made.close()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    place.sql("NOTIFY retrysafe_outbox")
+    until(lambda: len(heard) > 1)
+    assert select.select([made._end], [], [], 0)[0] == [], "the listener is told for ever that it is to end"
+    made.close()
 
 
 def test_only_postgresql_notifies_and_is_listened_to(tmp_path: Path) -> None:

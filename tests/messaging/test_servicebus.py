@@ -20,7 +20,7 @@ from cloudevents.core.formats.json import JSONFormat
 
 from retrysafe import ConfigurationError
 from retrysafe.messaging import QueueMissing
-from retrysafe.messaging.brokers.servicebus import ServiceBusConsumer, ServiceBusPublisher, declare
+from retrysafe.messaging.brokers.servicebus import ServiceBusConsumer, ServiceBusPublisher, declare, publisher
 from retrysafe.messaging.brokers.servicebus.client import FAILURES, VARIABLE, namespace_of
 from retrysafe.messaging.brokers.servicebus.judging import alone, blames_one, failed, for_a_consumer
 from retrysafe.messaging.brokers.servicebus.messages import (
@@ -1009,3 +1009,27 @@ async def test_what_was_acknowledged_outlives_the_stand_in() -> None:
         await publisher.aclose()
     finally:
         await asyncio.to_thread(server.close)
+
+
+async def test_a_new_link_is_asked_why_the_last_one_was_ended_if_nothing_said_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The library may have lost it; a link that is refused for another reason, or is not, says nothing of the last."""
+    refusals: list[Exception] = [
+        exceptions.ServiceBusQuotaExceededError(message="full"),
+        exceptions.ServiceBusConnectionError(message="cut"),
+    ]
+
+    async def opened(self: Any) -> None:
+        if refusals:
+            raise refusals[0]
+
+    monkeypatch.setattr(publisher._Destination, "open", opened)
+    destination = publisher._Destination(cast(Any, None), "orders", 1.0)
+    lost = exceptions.ServiceBusError(message="ended")
+    assert failed(lost).status is PublishStatus.UNKNOWN
+    assert failed(await destination.why(lost)).status is PublishStatus.STALLED
+    refusals.pop(0)
+    assert await destination.why(lost) is lost
+    refusals.pop(0)
+    assert await destination.why(lost) is lost

@@ -259,3 +259,70 @@ def test_a_consumer_serves_one_event_loop_after_the_other(file: Path) -> None:
     for number in range(3):
         asyncio.run(once(number))
     asyncio.run(consumer.aclose())
+
+
+def test_a_consumer_that_was_made_before_a_fork_is_another_one_in_the_child(file: Path) -> None:
+    """As in the workers of a server that imports it first: both took what the other held for their own."""
+    SqlitePublisher(file).publish([message(number, "a") for number in range(3)])
+    consumer = SqliteConsumer(file, "stock")
+    with asyncio.Runner() as runner:
+        assert names(runner.run(consumer.receive(1, 0))) == ["m0"]
+        if (child := os.fork()) == 0:
+            ended = 1
+            try:
+                asyncio.set_event_loop(None)
+                asyncio._set_running_loop(None)
+                with asyncio.Runner() as own:
+                    ended = len(own.run(consumer.receive(10, 0)))
+                    own.run(consumer.aclose())
+            finally:
+                os._exit(ended)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert names(runner.run(consumer.receive(10, 0))) == ["m1", "m2"]
+        runner.run(consumer.aclose())
+
+
+def test_a_child_that_closes_a_consumer_gives_back_nothing_of_its_parents(file: Path) -> None:
+    SqlitePublisher(file).publish([message(0, "a"), message(1, "a")])
+    consumer, other = SqliteConsumer(file, "stock"), SqliteConsumer(file, "stock")
+    with asyncio.Runner() as runner:
+        assert names(runner.run(consumer.receive(1, 0))) == ["m0"]
+        if (child := os.fork()) == 0:
+            try:
+                asyncio._set_running_loop(None)
+                asyncio.run(consumer.aclose())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert names(runner.run(other.receive(10, 0))) == []
+        for one in (consumer, other):
+            runner.run(one.aclose())
+
+
+@pytest.mark.parametrize("given_back", [False, True])
+def test_what_an_event_loop_was_closed_over_comes_again_before_what_is_behind_it(file: Path, given_back: bool) -> None:
+    """As by a KeyboardInterrupt out of `run_until_complete`: nobody handles it any more."""
+    SqlitePublisher(file).publish([message(0, "a"), message(1, "a"), message(2, "b")])
+    consumer, loop = SqliteConsumer(file, "stock"), asyncio.new_event_loop()
+    found = loop.run_until_complete(consumer.receive(1, 0))
+    assert names(found) == ["m0"]
+    if given_back:
+        loop.run_until_complete(consumer.give_back(found[0], 3600))
+    loop.close()
+    with asyncio.Runner() as runner:
+        assert names(runner.run(consumer.receive(10, 0))) == (["m2"] if given_back else ["m0", "m1", "m2"])
+        runner.run(consumer.aclose())
+        other = SqliteConsumer(file, "stock")
+        assert names(runner.run(other.receive(10, 0))) == ["m0", "m1", "m2"]
+        runner.run(other.aclose())
+
+
+def test_a_delivery_is_settled_on_another_event_loop_than_it_came_on(file: Path) -> None:
+    SqlitePublisher(file).publish([message(0, "a"), message(1, "b")])
+    consumer = SqliteConsumer(file, "stock")
+    first, second = asyncio.run(consumer.receive(2, 0))
+    asyncio.run(consumer.ack([first]))
+    asyncio.run(consumer.give_back(second, 3600))
+    assert asyncio.run(consumer.receive(2, 0)) == []
+    asyncio.run(consumer.aclose())
+    assert names(asyncio.run(SqliteConsumer(file, "stock").receive(2, 0))) == ["m1"]

@@ -760,11 +760,61 @@ async def test_a_redrive_that_is_cut_short_stays_marked(world: World) -> None:
     await handle.ahandle(envelope(1))
     failing.clear()
     world.mark(inbox)
-    async with Subscription(Recording(MemoryBroker()), handle, redrive="10ms"):
-        await begun.wait()
+    running = asyncio.create_task(Subscription(Recording(MemoryBroker()), handle, redrive="10ms").arun_forever())
+    await begun.wait()
+    running.cancel()
+    await asyncio.wait([running])
     assert ([one.marked for one in world.letters(inbox)], world.applied()) == ([True], [])
     assert [one.became for one in await handle.ahandle_marked()] == [MessageOutcome.HANDLED]
     assert (world.letters(inbox), world.applied()) == ([], ["1"])
+    await world.boundaries[-1].aclose()
+
+
+@ONE
+@pytest.mark.parametrize("colour", ["async", "sync"])
+@pytest.mark.parametrize("once", [True, False], ids=["once", "forever"])
+async def test_a_stop_waits_for_a_dead_letter_that_is_handled_again_and_begins_no_other(
+    world: World, once: bool, colour: str
+) -> None:
+    """It cut a handler off in the middle: an effect outside the database was unknown from then on."""
+    inbox, loop = world.inbox(effects="external", permanent=ValueError), asyncio.get_running_loop()
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    failing, handled = [True], list[str]()
+
+    async def work(message: InboxMessage[Any]) -> None:
+        if failing:
+            raise ValueError("no")
+        begun.set()
+        await go_on.wait()
+        handled.append(message.envelope.id)
+
+    if colour == "async":
+        handle = inbox.handler("stock", max_attempts=1)(work)
+    else:
+
+        @inbox.handler("stock", max_attempts=1)
+        def handle(message: InboxMessage[Any]) -> None:
+            if failing:
+                raise ValueError("no")
+            asyncio.run_coroutine_threadsafe(work(message), loop).result(60)
+
+    for number in (1, 2):
+        await handle.ahandle(envelope(number))
+    failing.clear()
+    world.mark(inbox)
+    subscription = Subscription(Recording(MemoryBroker()), handle, redrive="10ms")
+    running = asyncio.create_task(subscription.arun_once() if once else subscription.arun_forever())
+    await asyncio.wait_for(begun.wait(), 30)
+    assert subscription.in_progress == 1
+    subscription.stop()
+    for _ in range(50):
+        await asyncio.sleep(0.01)
+        assert not running.done()
+    go_on.set()
+    await asyncio.wait_for(running, 30)
+    assert handled == ["1"]
+    assert [(one.arrival.envelope.id, one.marked) for one in world.letters(inbox)] == [("2", True)]
+    assert [one.became for one in await handle.ahandle_marked()] == [MessageOutcome.HANDLED]
     await world.boundaries[-1].aclose()
 
 

@@ -46,7 +46,7 @@ BREAKS = [
         "a consumer is not closed before its brokers answer",
         f"{FOLDER}consumer.py",
         "thread.join, 2 * _WITHIN)",
-        "thread.join)",
+        "thread.join, 60.0)",
         killed_by=(f"{OWN}test_a_consumer_is_closed_although_the_brokers_do_not_answer",),
         rows=(86,),
     ),

@@ -34,8 +34,8 @@ BREAKS = [
     Break(
         "what could not be given back to a SQLite file stays with its consumer",
         FILE,
-        "        file.executemany(_RETURNED, returned).close()\n        now",
-        "        now",
+        "        file.executemany(_RETURNED, returned).close()\n        earlier",
+        "        earlier",
         killed_by=(f"{SQLITE}::test_what_could_not_be_given_back_is_before_more_is_taken",),
     ),
     Break(
@@ -81,7 +81,7 @@ BREAKS = [
     Break(
         "a receive from a SQLite file that is cancelled keeps what it took",
         FILE,
-        "                self._returned += [(0.0, self._name, delivery.tag, self._name) for delivery in found]\n",
+        "                self._returned += [(0.0, self._name, *delivery.tag) for delivery in found]\n",
         "",
         killed_by=(f"{SQLITE}::test_a_receive_that_is_cancelled_keeps_nothing",),
     ),

@@ -35,7 +35,7 @@ BREAKS = [
         f"{FOLDER}publisher.py",
         "return refused if failed(refused, sent=False).status is PublishStatus.STALLED else error",
         "return error",
-        killed_by=(STALLS,),
+        killed_by=(f"{OWN}test_a_new_link_is_asked_why_the_last_one_was_ended_if_nothing_said_so",),
         rows=(54,),
     ),
     Break(

@@ -1,0 +1,122 @@
+"""Forks and closed event loops: what is made before them is somebody else's afterwards, and what ran is over."""
+
+from __future__ import annotations
+
+from tests.proving.breaks import Break
+
+STOPS = "tests/core/test_stop_signal.py::"
+SQLITE = "tests/messaging/test_sqlite_broker.py::"
+NOTIFYING = "tests/messaging/test_notifying.py::"
+REDRIVEN = (
+    "tests/messaging/test_subscription.py::"
+    "test_a_stop_waits_for_a_dead_letter_that_is_handled_again_and_begins_no_other"
+)
+
+BREAKS = [
+    Break(
+        "a consumer of the SQLite broker is the same one in a child",
+        "messaging/brokers/sqlite/broker.py",
+        "        if self._process != os.getpid():\n            self._begin()\n        loop = ",
+        "        loop = ",
+        killed_by=(f"{SQLITE}test_a_consumer_that_was_made_before_a_fork_is_another_one_in_the_child",),
+        rows=(87,),
+    ),
+    Break(
+        "a child that closes a consumer of the SQLite broker gives back what its parent has",
+        "messaging/brokers/sqlite/broker.py",
+        "        if self._process != os.getpid():\n            self._begin()\n        renewing",
+        "        renewing",
+        killed_by=(f"{SQLITE}test_a_child_that_closes_a_consumer_gives_back_nothing_of_its_parents",),
+        rows=(87,),
+    ),
+    Break(
+        "what an event loop was closed over is overtaken at the SQLite broker",
+        "messaging/brokers/sqlite/broker.py",
+        "                self._earlier.append(self._name)\n                self._name = self._new_name()\n",
+        "                pass\n",
+        killed_by=(f"{SQLITE}test_what_an_event_loop_was_closed_over_comes_again_before_what_is_behind_it[False]",),
+        rows=(52,),
+    ),
+    Break(
+        "what waits since an event loop before waits on when its consumer of the SQLite broker closes",
+        "messaging/brokers/sqlite/broker.py",
+        "giver = iif(giver = :name, :me, giver)",
+        "giver = giver",
+        killed_by=(f"{SQLITE}test_what_an_event_loop_was_closed_over_comes_again_before_what_is_behind_it[True]",),
+    ),
+    Break(
+        "a child that lives on keeps a relay that listens",
+        "messaging/relay/listener.py",
+        "            self._other_end.shutdown(socket.SHUT_RDWR)\n",
+        "            pass\n",
+        killed_by=(f"{NOTIFYING}test_a_child_that_lives_on_does_not_keep_a_relay_that_listens",),
+        rows=(86, 87),
+    ),
+    Break(
+        "a child that hangs up wakes its parent's listener for ever",
+        "messaging/relay/listener.py",
+        "        if self._process == os.getpid():\n            self._other_end",
+        "        if True:\n            self._other_end",
+        killed_by=(f"{NOTIFYING}test_a_child_that_hangs_up_leaves_its_parent_listening",),
+        rows=(87,),
+    ),
+    Break(
+        "what an event loop was closed over is under way for ever in a relay",
+        "messaging/relay/dispatch.py",
+        "        self._tasks, self._under_way, self._withheld_for, self._ended = set(), set(), [], False\n",
+        "",
+        killed_by=(
+            "tests/messaging/test_destinations.py::test_what_an_event_loop_was_closed_over_is_under_way_no_more",
+        ),
+    ),
+    Break(
+        "a run does not end with the event loop that is closed over it",
+        "stop_signal.py",
+        "stop = self.begin(_running_loop())",
+        "stop = self.begin()",
+        killed_by=(f"{STOPS}test_a_run_whose_event_loop_was_closed_over_it_is_over_and_hears_no_signal",),
+    ),
+    Break(
+        "a signal is heard by a run whose event loop was closed over it",
+        "stop_signal.py",
+        " and not (self.loop is not None and self.loop.is_closed())",
+        "",
+        killed_by=(f"{STOPS}test_a_run_whose_event_loop_was_closed_over_it_is_over_and_hears_no_signal",),
+        rows=(86,),
+    ),
+    Break(
+        "a child heeds what its parent was told, and how its parent's run ended",
+        "stop_signal.py",
+        "self._running, self._ended_well, self._is_early = [], False, False",
+        "self._running = []",
+        killed_by=(
+            f"{STOPS}test_a_child_has_runs_and_stops_of_its_own[has run]",
+            f"{STOPS}test_a_child_has_runs_and_stops_of_its_own[was told early]",
+        ),
+        rows=(86, 87),
+    ),
+    Break(
+        "a stop cuts off a dead letter that is handled again",
+        "messaging/subscription/working.py",
+        "            await asyncio.gather(*beside)\n",
+        "",
+        killed_by=(f"{REDRIVEN}[forever-async-sqlite]",),
+        rows=(86,),
+    ),
+    Break(
+        "a stop waits for all dead letters that are marked",
+        "messaging/inbox/dead_letters.py",
+        " or self._stopped()",
+        "",
+        killed_by=(f"{REDRIVEN}[forever-async-sqlite]", f"{REDRIVEN}[once-sync-sqlite]"),
+        rows=(86,),
+    ),
+    Break(
+        "a participant that was made before a fork has one name in every process",
+        "process_name.py",
+        "        if self._process != os.getpid():\n",
+        "        if not self._name:\n",
+        killed_by=("tests/core/test_process_name.py::test_a_name_lasts_and_is_nobody_elses_nor_that_of_a_child",),
+        rows=(87,),
+    ),
+]
