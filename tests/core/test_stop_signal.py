@@ -13,6 +13,7 @@ import pytest
 
 from retrysafe import ConfigurationError
 from retrysafe.stop_signal import SAME, Stops, StopSignal, stopped_by_signals
+from tests.loops import InterruptedLoop
 
 
 @pytest.fixture
@@ -186,27 +187,26 @@ def test_a_run_whose_event_loop_was_closed_is_over() -> None:
 def test_a_run_whose_event_loop_was_closed_over_it_is_over_and_hears_no_signal() -> None:
     """As by a KeyboardInterrupt out of `run_until_complete`: the generators of the run still hang about."""
     stops, heard = Stops("It runs already."), list[str]()
-    before, loop = signal.getsignal(signal.SIGINT), asyncio.new_event_loop()
+    before, begun = signal.getsignal(signal.SIGINT), asyncio.Event()
 
     async def run() -> None:
         with stops.run(), stopped_by_signals(lambda: heard.append("stop")):
             begun.set()
             await asyncio.Event().wait()
 
-    begun = asyncio.Event()
-    left = loop.create_task(run())
-    loop.run_until_complete(begun.wait())
-    loop.close()
-    try:
-        with stops.run():
-            pass
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        assert heard == []
-        assert signal.getsignal(signal.SIGINT) is before
-    finally:
-        signal.signal(signal.SIGINT, before)
-        left.get_coro().close()
+    with InterruptedLoop() as loop:
+        loop.begin(run())
+        loop.run(begun.wait())
+        loop.close()
+        try:
+            with stops.run():
+                pass
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            assert heard == []
+            assert signal.getsignal(signal.SIGINT) is before
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("parent", ["runs", "has run", "was told early"])

@@ -18,6 +18,7 @@ from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus, 
 from retrysafe.protocol.ordering import bucket, lane
 from retrysafe.stop_signal import StopSignal
 from tests.faults.helpers import Told, auntil
+from tests.loops import InterruptedLoop
 from tests.messaging.test_operating import Judging, Place
 
 ACKED = PublishResult(PublishStatus.ACKED)
@@ -318,12 +319,6 @@ def test_what_an_event_loop_was_closed_over_is_under_way_no_more() -> None:
     dispatch = Dispatch(publisher, lambda name, **fields: None, patience=0.01)
     of = Envelope("m1", "orders", "a", "orders.v1", "/shop", 1, {}, b"{}", "application/json")
     wave = [Queued(1, 1, 0, 0, 0, of)]
-    loop = asyncio.new_event_loop()
-    (left,) = loop.run_until_complete(dispatch.apublish(wave))
-    assert left.status is PublishStatus.POSTPONED
-    loop.close()
-    dispatch.reset()
-    publisher.answers = True
 
     async def again() -> PublishResult:
         assert not await asyncio.wait_for(dispatch.settled(StopSignal()), 30)
@@ -332,4 +327,10 @@ def test_what_an_event_loop_was_closed_over_is_under_way_no_more() -> None:
         await dispatch.aclose()
         return said
 
-    assert asyncio.run(again()).status is PublishStatus.ACKED
+    with InterruptedLoop() as loop:
+        (left,) = loop.run(dispatch.apublish(wave))
+        assert left.status is PublishStatus.POSTPONED
+        loop.close()
+        dispatch.reset()
+        publisher.answers = True
+        assert asyncio.run(again()).status is PublishStatus.ACKED

@@ -18,6 +18,7 @@ import pytest_asyncio
 from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, broker, declare
 from retrysafe.protocol.messages import Delivery, Envelope, PublishStatus
 from tests.faults.helpers import auntil
+from tests.loops import InterruptedLoop
 
 
 def message(number: int, key: str | None, topic: str = "orders") -> Envelope:
@@ -303,13 +304,13 @@ def test_a_child_that_closes_a_consumer_gives_back_nothing_of_its_parents(file: 
 def test_what_an_event_loop_was_closed_over_comes_again_before_what_is_behind_it(file: Path, given_back: bool) -> None:
     """As by a KeyboardInterrupt out of `run_until_complete`: nobody handles it any more."""
     SqlitePublisher(file).publish([message(0, "a"), message(1, "a"), message(2, "b")])
-    consumer, loop = SqliteConsumer(file, "stock"), asyncio.new_event_loop()
-    found = loop.run_until_complete(consumer.receive(1, 0))
-    assert names(found) == ["m0"]
-    if given_back:
-        loop.run_until_complete(consumer.give_back(found[0], 3600))
-    loop.close()
-    with asyncio.Runner() as runner:
+    consumer = SqliteConsumer(file, "stock")
+    with InterruptedLoop() as loop, asyncio.Runner() as runner:
+        found = loop.run(consumer.receive(1, 0))
+        assert names(found) == ["m0"]
+        if given_back:
+            loop.run(consumer.give_back(found[0], 3600))
+        loop.close()
         assert names(runner.run(consumer.receive(10, 0))) == (["m2"] if given_back else ["m0", "m1", "m2"])
         runner.run(consumer.aclose())
         other = SqliteConsumer(file, "stock")
