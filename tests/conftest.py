@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from fnmatch import fnmatch
 from pathlib import Path
@@ -57,17 +57,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "quick: needs no service, and takes no time")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    gc.disable()
 
 
-def pytest_collection_finish() -> None:
-    """Leave what was collected to live on: every collection of garbage would look at hundreds of thousands of objects.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave what is collected to live on: every collection of garbage would look at hundreds of thousands of objects.
 
     In the tests that fork, each child would copy them too.
     """
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

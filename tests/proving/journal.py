@@ -23,15 +23,19 @@ WRITTEN = "proofs.json"
 """What a proof writes."""
 NAMED = re.compile(r"\b(?:tests|benchmarks|examples)(?:\.\w+)+")
 """Also in a string: a program that a test starts is named in one."""
+PATHS = re.compile(r"\b(?:tests|benchmarks|examples)(?:/[\w-]+)+\.\w+")
+"""In a string: breaks name the tests that kill them so."""
 
 
 @cache
 def product() -> str:
-    """A digest of the product, as it is in the files: of its commit, and of what was changed since."""
+    """A digest of the product's files, whether they are committed or not."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *PRODUCT]
+    told = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     found = hashlib.sha256()
-    untracked = ["ls-files", "--others", "--exclude-standard", "--", *PRODUCT]
-    for command in (["rev-parse", *(f"HEAD:{name}" for name in PRODUCT)], ["diff", "HEAD", "--", *PRODUCT], untracked):
-        found.update(subprocess.run(["git", *command], cwd=ROOT, check=True, capture_output=True).stdout)
+    for name in sorted(set(told.split("\0"))):
+        if (ROOT / name).is_file():
+            found.update(f"{name} {_digest(ROOT / name)}\n".encode())
     return found.hexdigest()
 
 
@@ -68,14 +72,16 @@ def _named_in(file: Path) -> list[Path]:
     beside = (one for one in file.parent.iterdir() if one.suffix != ".py" and one.name != WRITTEN)
     return [
         *(one for one in beside if one.is_file() and one.name in text),
-        *(path for name in _names(text) for path in _files(name)),
+        *(path for name in _imported(text) for path in (*_files(name), *ROOT.joinpath(*name.split(".")).glob("*.py"))),
+        *(path for name in NAMED.findall(text) for path in _files(name)),
+        *(ROOT / path for path in PATHS.findall(text) if not path.endswith(f"/{WRITTEN}")),
     ]
 
 
-def _names(text: str) -> Iterator[str]:
+def _imported(text: str) -> Iterator[str]:
+    """What is imported, with its module. Who imports a package itself may walk its modules."""
     for module, imported in IMPORTED.findall(text):
         yield from (f"{module}.{name}" for name in re.findall(r"\w+", imported))
-    yield from NAMED.findall(text)
 
 
 def _files(name: str) -> Iterator[Path]:
@@ -106,7 +112,7 @@ class Journal:
         whole = self.path.read_text(encoding="utf-8").rpartition("\n")[0]  # the last line may have been cut off
         head, *lines = whole.split("\n")
         noted = list(map(json.loads, lines))
-        self.passed = {one["test"]: one["proofs"] for one in noted if one["state"] == state(one["test"])}
+        self.passed = {one["test"]: one["proofs"] for one in noted if one.get("state") == state(one["test"])}
         if self.passed or not noted:
             self.seed = json.loads(head)["seed"]
             self.path.write_text(whole + "\n", encoding="utf-8")

@@ -72,6 +72,12 @@ def test_parts(subtests):
     assert list(Journal(tmp_path / "journal.jsonl").passed) == []
 
 
+def test_a_journal_of_an_earlier_version_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text('{"tree": "0123", "seed": 7}\n{"test": "a test", "proofs": []}\n')
+    assert (Journal(path).seed, Journal(path).passed) == (None, {})
+
+
 def test_another_state_of_the_product_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "journal.jsonl"
     begun = Journal(path)
@@ -91,10 +97,13 @@ TREE = {
     "tests/far/__init__.py": "",
     "tests/far/conftest.py": "",
     "tests/far/helper.py": "from tests import (\n    near,\n)",
-    "tests/far/test_one.py": "from tests.far.helper import helped\nPROGRAM = 'tests.program'",
+    "tests/far/test_one.py": "from tests import table\nfrom tests.far.helper import helped\nPROGRAM = 'tests.program'",
     "tests/near.py": "open('data.json')",
     "tests/other.py": "",
     "tests/program.py": "",
+    "tests/table/__init__.py": "",
+    "tests/table/found.py": "KILLER = 'tests/killing/test_it.py::test'",
+    "tests/killing/test_it.py": "",
 }
 
 
@@ -102,7 +111,7 @@ TREE = {
 def test_a_test_depends_on_what_it_names_and_on_what_that_names(
     changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also on a program that it names in a string, on data beside a module, and on `conftest.py`."""
+    """Also on what it names in a string or by its path, on a package's modules, on data, and on `conftest.py`."""
     monkeypatch.setattr(journal, "ROOT", tmp_path)
     monkeypatch.setattr(journal, "product", lambda: "as it is")
     for name in TREE:

@@ -64,11 +64,11 @@ ORDER BY d.id LIMIT :most
 """What may be handed out: of a lane nothing behind a message that waits, or that another consumer has."""
 _SETTLED = "DELETE FROM deliveries WHERE id = ?"
 _RETURNED = "UPDATE deliveries SET not_before = ?, holder = NULL, giver = ? WHERE id = ? AND holder = ?"
-
 _INHERITED = """
 UPDATE deliveries SET holder = nullif(holder, :name), giver = iif(giver = :name, :me, giver)
 WHERE queue = :queue AND :name IN (holder, giver)
 """
+"""What a consumer had under an earlier name: what it held comes again, and what it gave back waits for its new one."""
 
 
 class _File:
@@ -264,7 +264,7 @@ class SqliteConsumer:
     def _come_to_this_loop(self) -> None:
         """What belongs to an event loop is made for the one that is running: another may have run this before.
 
-        So does its name: a loop may have been closed over what was handed out on it, which would be renewed for ever.
+        So is its name: a loop may have been closed over what was handed out on it, which would be renewed for ever.
         """
         if self._process != os.getpid():
             self._begin()
