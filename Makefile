@@ -15,7 +15,7 @@ SERVICES := scripts/services
 TYPED := src demo $(wildcard tests/laboratory tests/typing)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo shop test coverage check prove soak breaks mutate bench engines fuzz kills pipeline services clean
+.PHONY: help venv demo shop test coverage check style types pyright layers prove soak breaks mutate bench engines fuzz kills pipeline services clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,13 +83,21 @@ mutate: $(VENV)/.mutate-stamp ## Mutate the core, and write the score (about 20 
 	env -u PYTHONPATH RETRYSAFE_SEED=1 $(BIN)/python -m mutmut run $(ARGS)
 	$(BIN)/python -m tests.proving.mutation && $(BIN)/python scripts/generate-docs
 
-check: $(VENV)/.dev-stamp ## Check format, style, types and the layers of imports
+check: style types pyright layers ## Check format, style, types and the layers of imports ("make -j check": at once)
+
+style: $(VENV)/.dev-stamp
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+
+types: $(VENV)/.dev-stamp
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/mypy scripts/services
 	$(BIN)/mypy --follow-imports=silent scripts/generate-docs
+
+pyright: $(VENV)/.dev-stamp
 	$(BIN)/basedpyright $(TYPED)
+
+layers: $(VENV)/.dev-stamp
 	$(BIN)/lint-imports
 
 # An environment of its own: what rivals ask for changes nothing that development uses.

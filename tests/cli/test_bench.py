@@ -61,6 +61,7 @@ def said(output: Output) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.drawn(0.35)
 def test_every_store_is_measured_and_left_as_it_was(url: str, capsys: Output) -> None:
     theirs = unique("shop")
     with closing(Boundary(theirs, store=url, observers=())) as boundary, boundary.claim("0", operation="fresh") as held:

@@ -68,6 +68,7 @@ def test_partitions_are_rotated(url: str, capsys: pytest.CaptureFixture[str]) ->
         assert json.loads(said.out)["removed"] == 50
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("every", [[], ["--every", "1h"]])
 def test_a_signal_ends_it_after_its_batch_with_a_summary(url: str, every: list[str], number: signal.Signals) -> None:

@@ -55,6 +55,7 @@ def page(chromium: Any) -> Iterator[Any]:
     opened.close()
 
 
+@pytest.mark.drawn(0.5)
 def test_the_first_tab_leads_past_the_navigation(stocked: Deck, site: Site, keyboard: Keyboard) -> None:
     keyboard.open(f"{site()}/keys")
     keyboard.tab_to("Skip to the content")
@@ -89,6 +90,7 @@ def test_it_works_without_scripts(stocked: Deck, site: Site, chromium: Any) -> N
 # ---------------------------------------------------------------- accessible, and nobody's frame
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 390, 320])
 def test_axe_finds_nothing(stocked: Deck, site: Site, chromium: Any, scheme: str, width: int) -> None:

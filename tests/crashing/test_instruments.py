@@ -163,6 +163,7 @@ def execute(on: On, sql: str) -> None:
         db.execute(sql.encode())
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("run", SERVERS, ids=lambda run: run.__name__)
 def test_a_charge_that_a_retry_repeats_is_found(run: Callable[[On], Any], tmp_path: Path) -> None:
     server = SERVERS[run]
@@ -213,6 +214,7 @@ async def by_aiohttp(url: str) -> None:
         await response.read()
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize(
     "run", [by_urllib, by_httpx, by_async_httpx, by_requests, by_aiohttp], ids=lambda run: run.__name__
 )
@@ -312,6 +314,7 @@ async def in_async_redis(url: str) -> None:
             await pipe.incr("retrysafe-tests:charges").expire("retrysafe-tests:charges", 60).execute()
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.parametrize("run", [in_redis, in_async_redis], ids=lambda run: run.__name__)
 def test_commands_of_redis_are_boundaries(run: Callable[[str], Any]) -> None:
     require("redis")

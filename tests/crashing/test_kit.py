@@ -194,6 +194,7 @@ def _bare_socket(path: str) -> None:
         pass
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize(
     ("run", "told"),
     [

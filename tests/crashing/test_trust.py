@@ -168,6 +168,7 @@ def _by_a_connection_of_its_own(path: str) -> None:
         db.execute("INSERT INTO charges VALUES ('A', 0)")
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.parametrize("run", [_by_a_cursor_of_its_own, _by_a_connection_of_its_own], ids=lambda run: run.__name__)
 def test_statements_by_other_classes_are_boundaries(run: Callable[[str], None], files: Files) -> None:
     report = files.explore(run)

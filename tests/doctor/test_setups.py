@@ -39,6 +39,7 @@ def examined(arguments: Arguments, folder: Path) -> tuple[int, list[dict[str, An
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("setup", EVERY, ids=lambda setup: setup.id)
 def test_a_broken_setup_is_found_by_its_check_alone(setup: Setup, ground: Ground) -> None:
     with setup.making(ground) as arguments:
@@ -50,6 +51,7 @@ def test_a_broken_setup_is_found_by_its_check_alone(setup: Setup, ground: Ground
     assert all(one["evidence"] and one["fix"] for one in found)
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("setup", SOUND, ids=lambda setup: setup.name)
 def test_of_a_sound_setup_nothing_is_found(setup: Sound, ground: Ground) -> None:
     with setup.making(ground) as arguments:

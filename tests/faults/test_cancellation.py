@@ -92,6 +92,7 @@ async def test_cancelled_at_every_step_of_a_whole_operation(
         assert step > 3
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.fault(89)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_cancelled_while_claiming_leaves_no_orphan(

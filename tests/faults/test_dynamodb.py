@@ -136,6 +136,7 @@ def test_a_lost_takeover_is_recognised_as_ones_own(
     assert records_of(dynamodb_url(), boundary.name) == [("completed", 2)]
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.parametrize("fate", LOST)
 def test_a_lost_renewal_is_tried_again(
     fate: Fate, through: str, http_proxy: HttpProxy, make: Making, told: Told
@@ -153,6 +154,7 @@ def test_a_lost_renewal_is_tried_again(
     assert _item(boundary.name)["state"] == "completed"
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.parametrize("fate", LOST)
 def test_whatever_call_is_lost_the_effect_happens_once(
     fate: Fate, http_proxy: HttpProxy, dynamodb: str, tmp_path: Path
@@ -432,6 +434,7 @@ def test_a_throttled_renewal_does_not_lose_the_lease(
     assert told.names["lease_lost"] == 0
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.parametrize("colour", ["sync", "async"])
 async def test_a_silent_service_is_unavailable_within_its_timeout(
     colour: str, impatient: str, http_proxy: HttpProxy, make: Making
@@ -520,6 +523,7 @@ def test_others_wait_the_margin_longer_than_the_holder_relies_on(dynamodb: str, 
     assert DynamodbStore.capabilities.margin == MARGIN >= 2_000_000
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.fault(64)
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_a_worker_stopped_beyond_its_lease_is_fenced(colour: str, dynamodb: str, make: Making) -> None:

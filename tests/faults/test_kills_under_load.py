@@ -113,6 +113,7 @@ class Load:
             assert not one.is_alive(), "a caller hangs"
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize(
     ("server", "mode"), [(name, mode) for name, (_, modes, _) in SERVERS.items() for mode in modes], indirect=["server"]
 )

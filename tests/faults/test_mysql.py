@@ -246,6 +246,7 @@ def test_snapshot_isolation_asks_for_the_whole_transaction(mysql_migrated: str, 
             assert claim.replayed
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 @pytest.mark.parametrize("keys", ["the same", "different"])
 def test_fifty_transactions_at_once(

@@ -501,6 +501,7 @@ async def test_many_tasks_on_two_server_connections(
     assert "lease_lost" not in told.names
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 async def test_leases_of_tasks_are_renewed(
     driver: str, pgbouncer: PgBouncer, migrated: str, make: Making, told: Told

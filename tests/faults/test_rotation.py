@@ -264,6 +264,7 @@ def test_a_rotation_that_is_killed_changes_nothing(moment: str, database: str) -
     assert len(query(database, "SELECT 1 FROM retrysafe_records")) == 20
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.parametrize("effects", ["keyed", "transactional"])
 def test_sixteen_workers_and_rotations_one_after_the_other(effects: str, database: str, make: Making) -> None:
     """Every key has one effect, which is counted in a table without any uniqueness of its own."""

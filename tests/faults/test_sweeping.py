@@ -82,6 +82,7 @@ def test_only_forgotten_records_go_and_all_of_them(kind: str, request: pytest.Fi
     assert [o.fields["removed"] for o in told.occurrences if o.name == "swept"] == [15, 60]
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("archived", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_sweepers_at_once_neither_block_each_other_nor_count_twice(
@@ -301,6 +302,7 @@ def test_a_line_says_everything(sqlite_url: str) -> None:
     assert json.loads(line_of(record._replace(result=None)))["result"] is None
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.fault(81)
 @pytest.mark.parametrize("archived", [False, True])
 @pytest.mark.parametrize("kind", STORES)

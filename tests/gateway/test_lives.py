@@ -75,6 +75,7 @@ def open_gates(service: Service, order: str) -> None:
     service.control(f"/release?id={order}%20answer")
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.fault(3)
 @pytest.mark.fault(5)
 @pytest.mark.parametrize(
@@ -146,6 +147,7 @@ def test_what_runs_when_the_gateway_is_stopped_comes_to_its_end(shop: Shop) -> N
         assert len(shop.lines()) == 1
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.parametrize(("effects", "code"), [("external", "outcome-unknown"), ("keyed", None)])
 def test_what_is_cut_after_the_grace_is_recorded_at_once(shop: Shop, effects: str, code: str | None) -> None:
     with Service(shop.ledger, recognises=True) as service:

@@ -36,6 +36,7 @@ STORES: dict[str, tuple[str, Callable[[Path], str]]] = {
 }
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("kind", STORES)
 def test_what_is_left_of_killed_processes_is_linearizable(
     kind: str, tmp_path: Path, chance: Random, proof: Prove

@@ -106,6 +106,7 @@ def cutter(name: str, prepared: AnyHarness, chance: Random) -> Iterator[Cutter |
     made.close()
 
 
+@pytest.mark.drawn(0.35)
 def test_what_a_store_answers_under_faults_is_linearizable(
     name: str, prepared: AnyHarness, cutter: Cutter | None, chance: Random, proof: Prove
 ) -> None:

@@ -25,6 +25,7 @@ async def test_on_sqlite_every_order_has_one_line_whoever_is_killed(tmp_path: Pa
     assert report.replays >= REQUESTS // 3
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.parametrize(
     ("service", "bank"), [("postgresql", False), ("redis", True)], ids=["postgresql-transactional", "redis-keyed"]
 )

@@ -76,6 +76,7 @@ async def road_to(kind: str) -> AsyncIterator[OnARoad]:
         yield publishing
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.fault(51)
 @pytest.mark.prove
 @pytest.mark.parametrize("moment", ["frame lost", "after the frame"])
@@ -235,6 +236,7 @@ def mortal(request: pytest.FixtureRequest) -> Iterator[Mortal]:
     made.close()
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.fault(51)
 @pytest.mark.prove
 async def test_a_broker_goes_away_under_load_and_comes_back(mortal: Mortal, outbox: Place) -> None:

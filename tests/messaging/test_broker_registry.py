@@ -124,6 +124,7 @@ def test_an_option_of_another_broker_is_refused(
     assert complaint in capsys.readouterr().err
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("kind", [name for name, harness in HARNESSES.items() if harness.left is not None])
 async def test_each_group_gets_every_message_of_a_broker(kind: str, request: pytest.FixtureRequest) -> None:
     """What `declare`, `publisher` and `consumer` are told is enough for them to meet."""

@@ -100,6 +100,7 @@ def in_order(seen: Sequence[int]) -> bool:
     return first == sorted(first)
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.fault(50)
 @pytest.mark.prove
 async def test_nothing_is_lost_wherever_the_connection_is_cut(broker: AnyBench, request: Any) -> None:
@@ -145,6 +146,7 @@ async def test_a_question_about_topics_that_is_lost_is_asked_again_soon() -> Non
             await consumer.aclose()
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.fault(50)
 async def test_an_ack_that_cannot_be_told_raises_nothing(broker: AnyBench) -> None:
     trial = Trial(broker)
@@ -180,6 +182,7 @@ async def mortal(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Any, Any
         server.close()
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.fault(50)
 async def test_a_broker_that_ends_under_load_hands_out_what_is_left(mortal: tuple[Any, AnyBench]) -> None:
     server, broker = mortal
@@ -242,6 +245,7 @@ async def test_a_storm_of_duplicates_is_applied_once(broker: AnyBench, store: st
     check(store, 60)
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.fault(50, 52)
 @pytest.mark.prove
 async def test_consumers_that_are_killed_apply_everything_once(

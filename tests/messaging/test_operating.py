@@ -732,6 +732,7 @@ def test_a_relay_whose_thread_could_not_be_started_runs_when_it_can(
     assert relay.run_once() == Relayed(1, 0, 0)
 
 
+@pytest.mark.drawn(0.35)
 async def test_one_run_of_a_relay_is_stopped_while_its_destination_is_silent(place: Place) -> None:
     waits = asyncio.Event()
 

@@ -42,6 +42,7 @@ def redriven(world: World, handle: Handler[..., Any]) -> int:
         return operator.redrive(DeadLetterFilter(consumer=handle.consumer))
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.fault(55)
 def test_one_redrive_is_enough_for_a_key_with_many_letters_and_several_consumers(
     world: World, monkeypatch: pytest.MonkeyPatch

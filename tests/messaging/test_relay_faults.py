@@ -236,6 +236,7 @@ def seed() -> int:
     return int(os.environ.get("RETRYSAFE_SEED", "0")) or random.randrange(1 << 30)
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.fault(7, 8)
 @pytest.mark.parametrize(
     ("place", "hold", "options"),
@@ -402,6 +403,7 @@ def test_a_relay_that_is_told_to_stop_finishes_its_batch(number: int, place: Pla
     assert place.relay().run_once().published == 2
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.fault(86)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_a_relay_whose_publisher_does_not_end(number: int, place: Place, tmp_path: Path) -> None:

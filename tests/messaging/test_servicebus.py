@@ -572,6 +572,7 @@ class Characters(Proxy):
         return message.replace(b"\xa1\x03CHR", b"\x73\0\0\0z")
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.fault(53)
 @pytest.mark.parametrize("ordered", [True, False])
 async def test_a_message_that_cannot_be_decoded_stops_no_session(ordered: bool) -> None:
@@ -704,6 +705,7 @@ async def counts(url: str, topic: str) -> list[int]:
             return [one.delivery_count or 0 for one in await receiver.peek_messages(max_message_count=100)]
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.fault(52)
 @pytest.mark.parametrize("ordered", [True, False], ids=["session", "message"])
 async def test_a_message_that_is_handled_for_longer_than_the_lock_stays_with_its_consumer(ordered: bool) -> None:
@@ -719,6 +721,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_lock_stays_with_its
             await trial.nothing(later)
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.fault(52)
 @pytest.mark.parametrize("ordered", [True, False], ids=["session", "message"])
 async def test_who_was_cut_off_until_the_lock_ended_settles_and_hands_out_nothing(ordered: bool) -> None:
@@ -816,6 +819,7 @@ async def test_sessions_are_partitions_of_keys_if_publishers_say_so() -> None:
             await trial.nothing(consumer)
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.parametrize("ordered", [True, False])
 async def test_no_more_are_held_than_are_to_be_fetched_ahead(ordered: bool) -> None:
     require("servicebus")

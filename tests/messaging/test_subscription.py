@@ -71,6 +71,7 @@ def order_of(applied: list[tuple[str, int]]) -> dict[str, list[int]]:
     return by_key
 
 
+@pytest.mark.drawn(0.35)
 @ONE
 @pytest.mark.parametrize("make", ["handler", "batch_handler", "set_handler"])
 @pytest.mark.parametrize("coroutine", [True, False])

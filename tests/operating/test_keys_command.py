@@ -37,6 +37,7 @@ def named(place: Place, key: str = "K") -> list[str]:
 # ---------------------------------------------------------------- a process of its own, on every store
 
 
+@pytest.mark.drawn(0.35)
 def test_a_stuck_key_is_found_looked_at_and_settled(place: Place, tmp_path: Path) -> None:
     seen, audit = place.unknown(), tmp_path / "audit.jsonl"
     listed = in_a_process("keys", "list", "--boundary", place.name, "--json", RETRYSAFE_STORE=place.operators)

@@ -72,6 +72,7 @@ def database(postgresql: str) -> Iterator[str]:
         yield made
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("result", RESULTS)
 def test_postgresql_takes_what_was_planned(database: str, result: int) -> None:
     """Without what waits for vacuum, which differs with what else the server does."""

@@ -1,4 +1,4 @@
-"""A thinned matrix keeps every value of every axis, leaves the rest visibly, and is whole where it should be."""
+"""A thinned matrix keeps every value of every axis, one that is drawn some cell; what is left is told."""
 
 from __future__ import annotations
 
@@ -23,6 +23,15 @@ import pytest
 @pytest.mark.parametrize("b", "pqrs")
 def test_cell(a, b): ...
 
+@pytest.mark.drawn(0.3)
+@pytest.mark.parametrize("c", range(10))
+def test_drawn(c): ...
+
+@pytest.mark.drawn(0.1)
+@pytest.mark.parametrize("c", range(2))
+def test_one_of_two(c): ...
+
+@pytest.mark.drawn(0.1)
 def test_other(): ...
 """
 
@@ -50,10 +59,10 @@ def test_each_seed_keeps_others_and_the_same_again() -> None:
 @pytest.mark.parametrize(
     ("arguments", "environment", "passed", "left"),
     [
-        ([], {}, 8, 9),
-        (["-n", "2"], {}, 8, 9),
-        (["-m", "prove"], {}, 7, 9),
-        (["-m", "prove"], {effort.EFFORT: "full"}, 16, 0),
+        ([], {}, 12, 9),
+        (["-n", "2"], {}, 12, 9),
+        (["-m", "prove"], {}, 11, 9),
+        (["-m", "prove"], {effort.EFFORT: "full"}, 28, 0),
         (["-k", "cell"], {}, 16, 0),
         (["test_it.py::test_cell"], {}, 16, 0),
         (["test_it.py::test_cell[p-3]"], {}, 1, 0),
@@ -77,4 +86,8 @@ def test_a_run_says_what_it_leaves(
         check=False,
     )
     assert f"{passed} passed" in done.stdout, done.stdout + done.stderr
-    assert (f"{left} cells left to make prove: test_it.py::test_cell" in done.stdout) == bool(left)
+    for line in (
+        f"{left} cells left to make prove: test_it.py::test_cell",
+        "7 cells left to make prove: test_it.py::test_drawn",
+    ):
+        assert (line in done.stdout) == bool(left)

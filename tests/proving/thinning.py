@@ -1,4 +1,4 @@
-"""Leaves cells of large matrices to `make prove`; every value of every axis stays in every run."""
+"""Leaves cells of large or slow matrices to `make prove`: others on each run, which says how many it left."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ Cell = TypeVar("Cell")
 Axes = frozenset[tuple[str, str]]
 """The values of one cell, each with the name of its axis."""
 
+THINNED, DRAWN = "thinned", "drawn"
 LEFT = "cells_left"
 _counts: pytest.StashKey[dict[str, int]] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker."""
+    """Declare the markers."""
+    others = "others on each run, all in `make prove` and where tests are named"
+    thinned = "every value of every axis in one of them, and every cell that has a value of `whole`"
     config.addinivalue_line(
-        "markers",
-        "thinned(share, whole=()): in `make test` this share of the cells, and every cell that has a value of `whole`; "
-        "others on each run, all in `make prove` and where tests are named",
+        "markers", f"{THINNED}(share, whole=()): in `make test` this share of the cells, {thinned}; {others}"
+    )
+    config.addinivalue_line(
+        "markers", f"{DRAWN}(share): in `make test` this share of the cells, at least one; {others}"
     )
     config.stash[_counts] = {}
 
@@ -33,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark what is thinned for `make prove`, and take out what this run leaves to it."""
     cells: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("thinned") and hasattr(item, "callspec"):
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and _marker(item):
             item.add_marker("prove")
             cells.setdefault(item.nodeid.partition("[")[0], []).append(item)
     named = config.option.keyword or any("::" in one for one in config.args)
@@ -67,14 +71,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{count} cells left to make prove: {test}")
 
 
+def _marker(item: pytest.Function) -> pytest.Mark | None:
+    return item.get_closest_marker(THINNED) or item.get_closest_marker(DRAWN)
+
+
 def _left(test: str, matrix: list[pytest.Function]) -> list[pytest.Function]:
     """The cells of a test that are left to `make prove`."""
-    marker = matrix[0].get_closest_marker("thinned")
+    marker = _marker(matrix[0])
     assert marker is not None
-    whole = {str(value) for value in marker.kwargs.get("whole", ())}
-    kept = sample(
-        {item: axes_of(item.callspec.params) for item in matrix}, marker.args[0], whole, effort.chance_of(test)
-    )
+    share, chance = marker.args[0], effort.chance_of(test)
+    if marker.name == DRAWN:
+        kept = {*chance.sample(matrix, max(1, round(share * len(matrix))))}
+    else:
+        whole = {str(value) for value in marker.kwargs.get("whole", ())}
+        kept = sample({item: axes_of(item.callspec.params) for item in matrix}, share, whole, chance)
     return [item for item in matrix if item not in kept]
 
 

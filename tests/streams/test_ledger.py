@@ -71,6 +71,7 @@ def test_a_span_is_written_once_and_what_overlaps_is_left_out(place: Target) -> 
     assert place.written() == [0, 1, 2, 3, 4, 7, 8]
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("die", ["before the commit", "after it"])
 def test_a_process_that_is_killed_leaves_both_or_neither(place: Target, die: str) -> None:
     child = subprocess.run(
@@ -113,6 +114,7 @@ def test_a_position_of_an_aborted_transaction_does_not_count(tmp_path: Path) -> 
     place.close()
 
 
+@pytest.mark.drawn(0.35)
 def test_who_was_taken_over_from_writes_nothing(place: Target) -> None:
     old, new = place.ledger(), place.ledger()
     before = old.take("in/0")
@@ -142,6 +144,7 @@ def test_input_that_was_never_written_is_missed(place: Target) -> None:
     assert place.written() == [5]
 
 
+@pytest.mark.drawn(0.35)
 def test_sources_do_not_know_each_other(place: Target) -> None:
     ledger = place.ledger()
     sources = ("in/0", "in/1", "", "IN/0", "in/0 ", "ìn/0", " ")  # of which a collation may take some for one

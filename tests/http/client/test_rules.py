@@ -171,6 +171,7 @@ def test_c06_nothing_is_sent_after_the_deadline(make: Make, server: Server, time
     assert len(server.requests) == 3
 
 
+@pytest.mark.drawn(0.35)
 def test_c06_a_server_that_drips_is_given_up_at_the_deadline(make: Make, server: Server) -> None:
     to_its_end: list[bool] = []
 
