@@ -247,6 +247,26 @@ async def test_who_is_cancelled_before_it_begins_leaves_the_lane_to_others() -> 
     assert await lane.ask(asked[0]) == Rows([(asked[0].params["key"],)], 1)
 
 
+async def test_a_statement_that_is_cancelled_before_it_begins_is_the_matter_of_its_own_queries() -> None:
+    """As whoever cancels all tasks of a loop does, `asyncio.run` at its end among them."""
+
+    async def perform(query: Query) -> Rows:
+        return Rows([(key,) for key in query.params["key"]], len(query.params["key"]))
+
+    lane = QueryLane(perform)
+    asked = [Query("alone", {"key": key}, merged="together") for key in _keys(4)]
+    tasks = [asyncio.create_task(lane.ask(query)) for query in asked[:3]]
+    await asyncio.sleep(0)  # they come
+    await asyncio.sleep(0)  # and are joined in a statement
+    (statement,) = lane._tasks
+    tasks.append(asyncio.create_task(lane.ask(asked[3])))
+    statement.cancel()
+    outcomes = await _ended(tasks)
+    assert [type(one) for one in outcomes[:3]] == [StoreUnavailable] * 3
+    assert outcomes[3] == Rows([(asked[3].params["key"],)], 1)
+    assert await lane.ask(asked[0]) == Rows([(asked[0].params["key"],)], 1)
+
+
 async def test_who_is_cancelled_under_way_disturbs_no_other(backend: Backend, migrated: str) -> None:
     wants = [_want(key) for key in _keys(5)]
     with psycopg.connect(migrated) as holding:

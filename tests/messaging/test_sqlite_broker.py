@@ -86,8 +86,8 @@ def test_what_no_queue_takes_is_tried_again(file: Path) -> None:
 def test_what_is_too_large_for_the_file_is_refused_alone(file: Path) -> None:
     publisher = SqlitePublisher(file)
     publisher.publish([message(0, None)])
-    assert publisher._file._connection is not None
-    publisher._file._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 5000)
+    with publisher._file._connections.lent() as connection:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 5000)
     large = message(2, None)._replace(payload=b"x" * 6000)
     said = publisher.publish([message(1, None), large, message(3, None)])
     publisher.close()
@@ -192,7 +192,7 @@ def test_the_file_is_not_closed_under_who_is_in_a_transaction(file: Path) -> Non
         closing_it.join(0.3)
         assert connection.execute("SELECT 1").fetchone() == (1,)
     closing_it.join(30)
-    assert publisher._file._connection is None
+    assert not publisher._file._connections._open
 
 
 async def test_a_publish_that_is_cancelled_is_over_when_it_says_so(file: Path) -> None:
@@ -239,6 +239,7 @@ async def test_an_idle_consumer_gives_back_what_it_could_not(file: Path, monkeyp
         with pytest.raises(sqlite3.OperationalError):
             await idle.give_back(held, 0.0)
         connection.execute("ROLLBACK")
+    monkeypatch.setattr(broker, "BUSY", 10.0)
     await auntil(lambda: not idle._returned)
     assert names(await other.receive(10, 0)) == ["m0"]
     await idle.aclose()

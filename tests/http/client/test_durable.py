@@ -96,7 +96,8 @@ def test_c02_the_request_is_in_the_journal_before_its_first_byte_leaves(make: Ma
 
 def test_c02_the_journal_is_on_disk_before_it_returns(path: Path, server: Server, time: Time) -> None:
     journal = Journal(path)
-    connection = journal._open()
+    with journal._connections.lent() as connection:
+        pass  # it keeps one, and uses that
     for do, synchronous in (
         (lambda: journal.begin(entry(server, time), 0, 1), 2),
         (lambda: journal.settle(entry(server, time).id), 1),

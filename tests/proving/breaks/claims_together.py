@@ -65,6 +65,14 @@ BREAKS: list[Break] = [
         rows=(9,),
     ),
     Break(
+        "a statement that is cancelled before it begins keeps its lane for ever",
+        "backends/sql/drivers/lane.py",
+        "        self._tasks.discard(task)\n",
+        "        self._tasks.discard(task)\n        if task.cancelled():\n            return\n",
+        killed_by=(f"{LANE}test_a_statement_that_is_cancelled_before_it_begins_is_the_matter_of_its_own_queries",),
+        rows=(9,),
+    ),
+    Break(
         "who has queued for too long is sent all the same",
         "backends/sql/drivers/lane.py",
         "if item.since < oldest:",

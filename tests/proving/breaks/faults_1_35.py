@@ -568,9 +568,9 @@ BREAKS: list[Break] = [
     ),
     Break(
         "SQLite lends a connection again with its transaction open",
-        "backends/sql/drivers/sqlite.py",
-        "        if connection.in_transaction:\n            connection.rollback()\n        usable",
-        "        usable",
+        "backends/sql/drivers/sqlite_connections.py",
+        "            if connection.in_transaction:\n                connection.rollback()\n",
+        "",
         (f"{SQL}TestCancelledTransaction::test_an_open_transaction_of_sqlite_is_rolled_back",),
         rows=(32,),
     ),

@@ -13,8 +13,8 @@ BREAKS = [
     Break(
         "a SQLite file is closed under who is in a transaction",
         FILE,
-        "        with self._turn.mine:\n            if self._connection is not None and self._owner",
-        "        if True:\n            if self._connection is not None and self._owner",
+        "        with self._turn.mine:\n            self._connections.close()",
+        "        if True:\n            self._connections.close()",
         killed_by=(f"{SQLITE}::test_the_file_is_not_closed_under_who_is_in_a_transaction",),
     ),
     Break(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.backends.sql.drivers.sqlite import SqliteFile
+from retrysafe.backends.sql.drivers.sqlite_connections import Connections
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.http.client.errors import JournalUnavailable, RequestKeyReused
 from retrysafe.http.client.headers import SECRETS
@@ -112,9 +113,8 @@ class Journal:
         self.scope = keys.check_name(scope, "scope")
         self.secrets = SECRETS | {name.lower() for name in secrets}
         self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
+        self._connections = self._none_yet()
         self._owner: Owner | None = None
-        self._left_to_the_parent: list[sqlite3.Connection] = []
         _journals.add(self)
         with self._transaction() as connection:
             self._create(connection)
@@ -217,11 +217,11 @@ class Journal:
     def close(self) -> None:
         """Close the file; what this process holds is free for others."""
         with self._lock:
-            if self._connection is not None:
-                self._connection.close()
+            self._connections.close()
+            self._connections = self._none_yet()
             if self._owner is not None:
                 give_back(self.path, self._owner)
-            self._connection = self._owner = None
+            self._owner = None
 
     # ------------------------------------------------------------ inside
 
@@ -265,24 +265,23 @@ class Journal:
     def _transaction(self, *, synchronous: str = "FULL") -> Iterator[sqlite3.Connection]:
         """One transaction; on disk behind the block, if it is FULL."""
         with self._lock:
-            connection = _guarded(self._open)
-            _guarded(lambda: connection.execute(f"PRAGMA synchronous = {synchronous}"))
-            _guarded(lambda: connection.execute("BEGIN IMMEDIATE"))
+            connection = _guarded(self._connections.take)
             try:
+                _guarded(lambda: connection.execute(f"PRAGMA synchronous = {synchronous}"))
+                _guarded(lambda: connection.execute("BEGIN IMMEDIATE"))
                 yield connection
                 _guarded(lambda: connection.execute("COMMIT"))
-            except BaseException as error:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                if isinstance(error, sqlite3.Error):
-                    raise _unavailable(error) from error
-                raise
+            except sqlite3.Error as error:
+                raise _unavailable(error) from error
+            finally:
+                self._connections.put_back(connection)
 
-    def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
-            _protect(self.path)
-            self._connection = SqliteFile(str(self.path), busy=10.0).connect()
-        return self._connection
+    def _none_yet(self) -> Connections:
+        return Connections(self.path, self._connected)
+
+    def _connected(self) -> sqlite3.Connection:
+        _protect(self.path)
+        return SqliteFile(str(self.path), busy=10.0).connect()
 
     def _create(self, connection: sqlite3.Connection) -> None:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -297,13 +296,11 @@ class Journal:
             connection.execute(f"PRAGMA user_version = {_VERSION}")
 
     def _forked(self) -> None:
-        """In a child: the connection and the name are its parent's."""
-        if self._connection is not None:
-            self._left_to_the_parent.append(self._connection)
+        """In a child: the name and the lock are its parent's."""
         if self._owner is not None:
             self._owner.close()
         self._lock = threading.RLock()
-        self._connection = self._owner = None
+        self._owner = None
 
 
 def _protect(path: Path) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from retrysafe.backends.sql.drivers.base import NO_ROWS, is_unreachable, sqlstate
@@ -82,7 +83,17 @@ class QueryLane:
         if batch:
             task = self._loop.create_task(self._together(batch))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._end, batch))
+
+    def _end(self, batch: list[_Item], task: asyncio.Task[None]) -> None:
+        """A task has ended, maybe before it began: who cancels all tasks of a loop cancels it too."""
+        self._tasks.discard(task)
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None:
+            cut_off = StoreUnavailable(f"The statement was cut off: {error!r}")
+            cut_off.__cause__ = error
+            _fail(batch, cut_off)
+        self._next()
 
     def _taken(self) -> list[_Item]:
         """What one statement is to perform, in the order of the keys, so that no two wait for each other."""
@@ -108,15 +119,10 @@ class QueryLane:
             answered = [*zip(batch, await self._answers([item.query for item in batch]), strict=True)]
         except StoreUnavailable as error:
             _fail(batch, error)
-        except BaseException as error:  # the loop is ending, or a fault of ours: nobody waits for ever
-            self._is_under_way = False
-            _fail([*batch, *self._queue], StoreUnavailable(f"The statement was cut off: {error!r}"))
-            raise
         else:
             for item, answer in answered:
                 if not item.answer.done():
                     item.answer.set_result(answer)
-        self._next()
 
     async def _answers(self, queries: list[Query]) -> list[Rows | Query]:
         merged = queries[0].merged

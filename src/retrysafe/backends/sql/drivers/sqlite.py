@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
 from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, fail, in_turn, not_connected
+from retrysafe.backends.sql.drivers.sqlite_connections import Connections
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.locks import Places
 from retrysafe.protocol.requests import Query, Rows
@@ -120,64 +119,33 @@ class SqliteClient:
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
-        self._idle: deque[sqlite3.Connection] = deque()
+        self._connections = Connections(file.path, file.connect)
         self._turn = Places(1)
-        self._closed = False
 
     def __call__(self, request: Query, /) -> Rows:
-        pid = os.getpid()
-        connection = self._taken()
+        connection = self._connections.take()
         try:
             return in_turn(request, partial(perform, connection))
         except sqlite3.Error as error:
             fail(error, alone=True, path=self._file.path)
         finally:
-            if os.getpid() == pid:
-                put_back(connection, self._idle, closed=self._closed)
+            self._connections.put_back(connection)
 
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
         """Lend a connection for one transaction."""
-        pid = os.getpid()
-        with self._turn.taken(self._file.busy, self._held_elsewhere):
-            connection = self._taken()
-            try:
-                yield InTransaction(connection)
-            finally:
-                if os.getpid() == pid:
-                    put_back(connection, self._idle, closed=self._closed)
+        with (
+            self._turn.taken(self._file.busy, self._held_elsewhere),
+            self._connections.lent() as connection,
+        ):
+            yield InTransaction(connection)
 
     def _held_elsewhere(self) -> StoreUnavailable:
         return StoreUnavailable(f"{self._file.path}: another transaction of this process holds the file.")
 
-    def _taken(self) -> sqlite3.Connection:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._file.connect()
-
     def close(self) -> None:
         """Close the idle connections; one in use is closed when it comes back."""
-        self._closed = True
-        with suppress(IndexError):
-            while True:
-                self._idle.pop().close()
-
-
-def put_back(connection: sqlite3.Connection, idle: deque[sqlite3.Connection], *, closed: bool) -> None:
-    """Return a connection to the idle ones, without an open transaction; close it if that fails."""
-    usable = False
-    try:
-        if connection.in_transaction:
-            connection.rollback()
-        usable = not closed
-    except sqlite3.Error:
-        pass
-    finally:
-        if usable:
-            idle.append(connection)
-        else:
-            connection.close()
+        self._connections.close()
 
 
 def reader(connection: sqlite3.Connection) -> Callable[[Query], Rows]:

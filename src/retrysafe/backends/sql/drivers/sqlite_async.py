@@ -6,14 +6,14 @@ import asyncio
 import queue
 import sqlite3
 import threading
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
 from retrysafe.backends.sql.drivers.base import in_turn, translated
-from retrysafe.backends.sql.drivers.sqlite import InTransaction, SqliteFile, perform, put_back, reader
+from retrysafe.backends.sql.drivers.sqlite import InTransaction, SqliteFile, perform, reader
+from retrysafe.backends.sql.drivers.sqlite_connections import Connections
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows
 
@@ -26,14 +26,14 @@ class _Write(NamedTuple):
 
 
 class _Writer:
-    """A thread that owns one connection and commits writes in groups.
+    """A thread that commits writes in groups.
 
     While it commits one group, the next one gathers on the loop. When the thread has nothing to do, a group waits for
     no more than what the loop was about to run anyway. So a group changes threads once, and there is no timer.
     """
 
-    def __init__(self, file: SqliteFile, loop: asyncio.AbstractEventLoop) -> None:
-        self._file = file
+    def __init__(self, connections: Connections, loop: asyncio.AbstractEventLoop) -> None:
+        self._connections = connections
         self._loop = loop
         self._gathering: list[_Write] = []
         self._is_busy = False
@@ -68,20 +68,17 @@ class _Writer:
             self._groups.put(group)
 
     def _run(self) -> None:
-        connection: sqlite3.Connection | None = None
         while (group := self._groups.get()) is not None:
             results: list[Rows | Exception]
             try:
-                connection = connection or self._file.connect()
-                results = _perform_together(connection, [write.query for write in group])
+                with self._connections.lent() as connection:
+                    results = _perform_together(connection, [write.query for write in group])
             except Exception as error:  # noqa: BLE001 - it belongs to those who wait, and the thread must live on
                 results = [error for _ in group]
             try:
                 self._loop.call_soon_threadsafe(self._deliver, group, results)
             except RuntimeError:  # the loop was closed: nobody is waiting any more
                 continue
-        if connection is not None:
-            connection.close()
 
     def _deliver(self, group: list[_Write], results: list[Rows | Exception]) -> None:
         for write, result in zip(group, results, strict=True):
@@ -150,29 +147,30 @@ class AsyncJoined:
 
 
 class AsyncSqliteClient:
-    """A reading connection, a writer thread, and turns for transactions; all of one event loop."""
+    """Reads on the loop, a writer thread, and turns for transactions; all of one event loop."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
-        self._reading: sqlite3.Connection | None = None
+        self._connections = Connections(file.path, file.connect)
         self._writer: _Writer | None = None
-        self._idle: deque[sqlite3.Connection] = deque()
         self._turn = asyncio.Lock()
-        self._closed = False
 
     async def __call__(self, request: Query, /) -> Rows:
         pending: Query | None = request
         rows = Rows([], 0)
         while pending is not None and not pending.writes:
-            self._reading = self._reading or self._file.connect()
-            rows = reader(self._reading)(pending)
+            connection = self._connections.take()
+            try:
+                rows = reader(connection)(pending)
+            finally:
+                self._connections.put_back(connection)
             if rows.rows:
                 return rows
             pending = pending.otherwise
         if pending is None:
             return rows
         if self._writer is None:
-            self._writer = _Writer(self._file, asyncio.get_running_loop())
+            self._writer = _Writer(self._connections, asyncio.get_running_loop())
         return await self._writer.submit(pending)
 
     @asynccontextmanager
@@ -184,34 +182,23 @@ class AsyncSqliteClient:
         except TimeoutError as error:
             raise StoreUnavailable(f"{self._file.path}: another transaction of this loop holds the file.") from error
         try:
-            connection = self._idle.pop() if self._idle else self._file.connect()
-            try:
+            with self._connections.lent() as connection:
                 yield AsyncInTransaction(connection)
-            finally:
-                put_back(connection, self._idle, closed=self._closed)
         finally:
             self._turn.release()
 
     def abandon(self) -> None:
         """Finish what is queued and close every connection, without the loop, which is closed."""
-        self._closed = True
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.end()
             writer.join()
-        self._close_connections()
+        self._connections.close()
 
     async def aclose(self) -> None:
         """Finish what is queued and close every connection."""
-        self._closed = True
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.end()
             await asyncio.to_thread(writer.join)
-        self._close_connections()
-
-    def _close_connections(self) -> None:
-        for connection in (*self._idle, *([self._reading] if self._reading else [])):
-            connection.close()
-        self._idle.clear()
-        self._reading = None
+        self._connections.close()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+from retrysafe.backends.sql.drivers.sqlite_connections import Connections
 from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.locks import ProcessLock
 from retrysafe.messaging.cloudevents import attributes, envelope_of
@@ -72,19 +73,17 @@ WHERE queue = :queue AND :name IN (holder, giver)
 
 
 class _File:
-    """The file of a broker; a connection for each process, since SQLite's do not survive a fork."""
+    """The file of a broker."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = path
-        self._connection: sqlite3.Connection | None = None
-        self._owner = 0
+        self._connections = self._none_yet()
         self._turn = ProcessLock()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """A transaction that has the file to itself."""
-        with self._turn.mine:
-            connection = self._opened()
+        with self._turn.mine, self._connections.lent() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -94,19 +93,19 @@ class _File:
                     connection.execute("ROLLBACK")
                 raise
 
-    def _opened(self) -> sqlite3.Connection:
-        if self._connection is None or self._owner != os.getpid():
-            self._connection = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None, check_same_thread=False)
-            self._owner = os.getpid()
-            self._connection.execute("PRAGMA synchronous = FULL")
-        return self._connection
+    def _none_yet(self) -> Connections:
+        return Connections(self._path, self._connected)
+
+    def _connected(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
 
     def close(self) -> None:
         """Close the connection when nobody is in a transaction; the next use opens another one."""
         with self._turn.mine:
-            if self._connection is not None and self._owner == os.getpid():
-                self._connection.close()
-            self._connection = None
+            self._connections.close()
+            self._connections = self._none_yet()
 
 
 def declare(path: str | os.PathLike[str], queues: Iterable[tuple[str, str]]) -> None:
