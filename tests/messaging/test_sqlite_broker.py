@@ -186,13 +186,13 @@ async def test_a_file_that_stays_locked_is_tried_again(file: Path, monkeypatch: 
 def test_the_file_is_not_closed_under_who_is_in_a_transaction(file: Path) -> None:
     """SQLite ended the process by SIGSEGV."""
     publisher = SqlitePublisher(file)
-    closing_it = threading.Thread(target=publisher.close, daemon=True)
     with publisher._file.transaction() as connection:
+        closing_it = threading.Thread(target=publisher.close)
         closing_it.start()
-        closing_it.join(0.3)
+        closing_it.join()
         assert connection.execute("SELECT 1").fetchone() == (1,)
-    closing_it.join(30)
-    assert not publisher._file._connections._open
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
 
 
 async def test_a_publish_that_is_cancelled_is_over_when_it_says_so(file: Path) -> None:

@@ -12,9 +12,9 @@ FILE = "messaging/brokers/sqlite/broker.py"
 BREAKS = [
     Break(
         "a SQLite file is closed under who is in a transaction",
-        FILE,
-        "        with self._turn.mine:\n            self._connections.close()",
-        "        if True:\n            self._connections.close()",
+        "backends/sql/drivers/sqlite_connections.py",
+        "        while self._idle:\n            self._end(self._idle.pop())\n",
+        "        for connection in [*self._open]:\n            self._end(connection)\n",
         killed_by=(f"{SQLITE}::test_the_file_is_not_closed_under_who_is_in_a_transaction",),
     ),
     Break(

@@ -102,10 +102,9 @@ class _File:
         return connection
 
     def close(self) -> None:
-        """Close the connection when nobody is in a transaction; the next use opens another one."""
-        with self._turn.mine:
-            self._connections.close()
-            self._connections = self._none_yet()
+        """Close the connection, once nobody is in a transaction; the next use opens another one."""
+        connections, self._connections = self._connections, self._none_yet()
+        connections.close()
 
 
 def declare(path: str | os.PathLike[str], queues: Iterable[tuple[str, str]]) -> None:
