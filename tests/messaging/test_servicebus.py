@@ -618,6 +618,7 @@ async def test_a_session_that_rested_leaves_no_task() -> None:
                     await asyncio.sleep(0.01)
 
 
+@pytest.mark.drawn(0.35, of="waits for locks of Service Bus")
 async def test_a_session_that_rests_keeps_no_other_waiting_after_a_cut() -> None:
     """It rests on, whoever has its lock, and there are no more sessions than were asked for."""
     require("servicebus")
@@ -635,6 +636,7 @@ async def test_a_session_that_rests_keeps_no_other_waiting_after_a_cut() -> None
                 assert len(cast("Any", consumer)._tasks) <= 2
 
 
+@pytest.mark.drawn(0.35, of="waits for locks of Service Bus")
 async def test_a_lock_that_is_lost_costs_no_other() -> None:
     """Each message without a session has a lock of its own."""
     require("servicebus")
@@ -652,6 +654,7 @@ async def test_a_lock_that_is_lost_costs_no_other() -> None:
             assert await counts(broker.url, broker.topic) == []
 
 
+@pytest.mark.drawn(0.35, of="waits for locks of Service Bus")
 @pytest.mark.fault(57)
 async def test_a_connection_that_is_silent_costs_no_session_of_another() -> None:
     """Locks are kept side by side: one session comes again, to whoever finds it, and the other one does not."""
@@ -746,6 +749,7 @@ async def test_who_was_cut_off_until_the_lock_ended_settles_and_hands_out_nothin
             await asyncio.to_thread(road.close)
 
 
+@pytest.mark.drawn(0.35, of="waits for locks of Service Bus")
 @pytest.mark.fault(53)
 async def test_a_consumer_that_closes_counts_no_delivery() -> None:
     """Or restarts of a service would make messages dead letters."""
@@ -929,6 +933,7 @@ async def one(receiver: Any) -> Any:
     return found
 
 
+@pytest.mark.drawn(0.35, of="waits for locks of Service Bus")
 async def test_deliveries_in_vain_are_counted_until_there_are_too_many() -> None:
     """By an abandonment and by a lock that ends; not by a release, as by a receiver that closes."""
     async with queue(max_delivery_count=3) as (client, name):
@@ -960,6 +965,7 @@ async def test_a_dead_letter_says_why_it_is_one() -> None:
             assert (letter.dead_letter_reason, letter.dead_letter_error_description) == ("poison", "it is")
 
 
+@pytest.mark.drawn(0.35, of="waits for locks of Service Bus")
 async def test_a_session_has_one_owner_until_its_lock_ends() -> None:
     async with queue(requires_session=True) as (client, name):
         async with client.get_queue_sender(name) as sender:
@@ -986,6 +992,7 @@ async def test_a_session_has_one_owner_until_its_lock_ends() -> None:
             await successor.close()
 
 
+@pytest.mark.drawn(0.35, of="waits for locks of Service Bus")
 @pytest.mark.fault(50)
 async def test_what_was_acknowledged_outlives_the_stand_in() -> None:
     require("servicebus")

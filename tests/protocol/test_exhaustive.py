@@ -24,6 +24,7 @@ SIZES = {
 }
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.parametrize("name", SIZES)
 def test_no_state_breaks_a_promise(name: str, record_property: Callable[[str, object], None]) -> None:
     size, at_least = SIZES[name]

@@ -168,6 +168,7 @@ def test_new_schedules_of_the_basic_plan_keep_every_promise(chance: Random, proo
     take_down(seen, PLAN, proof)
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.fault(1, 2, 3, 5, 12, 13, 14, 15, 16, 17, 60, 61, 62, 64, 72, 75, 79, 80, 81, 82, 83, 89)
 @pytest.mark.parametrize("name", [name for name in PLANS if name != "basic"])
 def test_schedules_of_every_other_plan_keep_every_promise(name: str, chance: Random, proof: Take) -> None:

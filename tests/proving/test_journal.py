@@ -49,6 +49,7 @@ def _run(folder: Path, stopped_at: int, *workers: str, tests: str = TESTS) -> tu
     return done.returncode, run
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
 def test_what_has_passed_is_not_run_again(tmp_path: Path, workers: tuple[str, ...]) -> None:
     ended, first = _run(tmp_path, 3, *workers)

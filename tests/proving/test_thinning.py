@@ -31,6 +31,12 @@ def test_drawn(c): ...
 @pytest.mark.parametrize("c", range(2))
 def test_one_of_two(c): ...
 
+@pytest.mark.drawn(0.5, of="single ones")
+def test_this(): ...
+
+@pytest.mark.drawn(0.5, of="single ones")
+def test_that(): ...
+
 @pytest.mark.drawn(0.1)
 def test_other(): ...
 """
@@ -56,13 +62,14 @@ def test_each_seed_keeps_others_and_the_same_again() -> None:
     assert sample(CELLS, 0.2, (), Random(1)) == sample(CELLS, 0.2, (), Random(1)) != sample(CELLS, 0.2, (), Random(2))
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize(
     ("arguments", "environment", "passed", "left"),
     [
-        ([], {}, 12, 9),
-        (["-n", "2"], {}, 12, 9),
-        (["-m", "prove"], {}, 11, 9),
-        (["-m", "prove"], {effort.EFFORT: "full"}, 28, 0),
+        ([], {}, 13, 9),
+        (["-n", "2"], {}, 13, 9),
+        (["-m", "prove"], {}, 12, 9),
+        (["-m", "prove"], {effort.EFFORT: "full"}, 30, 0),
         (["-k", "cell"], {}, 16, 0),
         (["test_it.py::test_cell"], {}, 16, 0),
         (["test_it.py::test_cell[p-3]"], {}, 1, 0),

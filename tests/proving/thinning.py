@@ -22,13 +22,10 @@ _counts: pytest.StashKey[dict[str, int]] = pytest.StashKey()
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers."""
     others = "others on each run, all in `make prove` and where tests are named"
-    thinned = "every value of every axis in one of them, and every cell that has a value of `whole`"
-    config.addinivalue_line(
-        "markers", f"{THINNED}(share, whole=()): in `make test` this share of the cells, {thinned}; {others}"
-    )
-    config.addinivalue_line(
-        "markers", f"{DRAWN}(share): in `make test` this share of the cells, at least one; {others}"
-    )
+    thinned = "this share of the cells, every value of every axis in one of them, and all that have a value of `whole`"
+    drawn = "this share of the cells, or of the tests with this `of`, at least one"
+    config.addinivalue_line("markers", f"{THINNED}(share, whole=()): in `make test` {thinned}; {others}")
+    config.addinivalue_line("markers", f"{DRAWN}(share, of=None): in `make test` {drawn}; {others}")
     config.stash[_counts] = {}
 
 
@@ -37,9 +34,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark what is thinned for `make prove`, and take out what this run leaves to it."""
     cells: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and _marker(item):
+        marker = _marker(item) if isinstance(item, pytest.Function) else None
+        if marker is not None and (hasattr(item, "callspec") or "of" in marker.kwargs):
             item.add_marker("prove")
-            cells.setdefault(item.nodeid.partition("[")[0], []).append(item)
+            cells.setdefault(marker.kwargs.get("of") or item.nodeid.partition("[")[0], []).append(item)
     named = config.option.keyword or any("::" in one for one in config.args)
     if effort.is_full() or named:
         return

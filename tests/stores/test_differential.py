@@ -12,4 +12,4 @@ from retrysafe.testing.suite import (
 )
 from tests.stores.harnesses import DRIVERS
 
-pytestmark = pytest.mark.thinned(0.25, whole=DRIVERS)
+pytestmark = pytest.mark.thinned(0.15, whole=DRIVERS)

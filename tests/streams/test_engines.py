@@ -74,6 +74,7 @@ def test_a_deleted_checkpoint_of_spark_is_refused(tmp_path: Path) -> None:
     place.close()
 
 
+@pytest.mark.drawn(0.5, of="jobs of Flink")
 def test_a_task_of_flink_that_fails_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     require("postgresql")
     place = target("postgresql", tmp_path)
@@ -84,6 +85,7 @@ def test_a_task_of_flink_that_fails_goes_on_from_its_checkpoint(tmp_path: Path) 
     place.close()
 
 
+@pytest.mark.drawn(0.5, of="jobs of Flink")
 def test_flink_that_was_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     require("postgresql")
     place = target("postgresql", tmp_path)
