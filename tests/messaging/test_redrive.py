@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from retrysafe.backends.sql.inbox import SqlInbox
 from retrysafe.claims import lease
+from retrysafe.errors import StoreUnavailable
 from retrysafe.messaging import DeadLetterFilter, Handler, Inbox, InboxMessage, InboxOperator
 from retrysafe.messaging.inbox import procedures
+from retrysafe.messaging.inbox.dead_letters import Letters
 from tests.messaging.inboxes import World, envelope
 
 MANY = 130
@@ -187,6 +191,81 @@ async def test_who_has_lost_the_lease_handles_no_more_of_them(
         assert len(seen) == number
         monkeypatch.undo()
     assert world.letters(inbox) == []
+    await inbox.boundary.aclose()
+
+
+class CutOff:
+    """The take of one dead letter that a consumer cannot know the end of: it is performed all the same."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cancels: asyncio.Task[Any] | None = None
+        """What is cancelled when it was performed, before it is answered; otherwise the answer is lost."""
+        self.answered = False
+        self._taking = False
+        take, run, arun = SqlInbox.take, Letters.run, Letters.arun
+
+        def taking(inbox: SqlInbox, identity: bytes) -> Any:
+            self._taking = True
+            monkeypatch.setattr(SqlInbox, "take", take)
+            return take(inbox, identity)
+
+        def running(letters: Letters, steps: Any) -> Any:
+            is_take, self._taking = self._taking, False
+            found = run(letters, steps)
+            if is_take:
+                raise StoreUnavailable("The connection was cut.")
+            return found
+
+        async def arunning(letters: Letters, steps: Any) -> Any:
+            is_take, self._taking = self._taking, False
+            found = await arun(letters, steps)
+            if is_take:
+                await self._cut_off()
+            return found
+
+        monkeypatch.setattr(SqlInbox, "take", taking)
+        monkeypatch.setattr(Letters, "run", running)
+        monkeypatch.setattr(Letters, "arun", arunning)
+
+    async def _cut_off(self) -> None:
+        if self.cancels is None:
+            raise StoreUnavailable("The connection was cut.")
+        self.cancels.cancel()
+        await asyncio.sleep(0)
+        self.answered = True
+
+
+@pytest.mark.fault(55)
+@pytest.mark.parametrize(("colour", "how"), [("sync", "lost"), ("async", "lost"), ("async", "cancelled")])
+async def test_a_letter_whose_taking_is_cut_off_is_handled_before_what_follows_it(
+    world: World, colour: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was unmarked and not handled, and the next look handled the letter behind it."""
+    inbox, broken, handled = world.inbox(effects="keyed"), [True], list[str]()
+
+    def take(message: InboxMessage[Any]) -> None:
+        if broken:
+            raise ValueError("broken")
+        handled.append(message.envelope.id)
+
+    async def atake(message: InboxMessage[Any]) -> None:
+        take(message)
+
+    make = inbox.handler(f"prices-{inbox.boundary.name}", max_attempts=1)
+    handle: Handler[..., Any] = make(take if colour == "sync" else atake)
+    for number in (1, 2):
+        assert (await handle.ahandle(envelope(number, sequence=number))).became == "dead"
+    broken.clear()
+    redriven(world, handle)
+    cut_off = CutOff(monkeypatch)
+    looking = asyncio.create_task(handle.ahandle_marked())
+    cut_off.cancels = looking if how == "cancelled" else None
+    with pytest.raises(asyncio.CancelledError if how == "cancelled" else StoreUnavailable):
+        await looking
+    assert cut_off.answered == (how == "cancelled"), "it may be performed when the letter has been marked again"
+    assert ([one.marked for one in world.letters(inbox)], handled) == ([True, True], [])
+    assert [one.became for one in await handle.ahandle_marked()] == ["handled", "handled"]
+    assert (handled, world.letters(inbox)) == (["1", "2"], [])
     await inbox.boundary.aclose()
 
 

@@ -14,6 +14,7 @@ SUBSCRIPTION = "tests/messaging/test_subscription.py"
 IDENTITIES = "tests/messaging/test_identities.py"
 LARGE = "tests/messaging/test_large_letters.py"
 REDRIVE = "tests/messaging/test_redrive.py"
+CUT_OFF = "test_a_letter_whose_taking_is_cut_off_is_handled_before_what_follows_it"
 KILLS = "tests/messaging/test_inbox_kills.py"
 
 BREAKS = [
@@ -539,6 +540,42 @@ BREAKS = [
         "pass",
         killed_by=(f"{SUBSCRIPTION}::test_a_redrive_that_is_cut_short_stays_marked[sqlite]",),
         rows=(59,),
+    ),
+    Break(
+        "a dead letter whose taking is cut off is forgotten, and overtaken",
+        "messaging/inbox/dead_letters.py",
+        """    try:
+        taken = letters.run(ask(letters.inbox.take(letter.arrival.identity)))
+""",
+        """    taken = letters.run(ask(letters.inbox.take(letter.arrival.identity)))
+    try:
+""",
+        killed_by=(f"{REDRIVE}::{CUT_OFF}[sqlite-sync-lost]",),
+        rows=(55,),
+    ),
+    Break(
+        "a dead letter whose taking is cut off on an event loop is forgotten, and overtaken",
+        "messaging/inbox/dead_letters.py",
+        """    try:
+        taken, cancelled = await run_to_completion(letters.arun(ask(letters.inbox.take(letter.arrival.identity))))
+        if cancelled is not None:
+            raise cancelled
+""",
+        """    taken, cancelled = await run_to_completion(letters.arun(ask(letters.inbox.take(letter.arrival.identity))))
+    if cancelled is not None:
+        raise cancelled
+    try:
+""",
+        killed_by=(f"{REDRIVE}::{CUT_OFF}[sqlite-async-lost]", f"{REDRIVE}::{CUT_OFF}[sqlite-async-cancelled]"),
+        rows=(55,),
+    ),
+    Break(
+        "a dead letter is marked again while its cancelled taking may still be performed",
+        "messaging/inbox/dead_letters.py",
+        "await run_to_completion(letters.arun(ask(letters.inbox.take(letter.arrival.identity))))",
+        "await letters.arun(ask(letters.inbox.take(letter.arrival.identity))), None",
+        killed_by=(f"{REDRIVE}::{CUT_OFF}[sqlite-async-cancelled]",),
+        rows=(55,),
     ),
     Break(
         "a set whose handler runs into a wrong setting is tried for ever",

@@ -178,11 +178,10 @@ def _leases(letters: Letters) -> Boundary:
 
 def _redriven(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
     """None: another consumer was first."""
-    if not letters.run(ask(letters.inbox.take(letter.arrival.identity))):
-        return None
     try:
-        return _handled(setting, letters, letter)
-    except BaseException:  # its outcome is unknown: it still has to be handled
+        taken = letters.run(ask(letters.inbox.take(letter.arrival.identity)))
+        return _handled(setting, letters, letter) if taken else None
+    except BaseException:  # whether it was taken, or what became of it, is unknown: it still has to be handled
         with suppress(RetrysafeError):
             letters.run(ask(letters.inbox.mark(letter.arrival.identity)))
         raise
@@ -200,11 +199,12 @@ def _handled(setting: HandlerSettings, letters: Letters, letter: InboxLetter) ->
 
 
 async def _aredriven(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
-    if not await letters.arun(ask(letters.inbox.take(letter.arrival.identity))):
-        return None
     try:
-        return await _ahandled(setting, letters, letter)
-    except BaseException:  # such as that its subscription has ended meanwhile
+        taken, cancelled = await run_to_completion(letters.arun(ask(letters.inbox.take(letter.arrival.identity))))
+        if cancelled is not None:
+            raise cancelled
+        return await _ahandled(setting, letters, letter) if taken else None
+    except BaseException:  # such as that its subscription has ended meanwhile: when it is marked, no take is under way
         with suppress(RetrysafeError):
             await run_to_completion(letters.arun(ask(letters.inbox.mark(letter.arrival.identity))))
         raise
