@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
+
+
+def cancelled_since() -> Callable[[], bool]:
+    """What tells whether the task that calls this has been cancelled since then. It may be asked in any thread."""
+    import asyncio
+
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    return lambda: task is not None and task.cancelling() > before
 
 
 async def shielded(task: asyncio.Task[T], ended: Exception) -> T:
@@ -18,12 +27,11 @@ async def shielded(task: asyncio.Task[T], ended: Exception) -> T:
     """
     import asyncio
 
-    mine = asyncio.current_task()
-    before = mine.cancelling() if mine else 0
+    is_cancelled = cancelled_since()
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        if task.cancelled() and (mine.cancelling() if mine else 0) == before:
+        if task.cancelled() and not is_cancelled():
             raise ended from None
         raise
 
@@ -36,14 +44,13 @@ async def heeding(asked: Awaitable[T]) -> T:
     """
     import asyncio
 
-    task = asyncio.current_task()
-    before = task.cancelling() if task else 0
+    is_cancelled = cancelled_since()
     try:
         found = await asked
     except Exception as error:
-        if task and task.cancelling() > before:
+        if is_cancelled():
             raise asyncio.CancelledError from error
         raise
-    if task and task.cancelling() > before:
+    if is_cancelled():
         raise asyncio.CancelledError
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +16,7 @@ from retrysafe.errors import StoreUnavailable
 from retrysafe.messaging import DeadLetterFilter, Handler, Inbox, InboxMessage, InboxOperator
 from retrysafe.messaging.inbox import procedures
 from retrysafe.messaging.inbox.dead_letters import Letters
+from tests.faults.helpers import DEADLINE
 from tests.messaging.inboxes import World, envelope
 
 MANY = 130
@@ -266,6 +268,35 @@ async def test_a_letter_whose_taking_is_cut_off_is_handled_before_what_follows_i
     assert ([one.marked for one in world.letters(inbox)], handled) == ([True, True], [])
     assert [one.became for one in await handle.ahandle_marked()] == ["handled", "handled"]
     assert (handled, world.letters(inbox)) == (["1", "2"], [])
+    await inbox.boundary.aclose()
+
+
+async def test_who_is_cancelled_while_a_plain_function_handles_one_begins_no_other(world: World) -> None:
+    """Its thread went on with all that were marked, and whoever had cancelled it waited for them."""
+    inbox, broken, handled = world.inbox(effects="keyed"), [True], list[str]()
+    begun, go_on = threading.Event(), threading.Event()
+
+    @inbox.handler(f"prices-{inbox.boundary.name}", max_attempts=1)
+    def handle(message: InboxMessage[Any]) -> None:
+        if broken:
+            raise ValueError("broken")
+        begun.set()
+        assert go_on.wait(DEADLINE)
+        handled.append(message.envelope.id)
+
+    for number in (1, 2):
+        assert (await handle.ahandle(envelope(number, f"k{number}"))).became == "dead"
+    broken.clear()
+    redriven(world, handle)
+    looking = asyncio.create_task(handle.ahandle_marked())
+    assert await asyncio.to_thread(begun.wait, DEADLINE)
+    looking.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await looking
+    assert (len(handled), [one.marked for one in world.letters(inbox)]) == (1, [True])
+    assert [one.became for one in await handle.ahandle_marked()] == ["handled"]
+    assert (sorted(handled), world.letters(inbox)) == (["1", "2"], [])
     await inbox.boundary.aclose()
 
 

@@ -561,7 +561,8 @@ BREAKS = [
         if cancelled is not None:
             raise cancelled
 """,
-        """    taken, cancelled = await run_to_completion(letters.arun(ask(letters.inbox.take(letter.arrival.identity))))
+        """    taking = ask(letters.inbox.take(letter.arrival.identity))
+    taken, cancelled = await run_to_completion(letters.arun(taking))
     if cancelled is not None:
         raise cancelled
     try:
@@ -576,6 +577,14 @@ BREAKS = [
         "await letters.arun(ask(letters.inbox.take(letter.arrival.identity))), None",
         killed_by=(f"{REDRIVE}::{CUT_OFF}[sqlite-async-cancelled]",),
         rows=(55,),
+    ),
+    Break(
+        "who is cancelled waits until a plain function has handled all dead letters that are marked",
+        "messaging/inbox/handler.py",
+        "lambda: is_cancelled() or is_stopped()",
+        "is_stopped",
+        killed_by=(f"{REDRIVE}::test_who_is_cancelled_while_a_plain_function_handles_one_begins_no_other[sqlite]",),
+        rows=(86,),
     ),
     Break(
         "a set whose handler runs into a wrong setting is tried for ever",

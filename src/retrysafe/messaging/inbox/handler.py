@@ -12,6 +12,7 @@ from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.claims.observers import logger
 from retrysafe.entrypoint import in_thread
 from retrysafe.errors import ConfigurationError, RetrysafeError
+from retrysafe.heeding import cancelled_since
 from retrysafe.messaging.inbox import procedures
 from retrysafe.messaging.inbox.attempts import Attempt, HandlerSettings
 from retrysafe.messaging.inbox.dead_letters import Letters, aredrive, redrive
@@ -112,10 +113,12 @@ class Handler(Generic[P, R]):
     ) -> list[HandleResult]:
         """Handle up to so many dead letters that are to be handled again, and return what became of them.
 
-        ``stopped`` is asked before each of them: once it is true, the others stay where they are.
+        ``stopped`` is asked before each of them: once it is true, the others stay where they are. So do they when the
+        caller is cancelled; of a plain function, the one in progress is handled to its end.
         """
         if not self.is_async:
-            return await in_thread(lambda: self.handle_marked(limit, stopped=stopped))
+            is_cancelled, is_stopped = cancelled_since(), stopped or (lambda: False)
+            return await in_thread(lambda: self.handle_marked(limit, stopped=lambda: is_cancelled() or is_stopped()))
         return await aredrive(self.setting, self.letters, limit, stopped)
 
     def handle_marked(self, limit: int = 100, *, stopped: Callable[[], bool] | None = None) -> list[HandleResult]:
