@@ -129,14 +129,22 @@ class StopSignal:
     """Rung once and for good; nudged, it only ends the wait that is under way, or the next one.
 
     A simple queue, since an event must not be set by a signal handler of the very thread that waits for it.
+
+    Arguments:
+        loop: the event loop that its run ends with.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.rung = False
         self._nudged = False
         self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._loop = loop
+        self._run_loop = self._loop = loop
         self._waiters: set[asyncio.Future[None]] = set()
+
+    @property
+    def is_closed_over(self) -> bool:
+        """Whether the event loop of its run was closed over it; other loops that were waited on say nothing of that."""
+        return self._run_loop is not None and self._run_loop.is_closed()
 
     def ring(self) -> None:
         """Wake, now and ever after."""
@@ -197,17 +205,13 @@ class StopSignal:
                 waiter.set_result(None)
 
 
-def _may_run(stop: StopSignal) -> bool:
-    """Whether its run can be under way: its event loop has not been closed over it."""
-    return stop._loop is None or not stop._loop.is_closed()
-
-
 class Stops:
     """The stop signals of one object's runs: each run has its own.
 
     A stop is for the runs that are under way. Before the first run, and after one that ended by an error, it is for the
     next: the thread that runs it may not have come so far, or is about to try again. After a run that ended by itself a
-    stop does nothing, so that it cannot end a run that comes later.
+    stop does nothing, so that it cannot end a run that comes later. A run whose event loop was closed over it has ended
+    by an error.
 
     Arguments:
         alone: why there may be no second run beside the first; empty if there may.
@@ -224,11 +228,8 @@ class Stops:
 
         ``loop``: the one that it runs on, with which it ends, too.
         """
-        self._come_to_this_process()
+        self._forget_the_dead()
         stop = StopSignal(loop)
-        for one in [*self._running]:
-            if not _may_run(one):
-                self.end(one)
         self._running.append(stop)
         if self._alone and self._running[0] is not stop:  # of two threads that begin at once, one is the first
             self._running.remove(stop)
@@ -240,10 +241,8 @@ class Stops:
 
     def end(self, stop: StopSignal, *, well: bool = True) -> None:
         """The run with this signal is over: by itself, or by an error. Further calls do nothing."""
-        self._come_to_this_process()
-        if stop in self._running:
-            self._running.remove(stop)
-            self._ended_well = well
+        self._forget_the_dead()
+        self._end(stop, well=well)
 
     @contextmanager
     def during(self, stop: StopSignal) -> Iterator[None]:
@@ -264,18 +263,29 @@ class Stops:
 
     def stop(self) -> None:
         """Stop the runs that there are, or the next one; see above. Safe to call from a signal handler."""
-        self._come_to_this_process()
+        self._forget_the_dead()
         self._is_early = not (self._running or self._ended_well)
         self.ring()
 
     def ring(self) -> None:
         """Stop the runs that there are."""
-        self._come_to_this_process()
+        self._forget_the_dead()
         for stop in [*self._running]:
             stop.ring()
 
-    def _come_to_this_process(self) -> None:
-        """What runs in the process that this one was forked from does not run here, and what it was told is its own."""
+    def _end(self, stop: StopSignal, *, well: bool) -> None:
+        with suppress(ValueError):  # it has ended; perhaps a signal handler has just seen to that
+            self._running.remove(stop)
+            self._ended_well = well
+
+    def _forget_the_dead(self) -> None:
+        """End the runs whose event loops were closed over them.
+
+        What runs in the process that this one was forked from does not run here, and what it was told is its own.
+        """
         if self._process != os.getpid():
             self._running, self._ended_well, self._is_early = [], False, False
             self._process = os.getpid()
+        for one in [*self._running]:
+            if one.is_closed_over:
+                self._end(one, well=False)

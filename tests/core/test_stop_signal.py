@@ -209,6 +209,30 @@ def test_a_run_whose_event_loop_was_closed_over_it_is_over_and_hears_no_signal()
             signal.signal(signal.SIGINT, before)
 
 
+def test_a_stop_after_an_event_loop_was_closed_over_a_run_is_for_the_next() -> None:
+    """It was for the run that had no loop any more, and the next one went on."""
+    stops, loop = Stops(), asyncio.new_event_loop()
+    stops.begin(loop)
+    loop.close()
+    stops.stop()
+    with stops.run() as again:
+        assert again.rung
+    stops.stop()
+    with stops.run() as later:
+        assert not later.rung
+
+
+def test_a_run_that_outlives_the_event_loop_that_it_waited_on_has_not_ended_by_an_error() -> None:
+    """As that of a plain program, whose loop is closed before the run has come to its end."""
+    stops = Stops()
+    with stops.run() as one:
+        asyncio.run(one.await_for(0))
+        stops.stop()
+        assert one.rung
+    with stops.run() as later:
+        assert not later.rung
+
+
 @pytest.mark.parametrize("parent", ["runs", "has run", "was told early"])
 def test_a_child_has_runs_and_stops_of_its_own(parent: str) -> None:
     """A stop in it is for what begins in it, and what its parent was told is the parent's."""

@@ -280,7 +280,7 @@ BREAKS: list[Break] = [
     Break(
         "a run whose event loop was closed over it is under way for ever",
         "stop_signal.py",
-        "            if not _may_run(one):",
+        "            if one.is_closed_over:",
         "            if False:",
         ("tests/core/test_stop_signal.py::test_a_run_whose_event_loop_was_closed_is_over",),
     ),
