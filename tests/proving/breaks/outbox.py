@@ -420,14 +420,14 @@ BREAKS: list[Break] = [
     Break(
         "a relay that listens hears nothing",
         "messaging/relay/listener.py",
-        "while connection.pgconn.notifies() is not None:\n                    self._heard()",
+        "while connection.pgconn.notifies() is not None:\n                    self._stop.nudge()",
         "while connection.pgconn.notifies() is not None:\n                    pass",
         (f"{NOTIFYING}test_a_relay_in_a_thread_hears_of_another_process",),
     ),
     Break(
         "a relay that listens again does not look at what it missed",
         "messaging/relay/listener.py",
-        'connection.execute(f"LISTEN {CHANNEL}")\n        self._heard()',
+        'connection.execute(f"LISTEN {CHANNEL}")\n        self._stop.nudge()',
         'connection.execute(f"LISTEN {CHANNEL}")',
         (f"{NOTIFYING}test_a_listener_that_is_cut_off_comes_back_and_looks",),
     ),

@@ -12,7 +12,7 @@ import re
 import selectors
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -30,38 +30,53 @@ CONNECT = 10
 """Seconds that making a connection may take."""
 ANSWER = 5.0
 """Seconds that the server may take to listen; who hangs up waits no longer for one that is silent."""
+LOOK = 1.0
+"""Seconds after which a listener that hears nothing looks whether its event loop was closed."""
 
 
 class Listening:
-    """Calls ``heard`` for every notification, and when it has connected again. Needs psycopg, for async code too."""
+    """Nudges ``stop`` for every notification, and when it has connected again. Needs psycopg, for async code too.
 
-    def __init__(self, url: str, heard: Callable[[], object]) -> None:
-        self._url, self._heard = url, heard
+    It hangs up by itself when the event loop of the run was closed over it: then nobody else may do so.
+    """
+
+    def __init__(self, url: str, stop: StopSignal) -> None:
+        self._url, self._stop = url, stop
         self._closed = threading.Event()
         self._process = os.getpid()
         self._end, self._other_end = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="retrysafe-listen", daemon=True)
         self._thread.start()
 
+    def hang_up(self) -> None:
+        """Let the thread end, without waiting for that."""
+        if self._process == os.getpid():
+            with suppress(OSError):  # the thread has ended, and closed it
+                self._other_end.shutdown(socket.SHUT_RDWR)
+        self._other_end.close()
+        self._closed.set()
+
     def close(self) -> None:
         """Hang up, and wait for the thread's end; a child that was forked meanwhile has no thread, but both ends."""
-        self._closed.set()
-        if self._process == os.getpid():
-            self._other_end.shutdown(socket.SHUT_RDWR)
-        self._other_end.close()
+        self.hang_up()
         self._thread.join()
         self._end.close()
 
+    @property
+    def _goes_on(self) -> bool:
+        return not (self._closed.is_set() or self._stop.is_closed_over)
+
     def _run(self) -> None:
         failures = 0
-        while not self._closed.is_set():
-            try:
-                with self._connected() as connection:
-                    failures = 0
-                    self._hear(connection)
-            except Exception:  # noqa: BLE001 - whatever befalls it: relays look by themselves meanwhile
-                self._closed.wait(RECOVERY.delay(failures, random.random()))
-                failures += 1
+        with self._end, self._other_end:
+            while self._goes_on:
+                try:
+                    with self._connected() as connection:
+                        failures = 0
+                        self._hear(connection)
+                except Exception:  # noqa: BLE001 - whatever befalls it: relays look by themselves meanwhile
+                    self._closed.wait(RECOVERY.delay(failures, random.random()))
+                    failures += 1
 
     def _connected(self) -> Any:
         return _connected(self._url)
@@ -69,15 +84,15 @@ class Listening:
     def _hear(self, connection: Any) -> None:
         with timely(connection, ANSWER):
             connection.execute(f"LISTEN {CHANNEL}")
-        self._heard()
+        self._stop.nudge()
         with selectors.DefaultSelector() as waiting:
             waiting.register(connection.fileno(), selectors.EVENT_READ)
             waiting.register(self._end, selectors.EVENT_READ)
-            while not self._closed.is_set():
-                waiting.select()
+            while self._goes_on:
+                waiting.select(LOOK)
                 connection.pgconn.consume_input()
                 while connection.pgconn.notifies() is not None:
-                    self._heard()
+                    self._stop.nudge()
 
 
 def _connected(url: str) -> Any:
@@ -124,12 +139,12 @@ def address(url: str | None) -> str | None:
 
 
 @contextmanager
-def listening(url: str | None, heard: Callable[[], object]) -> Iterator[None]:
-    """Hear, if there is where."""
+def listening(url: str | None, stop: StopSignal) -> Iterator[None]:
+    """Nudge ``stop`` when there is something to publish, if there is where to hear of it."""
     if url is None:
         yield
         return
-    made = Listening(url, heard)
+    made = Listening(url, stop)
     try:
         yield
     finally:
@@ -137,13 +152,18 @@ def listening(url: str | None, heard: Callable[[], object]) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def alistening(url: str | None, heard: Callable[[], object]) -> AsyncIterator[None]:
-    """`listening` for async code, which does not wait for the thread's end."""
+async def alistening(url: str | None, stop: StopSignal) -> AsyncIterator[None]:
+    """`listening` for async code.
+
+    A block that an error ends does not wait for the thread's end: when an event loop was closed over it, nothing can be
+    awaited in it any more.
+    """
     if url is None:
         yield
         return
-    made = Listening(url, heard)
+    made = Listening(url, stop)
     try:
         yield
     finally:
-        await asyncio.to_thread(made.close)
+        made.hang_up()
+    await asyncio.to_thread(made.close)

@@ -381,7 +381,7 @@ class Relay:
         self._dispatch.reset()
         self._presence.reset()
         try:
-            with woken(self._backend, self._stop_signal), listening(self._listen, self._stop_signal.nudge):
+            with woken(self._backend, self._stop_signal), listening(self._listen, self._stop_signal):
                 yield self._setting._replace(leases=leases), client
             with suppress(RetrysafeError):
                 run(self._presence.farewell(), client)
@@ -400,7 +400,7 @@ class Relay:
         self._presence.reset()
         try:
             with woken(self._backend, self._stop_signal):
-                async with alistening(self._listen, self._stop_signal.nudge):
+                async with alistening(self._listen, self._stop_signal):
                     yield self._setting._replace(leases=leases, turn=asyncio.Lock()), client
             with suppress(RetrysafeError):
                 await arun(self._presence.farewell(), client)
