@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.cloudevents import attributes, header_value
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
@@ -237,6 +238,7 @@ class WebhookPublisher:
         self._threads.shutdown()
 
 
+@of_one_loop(follows=True)
 class AsyncWebhookPublisher:
     """`WebhookPublisher` for async code, on an `AsyncSender`."""
 

@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.kafka.envelope import envelope_from
 from retrysafe.messaging.brokers.kafka.progress import Commit, Progress
 from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of
@@ -95,6 +96,7 @@ class _Committing(NamedTuple):
     asked: Sequence[Future[None]]
 
 
+@of_one_loop(in_threads=True)
 class KafkaConsumer:
     """Receives messages from topics, for a group. Consumers of a group share the partitions.
 
@@ -251,6 +253,9 @@ class KafkaConsumer:
 
         Brokers that do not answer are waited for for 10 s. The client goes on trying to leave then, in its thread.
         """
+        await self._hang_up()
+
+    async def _hang_up(self) -> None:
         with self._turn:
             self._is_closing = True
             self._turn.notify_all()
@@ -270,7 +275,7 @@ class KafkaConsumer:
     async def _opened(self) -> None:
         """Open a client; open a new one when the old one has ended and its error has been raised."""
         if self._thread is not None and not self._thread.is_alive() and self._failure is None:
-            await self.aclose()
+            await self._hang_up()
         if self._thread is None:
             self._open()
 

@@ -15,6 +15,7 @@ from paho.mqtt.packettypes import PacketTypes
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.arrival import arrival
+from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.lane_queue import LaneQueue
 from retrysafe.messaging.brokers.mqtt.connecting import (
     LOST,
@@ -52,6 +53,7 @@ class _Held(NamedTuple):
     packet: int
 
 
+@of_one_loop()
 class MqttConsumer:
     """Takes messages of topics for a group, from its sessions. Make them before, with `declare` of this package.
 

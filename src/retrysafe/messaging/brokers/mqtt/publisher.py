@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from paho.mqtt.reasoncodes import ReasonCode
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.mqtt.connecting import LOST, Connection, ConnectionEnded, address_of
 from retrysafe.messaging.brokers.mqtt.judging import ended, judged
 from retrysafe.messaging.brokers.mqtt.messages import LARGEST, MODES, Mode, content_of, size_of, topic_of
@@ -20,6 +21,7 @@ _UNCONFIRMED = PublishResult(PublishStatus.UNKNOWN, "the broker did not acknowle
 _Confirm = asyncio.Future[list[ReasonCode]]
 
 
+@of_one_loop(follows=True)
 class MqttPublisher:
     """Publishes to topics, and waits for the broker's acknowledgements (QoS 1).
 
@@ -87,9 +89,7 @@ class MqttPublisher:
 
     async def aclose(self) -> None:
         """Hang up."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close(self._timeout)
+        await self._hang_up()
 
     def _place(self, envelope: Envelope) -> str:
         return partition(envelope.topic, envelope.key, envelope.id, self._partitions)
@@ -132,9 +132,14 @@ class MqttPublisher:
 
     async def _connected(self) -> Connection:
         if self._connection is None or not self._connection.is_open:
-            await self.aclose()
+            await self._hang_up()
             self._connection = await Connection.open(self._address, patience=self._timeout)
         return self._connection
+
+    async def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close(self._timeout)
 
 
 def _error_text(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from nats.js.errors import APIError
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.arrival import arrival
+from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.lane_queue import LaneQueue
 from retrysafe.messaging.brokers.nats.connecting import LOST, Connection, connect
 from retrysafe.messaging.brokers.nats.messages import subject_of
@@ -38,6 +39,7 @@ _LASTING = 5.0
 """Seconds after which a connection has not ended at once."""
 
 
+@of_one_loop()
 class NatsConsumer:
     """Takes messages from the subjects of topics, for a group: a durable consumer of the stream for each partition.
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from nats.errors import ConnectionClosedError
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.nats.confirms import Confirm, Confirms, judged
 from retrysafe.messaging.brokers.nats.connecting import LOST, Connection, connect
 from retrysafe.messaging.brokers.nats.messages import MODES, Mode, content_of, size_of, subject_of
@@ -22,6 +23,7 @@ _UNCONFIRMED = PublishResult(PublishStatus.STALLED, "the stream did not confirm 
 _LOST = PublishResult(PublishStatus.UNKNOWN, "the connection was lost")
 
 
+@of_one_loop(follows=True)
 class NatsPublisher:
     """Publishes to subjects that streams keep, each message with its topic as subject, and waits for confirms.
 

@@ -11,6 +11,7 @@ from google.api_core.exceptions import DeadlineExceeded, GoogleAPICallError
 from google.pubsub_v1 import types
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.leased import LeasedConsumer, Tag, Terms
 from retrysafe.messaging.brokers.pubsub.client import FAILURES, Service
 from retrysafe.messaging.brokers.pubsub.judging import fates, for_a_consumer, may_be_repeated
@@ -28,6 +29,7 @@ _AGAIN = Backoff(base=0.1, cap=2.0)
 """How acknowledgements are repeated that fail for a while."""
 
 
+@of_one_loop()
 class PubSubConsumer(LeasedConsumer):
     """Takes messages from the subscriptions of a group. Make them before, with `brokers.pubsub.declare`.
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from google.pubsub_v1 import types
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.pubsub.client import FAILURES, Service
 from retrysafe.messaging.brokers.pubsub.judging import blames_one, failed
 from retrysafe.messaging.brokers.pubsub.messages import MODES, Mode, content_of, topic_path
@@ -34,6 +35,7 @@ class _Entry(NamedTuple):
     size: int
 
 
+@of_one_loop(follows=True)
 class PubSubPublisher:
     """Publishes each message to the topic of Pub/Sub named like its own, and waits for the ids that the service gives.
 

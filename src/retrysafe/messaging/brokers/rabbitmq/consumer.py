@@ -21,6 +21,7 @@ from retrysafe.claims.cancellation import is_cancelled
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.amqp_binding import envelope_from
 from retrysafe.messaging.brokers.arrival import arrival
+from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.lane_queue import LaneQueue
 from retrysafe.messaging.brokers.outstanding import Outstanding
 from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE, queue_of
@@ -50,6 +51,7 @@ class Tag(NamedTuple):
     number: int
 
 
+@of_one_loop()
 class RabbitMQConsumer:
     """Takes messages from the queues of topics; declare them before, with
     `retrysafe.messaging.brokers.rabbitmq.declare`.

@@ -23,6 +23,7 @@ from aiormq.exceptions import (
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.amqp_binding import MODES, PREFIXES, Binding, Mode, content_of
+from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.rabbitmq.confirms import Parcel, confirmed, packed
 from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -46,6 +47,7 @@ _MOST = 64
 """Channels that are kept, for as many queues; more only while they are in use."""
 
 
+@of_one_loop(follows=True)
 class RabbitMQPublisher:
     """Publishes to an exchange, each message with its topic as routing key, and waits for the broker's confirms.
 

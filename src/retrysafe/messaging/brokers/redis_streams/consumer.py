@@ -13,7 +13,9 @@ import redis.asyncio
 
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.lane_queue import LaneQueue
+from retrysafe.messaging.brokers.redis_streams.client import twin_of
 from retrysafe.messaging.brokers.redis_streams.entries import envelope_in
 from retrysafe.messaging.brokers.redis_streams.leases import Holdings
 from retrysafe.messaging.brokers.redis_streams.publisher import stream_of
@@ -139,6 +141,7 @@ class _Stream:
         self.cursor = _BEGINNING
 
 
+@of_one_loop(anew=twin_of)
 class RedisStreamsConsumer:
     """Receives messages from the streams of topics, for a group, which is created when it does not exist.
 

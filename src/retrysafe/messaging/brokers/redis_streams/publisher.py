@@ -18,6 +18,8 @@ from redis.exceptions import (
     ReadOnlyError,
 )
 
+from retrysafe.messaging.brokers.home import of_one_loop
+from retrysafe.messaging.brokers.redis_streams.client import twin_of
 from retrysafe.messaging.brokers.redis_streams.entries import PAYLOAD
 from retrysafe.messaging.cloudevents import attributes
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -196,6 +198,7 @@ class RedisStreamsPublisher:
         self._client.close()
 
 
+@of_one_loop(follows=True, anew=twin_of)
 class AsyncRedisStreamsPublisher:
     """`RedisStreamsPublisher` for async code."""
 

@@ -12,6 +12,7 @@ from azure.servicebus.aio import ServiceBusReceiver
 from azure.servicebus.exceptions import OperationTimeoutError, SessionLockLostError
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.leased import Tag
 from retrysafe.messaging.brokers.polling import PollingConsumer
 from retrysafe.messaging.brokers.servicebus.client import (
@@ -71,6 +72,7 @@ class _Gate:
             self._plenty.clear()
 
 
+@of_one_loop()
 class ServiceBusConsumer(PollingConsumer):
     """Takes messages from queues, or a group's subscriptions. Make them before, with `brokers.servicebus.declare`.
 

@@ -11,6 +11,7 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.servicebus.client import (
     FAILURES,
     LISTENS,
@@ -113,6 +114,7 @@ class _Destination:
             raise ConnectionError("the publisher was closed")
 
 
+@of_one_loop(follows=True)
 class ServiceBusPublisher:
     """Sends each message to the queue or topic of Service Bus named like its own, and waits for the service's answer.
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.leased import LeasedConsumer, Tag, Terms
 from retrysafe.messaging.brokers.sqs.client import FAILURES, LONGEST_POLL, Service
 from retrysafe.messaging.brokers.sqs.messages import envelope_from, name_of
@@ -23,6 +24,7 @@ _COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible
 _TOLD = ["ApproximateReceiveCount", "MessageGroupId"]
 
 
+@of_one_loop()
 class SqsConsumer(LeasedConsumer):
     """Takes messages from the queues of topics. Make them before, with `retrysafe.messaging.brokers.sqs.declare`.
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from botocore.exceptions import ClientError
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.sqs.client import FAILURES, Service, is_missing, topic_named
 from retrysafe.messaging.brokers.sqs.judging import blames_one, failed, refused
 from retrysafe.messaging.brokers.sqs.messages import MODES, Mode, content_of, name_of, order_of
@@ -37,6 +38,7 @@ class _Address(NamedTuple):
     largest: int
 
 
+@of_one_loop(follows=True)
 class _Batches:
     """Publishes to one service."""
 
