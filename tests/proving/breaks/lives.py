@@ -6,6 +6,11 @@ from tests.proving.breaks import Break
 
 STOPS = "tests/core/test_stop_signal.py::"
 SQLITE = "tests/messaging/test_sqlite_broker.py::"
+HOME = "tests/messaging/test_home.py::"
+AFTER, IN_CHILD = (
+    f"{HOME}test_loops_after_one_another",
+    f"{HOME}test_a_child_neither_hands_out_nor_publishes_by_what_its_parent_uses",
+)
 NOTIFYING = "tests/messaging/test_notifying.py::"
 REDRIVEN = (
     "tests/messaging/test_subscription.py::"
@@ -155,5 +160,57 @@ BREAKS = [
         "        if not self._name:\n",
         killed_by=("tests/core/test_process_name.py::test_a_name_lasts_and_is_nobody_elses_nor_that_of_a_child",),
         rows=(87,),
+    ),
+    Break(
+        "a consumer or publisher is used where it does not belong",
+        "messaging/brokers/home.py",
+        "                self.require()\n            self._begin()\n",
+        "                pass\n",
+        killed_by=(f"{AFTER}[redis]", f"{AFTER}[rabbitmq]", f"{IN_CHILD}[redis]", f"{IN_CHILD}[nats]"),
+        rows=(87,),
+    ),
+    Break(
+        "a child settles what its parent was handed, over its connection",
+        "messaging/brokers/home.py",
+        "_at_home(getattr(kind, name), _Home.require)",
+        "getattr(kind, name)",
+        killed_by=(f"{IN_CHILD}[rabbitmq]", f"{IN_CHILD}[mqtt]"),
+        rows=(87,),
+    ),
+    Break(
+        "a child that closes what its parent uses writes to its parent's connection, or hangs",
+        "messaging/brokers/home.py",
+        "        if self._home.leaves():\n",
+        "        if True:\n",
+        killed_by=(f"{IN_CHILD}[rabbitmq]", f"{IN_CHILD}[servicebus]"),
+        rows=(87,),
+    ),
+    Break(
+        "what begins anew on another event loop has the connections of before",
+        "messaging/brokers/home.py",
+        "            self._begin()\n",
+        "",
+        killed_by=(f"{AFTER}[mqtt]", f"{AFTER}[sns]", f"{HOME}test_what_begins_anew_has_nothing_of_before"),
+    ),
+    Break(
+        "a publisher of Redis begins anew with the connections of a closed event loop",
+        "messaging/brokers/redis_streams/client.py",
+        "    pool.reset()\n",
+        "",
+        killed_by=(f"{AFTER}[redis]",),
+    ),
+    Break(
+        "a consumer of Kafka keeps its partitions for ever when its event loop was closed before it",
+        "messaging/brokers/home.py",
+        " or (self._in_threads and not self._is_closed and self._has_ended())",
+        "",
+        killed_by=(f"{AFTER}[kafka]",),
+    ),
+    Break(
+        "what a publisher refuses to do is unknown to a relay",
+        "messaging/relay/dispatch.py",
+        "    if isinstance(error, ConfigurationError):\n",
+        "    if False:\n",
+        killed_by=(f"{HOME}test_a_relay_whose_publisher_belongs_elsewhere_publishes_nothing_and_spends_no_attempt",),
     ),
 ]

@@ -15,7 +15,7 @@ class Publisher(Protocol):
         """Publish messages of different lanes; return the result of each, in the same order.
 
         Returns when every message was accepted with the durability that was configured, or refused. An exception means
-        that the outcome of every message is unknown.
+        that the outcome of every message is unknown; only `ConfigurationError`, that none was published.
         """
         ...
 
@@ -25,7 +25,11 @@ class Publisher(Protocol):
 
 
 class AsyncPublisher(Protocol):
-    """`Publisher` for async code."""
+    """`Publisher` for async code, in one process and on one event loop, or on one after another.
+
+    Publishers of this package raise `ConfigurationError` elsewhere: in a process that was forked when they had been
+    used, and on another event loop while that of before is not closed.
+    """
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish messages of different lanes; return the result of each, in the same order."""
@@ -54,7 +58,9 @@ class Routed(Protocol):
 class Consumer(Protocol):
     """Receives messages from a broker, and acknowledges them or gives them back. It runs on an event loop.
 
-    When the consumer ends, by a crash or by `aclose`, the broker delivers its unsettled messages again.
+    When the consumer ends, by a crash or by `aclose`, the broker delivers its unsettled messages again. Until then it
+    belongs to the process and the event loop that use it. Elsewhere those of this package raise `ConfigurationError`,
+    or are another consumer there, as that of SQLite is.
     """
 
     @property

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from retrysafe.claims.cancellation import is_failure
+from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.relay.circuit_breaker import Breaker
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus, Queued
 from retrysafe.protocol.publish_policy import answered, bounded_pause
@@ -349,7 +350,7 @@ def published_by(publisher: Any, wave: Sequence[Queued]) -> Sequence[PublishResu
     except BaseException as error:
         if not is_failure(error):
             raise
-        return _doubtful(wave, error)  # after any exception of a publisher the outcome is unknown
+        return _failed(wave, error)
 
 
 async def apublished_by(publisher: Any, wave: Sequence[Queued], within: float) -> Sequence[PublishResult]:
@@ -362,15 +363,17 @@ async def apublished_by(publisher: Any, wave: Sequence[Queued], within: float) -
     except BaseException as error:
         if not is_failure(error):
             raise
-        return _doubtful(wave, error)
+        return _failed(wave, error)
 
 
 def _envelopes(wave: Sequence[Queued]) -> list[Envelope]:
     return [queued.envelope for queued in wave]
 
 
-def _doubtful(wave: Sequence[Queued], error: BaseException) -> list[PublishResult]:
-    """The results of a wave whose publisher failed: unknown."""
+def _failed(wave: Sequence[Queued], error: BaseException) -> list[PublishResult]:
+    """The results of a wave whose publisher raised an error: unknown, unless the error says that it did nothing."""
+    if isinstance(error, ConfigurationError):
+        return [PublishResult(PublishStatus.UNAVAILABLE, error.detail or str(error))] * len(wave)
     return [PublishResult(PublishStatus.UNKNOWN, f"{type(error).__name__}: {error}")] * len(wave)
 
 

@@ -157,6 +157,9 @@ class Subscription:
 
         Messages that have to be tried again are given back to the broker. `stop`, which SIGTERM calls, ends it after
         the messages in progress. Raises errors of the broker's client and the store.
+
+        The consumer stays open, for the next run on this event loop; on another one most raise `ConfigurationError`,
+        unless they were closed before. A job that calls ``asyncio.run`` each time uses `run_once`, which closes them.
         """
         with self._stops.run() as self._bell, stopped_by_signals(self.stop):
             return await self._run_once(wait)

@@ -1,0 +1,179 @@
+"""Consumers and publishers belong to the process and the event loop that use them, and say so elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from retrysafe import Boundary
+from retrysafe.backends.registry import connect
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging import BrokerUnavailable, Inbox, InboxMessage, Message, Subscription
+from retrysafe.messaging.brokers.home import of_one_loop
+from retrysafe.messaging.brokers.memory import MemoryBroker
+from retrysafe.messaging.brokers.memory.broker import MemoryConsumer
+from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher
+from retrysafe.protocol.messages import Envelope
+from tests.conftest import served
+from tests.messaging.elsewhere import GROUP, TOPIC, envelope
+from tests.messaging.harnesses import HARNESSES
+from tests.messaging.harnesses.base import Place as At
+from tests.messaging.test_operating import Place
+from tests.processes import ROOT, environment
+
+BY_URL = [name for name, harness in HARNESSES.items() if harness.left is not None]
+COMES = "sqlite"
+"""Its consumers come to another event loop or process by themselves: none looks after their connections."""
+PUBLISH_ANYWHERE = ("sqlite", "kafka")
+CRASHES = "pubsub"
+"""A child of a process with channels of gRPC may be ended by that library, whatever we do."""
+
+
+async def steps(kind: str, mode: str, request: pytest.FixtureRequest) -> list[tuple[str, Any]]:
+    """What was said of each step of a mode of `tests.messaging.elsewhere`."""
+    harness = HARNESSES[kind]
+    served(request, harness.service)
+    assert harness.remove is not None
+    at = At(harness.url(request.getfixturevalue("tmp_path")), f"tests-{uuid4().hex}", TOPIC, GROUP, 1)
+    command = [sys.executable, "-m", "tests.messaging.elsewhere", mode, at.url, at.name]
+    try:
+        done = await asyncio.to_thread(
+            subprocess.run,
+            command,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=ROOT,
+            env=environment(),
+            check=False,
+        )
+    finally:
+        await harness.remove(at)
+    assert done.returncode == 0, done.stderr
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.drawn(0.35)
+@pytest.mark.parametrize("kind", BY_URL)
+async def test_loops_after_one_another(kind: str, request: pytest.FixtureRequest) -> None:
+    """As a job that calls asyncio.run again and again: clients failed in ways that named no cause, or hung."""
+    said = await steps(kind, "loops", request)
+    (elsewhere,) = [found for what, found in said if what == "elsewhere"]
+    assert said == [
+        *([("published", ["acked"])] * 3),
+        ("closed", ["m0"]),
+        ("left open", ["m1"]),
+        ("elsewhere", elsewhere),
+        *([("aclose", [])] * 2),
+        ("threads", []),
+    ]
+    assert elsewhere == ["m2"] if kind == COMES else "another event loop" in elsewhere
+
+
+@pytest.mark.drawn(0.35)
+@pytest.mark.parametrize("kind", [kind for kind in BY_URL if kind != CRASHES])
+async def test_a_child_neither_hands_out_nor_publishes_by_what_its_parent_uses(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """It handed out what its parent had received, and wrote to its parent's sockets."""
+    said = await steps(kind, "fork", request)
+    in_child = {what: found for what, found in said if what.startswith("child")}
+    assert said == [
+        ("published", ["acked"] * 2),
+        ("received", ["m0"]),
+        *in_child.items(),
+        *([("aclose", [])] * 2),
+        ("acked", []),
+        ("received", ["m1"]),
+        ("published", ["acked"]),
+        *([("aclose", [])] * 2),
+    ]
+    receives, acks, publishes = in_child.values()
+    assert receives == acks == [] if kind == COMES else "before a fork" in receives and "before a fork" in acks
+    assert publishes == ["acked"] if kind in PUBLISH_ANYWHERE else "before a fork" in publishes
+
+
+@of_one_loop()
+class Consuming(MemoryConsumer):
+    """Of one event loop, without a broker."""
+
+
+@of_one_loop(follows=True)
+class Publishing(AsyncMemoryPublisher):
+    """Likewise."""
+
+
+def test_a_subscription_ends_when_its_consumer_belongs_elsewhere(tmp_path: Path) -> None:
+    """It would fail again and again."""
+    store = f"sqlite:///{tmp_path}/stock.db"
+    connect(store).migrate()
+    inbox = Inbox(Boundary("stock", store=store, effects="keyed", window="1d", observers=()))
+
+    @inbox.handler("stock")
+    async def handle(message: InboxMessage[Any]) -> None:
+        raise AssertionError
+
+    consumer = Consuming(MemoryBroker(), [TOPIC], None)
+    with asyncio.Runner() as runner:
+        runner.run(consumer.receive(1, 0))
+
+        async def forever() -> None:
+            async with asyncio.timeout(30):
+                await Subscription(consumer, handle).arun_forever()
+
+        with pytest.raises(ConfigurationError, match="another event loop"), asyncio.Runner() as other:
+            other.run(forever())
+        runner.run(consumer.receive(1, 0))
+
+
+def test_a_relay_whose_publisher_belongs_elsewhere_publishes_nothing_and_spends_no_attempt(tmp_path: Path) -> None:
+    place, publisher = Place("sqlite", f"sqlite:///{tmp_path}/shop.db"), Publishing()
+    place.write(Message("orders", 1, key="A"))
+    relay = place.relay(publisher)
+    with asyncio.Runner() as runner:
+        runner.run(publisher.publish([]))
+        with pytest.raises(BrokerUnavailable, match="another event loop"), asyncio.Runner() as other:
+            other.run(relay.arun_once())
+    assert publisher.published == []
+    for _ in range(2):  # its event loop is closed now
+        place.write(Message("orders", 1, key="A"))
+        asyncio.run(relay.arun_once())
+    assert place.sql("SELECT count(*) FROM retrysafe_outbox") == [(0,)]
+
+
+def test_what_begins_anew_has_nothing_of_before() -> None:
+    class Client:
+        """What is given to a publisher, and has connections."""
+
+    clients: list[Client] = []
+
+    def another(_: Client) -> Client:
+        return Client()
+
+    @of_one_loop(follows=True, anew=another)
+    class Given:
+        def __init__(self, client: Client, *, beside: Client) -> None:
+            clients[:] = [client, beside]
+            self.sent: list[Envelope] = []
+
+        async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Envelope]:
+            self.sent += envelopes
+            return self.sent
+
+        async def aclose(self) -> None:
+            """Nothing to hang up."""
+
+    first, beside = Client(), Client()
+    publisher = Given(first, beside=beside)
+    for _ in range(2):
+        assert asyncio.run(publisher.publish([envelope("m")])) == [envelope("m")]
+    assert first not in clients
+    assert beside not in clients
