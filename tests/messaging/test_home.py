@@ -21,7 +21,7 @@ from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.memory import MemoryBroker
 from retrysafe.messaging.brokers.memory.broker import MemoryConsumer
 from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher
-from retrysafe.protocol.messages import Envelope
+from retrysafe.protocol.messages import Envelope, PublishStatus
 from tests.conftest import served
 from tests.messaging.elsewhere import GROUP, TOPIC, envelope
 from tests.messaging.harnesses import HARNESSES
@@ -177,3 +177,30 @@ def test_what_begins_anew_has_nothing_of_before() -> None:
         assert asyncio.run(publisher.publish([envelope("m")])) == [envelope("m")]
     assert first not in clients
     assert beside not in clients
+
+
+def test_what_an_event_loop_has_cancelled_does_not_cancel_a_webhook_on_the_next() -> None:
+    """What was still under way ended with its loop; its result was asked for on the next one, and raised."""
+    import httpx
+
+    from retrysafe.messaging.brokers.webhook import AsyncWebhookPublisher
+    from retrysafe.webhooks.delivering import Endpoint
+    from retrysafe.webhooks.sender import AsyncSender
+    from tests.messaging.harnesses.webhook import SECRET
+
+    asked: list[str] = []
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+        if len(asked) == 1:
+            await asyncio.Event().wait()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(endpoint))
+    to = {TOPIC: Endpoint("https://endpoint.test/hook", SECRET)}
+    publisher = AsyncWebhookPublisher(AsyncSender(client, max_attempts=1), to, patience="50ms")
+    (left,) = asyncio.run(publisher.publish([envelope("m")]))
+    assert left.status in (PublishStatus.POSTPONED, PublishStatus.STALLED)
+    (said,) = asyncio.run(publisher.publish([envelope("m")]))
+    assert said.status is PublishStatus.ACKED, said

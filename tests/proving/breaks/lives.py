@@ -207,6 +207,13 @@ BREAKS = [
         killed_by=(f"{AFTER}[kafka]",),
     ),
     Break(
+        "an event loop that was closed over a webhook cancels who asks for it on the next",
+        "messaging/brokers/webhook.py",
+        "@of_one_loop(follows=True)\n",
+        "",
+        killed_by=(f"{HOME}test_what_an_event_loop_has_cancelled_does_not_cancel_a_webhook_on_the_next",),
+    ),
+    Break(
         "what a publisher refuses to do is unknown to a relay",
         "messaging/relay/dispatch.py",
         "    if isinstance(error, ConfigurationError):\n",
