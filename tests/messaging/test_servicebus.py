@@ -22,6 +22,7 @@ from retrysafe import ConfigurationError
 from retrysafe.messaging import QueueMissing
 from retrysafe.messaging.brokers.servicebus import ServiceBusConsumer, ServiceBusPublisher, declare, publisher
 from retrysafe.messaging.brokers.servicebus.client import FAILURES, VARIABLE, namespace_of
+from retrysafe.messaging.brokers.servicebus.holdings import QueueHolding
 from retrysafe.messaging.brokers.servicebus.judging import alone, blames_one, failed, for_a_consumer
 from retrysafe.messaging.brokers.servicebus.messages import (
     Mode,
@@ -1044,3 +1045,23 @@ async def test_a_new_link_is_asked_why_the_last_one_was_ended_if_nothing_said_so
     assert await destination.why(lost) is lost
     refusals.pop(0)
     assert await destination.why(lost) is lost
+
+
+async def test_a_cancellation_that_the_library_loses_is_heeded() -> None:
+    """As at the end of `asyncio.run` on Python 3.11: what receives went on without end, and the program with it."""
+
+    class Receiving:
+        """Waits as the library reads its connection: for something that comes as its task is cancelled."""
+
+        async def receive_messages(self, **_: Any) -> list[Any]:
+            came = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(came.set_result, [])
+            asyncio.get_running_loop().call_soon(task.cancel)
+            found: list[Any] = await asyncio.wait_for(came, 30)
+            return found
+
+    holding = QueueHolding(source_of("", "orders", None), cast(Any, Receiving()), "orders", 10.0)
+    task = asyncio.create_task(holding.receive(1, 10.0))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
