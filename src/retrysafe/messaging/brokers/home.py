@@ -34,7 +34,8 @@ def of_one_loop(
     """Let the consumers or publishers of a class be used where they belong, and nowhere else.
 
     Elsewhere their methods raise `ConfigurationError` before they do anything, and ``aclose`` returns at once. One that
-    was closed belongs nowhere: where it is used next it begins anew, from the arguments that it was made with.
+    was closed begins anew on the next event loop, or in the next process, that uses it, from the arguments that it was
+    made with; on the same loop it is the closed one that it is.
 
     Arguments:
         follows: whether it begins anew on another event loop, too, once that of before is closed: for publishers. A

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from weakref import WeakSet
 
 from retrysafe.errors import ConfigurationError
@@ -88,8 +88,9 @@ class Connections:
     def close(self) -> None:
         """Close the idle ones; one in use is closed when it comes back."""
         self._closed = True
-        while self._idle:
-            self._end(self._idle.pop())
+        with suppress(IndexError):  # another thread may take the last one
+            while True:
+                self._end(self._idle.pop())
 
     def _opened(self) -> sqlite3.Connection:
         _come_to_this_process(self._path)
