@@ -1,5 +1,6 @@
 PYTHON ?= python3
 ARGS ?=
+EXTRAS ?= dev
 SERVERS ?=
 # One more than there are cores, since tests wait for services.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
@@ -24,9 +25,9 @@ help: ## Show this list
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
 
-# Everything a developer needs. The demo comes after retrysafe, or pip looks on the index for the retrysafe it needs.
+# Everything a developer needs; also what some tests need, if EXTRAS names it. The demo comes after retrysafe, or pip looks on the index for the retrysafe it needs.
 $(VENV)/.dev-stamp: pyproject.toml demo/pyproject.toml | $(VENV)/pyvenv.cfg
-	$(BIN)/python -m pip install --quiet --editable '.[dev]' --editable ./demo
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]' --editable ./demo
 	@touch $@ $(VENV)/.demo-stamp
 
 # The demo's needs only, so that it begins soon; without rich it prints plain text.

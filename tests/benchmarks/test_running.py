@@ -38,6 +38,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     return run
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 def test_rows_that_fail_hang_or_need_what_is_not_there_leave_the_others(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -132,7 +132,7 @@ def test_a_server_that_keeps_the_contract_passes(choices: dict[str, Any], mode: 
     assert {rule for rule in RULES if RULES[rule].visible} - seen == left_out
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.drawn(0.2)
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_server_that_breaks_a_rule_fails_that_rule_and_no_other(wrong: str) -> None:
     rules, choices = WRONG[wrong]

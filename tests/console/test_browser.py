@@ -90,7 +90,7 @@ def test_it_works_without_scripts(stocked: Deck, site: Site, chromium: Any) -> N
 # ---------------------------------------------------------------- accessible, and nobody's frame
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.drawn(0.17)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 390, 320])
 def test_axe_finds_nothing(stocked: Deck, site: Site, chromium: Any, scheme: str, width: int) -> None:

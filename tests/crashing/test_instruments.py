@@ -231,6 +231,7 @@ def _with_the_same_key(url: str) -> None:
     urllib.request.urlopen(request, timeout=60).close()
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 def test_a_request_that_is_repeated_with_its_key_is_fine(bank: tuple[str, str]) -> None:
     report = crash_points(_with_the_same_key, fresh=lambda: f"{bank[0]}/charges", check=lambda url: None)
     assert report.ok, str(report)
@@ -242,6 +243,7 @@ def _with_a_payload_of_the_moment(url: str) -> None:
     urllib.request.urlopen(request, timeout=60).close()
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 def test_one_key_with_different_payloads_is_found(bank: tuple[str, str]) -> None:
     report = crash_points(_with_a_payload_of_the_moment, fresh=lambda: f"{bank[0]}/charges", check=lambda url: None)
     assert "one key with different payloads" in str(report)

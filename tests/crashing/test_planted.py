@@ -23,7 +23,7 @@ explored = partial(crash_points, pairs=5)
 
 
 @pytest.mark.prove
-@pytest.mark.thinned(0.5)
+@pytest.mark.thinned(0.3)
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_planted_bug_is_found(bug: str, stage: Stage) -> None:
     planted = BUGS[bug]
@@ -39,7 +39,7 @@ def test_the_planted_bug_is_found(bug: str, stage: Stage) -> None:
 
 
 @pytest.mark.prove
-@pytest.mark.thinned(0.5)
+@pytest.mark.thinned(0.3)
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_fixed_twin_passes(bug: str, stage: Stage, proof: Record) -> None:
     report = explored(BUGS[bug].fixed, fresh=stage.fresh, check=stage.check)

@@ -107,6 +107,7 @@ class Watching:
         return len(gone) >= at_least and all(gone)
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 @pytest.mark.fault(7, 9, 50)
 def test_nothing_is_lost_or_applied_twice_while_all_of_them_die(tmp_path: Path) -> None:
     watching, pipeline = Watching(), Pipeline(11, 100, tmp_path / "shop")

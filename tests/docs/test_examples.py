@@ -13,13 +13,20 @@ from tests.docs.pages import PAGES, ROOT, hidden, parse
 
 _ONLY_SHOWN = re.compile(r"(pip install|make|git clone|docker|locust|k6) .*")
 
+SLOW = {"crash-points", "five-patterns-that-charge-twice", "http-drf", "servicebus"}
+"""Pages whose examples take more than ten seconds."""
+
 
 def _name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
 @pytest.mark.usefixtures("workplace")
-@pytest.mark.parametrize("page", PAGES, ids=_name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.drawn(0.5, of="slow pages") if page.stem in SLOW else ()) for page in PAGES],
+    ids=_name,
+)
 def test_examples_do_what_the_page_says(page: Path, request: pytest.FixtureRequest) -> None:
     if "DATABASE_URL" in page.read_text(encoding="utf-8"):
         request.getfixturevalue("database")

@@ -72,6 +72,7 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.parametrize("word", SEARCHED)
 def test_the_search_finds_the_page_first(word: str, site: str, browser: Any) -> None:
     page = browser.new_page()

@@ -90,6 +90,7 @@ def rabbitmq(name: str) -> Iterator[str]:
     asyncio.run(remove())
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 def test_on_nats(tmp_path: Path, name: str) -> None:
     require("nats")
     url = os.environ["RETRYSAFE_TEST_NATS"]
@@ -151,6 +152,7 @@ def test_on_rabbitmq(tmp_path: Path, rabbitmq: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", rabbitmq, SHOP_NAME=name))
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 def test_on_kafka(tmp_path: Path, kafka: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", kafka, SHOP_NAME=name))
 

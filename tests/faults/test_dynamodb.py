@@ -411,6 +411,7 @@ def test_a_service_that_turns_everything_away_is_unavailable(
     assert len(http_proxy.calls) == len(slept) + 1
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 @pytest.mark.fault(47)
 def test_a_throttled_renewal_does_not_lose_the_lease(
     through: str, http_proxy: HttpProxy, make: Making, told: Told
@@ -456,6 +457,7 @@ async def test_a_silent_service_is_unavailable_within_its_timeout(
     await boundary.aclose()
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 def test_a_silent_service_at_the_end_leaves_the_value_and_an_alert(
     impatient: str, http_proxy: HttpProxy, make: Making, told: Told
 ) -> None:
@@ -875,6 +877,7 @@ def test_other_clients_and_resources_are_refused(dynamodb: str) -> None:
 # ---------------------------------------------------------------- processes, loops, threads
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 def test_a_fork_gets_connections_and_a_heartbeat_of_its_own(dynamodb: str, make: Making) -> None:
     """87."""
     with Child("forking", dynamodb, make(dynamodb).name, "keyed") as family:

@@ -60,6 +60,7 @@ def complaints(results: list[Result]) -> str:
     return "\n\n".join(str(result) for result in results if result.verdict is Verdict.FAILED)
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 @pytest.mark.usefixtures("node")
 def test_a_service_in_another_language_keeps_every_rule_that_a_gateway_can_hold(tmp_path: Path) -> None:
     report = _checked("keyed", tmp_path)

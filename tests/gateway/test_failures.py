@@ -95,6 +95,7 @@ def _dripping(asked: Asked) -> None:
         threading.Event().wait(0.05)
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("effects", ["external", "keyed"])
 @pytest.mark.parametrize("how", LOST)
 def test_an_answer_that_is_lost_leaves_the_key_as_the_effects_want_it(how: str, effects: str) -> None:

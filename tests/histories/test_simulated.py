@@ -35,6 +35,7 @@ JUMPING = Traits(skew=2 * PLAN.skew)
 Prove = Callable[[Proof], None]
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("name", PLANS)
 def test_both_judges_find_nothing_in_the_shipping_protocol(name: str, chance: Random, proof: Prove) -> None:
     first, seeds, operations = chance.randrange(10**9), effort(80, 1_500), 0

@@ -39,7 +39,7 @@ def _told_errors_stay_silent() -> Iterator[None]:
         logger.disabled = False
 
 
-@pytest.mark.thinned(0.35)
+@pytest.mark.thinned(0.25)
 @pytest.mark.usefixtures("_told_errors_stay_silent")
 @pytest.mark.parametrize("cell", THERE, ids=lambda cell: cell.id)
 def test_every_rule(cell: Cell, tmp_path: Path, subtests: pytest.Subtests) -> None:

@@ -133,6 +133,7 @@ def test_k7_a_decorated_view_is_guarded_by_every_unsafe_method(small: Site, meth
     assert not replayed(post(small.guarded("middleware"), "k", method="PUT"))
 
 
+@pytest.mark.drawn(0.35)
 @door
 @pytest.mark.parametrize("principal", ["user", lambda request: request.headers.get("X-User")])
 def test_k8_two_principals_do_not_meet_and_nobody_is_refused(site: Site, door: str, principal: Any) -> None:
@@ -336,6 +337,7 @@ def test_r10_a_file_is_captured_and_closed(site: Site, door: str, tmp_path: Path
     assert [file.closed for file in files] == [True]
 
 
+@pytest.mark.drawn(0.35)
 @door
 @pytest.mark.parametrize("kind", ["large", "events"])
 def test_r11_what_cannot_be_kept_streams_or_is_refused(site: Site, door: str, kind: str) -> None:

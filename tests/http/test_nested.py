@@ -332,6 +332,7 @@ DJANGO = [
 ]
 
 
+@pytest.mark.drawn(0.35)
 @EVERY
 @PAIRS
 @pytest.mark.parametrize(("outside", "inside"), DJANGO)

@@ -334,6 +334,7 @@ async def test_what_is_in_the_log_before_it_can_be_seen_is_waited_for(place: Pla
         await place.until_took(1)
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 async def test_what_others_see_leaves_while_the_log_has_what_nobody_sees(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,6 +128,7 @@ async def test_nothing_is_lost_wherever_the_connection_is_cut(broker: AnyBench, 
                 await trial.nothing(later)
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 @pytest.mark.fault(50)
 async def test_a_question_about_topics_that_is_lost_is_asked_again_soon() -> None:
     """Kafka's client asked again after five minutes, where it has asked a second time before it joins its group."""
@@ -460,6 +461,7 @@ async def test_entries_whose_answer_was_lost_are_handed_out(broker: AnyBench) ->
         assert proxy.hits
 
 
+@pytest.mark.drawn(0.5)
 @pytest.mark.parametrize("keys", [("A", "A"), tuple(range(40))])
 @pytest.mark.parametrize("broker", ["redis"], indirect=True)
 async def test_an_ack_makes_room_at_once(broker: AnyBench, keys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

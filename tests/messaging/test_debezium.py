@@ -133,6 +133,7 @@ def debezium() -> Iterator[Debezium]:
         delete(made.kafka, made.topic, f"{HEARTBEAT}{made.topic}")
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 async def test_what_debezium_publishes_is_whole_and_an_inbox_drops_its_repeats(debezium: Debezium) -> None:
     debezium.write({"n": 0}, key="Zoë", headers={"tenant": "ä", "X-Odd": "1"}, sequence=1 << 40)
     debezium.write(b"\0\xff", b"", key=None, media_type="application/x-bytes")

@@ -70,6 +70,7 @@ async def test_the_write_and_the_record_commit_together_on_every_store(shop: Sho
     assert (became(*again), shop.rows()) == (["handled", "duplicate", "duplicate"], ["1"])
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("make", ["handler", "set_handler"])
 async def test_sequences_and_batches_work_in_the_transactions_of_every_store(make: str, shop: Shop) -> None:
     inbox = Inbox(shop.boundary(effects="transactional", observers=()))
@@ -404,6 +405,7 @@ ODD: dict[str, dict[str, str]] = {
 }
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.fault(53)
 def test_what_no_database_can_keep_as_it_is_ends_as_a_dead_letter(odd: str, world: World) -> None:
@@ -609,6 +611,7 @@ def test_the_latest_wins(world: World) -> None:
     assert world.applied() == ["3", "5", "6"]
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("sequence", [None, "5", True, 2**63, -(2**63)])
 def test_what_is_no_sequence_is_refused_and_never_taken_for_an_old_one(

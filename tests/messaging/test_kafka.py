@@ -408,6 +408,7 @@ async def test_bytes_are_counted_that_may_not_be_handed_out_yet(broker: KafkaBen
     assert 0 < max(most) <= 10
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 async def test_the_text_of_a_commit_is_as_long_as_the_brokers_take(
     broker: KafkaBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -506,6 +507,7 @@ async def test_a_client_that_has_failed_for_good_is_replaced(
         await consumer.aclose()
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 @pytest.mark.fault(86)
 async def test_a_consumer_is_closed_although_the_brokers_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their connections are open, as those of brokers that are frozen: librdkafka waits for them without end."""

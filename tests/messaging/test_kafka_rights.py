@@ -42,6 +42,7 @@ def published(url: str, topic: str, publisher: KafkaPublisher | None = None) -> 
     return result
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 async def test_who_may_read_alone_consumes(guarded: GuardedKafka) -> None:
     assert published(guarded.url_of("shop"), "orders").status is PublishStatus.ACKED
     async with aclosing(KafkaConsumer(guarded.url_of("mail"), "orders", group="mail")) as consumer:

@@ -118,6 +118,7 @@ def test_a_zombie_with_the_same_id_commits_nothing(make: Callable[[int], Topics]
     topics.check()
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 @pytest.mark.fault(50)
 def test_a_stream_goes_on_when_brokers_are_back_that_did_not_answer_in_time(make: Callable[[int], Topics]) -> None:
     topics = make(1)

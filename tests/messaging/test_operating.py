@@ -525,6 +525,7 @@ class Answering(MemoryPublisher):
         return self.said if isinstance(self.said, list) else [self.said] * len(envelopes)
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize(
     "said",
     [

@@ -91,6 +91,7 @@ async def test_everything_leaves_once_and_in_order(hold: str | None, shop: Shop)
     assert (left_in(shop), shop.look("SELECT error FROM retrysafe_outbox_attempts")) == (0, [])
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("hold", [None, "lease"])
 async def test_a_message_waits_and_its_lane_with_it(hold: str | None, shop: Shop) -> None:
     ids = await write(shop, [Message("orders", n, key=key) for key in "AB" for n in range(3)])

@@ -300,6 +300,7 @@ def test_relays_are_killed_in_loops(
     assert relays.killed
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.fault(7, 53)
 @pytest.mark.parametrize("colour", [Poisoned, AsyncPoisoned])
 def test_a_message_that_kills_its_relay_is_found_however_buckets_are_held(
@@ -386,6 +387,7 @@ def slow_relay(place: Place, ledger: str, *options: str) -> Iterator[Program]:
         yield process
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.fault(86)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_relay_that_is_told_to_stop_finishes_its_batch(number: int, place: Place, tmp_path: Path) -> None:

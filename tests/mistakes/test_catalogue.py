@@ -30,6 +30,7 @@ def test_a_mistake(mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert caught.type.__name__ == mistake.error
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("mistake", [one for one in EVERY if one.without], ids=lambda one: one.what)
 def test_a_missing_library(mistake: Mistake, tmp_path: Path) -> None:
     missing = dict.fromkeys(mistake.without.split())

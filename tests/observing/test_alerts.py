@@ -170,6 +170,7 @@ def firing(alert: Alert, minute: int, samples: int) -> dict[str, Any]:
     return {"expr": expr, "eval_time": f"{minute}m", "exp_samples": expected}
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_its_fault_fires_an_alert_and_no_other_does(alert: Alert, promtool: str, tmp_path: Path) -> None:
     first = [firing(alert, 0, 0), firing(alert, 31 if alert.expr.count("15m") else 50, 1)]

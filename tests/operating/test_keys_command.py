@@ -158,6 +158,7 @@ def fill(shelf: Place, count: int) -> None:
         )
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 def test_a_hundred_thousand_keys_are_listed_a_page_at_a_time(shelf: Place) -> None:
     fill(shelf, 100_000)
     environment = {**os.environ, "RETRYSAFE_STORE": shelf.operators}
@@ -244,6 +245,7 @@ class Order:
     note: str
 
 
+@pytest.mark.drawn(0.35)
 def test_a_wrong_payload_shows_which_fields_differ_and_no_values(
     place: Place, command: Command, tmp_path: Path
 ) -> None:
@@ -307,6 +309,7 @@ def test_a_store_without_records_may_be_the_wrong_one(shelf: Place, command: Com
         assert doubt not in command("keys", *verb, "--store", shelf.operators).err
 
 
+@pytest.mark.drawn(0.35)
 def test_a_key_is_found_without_boundary_operation_and_scope(place: Place, command: Command) -> None:
     key = f"order-{place.name}"
     with pytest.raises(TimeoutError), place.boundary().claim(key, operation="transfer", scope="tenant 7"):
@@ -504,6 +507,7 @@ def test_a_race_that_is_lost_is_told(shelf: Place, command: Command, monkeypatch
     assert shelf.record("K").effective_state is EffectiveState.COMPLETED
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("verb", [("release",), ("resolve", "--as", "released")])
 def test_what_may_have_happened_is_released_only_with_a_reason_and_a_yes(
     place: Place, command: Command, verb: tuple[str, ...]

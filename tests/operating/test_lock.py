@@ -73,6 +73,7 @@ def test_what_is_unchanged_or_new_is_no_drift(locked: Path) -> None:
     assert described(locked, new, "--check").returncode == 0
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [

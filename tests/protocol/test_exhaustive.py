@@ -24,7 +24,7 @@ SIZES = {
 }
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("name", SIZES)
 def test_no_state_breaks_a_promise(name: str, record_property: Callable[[str, object], None]) -> None:
     size, at_least = SIZES[name]
@@ -34,6 +34,7 @@ def test_no_state_breaks_a_promise(name: str, record_property: Callable[[str, ob
     assert found.states >= at_least
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 def test_a_clock_behind_by_more_than_the_memory_repeats_tokens_and_nothing_else() -> None:
     """The limit of the promise: the token repeats, and the attempt id still keeps the writes apart."""
     size = Size("keyed", ticks=2, jumps=(-2,), clocks=Clocks(lease=1, window=1, memory=1))

@@ -150,6 +150,7 @@ def lacking(seen: Survey, sights: dict[str, int], schedules: int) -> dict[str, i
 # ---------------------------------------------------------------- the plans
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 @pytest.mark.fault(1, 2, 3, 5, 12, 13, 14, 15, 16, 17, 60, 61, 62, 64, 79, 89)
 def test_fixed_schedules_of_the_basic_plan_keep_every_promise(proof: Take) -> None:
     seen = survey(range(BASIC))
@@ -181,6 +182,7 @@ def test_schedules_of_every_other_plan_keep_every_promise(name: str, chance: Ran
     assert set(plan.faults) <= set(fixed.faults)
 
 
+@pytest.mark.drawn(0.35)
 @pytest.mark.fault(1, 2, 3, 5, 12, 13, 14, 15, 16, 17, 60, 61, 62, 64, 79, 89)
 @pytest.mark.parametrize("name", PLANS)
 def test_the_statements_of_sqlite_keep_every_promise(name: str, chance: Random, proof: Take) -> None:

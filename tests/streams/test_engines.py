@@ -61,6 +61,7 @@ def test_a_killed_job_that_runs_again_writes_each_number_once(engine: str, kind:
             one.close()
 
 
+@pytest.mark.drawn(0.5, of="slow tests")
 def test_a_deleted_checkpoint_of_spark_is_refused(tmp_path: Path) -> None:
     require("postgresql")
     place = target("postgresql", tmp_path)

@@ -74,6 +74,7 @@ def test_only_running_records_lapse(bench: Bench) -> None:
     assert done.record().updated > done.record().now - 600_000_000
 
 
+@pytest.mark.drawn(0.35)
 def test_every_kind_of_record_is_cleared_and_no_other(bench: Bench) -> None:
     other = Bench(bench.harness, secrets.token_bytes(32), boundary=unique())
     settled(other, Transition.COMPLETE)
