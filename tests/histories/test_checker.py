@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from retrysafe.protocol.records import Clocks
+from retrysafe.protocol.records import ClaimRequest, Clocks, Ownership, Record, State
+from retrysafe.protocol.transitions import Transition
 from tests.histories import naive
 from tests.histories.generating import KEY, Shape, generate
 from tests.histories.mutating import MUTATIONS, mutants
@@ -97,6 +98,33 @@ def test_a_counterexample_is_small_and_proves_as_much(chance: Random) -> None:
             sizes.append(sum(found.needed))
     assert sorted(sizes)[len(sizes) // 2] <= 4
     assert max(sizes) <= 12
+
+
+def test_what_a_step_knew_is_kept_although_it_changed_nothing() -> None:
+    """An operator had seen the record as it was before the renewal, whatever became of the operator's decision."""
+    clocks = Clocks(lease=60, window=500, memory=600)
+    held = Ownership(KEY, "a", 1_000_005, clocks, transactional=False)
+    want = ClaimRequest(KEY, "b", "", "o", b"p", "a", "external", clocks)
+    settled = (State.COMPLETED, "a", held.token, 1, "external", 1_000_004, 999_944, 1_000_086, 1_000_586, 1_000_686)
+    record = Record(KEY, "b", "", "o", b"p", *settled, held.token + 1, None, 1_000_204)
+    history = [
+        Operation("worker", "claim", KEY, (want,), 0, 0, None, UNKNOWN),
+        Operation("tester", "elapse", KEY, (KEY, 61), 46_000, 46_000, None, UNKNOWN),
+        Operation("worker", "settle", KEY, (held, Transition.COMPLETE, None), 71_000, 71_000, None, UNKNOWN),
+        Operation("worker", "renew", KEY, (held,), 226_000, 226_000, 246_000, {KEY}),
+        Operation(
+            "operator",
+            "resolve",
+            KEY,
+            (record, Transition.RESOLVE_RELEASED, None, clocks),
+            242_000,
+            242_000,
+            None,
+            UNKNOWN,
+        ),
+    ]
+    assert not is_linearizable(KEY, history)
+    assert not is_linearizable(KEY, counterexample(KEY, history).operations)
 
 
 def _first_claim(chance: Random) -> list[Operation]:

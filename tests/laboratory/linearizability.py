@@ -234,7 +234,10 @@ def _until(operations: Sequence[Operation], end: int) -> list[Operation]:
 
 
 def _without_idle(key: bytes, steps: Sequence[Operation], traits: Traits) -> list[Operation]:
-    """Leave out the steps without an answer that could never have changed anything."""
+    """Leave out the steps without an answer that could never have changed anything, unless what they knew is needed.
+
+    A step tells by its arguments what had been seen of the record before it, whatever became of it.
+    """
     search = _Search(key, sorted(_as_heard(steps, traits), key=lambda one: one.begun), traits)
     search.run(_PATIENCE)
     idle = {
@@ -243,4 +246,8 @@ def _without_idle(key: bytes, steps: Sequence[Operation], traits: Traits) -> lis
         if not search._heard[number]
         and all(after == (state,) for (known, state), after in search._known.items() if known == number)
     }
-    return [one for one in steps if one.answer is not UNKNOWN or (one not in idle and one.kind != "read")]
+    for one in [one for one in steps if one.answer is UNKNOWN and (one in idle or one.kind == "read")]:
+        fewer = [other for other in steps if other is not one]
+        if not reach(key, fewer, traits, most_nodes=_PATIENCE).ok:
+            steps = fewer
+    return [*steps]
