@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import sqlalchemy
 
 from retrysafe import Boundary
 from retrysafe.backends.sql.drivers import sqlite_connections
@@ -53,6 +56,56 @@ with connections.lent() as connection:
         connection.execute("COMMIT")
         print(connection.execute("SELECT count(*) FROM t").fetchone())
 """
+
+
+FORKS_BESIDE_A_LOOP = """
+import asyncio, itertools, os, sys, threading
+from retrysafe import Boundary
+
+boundary = Boundary("shop", store=f"sqlite:///{sys.argv[1]}", effects="transactional", observers=())
+works, may_end = threading.Event(), threading.Event()
+
+async def work():
+    for number in itertools.count():
+        async with boundary.claim(str(number)) as claim:
+            await asyncio.to_thread(works.set)
+            claim.result = 1
+        if may_end.is_set():
+            return await boundary.aclose()
+
+thread = threading.Thread(target=asyncio.run, args=[work()])
+thread.start()
+works.wait()
+codes = []
+for number in range(5):
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            with boundary.claim("of a child"):
+                code = 0
+        finally:
+            os._exit(code)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+may_end.set()
+thread.join()
+print(codes)
+"""
+
+
+@contextmanager
+def sqlite_connection(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection of the caller's."""
+    with closing(sqlite3.connect(path)) as connection:
+        yield connection
+
+
+@contextmanager
+def sqlalchemy_connection(path: Path) -> Iterator[sqlalchemy.Connection]:
+    """One of an engine of the caller's."""
+    engine = sqlalchemy.create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection:
+        yield connection
+    engine.dispose()
 
 
 class Claims:
@@ -172,6 +225,167 @@ def test_what_a_child_commits_stays_when_its_parent_closes_the_file(
     later.close()
 
 
+@pytest.mark.parametrize("opened", [sqlite_connection, sqlalchemy_connection])
+def test_a_child_may_use_a_connection_of_its_own_before_any_of_ours(
+    opened: Callable[[Path], AbstractContextManager[Any]], tmp_path: Path
+) -> None:
+    """Its parent then closes the file, and so does a process that comes later."""
+    path = tmp_path / "shop.db"
+    boundary = Boundary("shop", store=f"sqlite:///{path}", effects="transactional", observers=())
+    with boundary.claim("before") as claim:
+        claim.result = 1
+    (told, tell), (waits, go_on) = os.pipe(), os.pipe()
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            with opened(path) as connection:
+                _claim_in(connection, boundary, "first")
+                os.write(tell, b".")
+                os.read(waits, 1)
+                _claim_in(connection, boundary, "second")
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.read(told, 1)
+    boundary.close()
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("SELECT * FROM sqlite_master").fetchall()
+    os.write(go_on, b".")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for end in (told, tell, waits, go_on):
+        os.close(end)
+    later = Boundary("shop", store=f"sqlite:///{path}", effects="transactional", observers=())
+    for name in ("before", "first", "second"):
+        with later.claim(name) as claim:
+            assert claim.replayed, name
+    later.close()
+
+
+def _claim_in(connection: Any, boundary: Boundary, name: str) -> None:
+    with boundary.claim(name, tx=connection) as claim:
+        assert not claim.replayed
+        claim.result = 1
+    connection.commit()
+
+
+def test_a_fork_finds_its_moment_beside_threads_that_claim_without_a_pause(tmp_path: Path) -> None:
+    boundary = Boundary("shop", store=f"sqlite:///{tmp_path}/shop.db", observers=())
+    may_end = threading.Event()
+
+    def work(thread: int) -> None:
+        for number in itertools.count():
+            if may_end.is_set():
+                return
+            with boundary.claim(f"{thread}-{number}") as claim:
+                claim.result = 1
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    codes = [forked(refused(boundary)) for _ in range(5)]
+    may_end.set()
+    for thread in threads:
+        thread.join()
+    assert codes == [0] * 5
+    boundary.close()
+
+
+def test_a_fork_finds_its_moment_beside_a_busy_event_loop(tmp_path: Path) -> None:
+    """Whose executor needs a lock that concurrent.futures holds during a fork."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS_BESIDE_A_LOOP, str(tmp_path / "shop.db")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, "[0, 0, 0, 0, 0]\n"), done.stderr
+
+
+def test_who_is_in_a_transaction_comes_to_its_end_beside_a_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although it uses another connection meanwhile, as every use does that would begin then."""
+    monkeypatch.setattr(sqlite_connections, "PATIENCE", 60.0)
+    boundary = Boundary("shop", store=f"sqlite:///{tmp_path}/shop.db", effects="transactional", observers=())
+    other = Boundary("other", store=f"sqlite:///{tmp_path}/other.db", observers=())
+    is_open, may_go_on, has_ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        with boundary.claim("of the parent") as claim:
+            is_open.set()
+            may_go_on.wait(60)
+            with other.claim("inside") as inside:
+                inside.result = 1
+            claim.result = 1
+        has_ended.set()
+
+    def waited(_: float) -> None:
+        may_go_on.set()
+        assert has_ended.wait(20)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert is_open.wait(60)
+    monkeypatch.setattr(sqlite_connections, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited))
+    assert forked(refused(boundary)) == 0
+    thread.join()
+    assert has_ended.is_set()
+    boundary.close()
+    other.close()
+
+
+def test_a_use_that_an_exception_cut_off_is_none(tmp_path: Path) -> None:
+    """A signal handler's exception may come between two steps, and then nobody gives the connection back."""
+    path = tmp_path / "shop.db"
+    connections = sqlite_connections.Connections(path, lambda: sqlite3.connect(path))
+    use = connections.lent()
+    use.__enter__()
+    assert connections.is_used(by=threading.get_ident())
+    del use
+    assert not connections.is_used(by=threading.get_ident())
+    assert forked(lambda: _opens(connections)) == 0
+
+
+def _opens(connections: sqlite_connections.Connections) -> int:
+    with connections.lent() as connection:
+        return int(connection.execute("SELECT 0").fetchone()[0])
+
+
+def test_a_fork_waits_no_longer_for_a_journal_that_another_process_keeps_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_connections, "PATIENCE", 0.0)
+    path = tmp_path / "journal.db"
+    journal = Journal(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        thread = threading.Thread(target=journal.pending)
+        thread.start()
+        while not journal._connections.is_used():
+            time.sleep(0)
+        with pytest.raises(ConfigurationError, match="forked while its parent used the file"):
+            _in_a_child(journal.pending)
+    thread.join()
+    journal.close()
+
+
+def _in_a_child(work: Callable[[], object]) -> None:
+    """Raises what it raised there, as far as it is a `ConfigurationError`."""
+    told, tell = os.pipe()
+    if os.fork() == 0:
+        try:
+            work()
+        except ConfigurationError as error:
+            os.write(tell, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(tell)
+    with os.fdopen(told, encoding="utf-8") as message:
+        if text := message.read():
+            raise ConfigurationError(text)
+
+
 def refused(boundary: Boundary) -> Callable[[], int]:
     """What a child is told when it claims."""
 
@@ -183,6 +397,45 @@ def refused(boundary: Boundary) -> Callable[[], int]:
             return REFUSED if "forked while its parent used the file" in str(error) else 1
 
     return child
+
+
+def refused_in(
+    opened: Callable[[Path], AbstractContextManager[Any]], path: Path, boundary: Boundary
+) -> Callable[[], int]:
+    """What a child is told when it claims in a transaction of its own."""
+
+    def child() -> int:
+        try:
+            with opened(path) as connection, boundary.claim("of the child", tx=connection):
+                return 0
+        except ConfigurationError as error:
+            return REFUSED if "forked while its parent used the file" in str(error) else 1
+
+    return child
+
+
+@pytest.mark.parametrize("opened", [sqlite_connection, sqlalchemy_connection])
+def test_a_connection_of_its_own_does_not_help_a_child_that_is_refused(
+    opened: Callable[[Path], AbstractContextManager[Any]], tmp_path: Path
+) -> None:
+    path = tmp_path / "shop.db"
+    boundary = Boundary("shop", store=f"sqlite:///{path}", effects="transactional", observers=())
+    with boundary.claim("of the parent") as claim:
+        claim.result = 1
+        assert forked(refused_in(opened, path, boundary)) == REFUSED
+    boundary.close()
+
+
+def test_a_child_that_is_refused_declares_no_queues(tmp_path: Path) -> None:
+    path = tmp_path / "broker.db"
+    declare(path, [("orders", "stock")])
+    publisher = SqlitePublisher(path)
+    with (
+        publisher._file.transaction(),
+        pytest.raises(ConfigurationError, match="forked while its parent used the file"),
+    ):
+        _in_a_child(lambda: declare(path, [("orders", "mail")]))
+    publisher.close()
 
 
 def forked(work: Callable[[], int]) -> int:

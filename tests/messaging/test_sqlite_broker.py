@@ -95,8 +95,28 @@ def test_what_is_too_large_for_the_file_is_refused_alone(file: Path) -> None:
 
 
 def test_a_file_that_is_no_broker_takes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "empty.db").touch()
     (published,) = SqlitePublisher(tmp_path / "empty.db").publish([message(1, None)])
     assert published.status is PublishStatus.UNAVAILABLE
+
+
+def test_a_file_that_is_missing_is_not_made_without_its_tables(tmp_path: Path) -> None:
+    (published,) = SqlitePublisher(tmp_path / "missing.db").publish([message(1, None)])
+    assert published.status is PublishStatus.UNAVAILABLE
+    assert "make it with declare()" in published.error
+    assert not (tmp_path / "missing.db").exists()
+
+
+def test_a_relative_path_is_the_same_file_wherever_the_process_goes(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent)
+    publisher = SqlitePublisher(file.name)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (published,) = publisher.publish([message(1, None)])
+    publisher.close()
+    assert published.status is PublishStatus.ACKED
 
 
 async def test_a_lane_is_with_one_consumer_in_its_order(file: Path, two: tuple[SqliteConsumer, SqliteConsumer]) -> None:

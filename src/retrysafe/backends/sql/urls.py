@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -55,7 +56,7 @@ def sqlite(url: str) -> Backend:
     synchronous = options.get("synchronous", "FULL").upper()
     if synchronous not in ("FULL", "NORMAL", "EXTRA"):
         raise ConfigurationError(f"store={without_password(url)!r}: synchronous is FULL, NORMAL or EXTRA.")
-    file = SqliteFile(path, synchronous)
+    file = SqliteFile(str(Path(path).absolute()), synchronous)  # the same file wherever the process goes
     if "busy" in options:
         file = file._replace(busy=durations.seconds(options["busy"], "busy"))
     impatient = file._replace(busy=min(RENEWAL_BUSY, file.busy))

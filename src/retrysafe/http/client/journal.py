@@ -13,7 +13,7 @@ import stat
 import threading
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -131,8 +131,8 @@ class Journal:
         there already is an earlier attempt of the same request, which goes on with what is known of it. Raises
         `RequestKeyReused` if it is another request, and `JournalUnavailable`.
         """
-        owner = self.owner.name
         with self._transaction() as connection:
+            owner = self.owner.name
             found = self._find(connection, entry.id)
             if found is None:
                 row = _row(entry._replace(owner=owner, held_until=now + hold, runs=(run,)))
@@ -264,8 +264,8 @@ class Journal:
     @contextmanager
     def _transaction(self, *, synchronous: str = "FULL") -> Iterator[sqlite3.Connection]:
         """One transaction; on disk behind the block, if it is FULL."""
-        with self._lock:
-            connection = _guarded(self._connections.take)
+        with self._lock, ExitStack() as lent:
+            connection = _guarded(lambda: lent.enter_context(self._connections.lent()))
             try:
                 _guarded(lambda: connection.execute(f"PRAGMA synchronous = {synchronous}"))
                 _guarded(lambda: connection.execute("BEGIN IMMEDIATE"))
@@ -273,8 +273,6 @@ class Journal:
                 _guarded(lambda: connection.execute("COMMIT"))
             except sqlite3.Error as error:
                 raise _unavailable(error) from error
-            finally:
-                self._connections.put_back(connection)
 
     def _none_yet(self) -> Connections:
         return Connections(self.path, self._connected)
@@ -352,26 +350,12 @@ def _unavailable(error: Exception) -> JournalUnavailable:
 
 
 _journals: weakref.WeakSet[Journal] = weakref.WeakSet()
-_locked: dict[int, list[Journal]] = {}
-
-
-def _before_fork() -> None:
-    """No thread is in a transaction while its process forks: the child's SQLite would hold its locks for ever."""
-    _locked[threading.get_ident()] = journals = list(_journals)
-    for journal in journals:
-        journal._lock.acquire()
-
-
-def _after_in_parent() -> None:
-    for journal in _locked.pop(threading.get_ident(), ()):
-        journal._lock.release()
 
 
 def _after_in_child() -> None:
-    _locked.clear()
     for journal in list(_journals):
         journal._forked()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+    os.register_at_fork(after_in_child=_after_in_child)

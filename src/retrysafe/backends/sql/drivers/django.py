@@ -22,6 +22,7 @@ from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
 from retrysafe.backends.sql.drivers.base import arguments, fail, in_turn, not_connected, refuse_encoding, this_process
 from retrysafe.backends.sql.drivers.own import CHECKOUT, MOST_CONNECTIONS, all_lent
+from retrysafe.backends.sql.drivers.sqlite_connections import refuse_connection
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.locks import Places
@@ -179,6 +180,8 @@ def join(connection: BaseDatabaseWrapper, store: str) -> InAtomic:
             f"tx= is {mine}, which is in no atomic block of this thread: the claim and the work could not commit "
             f"together. Use `with transaction.atomic({using}):` around the claim."
         )
+    if connection.vendor == "sqlite":
+        refuse_connection(connection.connection)
     refuse_encoding(connection.connection)
     return InAtomic(connection)
 

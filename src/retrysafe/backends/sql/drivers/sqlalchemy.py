@@ -6,6 +6,7 @@ parameters. Async objects run the sync code with ``run_sync``, so there is one c
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -27,6 +28,7 @@ from retrysafe.backends.sql.drivers.base import (
     refuse_encoding,
     this_process,
 )
+from retrysafe.backends.sql.drivers.sqlite_connections import refuse_connection
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
 
@@ -161,7 +163,12 @@ class InTransaction:
 def _begin(connection: Connection, sql: str) -> None:
     """SQLite must be told to begin for writing, unless a listener of the engine does so; others begin by themselves."""
     _let_listeners_begin(connection)
-    if connection.dialect.name == "sqlite" and not _dbapi(connection).in_transaction:
+    if connection.dialect.name != "sqlite":
+        return
+    driver = _dbapi(connection)
+    if isinstance(driver, sqlite3.Connection):
+        refuse_connection(driver)
+    if not driver.in_transaction:
         connection.exec_driver_sql(sql)
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, fail, in_turn, not_connected
-from retrysafe.backends.sql.drivers.sqlite_connections import Connections
+from retrysafe.backends.sql.drivers.sqlite_connections import Connections, refuse_connection
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.locks import Places
 from retrysafe.protocol.requests import Query, Rows
@@ -104,6 +104,7 @@ def begin_if_idle(connection: sqlite3.Connection) -> None:
     """Open the caller's transaction for writing; a deferred one could fail when it writes later."""
     if connection.text_factory is not str:
         raise ConfigurationError("tx= has a text_factory of its own: give a connection that returns text as str.")
+    refuse_connection(connection)
     if connection.in_transaction:
         return
     if connection.isolation_level is None and getattr(connection, "autocommit", -1) is not False:
@@ -123,13 +124,11 @@ class SqliteClient:
         self._turn = Places(1)
 
     def __call__(self, request: Query, /) -> Rows:
-        connection = self._connections.take()
-        try:
-            return in_turn(request, partial(perform, connection))
-        except sqlite3.Error as error:
-            fail(error, alone=True, path=self._file.path)
-        finally:
-            self._connections.put_back(connection)
+        with self._connections.lent() as connection:
+            try:
+                return in_turn(request, partial(perform, connection))
+            except sqlite3.Error as error:
+                fail(error, alone=True, path=self._file.path)
 
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:

@@ -16,6 +16,7 @@ from retrysafe.backends.sql.drivers.sqlite import InTransaction, SqliteFile, per
 from retrysafe.backends.sql.drivers.sqlite_connections import Connections
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows
+from retrysafe.threads import OwnThread
 
 MOST_AT_ONCE = 64
 
@@ -124,14 +125,15 @@ def _perform_together(connection: sqlite3.Connection, group: list[Query]) -> lis
 class AsyncInTransaction:
     """An executor on a connection of ours; what may wait or sync to disk runs off the loop."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, aside: OwnThread) -> None:
         self.handle = connection
         self.execute = self
         self._inner = InTransaction(connection)
+        self._aside = aside
 
     async def __call__(self, request: Query, /) -> Rows:
         if request.control in ("begin", "commit"):
-            return await asyncio.to_thread(self._inner, request)
+            return await self._aside.run(partial(self._inner, request))
         return self._inner(request)
 
 
@@ -154,16 +156,14 @@ class AsyncSqliteClient:
         self._connections = Connections(file.path, file.connect)
         self._writer: _Writer | None = None
         self._turn = asyncio.Lock()
+        self._aside = OwnThread("retrysafe-sqlite-transactions")
 
     async def __call__(self, request: Query, /) -> Rows:
         pending: Query | None = request
         rows = Rows([], 0)
         while pending is not None and not pending.writes:
-            connection = self._connections.take()
-            try:
+            with self._connections.lent() as connection:
                 rows = reader(connection)(pending)
-            finally:
-                self._connections.put_back(connection)
             if rows.rows:
                 return rows
             pending = pending.otherwise
@@ -183,7 +183,7 @@ class AsyncSqliteClient:
             raise StoreUnavailable(f"{self._file.path}: another transaction of this loop holds the file.") from error
         try:
             with self._connections.lent() as connection:
-                yield AsyncInTransaction(connection)
+                yield AsyncInTransaction(connection, self._aside)
         finally:
             self._turn.release()
 
@@ -193,6 +193,7 @@ class AsyncSqliteClient:
         if writer is not None:
             writer.end()
             writer.join()
+        self._aside.end()
         self._connections.close()
 
     async def aclose(self) -> None:
@@ -200,5 +201,6 @@ class AsyncSqliteClient:
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.end()
-            await asyncio.to_thread(writer.join)
+            await self._aside.run(writer.join)
+        self._aside.end()
         self._connections.close()

@@ -15,9 +15,11 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
-from retrysafe.backends.sql.drivers.sqlite_connections import Connections
+from retrysafe.backends.sql.drivers.sqlite_connections import Connections, refuse_beside_parent
 from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.locks import ProcessLock
 from retrysafe.messaging.cloudevents import attributes, envelope_of
@@ -26,6 +28,7 @@ from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Delivery, Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import lane
 from retrysafe.protocol.records import Duration
+from retrysafe.threads import OwnThread
 
 T = TypeVar("T")
 
@@ -76,7 +79,7 @@ class _File:
     """The file of a broker."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = path
+        self._path = os.path.realpath(path)
         self._connections = self._none_yet()
         self._turn = ProcessLock()
 
@@ -97,6 +100,8 @@ class _File:
         return Connections(self._path, self._connected)
 
     def _connected(self) -> sqlite3.Connection:
+        if not Path(self._path).exists():  # SQLite would make one, without its tables
+            raise sqlite3.OperationalError(f"there is no {self._path}: make it with declare()")
         connection = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA synchronous = FULL")
         return connection
@@ -109,6 +114,7 @@ class _File:
 
 def declare(path: str | os.PathLike[str], queues: Iterable[tuple[str, str]]) -> None:
     """Make the file of a broker, if it is missing, and bind topics to queues: pairs of topic and queue."""
+    refuse_beside_parent(os.path.realpath(path))
     connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -160,17 +166,19 @@ class AsyncSqlitePublisher:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._publisher = SqlitePublisher(path)
+        self._thread = OwnThread("retrysafe-sqlite-publisher")
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish them in one transaction, to its end, whoever is cancelled meanwhile."""
-        published, cancelled = await run_to_completion(asyncio.to_thread(self._publisher.publish, envelopes))
+        published, cancelled = await run_to_completion(self._thread.run(partial(self._publisher.publish, envelopes)))
         if cancelled is not None:
             raise cancelled
         return published
 
     async def aclose(self) -> None:
         """Close the file."""
-        await asyncio.to_thread(self._publisher.close)
+        await self._thread.run(self._publisher.close)
+        self._thread.end()
 
 
 class SqliteConsumer:
@@ -190,6 +198,7 @@ class SqliteConsumer:
         self._returned: list[tuple[float, str, int, str]] = []
         """What is to be given back. Those of a lane are, at once: else what comes behind them could be taken before."""
         self._handing = asyncio.Lock()
+        self._thread = OwnThread("retrysafe-sqlite-consumer")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._begin()
@@ -296,7 +305,8 @@ class SqliteConsumer:
             sql = "UPDATE deliveries SET holder = NULL, not_before = 0 WHERE queue = ? AND ? IN (holder, giver)"
             await self._change(sql, [(self._queue, name) for name in (self._name, *self._earlier)])
         self._returned.clear()
-        await asyncio.to_thread(self._file.close)
+        await self._thread.run(self._file.close)
+        self._thread.end()
 
     def _take(
         self, file: sqlite3.Connection, most: int, returned: Sequence[tuple[float, str, int, str]]
@@ -337,10 +347,10 @@ class SqliteConsumer:
             raise cancelled
 
     async def _done(self, work: Callable[[sqlite3.Connection], T]) -> tuple[T, asyncio.CancelledError | None]:
-        """Work in a transaction, in a thread: a file that others write is waited for."""
+        """Work in a transaction, in a thread of its own: a file that others write is waited for."""
 
         def do() -> T:
             with self._file.transaction() as file:
                 return work(file)
 
-        return await run_to_completion(asyncio.to_thread(do))
+        return await run_to_completion(self._thread.run(do))

@@ -1,0 +1,72 @@
+"""A thread of one's own for coroutines to work in.
+
+An event loop's default executor is not for what ends a wait, as a commit that releases a lock does, or shows that
+somebody is alive: handlers may fill it, and wait there for just that.
+"""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, Future, get_running_loop
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeAlias, TypeVar
+from weakref import finalize
+
+T = TypeVar("T")
+_Calls: TypeAlias = "SimpleQueue[Callable[[], None] | None]"
+
+
+class OwnThread:
+    """A thread that does one call after the other. It begins with the first one, in each process.
+
+    Arguments:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: _Calls = SimpleQueue()
+        self._thread: Thread | None = None
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do it there, and return its result; it is done to its end, whoever is cancelled meanwhile."""
+        loop = get_running_loop()
+        done: Future[T] = loop.create_future()
+        self._begun().put(partial(_do, loop, done, work))
+        return await done
+
+    def end(self) -> None:
+        """Let the thread end behind what it has to do; the next call begins another one."""
+        self._calls.put(None)
+        self._thread = None
+
+    def _begun(self) -> _Calls:
+        if self._thread is None or not self._thread.is_alive():  # also in a child, which has no threads of its parent
+            self._calls = SimpleQueue()
+            self._thread = Thread(target=_work, args=[self._calls], name=self._name, daemon=True)
+            self._thread.start()
+            finalize(self, self._calls.put, None)
+        return self._calls
+
+
+def _work(calls: _Calls) -> None:
+    while (call := calls.get()) is not None:
+        call()
+
+
+def _do(loop: AbstractEventLoop, done: Future[T], work: Callable[[], T]) -> None:
+    told: Callable[[], None]
+    try:
+        told = partial(done.set_result, work())
+    except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+        told = partial(done.set_exception, error)
+    with suppress(RuntimeError):  # the loop was closed: nobody is waiting any more
+        loop.call_soon_threadsafe(_tell, done, told)
+
+
+def _tell(done: Future[Any], told: Callable[[], None]) -> None:
+    if not done.done():
+        told()

@@ -1,0 +1,108 @@
+"""A thread of one's own: in turn, to the end, in each process, and gone when nobody needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+
+import pytest
+
+from retrysafe.threads import OwnThread
+
+NAME = "retrysafe-test"
+
+
+def _threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == NAME]
+
+
+def _join() -> None:
+    for thread in _threads():
+        thread.join(60)
+
+
+async def test_calls_are_done_in_their_turn_and_raise_to_who_waits() -> None:
+    own, done = OwnThread(NAME), list[int]()
+
+    def fail() -> None:
+        raise KeyError("here")
+
+    await asyncio.gather(*(own.run(lambda number=number: done.append(number)) for number in range(100)))
+    assert done == list(range(100))
+    with pytest.raises(KeyError, match="here"):
+        await own.run(fail)
+    assert await own.run(threading.current_thread) in _threads()
+    own.end()
+    _join()
+
+
+async def test_what_has_begun_is_done_to_its_end_whoever_is_cancelled() -> None:
+    own, begun, may_end, ended = OwnThread(NAME), threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        may_end.wait(60)
+        ended.set()
+
+    waiting = asyncio.create_task(own.run(work))
+    await asyncio.to_thread(begun.wait, 60)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    may_end.set()
+    assert await own.run(ended.is_set)
+    own.end()
+    _join()
+
+
+def test_a_loop_that_was_closed_leaves_the_thread_at_work() -> None:
+    own, may_end = OwnThread(NAME), threading.Event()
+
+    async def leave() -> None:
+        asyncio.get_running_loop().call_soon(waiting.append, asyncio.ensure_future(own.run(lambda: may_end.wait(60))))
+        await asyncio.sleep(0)
+
+    waiting: list[asyncio.Future[bool]] = []
+    asyncio.run(leave())
+    may_end.set()
+    assert asyncio.run(own.run(lambda: "works")) == "works"
+    own.end()
+    _join()
+
+
+def test_a_call_behind_its_end_begins_another_one() -> None:
+    own = OwnThread(NAME)
+
+    async def ended() -> threading.Thread:
+        thread = await own.run(threading.current_thread)
+        own.end()
+        return thread
+
+    assert asyncio.run(ended()) is not asyncio.run(ended())
+    _join()
+    assert _threads() == []
+
+
+def test_it_ends_when_nobody_has_it() -> None:
+    own = OwnThread(NAME)
+    asyncio.run(own.run(lambda: None))
+    del own
+    gc.collect()
+    _join()
+    assert _threads() == []
+
+
+def test_a_child_begins_its_own() -> None:
+    own = OwnThread(NAME)
+    asyncio.run(own.run(lambda: None))
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            code = asyncio.run(asyncio.wait_for(own.run(lambda: 0), 60))
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    own.end()
+    _join()

@@ -1,0 +1,54 @@
+"""Handlers fill a loop's default executor, and wait there: what they wait for, and signs of life, need none of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest_asyncio
+
+from retrysafe import Boundary
+from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, declare
+from retrysafe.protocol.messages import Envelope, PublishStatus
+
+
+@pytest_asyncio.fixture
+async def release() -> AsyncIterator[threading.Event]:
+    """The executor is full until this is set."""
+    done = threading.Event()
+    executor = ThreadPoolExecutor(1)
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(executor)
+    work = loop.run_in_executor(None, done.wait, 60)
+    yield done
+    done.set()
+    await work
+
+
+async def test_a_claim_commits_although_plain_code_waits_for_it(release: threading.Event, tmp_path: Path) -> None:
+    boundary = Boundary("shop", store=f"sqlite:///{tmp_path}/shop.db", effects="transactional", observers=())
+    async with boundary.claim("a key") as claim:
+        claim.result = 1
+    assert not release.is_set()
+    release.set()
+    async with boundary.claim("a key") as claim:
+        assert claim.replayed
+    await boundary.aclose()
+
+
+async def test_messages_are_published_taken_and_settled(release: threading.Event, tmp_path: Path) -> None:
+    file = tmp_path / "broker.db"
+    declare(file, [("orders", "stock")])
+    publisher, consumer = AsyncSqlitePublisher(file), SqliteConsumer(file, "stock")
+    envelope = Envelope("m1", "orders", None, "orders.v1", "/shop", 1, {}, b"{}", "application/json")
+    (published,) = await publisher.publish([envelope])
+    assert published.status is PublishStatus.ACKED
+    deliveries = await consumer.receive(1, 0)
+    await consumer.ack(deliveries)
+    assert await consumer.lag() == {"stock": 0}
+    await publisher.aclose()
+    await consumer.aclose()
+    assert not release.is_set()
