@@ -15,31 +15,44 @@ from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsu
 from retrysafe.protocol.messages import Envelope, PublishStatus
 
 
+class Executor:
+    """A loop's default executor, which one call fills."""
+
+    def __init__(self) -> None:
+        self._may_end = threading.Event()
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        self._work = loop.run_in_executor(None, self._may_end.wait, 20)
+
+    @property
+    def is_full(self) -> bool:
+        return not self._work.done()
+
+    async def end(self) -> None:
+        """Let the call end."""
+        self._may_end.set()
+        await self._work
+
+
 @pytest_asyncio.fixture
-async def release() -> AsyncIterator[threading.Event]:
-    """The executor is full until this is set."""
-    done = threading.Event()
-    executor = ThreadPoolExecutor(1)
-    loop = asyncio.get_running_loop()
-    loop.set_default_executor(executor)
-    work = loop.run_in_executor(None, done.wait, 60)
-    yield done
-    done.set()
-    await work
+async def executor() -> AsyncIterator[Executor]:
+    made = Executor()
+    yield made
+    await made.end()
 
 
-async def test_a_claim_commits_although_plain_code_waits_for_it(release: threading.Event, tmp_path: Path) -> None:
+async def test_a_claim_commits_although_plain_code_waits_for_it(executor: Executor, tmp_path: Path) -> None:
     boundary = Boundary("shop", store=f"sqlite:///{tmp_path}/shop.db", effects="transactional", observers=())
     async with boundary.claim("a key") as claim:
         claim.result = 1
-    assert not release.is_set()
-    release.set()
+    assert executor.is_full
+    await executor.end()
     async with boundary.claim("a key") as claim:
         assert claim.replayed
     await boundary.aclose()
 
 
-async def test_messages_are_published_taken_and_settled(release: threading.Event, tmp_path: Path) -> None:
+async def test_messages_are_published_taken_and_settled(executor: Executor, tmp_path: Path) -> None:
     file = tmp_path / "broker.db"
     declare(file, [("orders", "stock")])
     publisher, consumer = AsyncSqlitePublisher(file), SqliteConsumer(file, "stock")
@@ -51,4 +64,4 @@ async def test_messages_are_published_taken_and_settled(release: threading.Event
     assert await consumer.lag() == {"stock": 0}
     await publisher.aclose()
     await consumer.aclose()
-    assert not release.is_set()
+    assert executor.is_full

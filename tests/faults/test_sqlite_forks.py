@@ -212,13 +212,14 @@ def test_what_a_child_commits_stays_when_its_parent_closes_the_file(
             code = 0
         finally:
             os._exit(code)
+    os.close(tell)
     assert os.read(told, 1)
     user.close()
     with closing(sqlite3.connect(path)) as other:  # whoever closes the file last removes its log
         other.execute("SELECT * FROM sqlite_master").fetchall()
     os.write(go_on, b".")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    for end in (told, tell, waits, go_on):
+    for end in (told, waits, go_on):
         os.close(end)
     later = use(path)
     assert [later.has(name) for name in ("before", "first", "second")] == [True, True, True]
@@ -246,13 +247,14 @@ def test_a_child_may_use_a_connection_of_its_own_before_any_of_ours(
             code = 0
         finally:
             os._exit(code)
+    os.close(tell)
     assert os.read(told, 1)
     boundary.close()
     with closing(sqlite3.connect(path)) as other:
         other.execute("SELECT * FROM sqlite_master").fetchall()
     os.write(go_on, b".")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    for end in (told, tell, waits, go_on):
+    for end in (told, waits, go_on):
         os.close(end)
     later = Boundary("shop", store=f"sqlite:///{path}", effects="transactional", observers=())
     for name in ("before", "first", "second"):
