@@ -569,7 +569,7 @@ BREAKS: list[Break] = [
     Break(
         "SQLite lends a connection again with its transaction open",
         "backends/sql/drivers/sqlite_connections.py",
-        "            if connection.in_transaction:\n                connection.rollback()\n",
+        "                if connection.in_transaction:\n                    connection.rollback()\n",
         "",
         (f"{SQL}TestCancelledTransaction::test_an_open_transaction_of_sqlite_is_rolled_back",),
         rows=(32,),
