@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +13,10 @@ from pathlib import Path
 import pytest_asyncio
 
 from retrysafe import Boundary
+from retrysafe.messaging.brokers.mqtt import MqttPublisher
 from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, declare
 from retrysafe.protocol.messages import Envelope, PublishStatus
+from tests.conftest import require
 
 
 class Executor:
@@ -64,4 +68,16 @@ async def test_messages_are_published_taken_and_settled(executor: Executor, tmp_
     assert await consumer.lag() == {"stock": 0}
     await publisher.aclose()
     await consumer.aclose()
+    assert executor.is_full
+
+
+async def test_a_client_of_mqtt_connects(executor: Executor) -> None:
+    """A session ends when its consumer, whose connection was lost, has not come back in time."""
+    require("mqtt")
+    url, topic = os.environ["RETRYSAFE_TEST_MQTT"], f"tests-{secrets.token_hex(6)}"
+    publisher = MqttPublisher(url)
+    envelope = Envelope("m1", topic, None, "orders.v1", "/shop", 1, {}, b"{}", "application/json")
+    (published,) = await publisher.publish([envelope])
+    assert published.status is PublishStatus.STALLED, "nobody subscribes"
+    await publisher.aclose()
     assert executor.is_full

@@ -116,6 +116,14 @@ BREAKS = [
         rows=(50,),
     ),
     Break(
+        "plain handlers keep a client of MQTT from connecting",
+        "messaging/brokers/mqtt/connecting.py",
+        "await thread.run(partial(made._connect, patience, bool(client_id), keep, receive))",
+        "await asyncio.to_thread(made._connect, patience, bool(client_id), keep, receive)",
+        killed_by=(f"{FULL}test_a_client_of_mqtt_connects",),
+        rows=(50,),
+    ),
+    Break(
         "a broker's file is looked for where the process has gone",
         BROKER,
         "        self._path = os.path.realpath(path)\n",

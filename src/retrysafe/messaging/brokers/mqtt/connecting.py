@@ -10,6 +10,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -21,6 +22,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.threads import OwnThread
 
 FOR_EVER = 0xFFFFFFFF
 """The expiry of a session, in seconds, that never expires."""
@@ -143,15 +145,17 @@ class Connection:
         keep: for how many seconds the broker keeps the session when the connection has ended.
         receive: how many messages it sends without an acknowledgement.
         """
-        made = cls(address, client_id, received)
+        made, thread = cls(address, client_id, received), OwnThread("retrysafe-mqtt-connecting")
         try:
             async with asyncio.timeout(patience):
-                await asyncio.to_thread(made._connect, patience, bool(client_id), keep, receive)
+                await thread.run(partial(made._connect, patience, bool(client_id), keep, receive))
                 made._attach()
                 await made._connected
         except BaseException:
             made._drop()
             raise
+        finally:
+            thread.end()
         return made
 
     def _connect(self, patience: float, resumed: bool, keep: int, receive: int) -> None:
