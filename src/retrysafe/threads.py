@@ -55,6 +55,7 @@ class OwnThread:
 def _work(calls: _Calls) -> None:
     while (call := calls.get()) is not None:
         call()
+        del call  # with what it has raised, and the frames of who waits for it
 
 
 def _do(loop: AbstractEventLoop, done: Future[T], work: Callable[[], T]) -> None:

@@ -86,9 +86,17 @@ def test_a_call_behind_its_end_begins_another_one() -> None:
 
 
 def test_it_ends_when_nobody_has_it() -> None:
-    own = OwnThread(NAME)
-    asyncio.run(own.run(lambda: None))
-    del own
+    """Not even by what its last call has raised, which has the frames of whoever waited for it."""
+
+    def fail() -> None:
+        raise KeyError("here")
+
+    async def waited(own: OwnThread) -> None:
+        with pytest.raises(KeyError):
+            await own.run(fail)
+        await own.run(lambda: None)  # so that it has let go of the one before
+
+    asyncio.run(waited(OwnThread(NAME)))
     gc.collect()
     _join()
     assert _threads() == []

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from retrysafe import Boundary
+from retrysafe import Boundary, forks
 from retrysafe.backends.sql.drivers import sqlite_connections
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client import Journal
@@ -60,7 +60,7 @@ with connections.lent() as connection:
 
 FORKS_BESIDE_A_LOOP = """
 import asyncio, itertools, os, sys, threading
-from retrysafe import Boundary
+from retrysafe import Boundary, forks
 
 boundary = Boundary("shop", store=f"sqlite:///{sys.argv[1]}", effects="transactional", observers=())
 works, may_end = threading.Event(), threading.Event()
@@ -89,6 +89,44 @@ for number in range(5):
 may_end.set()
 thread.join()
 print(codes)
+"""
+
+
+FORKS_BESIDE_A_FIRST_USE = """
+import os, signal, sys, threading
+from retrysafe import Boundary
+from retrysafe.backends.backend import Backend
+
+sys.path.insert(0, sys.argv[1])
+check, begun = Backend.check, threading.Event()
+
+def importing(self, client):
+    begun.set()
+    import slowly_imported
+    check(self, client)
+
+Backend.check = importing
+boundary = Boundary("shop", store=f"sqlite:///{sys.argv[1]}/shop.db", observers=())
+
+def claim(name):
+    with boundary.claim(name) as claim:
+        claim.result = 1
+
+thread = threading.Thread(target=claim, args=["of a thread"])
+thread.start()
+begun.wait()
+while "slowly_imported" not in sys.modules:
+    pass
+if (child := os.fork()) == 0:
+    signal.alarm(20)
+    code = 1
+    try:
+        claim("of a child")
+        code = 0
+    finally:
+        os._exit(code)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+thread.join()
 """
 
 
@@ -304,11 +342,83 @@ def test_a_fork_finds_its_moment_beside_a_busy_event_loop(tmp_path: Path) -> Non
     assert (done.returncode, done.stdout) == (0, "[0, 0, 0, 0, 0]\n"), done.stderr
 
 
+def test_children_of_threads_that_fork_at_once_lose_nothing(tmp_path: Path) -> None:
+    """One closes its connections while the other forks: what is being closed is in use."""
+    boundary = Boundary("shop", store=f"sqlite:///{tmp_path}/shop.db", observers=())
+    together, codes = threading.Barrier(2), dict[str, int]()
+
+    def claim(name: str) -> Callable[[], int]:
+        def child() -> int:
+            with boundary.claim(name) as claim:
+                claim.result = 1
+            return 0
+
+        return child
+
+    def work(thread: int) -> None:
+        for number in range(15):
+            together.wait(60)
+            codes[f"{thread}-{number}"] = forked(claim(f"{thread}-{number}"))
+            with boundary.claim(f"beside {thread}-{number}") as beside:
+                beside.result = 1
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(codes.values()) == {0}, codes
+    for name in codes:
+        with boundary.claim(name) as claimed:
+            assert claimed.replayed, name
+    boundary.close()
+
+
+def test_a_child_that_was_forked_while_a_connection_was_being_closed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forks, "PATIENCE", 0.0)
+    path, is_closing, may_close = tmp_path / "shop.db", threading.Event(), threading.Event()
+
+    class Slow(sqlite3.Connection):
+        def close(self) -> None:
+            is_closing.set()
+            may_close.wait(60)
+            super().close()
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(path, factory=Slow, check_same_thread=False)
+
+    connections, others = (sqlite_connections.Connections(path, connect) for _ in range(2))
+    with connections.lent() as connection:
+        connection.execute("CREATE TABLE t (x)")
+    thread = threading.Thread(target=connections.close)
+    thread.start()
+    assert is_closing.wait(60)
+    with pytest.raises(ConfigurationError, match="forked while its parent used the file"):
+        _in_a_child(lambda: others.lent().__enter__())
+    may_close.set()
+    thread.join()
+
+
+def test_a_child_waits_for_no_import_that_another_thread_had_begun(tmp_path: Path) -> None:
+    """As a client of a store does, when it is used for the first time."""
+    (tmp_path / "slowly_imported.py").write_text("import time\nbegun = True\ntime.sleep(0.3)\n")
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS_BESIDE_A_FIRST_USE, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
 def test_who_is_in_a_transaction_comes_to_its_end_beside_a_fork(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although it uses another connection meanwhile, as every use does that would begin then."""
-    monkeypatch.setattr(sqlite_connections, "PATIENCE", 60.0)
+    monkeypatch.setattr(forks, "PATIENCE", 60.0)
     boundary = Boundary("shop", store=f"sqlite:///{tmp_path}/shop.db", effects="transactional", observers=())
     other = Boundary("other", store=f"sqlite:///{tmp_path}/other.db", observers=())
     is_open, may_go_on, has_ended = threading.Event(), threading.Event(), threading.Event()
@@ -329,7 +439,7 @@ def test_who_is_in_a_transaction_comes_to_its_end_beside_a_fork(
     thread = threading.Thread(target=work)
     thread.start()
     assert is_open.wait(60)
-    monkeypatch.setattr(sqlite_connections, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited))
+    monkeypatch.setattr(forks, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited))
     assert forked(refused(boundary)) == 0
     thread.join()
     assert has_ended.is_set()
@@ -343,9 +453,9 @@ def test_a_use_that_an_exception_cut_off_is_none(tmp_path: Path) -> None:
     connections = sqlite_connections.Connections(path, lambda: sqlite3.connect(path))
     use = connections.lent()
     use.__enter__()
-    assert connections.is_used(by=threading.get_ident())
+    assert forks.begun() == [use]
     del use
-    assert not connections.is_used(by=threading.get_ident())
+    assert forks.begun() == []
     assert forked(lambda: _opens(connections)) == 0
 
 
@@ -357,14 +467,14 @@ def _opens(connections: sqlite_connections.Connections) -> int:
 def test_a_fork_waits_no_longer_for_a_journal_that_another_process_keeps_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_connections, "PATIENCE", 0.0)
+    monkeypatch.setattr(forks, "PATIENCE", 0.0)
     path = tmp_path / "journal.db"
     journal = Journal(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         thread = threading.Thread(target=journal.pending)
         thread.start()
-        while not journal._connections.is_used():
+        while not forks.begun():
             time.sleep(0)
         with pytest.raises(ConfigurationError, match="forked while its parent used the file"):
             _in_a_child(journal.pending)
@@ -455,7 +565,7 @@ def forked(work: Callable[[], int]) -> int:
 def test_a_child_is_refused_a_file_that_its_parent_was_using(
     beside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_connections, "PATIENCE", 0.0)
+    monkeypatch.setattr(forks, "PATIENCE", 0.0)
     boundary = Boundary("shop", store=f"sqlite:///{tmp_path}/shop.db", effects="transactional", observers=())
     is_open, may_end = threading.Event(), threading.Event()
     codes: list[int] = []
@@ -498,7 +608,7 @@ def test_a_fork_waits_for_the_transactions_of_other_threads(tmp_path: Path, monk
     thread = threading.Thread(target=work)
     thread.start()
     assert is_open.wait(60)
-    monkeypatch.setattr(sqlite_connections, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited))
+    monkeypatch.setattr(forks, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited))
     assert forked(refused(boundary)) == 0
     assert not thread.is_alive()
     boundary.close()

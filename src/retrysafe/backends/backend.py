@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -152,17 +152,17 @@ class Backend:
 
     def ready(self) -> Client:
         """The sync client of this process, to a store that has been found fit for use; see `check`."""
-        client = self.client()
         if os.getpid() not in self._checked:
-            self.check(client)
-        return client
+            with _first_use():
+                self.check(self.client())
+        return self.client()
 
     async def aready(self) -> AsyncClient:
         """`ready` for async code."""
-        client = self.aclient()
         if self._needs_check():
-            await self.acheck(client)
-        return client
+            with _first_use():
+                await self.acheck(self.aclient())
+        return self.aclient()
 
     async def ready_in_loop(self) -> None:
         """Find the store fit for use from an event loop, also where it serves sync code only; see `ready`."""
@@ -457,3 +457,10 @@ def _whereabouts(backend: Backend) -> Steps[object]:
     """What the database says of itself, which no other says; None: it is like no other, as one in memory is."""
     store: Any = backend.store
     return (yield from ask(store.whereabouts()))
+
+
+def _first_use() -> AbstractContextManager[object]:
+    """A fork waits for it: a child would wait for ever for what another thread is importing."""
+    from retrysafe.forks import Use
+
+    return Use()

@@ -5,32 +5,25 @@ that it opens beside an inherited one takes no lock, another process may remove 
 the child commits is lost without an error (https://www.sqlite.org/howtocorrupt.html, "Carrying an open database
 connection across a fork()").
 
-So the idle connections are closed before a fork. While one is under way other threads begin no use of a connection, and
-the fork waits for the uses that have begun. One that goes on for longer can be closed neither before the fork nor in
-the child, since its transaction is the parent's: such a child is refused the file.
+So the idle connections are closed before a fork, which waits for those that are in use; being closed is a use, too. One
+that is used for longer than a fork waits cannot be closed in the child either, since its transaction is the parent's:
+such a child is refused the file.
 """
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # noqa: F401 - its lock would be held while a fork waits here, were it imported later
 import os
 import sqlite3
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from weakref import WeakSet, ref
+from weakref import WeakSet
 
+from retrysafe import forks
 from retrysafe.errors import ConfigurationError
 
-PATIENCE = 1.0
-"""Seconds for which a fork waits for the transactions of other threads."""
-
 _everywhere: WeakSet[Connections] = WeakSet()
-_forking: dict[int, threading.Event] = {}
-"""The threads that are about to fork, and what tells others that it is done."""
 _in_use: set[str] = set()
 """The files that this process's parent used when it forked."""
 
@@ -47,7 +40,6 @@ class Connections:
         self._path = os.path.realpath(path)
         self._connect = connect
         self._idle: deque[sqlite3.Connection] = deque()
-        self._uses: set[ref[Lent]] = set()
         self._closed = False
         _everywhere.add(self)
 
@@ -56,15 +48,8 @@ class Connections:
         return Lent(self)
 
     def lend(self, use: Lent) -> sqlite3.Connection:
-        """Begin a use. One that would begin beside a fork waits for it, unless its thread is in another use already."""
-        self._uses.add(use.mine)  # before it looks: so a fork sees this use, or this sees the fork
-        while (forked := _fork_beside(use.thread)) is not None:
-            self._uses.discard(use.mine)
-            goes_on = any(one.is_used(by=use.thread) for one in _known()) or not forked.wait(PATIENCE)
-            self._uses.add(use.mine)
-            if goes_on:
-                break
-        use.has_begun = True
+        """The connection of a use that begins."""
+        use.begin()
         try:
             use.connection = self._idle.pop()
         except IndexError:
@@ -74,21 +59,24 @@ class Connections:
 
     def put_back(self, use: Lent) -> None:
         """End a use: keep its connection, without a transaction, or close it. A child leaves its parent's alone."""
-        if use.mine not in self._uses:
-            return
+        forks.come_to_this_process()
         connection, usable = use.connection, False
         try:
             if connection is not None:
                 if connection.in_transaction:
                     connection.rollback()
-                usable = not (self._closed or _forking)
+                usable = not self._closed
         except sqlite3.Error:
             pass
         finally:
-            if connection is not None:
-                self._idle.append(connection) if usable else connection.close()
+            if usable and connection is not None:
+                self._idle.append(connection)
+            elif connection is not None:
+                connection.close()
             use.connection = None
-            self._uses.discard(use.mine)
+            use.end()
+        if self._closed:
+            self.close_idle()
 
     def close(self) -> None:
         """Close the idle ones; one in use is closed when it comes back."""
@@ -97,53 +85,57 @@ class Connections:
 
     def close_idle(self) -> None:
         """Close those that nobody uses; the next use opens another one."""
-        with suppress(IndexError):  # another thread may take the last one
-            while True:
-                self._idle.pop().close()
-
-    def is_used(self, *, by: int | None = None, beside: int | None = None) -> bool:
-        """Whether a thread uses a connection, or another thread than one does."""
-        threads = [use.thread for mine in self._uses.copy() if (use := mine()) is not None]
-        return by in threads if by is not None else any(thread != beside for thread in threads)
+        if not self._idle:
+            return
+        use = Lent(self)
+        try:
+            use.begin()
+            with suppress(IndexError):  # another thread may take the last one
+                while True:
+                    use.connection = self._idle.pop()
+                    use.connection.close()
+        finally:
+            use.connection = None
+            use.end()
 
     def inherit(self) -> None:
         """In a child: leave alone what its parent used, and had no time to close."""
-        uses = [use for mine in self._uses if (use := mine()) is not None and use.has_begun]
+        uses = [use for use in forks.begun() if isinstance(use, Lent) and use.connections is self]
         kept = [*self._idle, *(use.connection for use in uses if use.connection is not None)]
-        self._idle, self._uses = deque(), set()
+        self._idle = deque()
+        for use in uses:
+            use.connection = None
         if uses or kept:
             _in_use.add(self._path)
             _keep_for_ever(kept)
 
 
-class Lent:
-    """One use of a connection, for ``with``. When this is gone the use has ended, whatever happened to its code."""
+class Lent(forks.Use):
+    """One use of a connection, for ``with``."""
 
-    __slots__ = ("__weakref__", "_connections", "connection", "has_begun", "mine", "thread")
+    __slots__ = ("connection", "connections")
 
     def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-        self.thread = threading.get_ident()
-        self.mine: ref[Lent] = ref(self)
+        super().__init__()
+        self.connections = connections
         self.connection: sqlite3.Connection | None = None
-        self.has_begun = False
-        """Whether it is more than one that waits for a fork."""
 
     def __enter__(self) -> sqlite3.Connection:
         try:
-            return self._connections.lend(self)
+            return self.connections.lend(self)
         except BaseException:  # a signal handler's too, which may have come between two steps of ours
-            self._connections.put_back(self)
+            self.connections.put_back(self)
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._connections.put_back(self)
+        self.connections.put_back(self)
 
 
 def refuse_beside_parent(path: str) -> None:
     """Raise `ConfigurationError` for a file that this process's parent used when it forked."""
+    forks.come_to_this_process()
     if path in _in_use:
         raise ConfigurationError(
             f"{path}: this process was forked while its parent used the file, and SQLite cannot tell their locks "
@@ -154,16 +146,10 @@ def refuse_beside_parent(path: str) -> None:
 
 def refuse_connection(connection: sqlite3.Connection) -> None:
     """The same for a connection that the caller has opened."""
+    forks.come_to_this_process()
     if _in_use:
         for _, _, path in connection.execute("PRAGMA database_list").fetchall():
             refuse_beside_parent(os.path.realpath(path))
-
-
-def _fork_beside(thread: int) -> threading.Event | None:
-    """What tells that another thread than this one has forked, if one is about to."""
-    if not _forking:
-        return None
-    return next((forked for other, forked in _forking.copy().items() if other != thread), None)
 
 
 def _known() -> list[Connections]:
@@ -182,25 +168,16 @@ def _keep_for_ever(connections: Iterable[object]) -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
-def _before_fork() -> None:
-    until, me = time.monotonic() + PATIENCE, threading.get_ident()
-    _forking[me] = threading.Event()
-    while any(one.is_used(beside=me) for one in _known()) and time.monotonic() < until:
-        time.sleep(0.001)
+def _close_idle() -> None:
+    import ctypes  # noqa: F401 - a child, which may need it, would wait for ever if another thread were importing it
+
     for one in _known():
         one.close_idle()
 
 
-def _after_in_parent() -> None:
-    if (forked := _forking.pop(threading.get_ident(), None)) is not None:
-        forked.set()
-
-
-def _after_in_child() -> None:
-    _forking.clear()
+def _inherit() -> None:
     for one in _known():
         one.inherit()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+forks.register(before=_close_idle, in_child=_inherit)

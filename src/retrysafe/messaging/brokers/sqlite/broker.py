@@ -14,12 +14,12 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retrysafe.backends.sql.drivers.sqlite_connections import Connections, refuse_beside_parent
+from retrysafe.backends.sql.drivers.sqlite_connections import Connections
 from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.locks import ProcessLock
 from retrysafe.messaging.cloudevents import attributes, envelope_of
@@ -114,14 +114,11 @@ class _File:
 
 def declare(path: str | os.PathLike[str], queues: Iterable[tuple[str, str]]) -> None:
     """Make the file of a broker, if it is missing, and bind topics to queues: pairs of topic and queue."""
-    refuse_beside_parent(os.path.realpath(path))
-    connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None)
-    try:
+    made = Connections(path, lambda: sqlite3.connect(path, timeout=BUSY, isolation_level=None))
+    with closing(made) as connections, connections.lent() as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(_TABLES)
         connection.executemany("INSERT OR IGNORE INTO bindings (topic, queue) VALUES (?, ?)", list(queues))
-    finally:
-        connection.close()
 
 
 class SqlitePublisher:
