@@ -1,6 +1,7 @@
 """A consumer and a publisher that are used elsewhere, too: `python -m tests.messaging.elsewhere MODE URL NAME`.
 
-MODE "loops": on one event loop after the other; "fork": in a child as well. Each step says in a line what came of it.
+MODE "loops": on one event loop after the other; "fork": in a child as well; "again": after it was closed, on the same
+event loop and the next one. Each step says in a line what came of it.
 """
 
 from __future__ import annotations
@@ -48,6 +49,18 @@ async def taken_acked_and_closed(consumer: Consumer) -> Sequence[Delivery]:
     return found
 
 
+async def closed_while_receiving(consumer: Consumer) -> Sequence[Delivery]:
+    receiving = asyncio.create_task(consumer.receive(1, 10 * SOON))
+    await asyncio.sleep(0)
+    await consumer.aclose()
+    return await receiving
+
+
+async def lag_of(consumer: Any) -> Sequence[Delivery]:
+    assert not hasattr(consumer, "lag") or await consumer.lag() == {}
+    return ()
+
+
 def say(what: str, run: _Run, step: _Step) -> Any:
     async def within() -> Any:
         async with asyncio.timeout(SOON + 5):
@@ -75,6 +88,23 @@ def loops(broker: Broker) -> None:
         say("aclose", asyncio.run, closing.aclose)
     left = [thread.name for thread in threading.enumerate() if thread.name.startswith("retrysafe")]
     print(json.dumps(["threads", left]), flush=True)
+
+
+def again(broker: Broker) -> None:
+    publisher, consumer = broker.publisher(), broker.consumer(TOPIC, GROUP)
+    with asyncio.Runner() as runner:
+        runner.run(broker.declare([TOPIC], [GROUP]))
+        say("closed before its first use", runner.run, consumer.aclose)
+        say("published", runner.run, published(publisher, "m0"))
+        before = say("received", runner.run, partial(taken_and_acked, consumer))
+        say("closed while it receives", runner.run, partial(closed_while_receiving, consumer))
+        say("aclose", runner.run, publisher.aclose)
+        say("published again", runner.run, published(publisher, "m1", "m2"))
+        say("received again", runner.run, partial(taken_acked_and_closed, consumer))
+        say("settled when closed", runner.run, partial(consumer.ack, before))
+        say("lag when closed", runner.run, partial(lag_of, consumer))
+    say("received on the next", asyncio.run, partial(taken_acked_and_closed, consumer))
+    say("aclose", asyncio.run, publisher.aclose)
 
 
 def fork(broker: Broker) -> None:
@@ -110,5 +140,5 @@ def in_child(run: _Run, publisher: AsyncPublisher, consumer: Consumer, held: Seq
 
 if __name__ == "__main__":
     mode, url, name = sys.argv[1:]
-    {"loops": loops, "fork": fork}[mode](broker_at(url, name=name, partitions=None, lease="2s"))
+    {"loops": loops, "fork": fork, "again": again}[mode](broker_at(url, name=name, partitions=None, lease="2s"))
     os._exit(0)  # without what libraries say of connections whose event loop is closed

@@ -21,6 +21,7 @@ from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.memory import MemoryBroker
 from retrysafe.messaging.brokers.memory.broker import MemoryConsumer
 from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher
+from retrysafe.messaging.brokers.sqlite import SqliteConsumer, SqlitePublisher, declare
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from tests.conftest import served
 from tests.messaging.elsewhere import GROUP, TOPIC, envelope
@@ -76,6 +77,27 @@ async def test_loops_after_one_another(kind: str, request: pytest.FixtureRequest
         ("threads", []),
     ]
     assert elsewhere == ["m2"] if kind == COMES else "another event loop" in elsewhere
+
+
+@pytest.mark.drawn(0.35)
+@pytest.mark.parametrize("kind", BY_URL)
+async def test_what_was_closed_begins_anew_on_the_same_event_loop_and_on_the_next(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """A supervisor runs a subscription again that has ended by an error: three brokers fell silent, one refused."""
+    assert await steps(kind, "again", request) == [
+        ("closed before its first use", []),
+        ("published", ["acked"]),
+        ("received", ["m0"]),
+        ("closed while it receives", []),
+        ("aclose", []),
+        ("published again", ["acked"] * 2),
+        ("received again", ["m1"]),
+        ("settled when closed", []),
+        ("lag when closed", []),
+        ("received on the next", ["m2"]),
+        ("aclose", []),
+    ]
 
 
 @pytest.mark.drawn(0.35)
@@ -177,6 +199,53 @@ def test_what_begins_anew_has_nothing_of_before() -> None:
         assert asyncio.run(publisher.publish([envelope("m")])) == [envelope("m")]
     assert first not in clients
     assert beside not in clients
+
+
+async def test_who_comes_while_a_consumer_is_closed_waits_for_the_end_of_that() -> None:
+    lives: list[str] = []
+    hanging_up, hung_up = asyncio.Event(), asyncio.Event()
+
+    @of_one_loop()
+    class Slow:
+        def __init__(self) -> None:
+            lives.append("begun")
+
+        async def receive(self, _limit: int, _wait: float, /) -> Sequence[str]:
+            return ["message"]
+
+        async def aclose(self) -> None:
+            hanging_up.set()
+            await hung_up.wait()
+            lives.append("closed")
+
+    consumer = Slow()
+    assert await consumer.receive(1, 0) == ["message"]
+    closing = [asyncio.create_task(consumer.aclose()) for _ in range(2)]
+    await hanging_up.wait()
+    receiving = asyncio.create_task(consumer.receive(1, 0))
+    await asyncio.sleep(0)
+    hung_up.set()
+    await asyncio.gather(*closing)
+    assert await receiving == ["message"]
+    assert lives == ["begun", "closed", "begun"]
+
+
+def test_a_consumer_of_sqlite_is_refused_on_a_second_event_loop_that_is_open(tmp_path: Path) -> None:
+    """It was handed out on both, and each renewed what it held."""
+    path = tmp_path / "broker.db"
+    declare(path, [(TOPIC, "stock")])
+    SqlitePublisher(path).publish([envelope("m")])
+    consumer = SqliteConsumer(path, "stock")
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        (held,) = first.run(consumer.receive(1, 0))
+        for use in (consumer.receive(1, 0), consumer.ack([held]), consumer.give_back(held, 0)):
+            with pytest.raises(ConfigurationError, match="another event loop"):
+                second.run(use)
+        second.run(consumer.aclose())
+        first.run(consumer.aclose())
+        (again,) = second.run(consumer.receive(1, 0))
+        second.run(consumer.ack([again]))
+        second.run(consumer.aclose())
 
 
 def test_what_an_event_loop_has_cancelled_does_not_cancel_a_webhook_on_the_next() -> None:

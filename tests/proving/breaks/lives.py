@@ -7,8 +7,9 @@ from tests.proving.breaks import Break
 STOPS = "tests/core/test_stop_signal.py::"
 SQLITE = "tests/messaging/test_sqlite_broker.py::"
 HOME = "tests/messaging/test_home.py::"
-AFTER, IN_CHILD = (
+AFTER, AGAIN, IN_CHILD = (
     f"{HOME}test_loops_after_one_another",
+    f"{HOME}test_what_was_closed_begins_anew_on_the_same_event_loop_and_on_the_next",
     f"{HOME}test_a_child_neither_hands_out_nor_publishes_by_what_its_parent_uses",
 )
 NOTIFYING = "tests/messaging/test_notifying.py::"
@@ -164,24 +165,24 @@ BREAKS = [
     Break(
         "a consumer or publisher is used where it does not belong",
         "messaging/brokers/home.py",
-        "                self.require()\n            self._begin()\n",
-        "                pass\n",
+        "            self.require()\n            self._process",
+        "            self._process",
         killed_by=(f"{AFTER}[redis]", f"{AFTER}[rabbitmq]", f"{IN_CHILD}[redis]", f"{IN_CHILD}[nats]"),
         rows=(87,),
     ),
     Break(
         "a child settles what its parent was handed, over its connection",
         "messaging/brokers/home.py",
-        "_at_home(getattr(kind, name), _Home.require)",
-        "getattr(kind, name)",
+        "            self._home.require()\n            await method",
+        "            await method",
         killed_by=(f"{IN_CHILD}[rabbitmq]", f"{IN_CHILD}[mqtt]"),
         rows=(87,),
     ),
     Break(
         "a child that closes what its parent uses writes to its parent's connection, or hangs",
         "messaging/brokers/home.py",
-        "        if self._home.leaves():\n",
-        "        if True:\n",
+        "        elif self._can_be_closed_here():\n",
+        "        else:\n",
         killed_by=(f"{IN_CHILD}[rabbitmq]", f"{IN_CHILD}[servicebus]"),
         rows=(87,),
     ),
@@ -189,8 +190,43 @@ BREAKS = [
         "what begins anew on another event loop has the connections of before",
         "messaging/brokers/home.py",
         "            self._begin()\n",
-        "",
+        "            pass\n",
         killed_by=(f"{AFTER}[mqtt]", f"{AFTER}[sns]", f"{HOME}test_what_begins_anew_has_nothing_of_before"),
+    ),
+    Break(
+        "a consumer that was closed falls silent on the same event loop",
+        "messaging/brokers/home.py",
+        "(self.is_closed and not self._is_being_closed())",
+        "(self.is_closed and not self._is_here())",
+        killed_by=(f"{AGAIN}[sqs]", f"{AGAIN}[pubsub]", f"{AGAIN}[redis]"),
+    ),
+    Break(
+        "who asks a closed consumer for its lag opens it again",
+        "messaging/brokers/home.py",
+        "        if self._home.is_closed:\n            return {}\n",
+        "",
+        killed_by=(f"{AGAIN}[nats]", f"{AGAIN}[redis]"),
+    ),
+    Break(
+        "a receive that is under way opens a closed consumer again, or waits on",
+        "messaging/brokers/home.py",
+        "self._home.until_closed(method(self, limit, wait))",
+        "method(self, limit, wait)",
+        killed_by=(f"{AGAIN}[rabbitmq]", f"{AGAIN}[kafka]", f"{AGAIN}[sqlite]"),
+    ),
+    Break(
+        "a receive that comes while a consumer is closed does not wait for the end of that",
+        "messaging/brokers/home.py",
+        "            await self._closing.wait()\n        with",
+        "            break\n        with",
+        killed_by=(f"{HOME}test_who_comes_while_a_consumer_is_closed_waits_for_the_end_of_that",),
+    ),
+    Break(
+        "a consumer of the SQLite broker hands out on two event loops at once",
+        "messaging/brokers/sqlite/broker.py",
+        "@of_one_loop(moves=True)\n",
+        "",
+        killed_by=(f"{HOME}test_a_consumer_of_sqlite_is_refused_on_a_second_event_loop_that_is_open",),
     ),
     Break(
         "a publisher of Redis begins anew with the connections of a closed event loop",
@@ -202,8 +238,8 @@ BREAKS = [
     Break(
         "a consumer of Kafka keeps its partitions for ever when its event loop was closed before it",
         "messaging/brokers/home.py",
-        " or (self._in_threads and not self._is_closed and self._has_ended())",
-        "",
+        "self._in_threads and not self.is_closed and self._has_ended()",
+        "False",
         killed_by=(f"{AFTER}[kafka]",),
     ),
     Break(
