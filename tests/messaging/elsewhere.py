@@ -1,7 +1,8 @@
 """A consumer and a publisher that are used elsewhere, too: `python -m tests.messaging.elsewhere MODE URL NAME`.
 
 MODE "loops": on one event loop after the other; "fork": in a child as well; "again": after it was closed, on the same
-event loop and the next one. Each step says in a line what came of it.
+event loop and the next one; "before": what it received before it was closed is settled afterwards. Each step says in a
+line what came of it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ def published(publisher: AsyncPublisher, *names: str) -> _Step:
 async def taken_and_acked(consumer: Consumer) -> Sequence[Delivery]:
     found = await consumer.receive(1, SOON)
     await consumer.ack(found)
+    return found
+
+
+async def taken_and_closed(consumer: Consumer) -> Sequence[Delivery]:
+    found = await consumer.receive(1, SOON)
+    await consumer.aclose()
     return found
 
 
@@ -107,6 +114,20 @@ def again(broker: Broker) -> None:
     say("aclose", asyncio.run, publisher.aclose)
 
 
+def before(broker: Broker) -> None:
+    publisher, consumer, other = broker.publisher(), broker.consumer(TOPIC, GROUP), broker.consumer(TOPIC, GROUP)
+    with asyncio.Runner() as runner:
+        runner.run(broker.declare([TOPIC], [GROUP]))
+        say("published", runner.run, published(publisher, "m0", "m1"))
+        old = say("received", runner.run, partial(taken_and_closed, consumer))
+        say("received by another", runner.run, partial(taken_acked_and_closed, other))
+        say("received", runner.run, partial(consumer.receive, 1, SOON))
+        say("settled", runner.run, partial(consumer.ack, old))
+        say("aclose", runner.run, consumer.aclose)
+        say("received by another", runner.run, partial(taken_acked_and_closed, other))
+        say("aclose", runner.run, publisher.aclose)
+
+
 def fork(broker: Broker) -> None:
     publisher, consumer = broker.publisher(), broker.consumer(TOPIC, GROUP)
     with asyncio.Runner() as runner:
@@ -140,5 +161,7 @@ def in_child(run: _Run, publisher: AsyncPublisher, consumer: Consumer, held: Seq
 
 if __name__ == "__main__":
     mode, url, name = sys.argv[1:]
-    {"loops": loops, "fork": fork, "again": again}[mode](broker_at(url, name=name, partitions=None, lease="2s"))
+    {"loops": loops, "fork": fork, "again": again, "before": before}[mode](
+        broker_at(url, name=name, partitions=None, lease="2s")
+    )
     os._exit(0)  # without what libraries say of connections whose event loop is closed

@@ -101,6 +101,24 @@ async def test_what_was_closed_begins_anew_on_the_same_event_loop_and_on_the_nex
 
 
 @pytest.mark.drawn(0.35)
+@pytest.mark.parametrize("kind", BY_URL)
+async def test_what_was_received_before_a_consumer_was_closed_settles_no_other_message(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """What its consumer received first afterwards had the same tag at RabbitMQ and MQTT, and was lost."""
+    assert await steps(kind, "before", request) == [
+        ("published", ["acked"] * 2),
+        ("received", ["m0"]),
+        ("received by another", ["m0"]),
+        ("received", ["m1"]),
+        ("settled", []),
+        ("aclose", []),
+        ("received by another", ["m1"]),
+        ("aclose", []),
+    ]
+
+
+@pytest.mark.drawn(0.35)
 @pytest.mark.parametrize("kind", [kind for kind in BY_URL if kind != CRASHES])
 async def test_a_child_neither_hands_out_nor_publishes_by_what_its_parent_uses(
     kind: str, request: pytest.FixtureRequest

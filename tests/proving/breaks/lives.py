@@ -7,9 +7,10 @@ from tests.proving.breaks import Break
 STOPS = "tests/core/test_stop_signal.py::"
 SQLITE = "tests/messaging/test_sqlite_broker.py::"
 HOME = "tests/messaging/test_home.py::"
-AFTER, AGAIN, IN_CHILD = (
+AFTER, AGAIN, BEFORE, IN_CHILD = (
     f"{HOME}test_loops_after_one_another",
     f"{HOME}test_what_was_closed_begins_anew_on_the_same_event_loop_and_on_the_next",
+    f"{HOME}test_what_was_received_before_a_consumer_was_closed_settles_no_other_message",
     f"{HOME}test_a_child_neither_hands_out_nor_publishes_by_what_its_parent_uses",
 )
 NOTIFYING = "tests/messaging/test_notifying.py::"
@@ -198,7 +199,7 @@ BREAKS = [
         "messaging/brokers/home.py",
         "(self.is_closed and not self._is_being_closed())",
         "(self.is_closed and not self._is_here())",
-        killed_by=(f"{AGAIN}[sqs]", f"{AGAIN}[pubsub]", f"{AGAIN}[redis]"),
+        killed_by=(f"{AGAIN}[sns]", f"{AGAIN}[pubsub]", f"{AGAIN}[redis]"),
     ),
     Break(
         "who asks a closed consumer for its lag opens it again",
@@ -213,6 +214,20 @@ BREAKS = [
         "self._home.until_closed(method(self, limit, wait))",
         "method(self, limit, wait)",
         killed_by=(f"{AGAIN}[rabbitmq]", f"{AGAIN}[kafka]", f"{AGAIN}[sqlite]"),
+    ),
+    Break(
+        "a delivery from before a consumer of RabbitMQ was closed settles another message",
+        "messaging/brokers/rabbitmq/consumer.py",
+        "        self._outstanding: defaultdict",
+        "        global _connections; _connections = itertools.count()\n        self._outstanding: defaultdict",
+        killed_by=(f"{BEFORE}[rabbitmq]",),
+    ),
+    Break(
+        "a delivery from before a consumer of MQTT was closed settles another message",
+        "messaging/brokers/mqtt/consumer.py",
+        "        self._open: dict",
+        "        global _numbers; _numbers = itertools.count()\n        self._open: dict",
+        killed_by=(f"{BEFORE}[mqtt]",),
     ),
     Break(
         "a receive that comes while a consumer is closed does not wait for the end of that",

@@ -8,6 +8,7 @@ client, because the client blocks other threads while it polls.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,6 +67,10 @@ _NAME = "retrysafe.consumer"
 
 _Place = tuple[str, int]
 """A topic and the number of a partition."""
+
+
+_assignments = itertools.count(1)
+"""Numbers for the assignments of all consumers: one that was closed has begun anew, and knows nothing of before."""
 
 
 class Tag(NamedTuple):
@@ -160,7 +165,6 @@ class KafkaConsumer:
         self._shelf = LaneQueue()
         self._held: dict[_Place, _Held] = {}
         self._leaving: set[str] = set()
-        self._assignments = 0
         self._failure: BaseException | None = None
         self._is_closing = False
         self._asked: list[Future[None]] = []
@@ -370,8 +374,7 @@ class KafkaConsumer:
                 return
             missed = max(0, oldest - held.progress.low)
             if is_another := held.progress.next > end:
-                self._assignments += 1
-                self._held[place] = _Held(self._assignments, Progress(oldest, None, self._prefetch))
+                self._held[place] = _Held(next(_assignments), Progress(oldest, None, self._prefetch))
                 self._shelf.forget(f"{place[0]}-{place[1]}")
         if is_another:
             self._failed(error)
@@ -427,10 +430,10 @@ class KafkaConsumer:
             if one.error is not None:
                 raise KafkaException(one.error)
         with self._turn:
-            self._assignments += 1
+            assignment = next(_assignments)
             for one in begun:
                 progress = Progress(max(-1, one.offset), one.metadata, self._prefetch)
-                self._held[one.topic, one.partition] = _Held(self._assignments, progress)
+                self._held[one.topic, one.partition] = _Held(assignment, progress)
         client.incremental_assign(
             [
                 TopicPartition(one.topic, one.partition, one.offset if one.offset >= 0 else OFFSET_BEGINNING)
