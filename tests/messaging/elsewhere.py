@@ -93,8 +93,10 @@ def loops(broker: Broker) -> None:
     say("elsewhere", asyncio.run, partial(consumer.receive, 1, 5))
     for closing in (consumer, publisher):
         say("aclose", asyncio.run, closing.aclose)
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("retrysafe")]
-    print(json.dumps(["threads", left]), flush=True)
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("retrysafe")]
+    for thread in threads:
+        thread.join(SOON)
+    print(json.dumps(["threads", [thread.name for thread in threads if thread.is_alive()]]), flush=True)
 
 
 def again(broker: Broker) -> None:

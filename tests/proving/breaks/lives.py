@@ -182,7 +182,7 @@ BREAKS = [
     Break(
         "a child that closes what its parent uses writes to its parent's connection, or hangs",
         "messaging/brokers/home.py",
-        "        elif self._can_be_closed_here():\n",
+        "        elif self._is_here() or (self._moves and self._may_come()):\n",
         "        else:\n",
         killed_by=(f"{IN_CHILD}[rabbitmq]", f"{IN_CHILD}[servicebus]"),
         rows=(87,),
@@ -251,11 +251,14 @@ BREAKS = [
         killed_by=(f"{AFTER}[redis]",),
     ),
     Break(
-        "a consumer of Kafka keeps its partitions for ever when its event loop was closed before it",
-        "messaging/brokers/home.py",
-        "self._in_threads and not self.is_closed and self._has_ended()",
-        "False",
-        killed_by=(f"{AFTER}[kafka]",),
+        "a consumer of Kafka keeps its partitions for ever when its event loop was closed over it",
+        "messaging/brokers/kafka/consumer.py",
+        "self._is_closing or self._loop.is_closed()",
+        "self._is_closing",
+        killed_by=(
+            f"{AFTER}[kafka]",
+            "tests/messaging/test_kafka.py::test_a_consumer_leaves_its_partitions_when_its_event_loop_is_closed_over_it",
+        ),
     ),
     Break(
         "an event loop that was closed over a webhook cancels who asks for it on the next",

@@ -25,7 +25,7 @@ def _same(argument: Any) -> Any:
 
 
 def of_one_loop(
-    *, follows: bool = False, moves: bool = False, in_threads: bool = False, anew: Callable[[Any], Any] = _same
+    *, follows: bool = False, moves: bool = False, anew: Callable[[Any], Any] = _same
 ) -> Callable[[type[T]], type[T]]:
     """Let the consumers or publishers of a class be used where they belong, and nowhere else.
 
@@ -39,8 +39,6 @@ def of_one_loop(
             consumer that was not closed has messages in hand, for which its broker would wait.
         moves: whether it comes by itself to another event loop, once that of before is closed, and to another process:
             then nothing is begun anew for it.
-        in_threads: whether it works in threads, which do not end with an event loop: then it can be closed from another
-            one.
         anew: what each argument is replaced by when it begins anew, such as a client that has connections.
     """
 
@@ -55,7 +53,7 @@ def of_one_loop(
                 begin(self, *map(anew, arguments), **given)
 
             begin(self, *arguments, **options)
-            self._home = _Home(type(self).__name__, again, follows=follows, moves=moves, in_threads=in_threads)
+            self._home = _Home(type(self).__name__, again, follows=follows, moves=moves)
 
         made.__init__ = made_once
         for name, at_home in _AT_HOME.items():
@@ -69,9 +67,9 @@ def of_one_loop(
 class _Home:
     """The place of one object."""
 
-    def __init__(self, what: str, begin: Callable[[], None], *, follows: bool, moves: bool, in_threads: bool) -> None:
+    def __init__(self, what: str, begin: Callable[[], None], *, follows: bool, moves: bool) -> None:
         self._what, self._begin = what, begin
-        self._follows, self._moves, self._in_threads = follows, moves, in_threads
+        self._follows, self._moves = follows, moves
         self._process = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self.is_closed = False
@@ -126,7 +124,7 @@ class _Home:
         """Close what can be closed here, once, whoever else closes it at the same time."""
         if self._closing is not None and self._is_here():
             await self._closing.wait()
-        elif self._can_be_closed_here():
+        elif self._is_here() or (self._moves and self._may_come()):
             closing = self._closing = asyncio.Event()
             self.is_closed = True
             try:
@@ -150,11 +148,6 @@ class _Home:
         self._loop, self._closing, self._receiving = None, None, {}
         if not self._moves:
             self._begin()
-
-    def _can_be_closed_here(self) -> bool:
-        if self._is_here():
-            return True
-        return self._may_come() if self._moves else self._in_threads and not self.is_closed and self._has_ended()
 
     def _is_being_closed(self) -> bool:
         return self._closing is not None and self._process == os.getpid()

@@ -101,7 +101,7 @@ class _Committing(NamedTuple):
     asked: Sequence[Future[None]]
 
 
-@of_one_loop(in_threads=True)
+@of_one_loop()
 class KafkaConsumer:
     """Receives messages from topics, for a group. Consumers of a group share the partitions.
 
@@ -316,7 +316,7 @@ class KafkaConsumer:
         self._wake()
 
     def _poll(self, client: confluent_kafka.Consumer, run: object) -> None:
-        while not self._is_closing and self._run_now is run:
+        while not self._is_ending() and self._run_now is run:
             message = client.poll(_BRIEF if self._is_busy() else _LOOK)
             if message is not None:
                 while message is not None:
@@ -327,6 +327,10 @@ class KafkaConsumer:
             self._commit(client)
         if self._run_now is run:
             self._commit_last(client)
+
+    def _is_ending(self) -> bool:
+        """Whether to leave the group: also when the event loop was closed, because nobody handles messages any more."""
+        return self._is_closing or self._loop.is_closed()
 
     def _is_busy(self) -> bool:
         with self._turn:
@@ -463,7 +467,7 @@ class KafkaConsumer:
 
     def _leave(self, client: confluent_kafka.Consumer, places: Sequence[_Place]) -> None:
         """Wait up to ``leave_within`` until the messages that were handed out are settled, and commit."""
-        if self._is_closing:
+        if self._is_ending():
             return
         with self._turn:
             self._leaving = {f"{topic}-{number}" for topic, number in places}
@@ -476,7 +480,7 @@ class KafkaConsumer:
                 client.commit(offsets=_offsets(commits), asynchronous=False)
 
     def _is_left(self) -> bool:
-        return self._is_closing or not any(self._shelf.out(partition) for partition in self._leaving)
+        return self._is_ending() or not any(self._shelf.out(partition) for partition in self._leaving)
 
     # ------------------------------------------------------------ commits
 
