@@ -13,6 +13,9 @@ AFTER, AGAIN, BEFORE, IN_CHILD = (
     f"{HOME}test_what_was_received_before_a_consumer_was_closed_settles_no_other_message",
     f"{HOME}test_a_child_neither_hands_out_nor_publishes_by_what_its_parent_uses",
 )
+REFUSED = (
+    "tests/messaging/test_destinations.py::test_a_message_that_a_publisher_refuses_as_wrong_use_holds_up_only_its_lane"
+)
 NOTIFYING = "tests/messaging/test_notifying.py::"
 REDRIVEN = (
     "tests/messaging/test_subscription.py::"
@@ -276,9 +279,36 @@ BREAKS = [
     ),
     Break(
         "what a publisher refuses to do is unknown to a relay",
-        "messaging/relay/dispatch.py",
+        "messaging/relay/calling.py",
         "    if isinstance(error, ConfigurationError):\n",
         "    if False:\n",
         killed_by=(f"{HOME}test_a_relay_whose_publisher_belongs_elsewhere_publishes_nothing_and_spends_no_attempt",),
+    ),
+    Break(
+        "a message that a publisher refuses as wrong use holds up its bucket for ever",
+        "messaging/relay/calling.py",
+        "            elif len(part) > 1 and (",
+        "            elif len(part) < 1 and (",
+        killed_by=(f"{REFUSED}[1-Refusing]", f"{REFUSED}[1-AsyncRefusing]", f"{REFUSED}[30-Refusing]"),
+        rows=(51,),
+    ),
+    Break(
+        "many messages that a publisher refuses as wrong use hold up other topics",
+        "messaging/relay/calling.py",
+        "    if len(topics) > 1:\n",
+        "    if False:\n",
+        killed_by=(f"{REFUSED}[30-Refusing]", f"{REFUSED}[30-AsyncRefusing]"),
+        rows=(51,),
+    ),
+    Break(
+        "a publisher that refuses everything is told of each message",
+        "messaging/relay/dispatch.py",
+        "        if self._calling.works:\n",
+        "        if True:\n",
+        killed_by=(
+            "tests/messaging/test_destinations.py::"
+            "test_a_publisher_that_refuses_everything_takes_nothing_from_anybody[Refusing]",
+            f"{HOME}test_a_relay_whose_publisher_belongs_elsewhere_publishes_nothing_and_spends_no_attempt",
+        ),
     ),
 ]

@@ -15,7 +15,8 @@ class Publisher(Protocol):
         """Publish messages of different lanes; return the result of each, in the same order.
 
         Returns when every message was accepted with the durability that was configured, or refused. An exception means
-        that the outcome of every message is unknown; only `ConfigurationError`, that none was published.
+        that the outcome of every message is unknown; only `ConfigurationError`, that none was published. The relay
+        publishes those that are refused so in smaller calls, until it knows which it concerns.
         """
         ...
 
