@@ -13,9 +13,8 @@ AFTER, AGAIN, BEFORE, IN_CHILD = (
     f"{HOME}test_what_was_received_before_a_consumer_was_closed_settles_no_other_message",
     f"{HOME}test_a_child_neither_hands_out_nor_publishes_by_what_its_parent_uses",
 )
-REFUSED = (
-    "tests/messaging/test_destinations.py::test_a_message_that_a_publisher_refuses_as_wrong_use_holds_up_only_its_lane"
-)
+DESTINATIONS = "tests/messaging/test_destinations.py::"
+REFUSED = f"{DESTINATIONS}test_a_message_that_a_publisher_refuses_as_wrong_use_holds_up_only_its_lane"
 NOTIFYING = "tests/messaging/test_notifying.py::"
 REDRIVEN = (
     "tests/messaging/test_subscription.py::"
@@ -306,8 +305,7 @@ BREAKS = [
         "        if self._calling.works:\n",
         "        if True:\n",
         killed_by=(
-            "tests/messaging/test_destinations.py::"
-            "test_a_publisher_that_refuses_everything_takes_nothing_from_anybody[Refusing]",
+            f"{DESTINATIONS}test_a_publisher_that_refuses_everything_takes_nothing_from_anybody[Refusing]",
             f"{HOME}test_a_relay_whose_publisher_belongs_elsewhere_publishes_nothing_and_spends_no_attempt",
         ),
     ),
