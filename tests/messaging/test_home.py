@@ -27,6 +27,7 @@ from tests.conftest import served
 from tests.messaging.elsewhere import GROUP, TOPIC, envelope
 from tests.messaging.harnesses import HARNESSES
 from tests.messaging.harnesses.base import Place as At
+from tests.messaging.harnesses.webhook import SECRET
 from tests.messaging.test_operating import Place
 from tests.processes import ROOT, environment
 
@@ -266,6 +267,57 @@ def test_a_consumer_of_sqlite_is_refused_on_a_second_event_loop_that_is_open(tmp
         second.run(consumer.aclose())
 
 
+WEBHOOKS_AND_A_FORK = f"""
+import os, signal, threading
+import httpx
+from retrysafe.messaging.brokers.webhook import WebhookPublisher
+from retrysafe.webhooks.delivering import Endpoint
+from retrysafe.webhooks.sender import Sender
+from tests.messaging.elsewhere import envelope
+
+parent, forked = os.getpid(), threading.Event()
+
+def endpoint(request):
+    if request.headers["webhook-id"] == "slow" and os.getpid() == parent:
+        forked.wait(60)
+    return httpx.Response(204)
+
+def until_acked(name):
+    while publisher.publish([envelope(name)])[0].status != "acked":
+        pass
+
+client = httpx.Client(transport=httpx.MockTransport(endpoint))
+to = {{{TOPIC!r}: Endpoint("https://endpoint.test/hook", {SECRET!r})}}
+publisher = WebhookPublisher(Sender(client, max_attempts=1), to, patience="50ms")
+until_acked("before")
+assert publisher.publish([envelope("slow")])[0].status != "acked"
+if (child := os.fork()) == 0:
+    signal.alarm(20)
+    until_acked("after")
+    until_acked("slow")
+    publisher.close()
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+forked.set()
+until_acked("slow")
+publisher.close()
+"""
+
+
+def test_a_publisher_of_webhooks_that_was_used_before_a_fork_publishes_in_the_child() -> None:
+    """It waited for its parent's threads for ever, and for what they were sending."""
+    done = subprocess.run(
+        [sys.executable, "-c", WEBHOOKS_AND_A_FORK],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        env=environment(),
+        check=False,
+    )
+    assert done.stdout == "0\n", done.stderr
+
+
 def test_what_an_event_loop_has_cancelled_does_not_cancel_a_webhook_on_the_next() -> None:
     """What was still under way ended with its loop; its result was asked for on the next one, and raised."""
     import httpx
@@ -273,7 +325,6 @@ def test_what_an_event_loop_has_cancelled_does_not_cancel_a_webhook_on_the_next(
     from retrysafe.messaging.brokers.webhook import AsyncWebhookPublisher
     from retrysafe.webhooks.delivering import Endpoint
     from retrysafe.webhooks.sender import AsyncSender
-    from tests.messaging.harnesses.webhook import SECRET
 
     asked: list[str] = []
 
