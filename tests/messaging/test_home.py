@@ -249,6 +249,19 @@ async def test_who_comes_while_a_consumer_is_closed_waits_for_the_end_of_that() 
     assert lives == ["begun", "closed", "begun"]
 
 
+async def test_a_receive_from_memory_ends_when_its_consumer_is_closed() -> None:
+    """It took part again, and what came to it later was nobody else's."""
+    broker = MemoryBroker()
+    consumer, other = broker.consumer(TOPIC), broker.consumer(TOPIC)
+    receiving = asyncio.create_task(consumer.receive(1, 600))
+    await asyncio.sleep(0)
+    await consumer.aclose()
+    broker.put([envelope("m")])
+    assert await receiving == []
+    (found,) = await other.receive(1, 0)
+    assert found.envelope == envelope("m")
+
+
 def test_a_consumer_of_sqlite_is_refused_on_a_second_event_loop_that_is_open(tmp_path: Path) -> None:
     """It was handed out on both, and each renewed what it held."""
     path = tmp_path / "broker.db"

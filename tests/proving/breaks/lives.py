@@ -232,6 +232,13 @@ BREAKS = [
         killed_by=(f"{BEFORE}[mqtt]",),
     ),
     Break(
+        "a receive from memory takes part again when its consumer was closed",
+        "messaging/brokers/memory/broker.py",
+        "            if self._closed > closed:\n",
+        "            if False:\n",
+        killed_by=(f"{HOME}test_a_receive_from_memory_ends_when_its_consumer_is_closed",),
+    ),
+    Break(
         "a receive that comes while a consumer is closed does not wait for the end of that",
         "messaging/brokers/home.py",
         "            await self._closing.wait()\n        with",
@@ -276,6 +283,16 @@ BREAKS = [
         "{**self._by_process, os.getpid(): [*self._by_process.values()][0]}\n"
         "            return self._by_process[os.getpid()]",
         killed_by=(f"{HOME}test_a_publisher_of_webhooks_that_was_used_before_a_fork_publishes_in_the_child",),
+        rows=(87,),
+    ),
+    Break(
+        "a child waits for threads of its parent in which claims are entered",
+        "entrypoint.py",
+        " or process != os.getpid()",
+        "",
+        killed_by=(
+            "tests/boundary/test_entering.py::test_claims_of_an_event_loop_are_entered_in_a_child_of_its_process",
+        ),
         rows=(87,),
     ),
     Break(
