@@ -73,8 +73,8 @@ class Calling:
 
     def _in_parts(self, wave: Sequence[Queued]) -> Generator[Sequence[Queued], _Answer, list[PublishResult]]:
         """Yield what to publish, beginning with all, and take what came of it; return what is said of the wave."""
-        left: list[Sequence[int]]
-        left, refused = [range(len(wave))], 0
+        left: list[Sequence[int]] = [range(len(wave))]
+        refused = 0
         said: dict[int, PublishResult] = {}
         while left:
             part = left.pop()
