@@ -136,7 +136,7 @@ class _Home:
 
     async def _end_receiving(self) -> None:
         if not self._is_here():
-            return  # they have ended with their event loop
+            self._receiving = {}  # they have ended with their event loop
         self._process, self._loop = os.getpid(), asyncio.get_running_loop()
         for ending in self._receiving:
             if not ending.expired():
