@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
@@ -45,7 +46,8 @@ UNUSABLE = (SchemaOutdated, StoreMisconfigured, ConfigurationError)
 """What a store raises that a person has to correct: whatever needs it does not start to wait for that."""
 CANCELLED_WITHIN = "The handler was cancelled by itself, or by something that it waited for."
 _MOST = 40
-_Threads: TypeAlias = "WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor]"
+_Threads: TypeAlias = "WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, ThreadPoolExecutor]]"
+"""Of an event loop, and of the process that has them."""
 _entering: _Threads = WeakKeyDictionary()
 """Threads for statements of claims: none is held while a claim waits for another attempt."""
 _leaving: _Threads = WeakKeyDictionary()
@@ -336,9 +338,10 @@ async def _in(pools: _Threads, function: Callable[[], Any]) -> Any:
     from concurrent.futures import ThreadPoolExecutor
 
     loop = asyncio.get_running_loop()
-    threads = pools.get(loop)
-    if threads is None:
-        threads = pools[loop] = ThreadPoolExecutor(_MOST, thread_name_prefix="retrysafe-claim")
+    process, threads = pools.get(loop, (0, None))
+    if threads is None or process != os.getpid():  # a child has none of its parent's threads
+        threads = ThreadPoolExecutor(_MOST, thread_name_prefix="retrysafe-claim")
+        pools[loop] = (os.getpid(), threads)
 
     async def running() -> Any:
         return await loop.run_in_executor(threads, contextvars.copy_context().run, function)

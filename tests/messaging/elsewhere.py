@@ -1,6 +1,8 @@
 """A consumer and a publisher that are used elsewhere, too: `python -m tests.messaging.elsewhere MODE URL NAME`.
 
-MODE "loops": on one event loop after the other; "fork": in a child as well. Each step says in a line what came of it.
+MODE "loops": on one event loop after the other; "fork": in a child as well; "again": after it was closed, on the same
+event loop and the next one; "before": what it received before it was closed is settled afterwards. Each step says in a
+line what came of it.
 """
 
 from __future__ import annotations
@@ -42,10 +44,28 @@ async def taken_and_acked(consumer: Consumer) -> Sequence[Delivery]:
     return found
 
 
+async def taken_and_closed(consumer: Consumer) -> Sequence[Delivery]:
+    found = await consumer.receive(1, SOON)
+    await consumer.aclose()
+    return found
+
+
 async def taken_acked_and_closed(consumer: Consumer) -> Sequence[Delivery]:
     found = await taken_and_acked(consumer)
     await consumer.aclose()
     return found
+
+
+async def closed_while_receiving(consumer: Consumer) -> Sequence[Delivery]:
+    receiving = asyncio.create_task(consumer.receive(1, 10 * SOON))
+    await asyncio.sleep(0)
+    await consumer.aclose()
+    return await receiving
+
+
+async def lag_of(consumer: Any) -> Sequence[Delivery]:
+    assert not hasattr(consumer, "lag") or await consumer.lag() == {}
+    return ()
 
 
 def say(what: str, run: _Run, step: _Step) -> Any:
@@ -73,8 +93,41 @@ def loops(broker: Broker) -> None:
     say("elsewhere", asyncio.run, partial(consumer.receive, 1, 5))
     for closing in (consumer, publisher):
         say("aclose", asyncio.run, closing.aclose)
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("retrysafe")]
-    print(json.dumps(["threads", left]), flush=True)
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("retrysafe")]
+    for thread in threads:
+        thread.join(SOON)
+    print(json.dumps(["threads", [thread.name for thread in threads if thread.is_alive()]]), flush=True)
+
+
+def again(broker: Broker) -> None:
+    publisher, consumer = broker.publisher(), broker.consumer(TOPIC, GROUP)
+    with asyncio.Runner() as runner:
+        runner.run(broker.declare([TOPIC], [GROUP]))
+        say("closed before its first use", runner.run, consumer.aclose)
+        say("published", runner.run, published(publisher, "m0"))
+        before = say("received", runner.run, partial(taken_and_acked, consumer))
+        say("closed while it receives", runner.run, partial(closed_while_receiving, consumer))
+        say("aclose", runner.run, publisher.aclose)
+        say("published again", runner.run, published(publisher, "m1", "m2"))
+        say("received again", runner.run, partial(taken_acked_and_closed, consumer))
+        say("settled when closed", runner.run, partial(consumer.ack, before))
+        say("lag when closed", runner.run, partial(lag_of, consumer))
+    say("received on the next", asyncio.run, partial(taken_acked_and_closed, consumer))
+    say("aclose", asyncio.run, publisher.aclose)
+
+
+def before(broker: Broker) -> None:
+    publisher, consumer, other = broker.publisher(), broker.consumer(TOPIC, GROUP), broker.consumer(TOPIC, GROUP)
+    with asyncio.Runner() as runner:
+        runner.run(broker.declare([TOPIC], [GROUP]))
+        say("published", runner.run, published(publisher, "m0", "m1"))
+        old = say("received", runner.run, partial(taken_and_closed, consumer))
+        say("received by another", runner.run, partial(taken_acked_and_closed, other))
+        say("received", runner.run, partial(consumer.receive, 1, SOON))
+        say("settled", runner.run, partial(consumer.ack, old))
+        say("aclose", runner.run, consumer.aclose)
+        say("received by another", runner.run, partial(taken_acked_and_closed, other))
+        say("aclose", runner.run, publisher.aclose)
 
 
 def fork(broker: Broker) -> None:
@@ -110,5 +163,7 @@ def in_child(run: _Run, publisher: AsyncPublisher, consumer: Consumer, held: Seq
 
 if __name__ == "__main__":
     mode, url, name = sys.argv[1:]
-    {"loops": loops, "fork": fork}[mode](broker_at(url, name=name, partitions=None, lease="2s"))
+    {"loops": loops, "fork": fork, "again": again, "before": before}[mode](
+        broker_at(url, name=name, partitions=None, lease="2s")
+    )
     os._exit(0)  # without what libraries say of connections whose event loop is closed

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from retrysafe.messaging import Message
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging import BrokerUnavailable, Message
 from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher
 from retrysafe.messaging.relay.circuit_breaker import LONGEST_PAUSE, Breaker
 from retrysafe.messaging.relay.dispatch import Dispatch
@@ -118,6 +119,77 @@ def test_a_destination_that_takes_nothing_costs_no_attempt_and_keeps_the_order(
     assert [arrived.index(one) for one in ids[0:3]] == sorted(arrived.index(one) for one in ids[0:3])
     assert sorted(arrived) == sorted(ids)
     assert told.names["destination_recovered"] == 1
+
+
+class Refusing(Judging):
+    """Raises `ConfigurationError` for whatever it is given together with a message of some topics."""
+
+    def __init__(self, *topics: str) -> None:
+        super().__init__(lambda one: ACKED)
+        self.topics = topics
+        self.calls = 0
+
+    def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+        self.calls += 1
+        if any(one.topic in self.topics for one in envelopes):
+            raise ConfigurationError("there is no route")
+        return super().publish(envelopes)
+
+
+class AsyncRefusing:
+    def __init__(self, *topics: str) -> None:
+        self.inner = Refusing(*topics)
+
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+        return self.inner.publish(envelopes)
+
+    async def aclose(self) -> None:
+        """Nothing to hang up."""
+
+
+class RoutedRefusing(AsyncRefusing):
+    by_topic = True
+
+    def destination(self, envelope: Envelope, /) -> str:
+        return envelope.topic
+
+
+def relayed_once(place: Place, publisher: Any) -> Relayed:
+    relay = place.relay(publisher, max_attempts=1)
+    return relay.run_once() if isinstance(publisher, Refusing) else asyncio.run(relay.arun_once())
+
+
+@pytest.mark.fault(51)
+@pytest.mark.parametrize("kind", [Refusing, AsyncRefusing, RoutedRefusing])
+@pytest.mark.parametrize("refused", [1, 90])
+def test_a_message_that_a_publisher_refuses_as_wrong_use_holds_up_only_its_lane(
+    refused: int, kind: type[Refusing | AsyncRefusing], place: Place
+) -> None:
+    """Nothing of its bucket left any more: what a publisher raises was said of all that it was given."""
+    place.write(*(Message("nowhere", n, key=str(n)) for n in range(refused)), Message("nowhere", 1, key="0"))
+    well = place.write(*(Message("well", n, key=str(n)) for n in range(5)))
+    in_one_bucket(place)
+    publisher = kind("nowhere")
+    assert relayed_once(place, publisher).published == len(well)
+    inner = publisher if isinstance(publisher, Refusing) else publisher.inner
+    assert sorted(one.id for one in inner.published) == sorted(well)
+    assert place.sql("SELECT count(*) FROM retrysafe_outbox") == [(refused + 1,)]
+    assert place.sql("SELECT coalesce(sum(finished), 0) FROM retrysafe_outbox_attempts") == [(0,)]
+    assert place.sql("SELECT count(*) FROM retrysafe_outbox_dead") == [(0,)]
+
+
+@pytest.mark.parametrize("kind", [Refusing, AsyncRefusing, RoutedRefusing])
+def test_a_publisher_that_refuses_everything_takes_nothing_from_anybody(
+    kind: type[Refusing | AsyncRefusing], place: Place
+) -> None:
+    """It is said once, of the publisher, and not of each message."""
+    place.write(*(Message(topic, n, key=str(n)) for topic in ("nowhere", "neither") for n in range(30)))
+    in_one_bucket(place)
+    publisher = kind("nowhere", "neither")
+    with pytest.raises(BrokerUnavailable, match="there is no route"):
+        relayed_once(place, publisher)
+    assert place.sql("SELECT count(*) FROM retrysafe_outbox_attempts WHERE error <> ''") == [(0,)]
+    assert (publisher if isinstance(publisher, Refusing) else publisher.inner).calls < 60
 
 
 def test_what_waits_for_a_destination_is_due_and_alarms(place: Place) -> None:

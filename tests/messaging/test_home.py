@@ -21,11 +21,13 @@ from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.memory import MemoryBroker
 from retrysafe.messaging.brokers.memory.broker import MemoryConsumer
 from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher
+from retrysafe.messaging.brokers.sqlite import SqliteConsumer, SqlitePublisher, declare
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from tests.conftest import served
 from tests.messaging.elsewhere import GROUP, TOPIC, envelope
 from tests.messaging.harnesses import HARNESSES
 from tests.messaging.harnesses.base import Place as At
+from tests.messaging.harnesses.webhook import SECRET
 from tests.messaging.test_operating import Place
 from tests.processes import ROOT, environment
 
@@ -76,6 +78,45 @@ async def test_loops_after_one_another(kind: str, request: pytest.FixtureRequest
         ("threads", []),
     ]
     assert elsewhere == ["m2"] if kind == COMES else "another event loop" in elsewhere
+
+
+@pytest.mark.drawn(0.35)
+@pytest.mark.parametrize("kind", BY_URL)
+async def test_what_was_closed_begins_anew_on_the_same_event_loop_and_on_the_next(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """A supervisor runs a subscription again that has ended by an error: three brokers fell silent, one refused."""
+    assert await steps(kind, "again", request) == [
+        ("closed before its first use", []),
+        ("published", ["acked"]),
+        ("received", ["m0"]),
+        ("closed while it receives", []),
+        ("aclose", []),
+        ("published again", ["acked"] * 2),
+        ("received again", ["m1"]),
+        ("settled when closed", []),
+        ("lag when closed", []),
+        ("received on the next", ["m2"]),
+        ("aclose", []),
+    ]
+
+
+@pytest.mark.drawn(0.35)
+@pytest.mark.parametrize("kind", BY_URL)
+async def test_what_was_received_before_a_consumer_was_closed_settles_no_other_message(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """What its consumer received first afterwards had the same tag at RabbitMQ and MQTT, and was lost."""
+    assert await steps(kind, "before", request) == [
+        ("published", ["acked"] * 2),
+        ("received", ["m0"]),
+        ("received by another", ["m0"]),
+        ("received", ["m1"]),
+        ("settled", []),
+        ("aclose", []),
+        ("received by another", ["m1"]),
+        ("aclose", []),
+    ]
 
 
 @pytest.mark.drawn(0.35)
@@ -179,6 +220,117 @@ def test_what_begins_anew_has_nothing_of_before() -> None:
     assert beside not in clients
 
 
+async def test_who_comes_while_a_consumer_is_closed_waits_for_the_end_of_that() -> None:
+    lives: list[str] = []
+    hanging_up, hung_up = asyncio.Event(), asyncio.Event()
+
+    @of_one_loop()
+    class Slow:
+        def __init__(self) -> None:
+            lives.append("begun")
+
+        async def receive(self, _limit: int, _wait: float, /) -> Sequence[str]:
+            return ["message"]
+
+        async def aclose(self) -> None:
+            hanging_up.set()
+            await hung_up.wait()
+            lives.append("closed")
+
+    consumer = Slow()
+    assert await consumer.receive(1, 0) == ["message"]
+    closing = [asyncio.create_task(consumer.aclose()) for _ in range(2)]
+    await hanging_up.wait()
+    receiving = asyncio.create_task(consumer.receive(1, 0))
+    await asyncio.sleep(0)
+    hung_up.set()
+    await asyncio.gather(*closing)
+    assert await receiving == ["message"]
+    assert lives == ["begun", "closed", "begun"]
+
+
+async def test_a_receive_from_memory_ends_when_its_consumer_is_closed() -> None:
+    """It took part again, and what came to it later was nobody else's."""
+    broker = MemoryBroker()
+    consumer, other = broker.consumer(TOPIC), broker.consumer(TOPIC)
+    receiving = asyncio.create_task(consumer.receive(1, 600))
+    await asyncio.sleep(0)
+    await consumer.aclose()
+    broker.put([envelope("m")])
+    assert await receiving == []
+    (found,) = await other.receive(1, 0)
+    assert found.envelope == envelope("m")
+
+
+def test_a_consumer_of_sqlite_is_refused_on_a_second_event_loop_that_is_open(tmp_path: Path) -> None:
+    """It was handed out on both, and each renewed what it held."""
+    path = tmp_path / "broker.db"
+    declare(path, [(TOPIC, "stock")])
+    SqlitePublisher(path).publish([envelope("m")])
+    consumer = SqliteConsumer(path, "stock")
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        (held,) = first.run(consumer.receive(1, 0))
+        for use in (consumer.receive(1, 0), consumer.ack([held]), consumer.give_back(held, 0)):
+            with pytest.raises(ConfigurationError, match="another event loop"):
+                second.run(use)
+        second.run(consumer.aclose())
+        first.run(consumer.aclose())
+        (again,) = second.run(consumer.receive(1, 0))
+        second.run(consumer.ack([again]))
+        second.run(consumer.aclose())
+
+
+WEBHOOKS_AND_A_FORK = f"""
+import os, signal, threading
+import httpx
+from retrysafe.messaging.brokers.webhook import WebhookPublisher
+from retrysafe.webhooks.delivering import Endpoint
+from retrysafe.webhooks.sender import Sender
+from tests.messaging.elsewhere import envelope
+
+parent, forked = os.getpid(), threading.Event()
+
+def endpoint(request):
+    if request.headers["webhook-id"] == "slow" and os.getpid() == parent:
+        forked.wait(60)
+    return httpx.Response(204)
+
+def until_acked(name):
+    while publisher.publish([envelope(name)])[0].status != "acked":
+        pass
+
+client = httpx.Client(transport=httpx.MockTransport(endpoint))
+to = {{{TOPIC!r}: Endpoint("https://endpoint.test/hook", {SECRET!r})}}
+publisher = WebhookPublisher(Sender(client, max_attempts=1), to, patience="50ms")
+until_acked("before")
+assert publisher.publish([envelope("slow")])[0].status != "acked"
+if (child := os.fork()) == 0:
+    signal.alarm(20)
+    until_acked("after")
+    until_acked("slow")
+    publisher.close()
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+forked.set()
+until_acked("slow")
+publisher.close()
+"""
+
+
+def test_a_publisher_of_webhooks_that_was_used_before_a_fork_publishes_in_the_child() -> None:
+    """It waited for its parent's threads for ever, and for what they were sending."""
+    done = subprocess.run(
+        [sys.executable, "-c", WEBHOOKS_AND_A_FORK],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        env=environment(),
+        check=False,
+    )
+    assert done.stdout == "0\n", done.stderr
+
+
 def test_what_an_event_loop_has_cancelled_does_not_cancel_a_webhook_on_the_next() -> None:
     """What was still under way ended with its loop; its result was asked for on the next one, and raised."""
     import httpx
@@ -186,7 +338,6 @@ def test_what_an_event_loop_has_cancelled_does_not_cancel_a_webhook_on_the_next(
     from retrysafe.messaging.brokers.webhook import AsyncWebhookPublisher
     from retrysafe.webhooks.delivering import Endpoint
     from retrysafe.webhooks.sender import AsyncSender
-    from tests.messaging.harnesses.webhook import SECRET
 
     asked: list[str] = []
 

@@ -534,6 +534,19 @@ async def test_a_consumer_is_closed_although_the_brokers_do_not_answer(monkeypat
             await consumer.aclose()
 
 
+async def test_a_consumer_leaves_its_partitions_when_its_event_loop_is_closed_over_it(broker: KafkaBench) -> None:
+    """Its thread went on as long as the process, and no other consumer of the group got them."""
+    trial = Trial(broker)
+    await trial.published("A")
+    left = KafkaConsumer(broker.url, broker.topic, group=broker.topic, session="6s")
+    assert numbers(await asyncio.to_thread(asyncio.run, trial.take(left, 1))) == [0]
+    other = KafkaConsumer(broker.url, broker.topic, group=broker.topic, session="6s")
+    try:
+        assert numbers(await trial.take(other, 1)) == [0]
+    finally:
+        await other.aclose()
+
+
 async def settle_nothing(consumer: Consumer) -> None:
     assert await consumer.receive(1, 0.1) == []
 

@@ -7,10 +7,14 @@ from tests.proving.breaks import Break
 STOPS = "tests/core/test_stop_signal.py::"
 SQLITE = "tests/messaging/test_sqlite_broker.py::"
 HOME = "tests/messaging/test_home.py::"
-AFTER, IN_CHILD = (
+AFTER, AGAIN, BEFORE, IN_CHILD = (
     f"{HOME}test_loops_after_one_another",
+    f"{HOME}test_what_was_closed_begins_anew_on_the_same_event_loop_and_on_the_next",
+    f"{HOME}test_what_was_received_before_a_consumer_was_closed_settles_no_other_message",
     f"{HOME}test_a_child_neither_hands_out_nor_publishes_by_what_its_parent_uses",
 )
+DESTINATIONS = "tests/messaging/test_destinations.py::"
+REFUSED = f"{DESTINATIONS}test_a_message_that_a_publisher_refuses_as_wrong_use_holds_up_only_its_lane"
 NOTIFYING = "tests/messaging/test_notifying.py::"
 REDRIVEN = (
     "tests/messaging/test_subscription.py::"
@@ -164,24 +168,24 @@ BREAKS = [
     Break(
         "a consumer or publisher is used where it does not belong",
         "messaging/brokers/home.py",
-        "                self.require()\n            self._begin()\n",
-        "                pass\n",
+        "            self.require()\n            self._process",
+        "            self._process",
         killed_by=(f"{AFTER}[redis]", f"{AFTER}[rabbitmq]", f"{IN_CHILD}[redis]", f"{IN_CHILD}[nats]"),
         rows=(87,),
     ),
     Break(
         "a child settles what its parent was handed, over its connection",
         "messaging/brokers/home.py",
-        "_at_home(getattr(kind, name), _Home.require)",
-        "getattr(kind, name)",
+        "            self._home.require()\n            await method",
+        "            await method",
         killed_by=(f"{IN_CHILD}[rabbitmq]", f"{IN_CHILD}[mqtt]"),
         rows=(87,),
     ),
     Break(
         "a child that closes what its parent uses writes to its parent's connection, or hangs",
         "messaging/brokers/home.py",
-        "        if self._home.leaves():\n",
-        "        if True:\n",
+        "        elif self._is_here() or (self._moves and self._may_come()):\n",
+        "        else:\n",
         killed_by=(f"{IN_CHILD}[rabbitmq]", f"{IN_CHILD}[servicebus]"),
         rows=(87,),
     ),
@@ -189,8 +193,64 @@ BREAKS = [
         "what begins anew on another event loop has the connections of before",
         "messaging/brokers/home.py",
         "            self._begin()\n",
-        "",
+        "            pass\n",
         killed_by=(f"{AFTER}[mqtt]", f"{AFTER}[sns]", f"{HOME}test_what_begins_anew_has_nothing_of_before"),
+    ),
+    Break(
+        "a consumer that was closed falls silent on the same event loop",
+        "messaging/brokers/home.py",
+        "(self.is_closed and not self._is_being_closed())",
+        "(self.is_closed and not self._is_here())",
+        killed_by=(f"{AGAIN}[sns]", f"{AGAIN}[pubsub]", f"{AGAIN}[redis]"),
+    ),
+    Break(
+        "who asks a closed consumer for its lag opens it again",
+        "messaging/brokers/home.py",
+        "        if self._home.is_closed:\n            return {}\n",
+        "",
+        killed_by=(f"{AGAIN}[nats]", f"{AGAIN}[redis]"),
+    ),
+    Break(
+        "a receive that is under way opens a closed consumer again, or waits on",
+        "messaging/brokers/home.py",
+        "self._home.until_closed(method(self, limit, wait))",
+        "method(self, limit, wait)",
+        killed_by=(f"{AGAIN}[rabbitmq]", f"{AGAIN}[kafka]", f"{AGAIN}[sqlite]"),
+    ),
+    Break(
+        "a delivery from before a consumer of RabbitMQ was closed settles another message",
+        "messaging/brokers/rabbitmq/consumer.py",
+        "        self._outstanding: defaultdict",
+        "        global _connections; _connections = itertools.count()\n        self._outstanding: defaultdict",
+        killed_by=(f"{BEFORE}[rabbitmq]",),
+    ),
+    Break(
+        "a delivery from before a consumer of MQTT was closed settles another message",
+        "messaging/brokers/mqtt/consumer.py",
+        "        self._open: dict",
+        "        global _numbers; _numbers = itertools.count()\n        self._open: dict",
+        killed_by=(f"{BEFORE}[mqtt]",),
+    ),
+    Break(
+        "a receive from memory takes part again when its consumer was closed",
+        "messaging/brokers/memory/broker.py",
+        "            if self._closed > closed:\n",
+        "            if False:\n",
+        killed_by=(f"{HOME}test_a_receive_from_memory_ends_when_its_consumer_is_closed",),
+    ),
+    Break(
+        "a receive that comes while a consumer is closed does not wait for the end of that",
+        "messaging/brokers/home.py",
+        "            await self._closing.wait()\n        with",
+        "            break\n        with",
+        killed_by=(f"{HOME}test_who_comes_while_a_consumer_is_closed_waits_for_the_end_of_that",),
+    ),
+    Break(
+        "a consumer of the SQLite broker hands out on two event loops at once",
+        "messaging/brokers/sqlite/broker.py",
+        "@of_one_loop(moves=True)\n",
+        "",
+        killed_by=(f"{HOME}test_a_consumer_of_sqlite_is_refused_on_a_second_event_loop_that_is_open",),
     ),
     Break(
         "a publisher of Redis begins anew with the connections of a closed event loop",
@@ -200,11 +260,14 @@ BREAKS = [
         killed_by=(f"{AFTER}[redis]",),
     ),
     Break(
-        "a consumer of Kafka keeps its partitions for ever when its event loop was closed before it",
-        "messaging/brokers/home.py",
-        " or (self._in_threads and not self._is_closed and self._has_ended())",
-        "",
-        killed_by=(f"{AFTER}[kafka]",),
+        "a consumer of Kafka keeps its partitions for ever when its event loop was closed over it",
+        "messaging/brokers/kafka/consumer.py",
+        "self._is_closing or self._loop.is_closed()",
+        "self._is_closing",
+        killed_by=(
+            f"{AFTER}[kafka]",
+            "tests/messaging/test_kafka.py::test_a_consumer_leaves_its_partitions_when_its_event_loop_is_closed_over_it",
+        ),
     ),
     Break(
         "an event loop that was closed over a webhook cancels who asks for it on the next",
@@ -212,6 +275,25 @@ BREAKS = [
         "@of_one_loop(follows=True)\n",
         "",
         killed_by=(f"{HOME}test_what_an_event_loop_has_cancelled_does_not_cancel_a_webhook_on_the_next",),
+    ),
+    Break(
+        "a child waits for threads of its parent that send webhooks",
+        "messaging/brokers/webhook.py",
+        "{os.getpid(): self._begin()}\n            return self._by_process[os.getpid()]",
+        "{**self._by_process, os.getpid(): [*self._by_process.values()][0]}\n"
+        "            return self._by_process[os.getpid()]",
+        killed_by=(f"{HOME}test_a_publisher_of_webhooks_that_was_used_before_a_fork_publishes_in_the_child",),
+        rows=(87,),
+    ),
+    Break(
+        "a child waits for threads of its parent in which claims are entered",
+        "entrypoint.py",
+        " or process != os.getpid()",
+        "",
+        killed_by=(
+            "tests/boundary/test_entering.py::test_claims_of_an_event_loop_are_entered_in_a_child_of_its_process",
+        ),
+        rows=(87,),
     ),
     Break(
         "asyncio.run never ends over a consumer of Service Bus",
@@ -222,9 +304,35 @@ BREAKS = [
     ),
     Break(
         "what a publisher refuses to do is unknown to a relay",
-        "messaging/relay/dispatch.py",
+        "messaging/relay/calling.py",
         "    if isinstance(error, ConfigurationError):\n",
         "    if False:\n",
         killed_by=(f"{HOME}test_a_relay_whose_publisher_belongs_elsewhere_publishes_nothing_and_spends_no_attempt",),
+    ),
+    Break(
+        "a message that a publisher refuses as wrong use holds up its bucket for ever",
+        "messaging/relay/calling.py",
+        "            elif len(part) > 1 and (",
+        "            elif len(part) < 1 and (",
+        killed_by=(f"{REFUSED}[1-Refusing]", f"{REFUSED}[1-AsyncRefusing]", f"{REFUSED}[90-Refusing]"),
+        rows=(51,),
+    ),
+    Break(
+        "many messages that a publisher refuses as wrong use hold up other topics",
+        "messaging/relay/calling.py",
+        "    return {wave[at].envelope.topic for at in part}\n",
+        '    return {""}\n',
+        killed_by=(f"{REFUSED}[90-Refusing]", f"{REFUSED}[90-AsyncRefusing]"),
+        rows=(51,),
+    ),
+    Break(
+        "a publisher that refuses everything is told of each message",
+        "messaging/relay/dispatch.py",
+        "        if self._calling.works:\n",
+        "        if True:\n",
+        killed_by=(
+            f"{DESTINATIONS}test_a_publisher_that_refuses_everything_takes_nothing_from_anybody[Refusing]",
+            f"{HOME}test_a_relay_whose_publisher_belongs_elsewhere_publishes_nothing_and_spends_no_attempt",
+        ),
     ),
 ]

@@ -16,7 +16,7 @@ BROKERS = "tests/messaging/test_broker_faults.py::"
 BREAKS: list[Break] = [
     Break(
         "a message gets another id each time it is published",
-        "messaging/relay/dispatch.py",
+        "messaging/relay/calling.py",
         "return [queued.envelope for queued in wave]",
         "return [queued.envelope._replace(id=str(random.random())) for queued in wave]",
         (f"{FAULTS}test_published_and_not_marked_it_goes_out_again_under_the_same_id[sqlite-lease-False]",),
@@ -166,11 +166,11 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a relay ends when a client library cancels what it waits for",
-        "messaging/relay/dispatch.py",
-        "            return _receptions(wave, await publisher.publish(_envelopes(wave)))\n"
-        "    except BaseException as error:\n        if not is_failure(error):\n",
-        "            return _receptions(wave, await publisher.publish(_envelopes(wave)))\n"
-        "    except BaseException as error:\n        if not isinstance(error, Exception):\n",
+        "messaging/relay/calling.py",
+        "await self._publisher.publish(_envelopes(wave)))\n"
+        "        except BaseException as error:\n            if not is_failure(error):\n",
+        "await self._publisher.publish(_envelopes(wave)))\n"
+        "        except BaseException as error:\n            if not isinstance(error, Exception):\n",
         killed_by=(f"{OPERATING}test_a_publisher_that_is_cancelled_within_ends_no_relay[sqlite]",),
         rows=(51,),
     ),

@@ -15,7 +15,8 @@ class Publisher(Protocol):
         """Publish messages of different lanes; return the result of each, in the same order.
 
         Returns when every message was accepted with the durability that was configured, or refused. An exception means
-        that the outcome of every message is unknown; only `ConfigurationError`, that none was published.
+        that the outcome of every message is unknown; only `ConfigurationError`, that none was published. The relay
+        publishes those that are refused so in smaller calls, until it knows which it concerns.
         """
         ...
 
@@ -59,8 +60,8 @@ class Consumer(Protocol):
     """Receives messages from a broker, and acknowledges them or gives them back. It runs on an event loop.
 
     When the consumer ends, by a crash or by `aclose`, the broker delivers its unsettled messages again. Until then it
-    belongs to the process and the event loop that use it. Elsewhere those of this package raise `ConfigurationError`,
-    or are another consumer there, as that of SQLite is.
+    belongs to the process and the event loop that use it. Elsewhere those of this package raise `ConfigurationError`;
+    that of SQLite is another consumer in another process. After `aclose` the next `receive` begins anew.
     """
 
     @property
@@ -88,7 +89,10 @@ class Consumer(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close the connection; the broker delivers unsettled messages again."""
+        """Close the connection; the broker delivers unsettled messages again.
+
+        A `receive` that is under way returns without messages, and does not connect again.
+        """
         ...
 
 

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
-from functools import wraps
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial, wraps
 from typing import Any, TypeAlias, TypeVar
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.locks import ProcessLock
 
 T = TypeVar("T")
 _Method: TypeAlias = Callable[..., Awaitable[Any]]
-
-_OPENING = ("receive", "lag", "publish")
-"""What may connect."""
-_SETTLING = ("ack", "give_back")
-"""What concerns what was handed out here."""
 
 
 def _same(argument: Any) -> Any:
@@ -29,19 +25,20 @@ def _same(argument: Any) -> Any:
 
 
 def of_one_loop(
-    *, follows: bool = False, in_threads: bool = False, anew: Callable[[Any], Any] = _same
+    *, follows: bool = False, moves: bool = False, anew: Callable[[Any], Any] = _same
 ) -> Callable[[type[T]], type[T]]:
     """Let the consumers or publishers of a class be used where they belong, and nowhere else.
 
     Elsewhere their methods raise `ConfigurationError` before they do anything, and ``aclose`` returns at once. One that
-    was closed begins anew on the next event loop, or in the next process, that uses it, from the arguments that it was
-    made with; on the same loop it is the closed one that it is.
+    was closed begins anew with the next `receive` or `publish`, on whichever event loop and in whichever process, from
+    the arguments that it was made with. Until then ``lag`` knows nothing, and ``ack`` and ``give_back`` do nothing: the
+    broker hands out again what was not settled. A `receive` that is under way when it is closed returns ``[]``.
 
     Arguments:
         follows: whether it begins anew on another event loop, too, once that of before is closed: for publishers. A
             consumer that was not closed has messages in hand, for which its broker would wait.
-        in_threads: whether it works in threads, which do not end with an event loop: then it can be closed from another
-            one.
+        moves: whether it comes by itself to another event loop, once that of before is closed, and to another process:
+            then nothing is begun anew for it.
         anew: what each argument is replaced by when it begins anew, such as a client that has connections.
     """
 
@@ -56,16 +53,12 @@ def of_one_loop(
                 begin(self, *map(anew, arguments), **given)
 
             begin(self, *arguments, **options)
-            self._home = _Home(type(self).__name__, again, follows=follows, in_threads=in_threads)
+            self._home = _Home(type(self).__name__, again, follows=follows, moves=moves)
 
         made.__init__ = made_once
-        for name in _OPENING:
+        for name, at_home in _AT_HOME.items():
             if hasattr(kind, name):
-                setattr(kind, name, _at_home(getattr(kind, name), _Home.enter))
-        for name in _SETTLING:
-            if hasattr(kind, name):
-                setattr(kind, name, _at_home(getattr(kind, name), _Home.require))
-        made.aclose = _closing(made.aclose)
+                setattr(kind, name, at_home(getattr(kind, name)))
         return kind
 
     return kept
@@ -74,24 +67,31 @@ def of_one_loop(
 class _Home:
     """The place of one object."""
 
-    def __init__(self, what: str, begin: Callable[[], None], *, follows: bool, in_threads: bool) -> None:
+    def __init__(self, what: str, begin: Callable[[], None], *, follows: bool, moves: bool) -> None:
         self._what, self._begin = what, begin
-        self._follows, self._in_threads = follows, in_threads
+        self._follows, self._moves = follows, moves
         self._process = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_closed = False
+        self.is_closed = False
+        """Whether it was closed, or is being closed, and has not begun anew."""
+        self._closing: asyncio.Event | None = None
+        self._receiving: dict[asyncio.Timeout, asyncio.Event] = {}
+        """Calls of `receive` that are under way: what ends each of them, and what tells that it has ended."""
+        self._coming = ProcessLock()
 
-    def enter(self) -> None:
+    async def enter(self) -> None:
         """Come to this process and event loop. Raises `ConfigurationError` when the object belongs to others."""
-        if not self._is_here():
-            if not (self._is_closed or (self._follows and self._has_ended())):
-                self.require()
-            self._begin()
-        self._process, self._loop, self._is_closed = os.getpid(), asyncio.get_running_loop(), False
+        while self._closing is not None and self._is_here():
+            await self._closing.wait()
+        with self._coming.mine:
+            if self._may_come() or (self.is_closed and not self._is_being_closed()):
+                self._begin_anew()
+            self.require()
+            self._process, self._loop, self.is_closed = os.getpid(), asyncio.get_running_loop(), False
 
     def require(self) -> None:
         """Raise `ConfigurationError` elsewhere."""
-        if self._is_here():
+        if self._is_here() or self._may_come():
             return
         if self._process != os.getpid():
             raise ConfigurationError(
@@ -105,39 +105,121 @@ class _Home:
             "its life, close it (await aclose()) in the loop that has used it, or make another one for each loop."
         )
 
-    def leaves(self) -> bool:
-        """Whether there is something to close that can be closed here."""
-        return self._is_here() or (self._in_threads and not self._is_closed and self._has_ended())
+    async def until_closed(self, receive: Awaitable[Sequence[Any]]) -> Sequence[Any]:
+        """What is received; nothing when the consumer is closed meanwhile."""
+        ending, ended = asyncio.timeout(None), asyncio.Event()
+        self._receiving[ending] = ended
+        try:
+            async with ending:
+                return await receive
+        except TimeoutError:
+            if not ending.expired():
+                raise
+            return []
+        finally:
+            self._receiving.pop(ending, None)
+            ended.set()
 
-    def left(self) -> None:
-        """It is closed."""
-        self._is_closed = True
+    async def close(self, aclose: Callable[[], Awaitable[None]]) -> None:
+        """Close what can be closed here, once, whoever else closes it at the same time."""
+        if self._closing is not None and self._is_here():
+            await self._closing.wait()
+        elif self._is_here() or (self._moves and self._may_come()):
+            closing = self._closing = asyncio.Event()
+            self.is_closed = True
+            try:
+                await self._end_receiving()
+                await aclose()
+            finally:
+                closing.set()
+                self._closing = None
+
+    async def _end_receiving(self) -> None:
+        if not self._is_here():
+            self._receiving = {}  # they have ended with their event loop
+        self._process, self._loop = os.getpid(), asyncio.get_running_loop()
+        for ending in self._receiving:
+            if not ending.expired():
+                ending.reschedule(0)
+        for ended in list(self._receiving.values()):
+            await ended.wait()
+
+    def _begin_anew(self) -> None:
+        self._loop, self._closing, self._receiving = None, None, {}
+        if not self._moves:
+            self._begin()
+
+    def _is_being_closed(self) -> bool:
+        return self._closing is not None and self._process == os.getpid()
 
     def _is_here(self) -> bool:
         """Whether this is where it belongs, if anywhere."""
         return self._loop is None or (self._process == os.getpid() and self._loop is asyncio.get_running_loop())
+
+    def _may_come(self) -> bool:
+        """Whether it may come here from where it was, although it was not closed there."""
+        if self._moves and self._process != os.getpid():
+            return True
+        return (self._follows or self._moves) and self._has_ended()
 
     def _has_ended(self) -> bool:
         """Whether its event loop is closed, and was this process's."""
         return self._process == os.getpid() and self._loop is not None and self._loop.is_closed()
 
 
-def _at_home(method: _Method, check: Callable[[_Home], None]) -> _Method:
+def _receiving(method: _Method) -> _Method:
     @wraps(method)
-    async def checked(self: Any, *arguments: Any) -> Any:
-        check(self._home)
-        return await method(self, *arguments)
+    async def received(self: Any, limit: int, wait: float, /) -> Any:
+        await self._home.enter()
+        return await self._home.until_closed(method(self, limit, wait))
 
-    return checked
+    return received
+
+
+def _publishing(method: _Method) -> _Method:
+    @wraps(method)
+    async def published(self: Any, envelopes: Sequence[Any], /) -> Any:
+        await self._home.enter()
+        return await method(self, envelopes)
+
+    return published
+
+
+def _telling(method: _Method) -> _Method:
+    @wraps(method)
+    async def told(self: Any) -> Any:
+        if self._home.is_closed:
+            return {}
+        await self._home.enter()
+        return await method(self)
+
+    return told
+
+
+def _settling(method: _Method) -> _Method:
+    @wraps(method)
+    async def settled(self: Any, *deliveries: Any) -> None:
+        if not self._home.is_closed:
+            self._home.require()
+            await method(self, *deliveries)
+
+    return settled
 
 
 def _closing(method: _Method) -> _Method:
     @wraps(method)
-    async def closing(self: Any) -> None:
-        if self._home.leaves():
-            try:
-                await method(self)
-            finally:
-                self._home.left()
+    async def closed(self: Any) -> None:
+        await self._home.close(partial(method, self))
 
-    return closing
+    return closed
+
+
+_AT_HOME: dict[str, Callable[[_Method], _Method]] = {
+    "receive": _receiving,
+    "publish": _publishing,
+    "lag": _telling,
+    "ack": _settling,
+    "give_back": _settling,
+    "aclose": _closing,
+}
+"""What each method is replaced by."""

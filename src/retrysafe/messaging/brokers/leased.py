@@ -61,6 +61,8 @@ class LeasedConsumer(PollingConsumer):
         handles: dict[str, list[str]] = {}
         for delivery in deliveries:
             self._shelf.settle(delivery)
+            if delivery.partition not in self._receipts:
+                continue  # received before it was closed, and its queue is not looked up again yet
             self._receipts[delivery.partition].settle(delivery.tag.handle)
             handles.setdefault(delivery.partition, []).append(delivery.tag.handle)
         self._room.set()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -15,6 +16,7 @@ from dataclasses import replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.locks import ProcessLock
 from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.cloudevents import attributes, header_value
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -148,6 +150,13 @@ class _Begun(NamedTuple, Generic[A]):
         return [attempt for attempts in self.waited.values() for attempt in attempts]
 
 
+class _Attempts(NamedTuple):
+    """The attempts of a process, and the threads that make them."""
+
+    desk: _Desk[Future[Delivery]]
+    threads: ThreadPoolExecutor
+
+
 def _place(endpoint: Endpoint) -> str:
     return f"{endpoint.destination} ({hashlib.sha256(endpoint.url.encode()).hexdigest()[:8]})"
 
@@ -216,26 +225,35 @@ class WebhookPublisher:
     ) -> None:
         _check(sender)
         self._sender = sender
-        self._desk: _Desk[Future[Delivery]] = _Desk(endpoints, patience, concurrency)
-        self._threads = ThreadPoolExecutor(200, "retrysafe-webhooks")
-        self.by_topic = self._desk.by_topic
+        self._begin: Callable[[], _Attempts] = lambda: _Attempts(
+            _Desk(endpoints, patience, concurrency), ThreadPoolExecutor(200, "retrysafe-webhooks")
+        )
+        self._by_process = {os.getpid(): self._begin()}
+        self._opening = ProcessLock()
+        self.by_topic = self._attempts.desk.by_topic
 
     def destination(self, envelope: Envelope, /) -> str:
         """The endpoint of a message, without the secret parts of its URL."""
-        return self._desk.destination(envelope)
+        return self._attempts.desk.destination(envelope)
 
     def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Send the messages concurrently."""
-        begun = self._desk.begin(envelopes, self._start)
-        wait(begun.attempts, self._desk.patience)
-        return self._desk.said(envelopes, begun)
-
-    def _start(self, message: Message, endpoint: Endpoint) -> Future[Delivery]:
-        return self._threads.submit(self._sender.send, message, endpoint)
+        desk, threads = self._attempts
+        begun = desk.begin(envelopes, lambda message, endpoint: threads.submit(self._sender.send, message, endpoint))
+        wait(begun.attempts, desk.patience)
+        return desk.said(envelopes, begun)
 
     def close(self) -> None:
         """Wait for the attempts in progress. The client stays open: close it yourself."""
-        self._threads.shutdown()
+        self._attempts.threads.shutdown()
+
+    @property
+    def _attempts(self) -> _Attempts:
+        """This process's: a child has none of its parent's threads, and what they send does not end in it."""
+        with self._opening.mine:
+            if os.getpid() not in self._by_process:
+                self._by_process = {os.getpid(): self._begin()}
+            return self._by_process[os.getpid()]
 
 
 @of_one_loop(follows=True)

@@ -16,11 +16,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from retrysafe.claims.cancellation import is_failure
-from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.relay.calling import Calling, Refusal
 from retrysafe.messaging.relay.circuit_breaker import Breaker
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus, Queued
-from retrysafe.protocol.publish_policy import answered, bounded_pause
+from retrysafe.protocol.publish_policy import bounded_pause
 
 if TYPE_CHECKING:
     import asyncio
@@ -85,7 +84,7 @@ class Dispatch:
         clock: Callable[[], float] = time.monotonic,
         patience: float = PATIENCE,
     ) -> None:
-        self.publisher = publisher
+        self._calling = Calling(publisher, timeout)
         self._emit, self._clock, self._patience, self._timeout = emit, clock, patience, timeout
         self._route: Callable[[Envelope], str] | None = getattr(publisher, "destination", None)
         self._by_topic = bool(getattr(publisher, "by_topic", True))
@@ -121,6 +120,7 @@ class Dispatch:
     def reset(self) -> None:
         """Begin a run: destinations are tried afresh, and what an event loop was closed over is under way no more."""
         self._destinations.clear()
+        self._calling.reset()
         self._tasks, self._under_way, self._withheld_for, self._ended = set(), set(), [], False
 
     async def settled(self, stop: StopSignal) -> bool:
@@ -159,13 +159,13 @@ class Dispatch:
         calls, suspects, known = self._plan(wave)
         together = [queued for call in calls for queued in call.wave]
         if together:
-            said = iter(published_by(self.publisher, together))
+            said = iter(self._calling.publish(together))
             for call in calls:
                 answers = [next(said) for _ in call.wave]
                 known |= self._judged(call, answers, alone=len(together) == 1)
         for call in suspects:
             if self._goes_on(call):
-                known |= self._judged(call, published_by(self.publisher, call.wave), alone=True)
+                known |= self._judged(call, self._calling.publish(call.wave), alone=True)
         return self._completed(wave, known)
 
     async def apublish(self, wave: Sequence[Queued]) -> list[PublishResult]:
@@ -173,7 +173,7 @@ class Dispatch:
         calls, suspects, known = self._plan(wave)
         if self._route is None:
             together = [queued for call in calls for queued in call.wave]
-            said = iter(await apublished_by(self.publisher, together, self._timeout) if together else ())
+            said = iter(await self._calling.apublish(together) if together else ())
             for call in calls:
                 answers = [next(said) for _ in call.wave]
                 known |= self._judged(call, answers, alone=len(together) == 1)
@@ -205,9 +205,7 @@ class Dispatch:
         return known
 
     async def _called(self, call: Call) -> dict[_Name, PublishResult]:
-        return self._judged(
-            call, await apublished_by(self.publisher, call.wave, self._timeout), alone=len(call.wave) == 1
-        )
+        return self._judged(call, await self._calling.apublish(call.wave), alone=len(call.wave) == 1)
 
     def _left(self, task: asyncio.Task[dict[_Name, PublishResult]], call: Call) -> dict[_Name, PublishResult]:
         """Leave a call under way; its answers are found when its messages come up again.
@@ -336,47 +334,11 @@ class Dispatch:
         return PublishResult(PublishStatus.POSTPONED, error, max(SHORTEST, to.breaker.pause(self._clock())))
 
     def _completed(self, wave: Sequence[Queued], known: dict[_Name, PublishResult]) -> list[PublishResult]:
-        return [known.get(_name(queued)) or self._withheld(self._destination(queued.envelope)) for queued in wave]
+        said = [known.get(_name(queued)) or self._withheld(self._destination(queued.envelope)) for queued in wave]
+        if self._calling.works:
+            return said
+        return [one.as_of_the_publisher() if isinstance(one, Refusal) else one for one in said]
 
 
 def _name(queued: Queued) -> _Name:
     return queued.id, queued.envelope.source, queued.envelope.id
-
-
-def published_by(publisher: Any, wave: Sequence[Queued]) -> Sequence[PublishResult]:
-    """Publish; a publisher that fails takes no relay with it."""
-    try:
-        return _receptions(wave, publisher.publish(_envelopes(wave)))
-    except BaseException as error:
-        if not is_failure(error):
-            raise
-        return _failed(wave, error)
-
-
-async def apublished_by(publisher: Any, wave: Sequence[Queued], within: float) -> Sequence[PublishResult]:
-    """`published_by` for async code; results that do not come within ``within`` seconds are unknown."""
-    import asyncio
-
-    try:
-        async with asyncio.timeout(within):
-            return _receptions(wave, await publisher.publish(_envelopes(wave)))
-    except BaseException as error:
-        if not is_failure(error):
-            raise
-        return _failed(wave, error)
-
-
-def _envelopes(wave: Sequence[Queued]) -> list[Envelope]:
-    return [queued.envelope for queued in wave]
-
-
-def _failed(wave: Sequence[Queued], error: BaseException) -> list[PublishResult]:
-    """The results of a wave whose publisher raised an error: unknown, unless the error says that it did nothing."""
-    if isinstance(error, ConfigurationError):
-        return [PublishResult(PublishStatus.UNAVAILABLE, error.detail or str(error))] * len(wave)
-    return [PublishResult(PublishStatus.UNKNOWN, f"{type(error).__name__}: {error}")] * len(wave)
-
-
-def _receptions(wave: Sequence[Queued], said: Sequence[PublishResult]) -> Sequence[PublishResult]:
-    """What a publisher said, as what it should be; raises what comes of it where it is something else."""
-    return [PublishResult(PublishStatus(one), str(error), float(pause)) for one, error, pause in answered(wave, said)]

@@ -8,6 +8,7 @@ client, because the client blocks other threads while it polls.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,6 +69,10 @@ _Place = tuple[str, int]
 """A topic and the number of a partition."""
 
 
+_assignments = itertools.count(1)
+"""Numbers for the assignments of all consumers: one that was closed has begun anew, and knows nothing of before."""
+
+
 class Tag(NamedTuple):
     """A message, and the assignment of its partition: after a new one, this consumer cannot settle it any more."""
 
@@ -96,7 +101,7 @@ class _Committing(NamedTuple):
     asked: Sequence[Future[None]]
 
 
-@of_one_loop(in_threads=True)
+@of_one_loop()
 class KafkaConsumer:
     """Receives messages from topics, for a group. Consumers of a group share the partitions.
 
@@ -160,7 +165,6 @@ class KafkaConsumer:
         self._shelf = LaneQueue()
         self._held: dict[_Place, _Held] = {}
         self._leaving: set[str] = set()
-        self._assignments = 0
         self._failure: BaseException | None = None
         self._is_closing = False
         self._asked: list[Future[None]] = []
@@ -312,7 +316,7 @@ class KafkaConsumer:
         self._wake()
 
     def _poll(self, client: confluent_kafka.Consumer, run: object) -> None:
-        while not self._is_closing and self._run_now is run:
+        while not self._is_ending() and self._run_now is run:
             message = client.poll(_BRIEF if self._is_busy() else _LOOK)
             if message is not None:
                 while message is not None:
@@ -323,6 +327,10 @@ class KafkaConsumer:
             self._commit(client)
         if self._run_now is run:
             self._commit_last(client)
+
+    def _is_ending(self) -> bool:
+        """Whether to leave the group: also when the event loop was closed, because nobody handles messages any more."""
+        return self._is_closing or self._loop.is_closed()
 
     def _is_busy(self) -> bool:
         with self._turn:
@@ -370,8 +378,7 @@ class KafkaConsumer:
                 return
             missed = max(0, oldest - held.progress.low)
             if is_another := held.progress.next > end:
-                self._assignments += 1
-                self._held[place] = _Held(self._assignments, Progress(oldest, None, self._prefetch))
+                self._held[place] = _Held(next(_assignments), Progress(oldest, None, self._prefetch))
                 self._shelf.forget(f"{place[0]}-{place[1]}")
         if is_another:
             self._failed(error)
@@ -427,10 +434,10 @@ class KafkaConsumer:
             if one.error is not None:
                 raise KafkaException(one.error)
         with self._turn:
-            self._assignments += 1
+            assignment = next(_assignments)
             for one in begun:
                 progress = Progress(max(-1, one.offset), one.metadata, self._prefetch)
-                self._held[one.topic, one.partition] = _Held(self._assignments, progress)
+                self._held[one.topic, one.partition] = _Held(assignment, progress)
         client.incremental_assign(
             [
                 TopicPartition(one.topic, one.partition, one.offset if one.offset >= 0 else OFFSET_BEGINNING)
@@ -460,7 +467,7 @@ class KafkaConsumer:
 
     def _leave(self, client: confluent_kafka.Consumer, places: Sequence[_Place]) -> None:
         """Wait up to ``leave_within`` until the messages that were handed out are settled, and commit."""
-        if self._is_closing:
+        if self._is_ending():
             return
         with self._turn:
             self._leaving = {f"{topic}-{number}" for topic, number in places}
@@ -473,7 +480,7 @@ class KafkaConsumer:
                 client.commit(offsets=_offsets(commits), asynchronous=False)
 
     def _is_left(self) -> bool:
-        return self._is_closing or not any(self._shelf.out(partition) for partition in self._leaving)
+        return self._is_ending() or not any(self._shelf.out(partition) for partition in self._leaving)
 
     # ------------------------------------------------------------ commits
 

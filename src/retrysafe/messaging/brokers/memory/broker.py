@@ -191,6 +191,8 @@ class MemoryConsumer:
         self._redelivery_window = None if redelivery_window == math.inf else redelivery_window
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bell: asyncio.Event | None = None
+        self._closed = 0
+        """How often it was closed: a `receive` that was under way then hands out nothing any more."""
 
     @property
     def redelivery_window(self) -> float | None:
@@ -202,7 +204,10 @@ class MemoryConsumer:
         self._loop = asyncio.get_running_loop()
         self._bell = asyncio.Event()
         self._broker._join(self)
+        closed = self._closed
         for left in _until(self._loop.time, wait):
+            if self._closed > closed:
+                return []
             self._bell.clear()
             found, rest = self._broker._take(self, limit)
             if found or left <= 0:
@@ -226,7 +231,9 @@ class MemoryConsumer:
 
     async def aclose(self) -> None:
         """Leave; what is not settled is handed out again."""
+        self._closed += 1
         self._broker._leave(self)
+        self.wake()
 
     def wake(self) -> None:
         """Look again."""

@@ -41,6 +41,10 @@ _LASTING = 5.0
 """Seconds after which a connection has not ended at once."""
 
 
+_numbers = itertools.count()
+"""For the messages of all consumers: one that was closed has begun anew, and knows nothing of before."""
+
+
 class Tag(NamedTuple):
     """A message as it was received once; packet ids are used again, these numbers are not."""
 
@@ -103,7 +107,6 @@ class MqttConsumer:
         self._declared = None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
         self._shelf = LaneQueue()
         self._held: dict[Tag, _Held] = {}
-        self._numbers = itertools.count()
         self._open: dict[str, Connection] = {}
         self._owners: Owners | None = None
         self._listening = SingleFlight(self._listen)
@@ -248,7 +251,7 @@ class MqttConsumer:
         if not connection.is_open:
             return
         content = Content(bytes(message.payload), message.properties or properties(PacketTypes.PUBLISH))
-        tag = Tag(session.name, next(self._numbers))
+        tag = Tag(session.name, next(_numbers))
         self._held[tag] = _Held(connection, message.mid)
         self._shelf.put(Delivery(envelope_from(content, session.place), tag, session.name, message.dup))
         self._arrived.set()

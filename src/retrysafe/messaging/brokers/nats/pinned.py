@@ -9,6 +9,7 @@ have been handed out again: after a lease without a word to the server, and afte
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ GROUP = "retrysafe"
 _PIN = "Nats-Pin-Id"
 _WRONG_PIN, _CONFLICT, _NOBODY = "423", "409", "503"
 _TOO_LARGE, _DELETED = "Message Size Exceeds MaxBytes", "Deleted"
+
+
+_turns = itertools.count(1)
+"""Numbers for the turns of all consumers: one that was closed has begun anew, and knows nothing of before."""
 
 
 @dataclass
@@ -54,8 +59,8 @@ class Partition:
         self.place, self.durable = place, durable
         self.inbox = self.next = ""
         self.held: dict[int, _Held] = {}
-        self.turn = 0
-        """Counts the times that the partition was won and lost."""
+        self.turn = next(_turns)
+        """Another one after each time that the partition was won or lost."""
         self.is_lost = False
         """The stream or the durable consumer is gone, or has no leader."""
         self._lease = lease
@@ -222,7 +227,7 @@ class Partition:
     def leave(self) -> list[str]:
         """Give everything up; the replies of what is not settled."""
         given_up = [held.reply for held in self.held.values()]
-        self.turn += 1
+        self.turn = next(_turns)
         self.held.clear()
         self._newcomers.clear()
         self._bytes = 0

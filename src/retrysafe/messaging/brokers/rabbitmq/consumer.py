@@ -43,6 +43,10 @@ _LASTING = 5.0
 """Seconds after which a connection has not ended at once."""
 
 
+_connections = itertools.count()
+"""Numbers for the connections of all consumers: one that was closed has begun anew, and knows nothing of before."""
+
+
 class Tag(NamedTuple):
     """A delivery of one connection: a later connection knows nothing of it. Each queue numbers its own."""
 
@@ -97,7 +101,6 @@ class RabbitMQConsumer:
         )
         self._shelf = LaneQueue()
         self._arrived = asyncio.Event()
-        self._connections = itertools.count()
         self._connection: AbstractConnection | None = None
         self._wires: dict[str, Wire] = {}
         self._tags: dict[str, str] = {}
@@ -201,7 +204,7 @@ class RabbitMQConsumer:
     async def _open(self) -> None:
         await self._hang_up()
         await self._rest()
-        self._generation = next(self._connections)
+        self._generation = next(_connections)
         try:
             async with asyncio.timeout(self._timeout):
                 kind = DecodingConnection if self._failures else aio_pika.Connection

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from retrysafe.backends.sql.drivers.sqlite_connections import Connections
 from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.locks import ProcessLock
+from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.cloudevents import attributes, envelope_of
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -178,6 +179,7 @@ class AsyncSqlitePublisher:
         self._thread.end()
 
 
+@of_one_loop(moves=True)
 class SqliteConsumer:
     """Takes the messages of a queue.
 
