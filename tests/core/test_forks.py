@@ -45,6 +45,20 @@ def test_an_exception_that_ends_the_wait_leaves_nothing_open_and_no_gate_shut(mo
     thread.join()
 
 
+def test_forks_of_several_threads_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that goes on while the other closes what is idle would leave its child what is half closed."""
+    other, waited = threading.get_ident() + 1, list[bool]()
+    forks._forking[other] = forks._Fork()
+
+    def passing(_: float) -> None:
+        waited.append(other in forks._forking)
+        forks._forking.pop(other)
+
+    monkeypatch.setattr(forks, "time", SimpleNamespace(monotonic=time.monotonic, sleep=passing))
+    assert _forked() == 0
+    assert waited == [True]
+
+
 def test_a_gate_that_nobody_opened_opens_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception may have ended the hook that opens it."""
     monkeypatch.setattr(forks, "PATIENCE", 0.0)

@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from retrysafe.threads import OwnThread
+from tests.faults.helpers import until
 
 NAME = "retrysafe-test"
 
@@ -94,12 +95,13 @@ def test_it_ends_when_nobody_has_it() -> None:
     async def waited(own: OwnThread) -> None:
         with pytest.raises(KeyError):
             await own.run(fail)
-        await own.run(lambda: None)  # so that it has let go of the one before
+
+    def gone() -> bool:
+        gc.collect()
+        return not _threads()
 
     asyncio.run(waited(OwnThread(NAME)))
-    gc.collect()
-    _join()
-    assert _threads() == []
+    until(gone)
 
 
 def test_a_child_begins_its_own() -> None:

@@ -147,7 +147,7 @@ BREAKS = [
         GATE,
         "    return first == me and all",
         "    return all",
-        killed_by=(f"{FORKS}test_children_of_threads_that_fork_at_once_lose_nothing",),
+        killed_by=(f"{HOOKS}test_forks_of_several_threads_take_turns",),
         rows=(87, 88),
     ),
     Break(
