@@ -180,9 +180,10 @@ def join(connection: BaseDatabaseWrapper, store: str) -> InAtomic:
             f"tx= is {mine}, which is in no atomic block of this thread: the claim and the work could not commit "
             f"together. Use `with transaction.atomic({using}):` around the claim."
         )
+    driver: Any = connection.connection
     if connection.vendor == "sqlite":
-        refuse_connection(connection.connection)
-    refuse_encoding(connection.connection)
+        refuse_connection(driver)
+    refuse_encoding(driver)
     return InAtomic(connection)
 
 
