@@ -103,6 +103,7 @@ def test_f4_other_parts_give_another_one(one: list[bytes], other: list[bytes]) -
     [
         (b"multipart/form-data; boundary=abc", b"multipart/form-data"),
         (b'Multipart/Form-Data;  Boundary="a b c"; charset=utf-8', b"Multipart/Form-Data; charset=utf-8"),
+        (b"multipart/form-data; boundary=" + b"a" * 72, b"multipart/form-data"),
         (b"text/plain; boundary=abc", b"text/plain; boundary=abc"),
     ],
 )

@@ -15,7 +15,8 @@ from retrysafe.http.problems import Refusal
 
 CHUNK = 1 << 16
 _MULTIPART = re.compile(rb"(?i)\s*+multipart/")
-_BOUNDARY = re.compile(rb'(?i)(;[ \t]*boundary=)("[^"]{1,70}"|[^\s;"]{1,70})')
+_BOUNDARY = re.compile(rb'(?i)(;[ \t]*boundary=)("[^"]{1,250}"|[^\s;"]{1,250})')
+"""RFC 2046 allows 70 characters; some clients, such as Werkzeug's for tests, send a few more now and then."""
 
 
 class Hash(Protocol):
