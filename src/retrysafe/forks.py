@@ -54,19 +54,22 @@ class Use:
         """Begin. Beside a fork it waits for that, unless its thread has begun another use already."""
         come_to_this_process()
         _uses.add(self.mine)  # before it looks: so a fork sees this use, or this sees the fork
-        until = None
-        while (fork := _fork_beside(self.thread)) is not None:
-            _uses.discard(self.mine)
-            until = until or time.monotonic() + PATIENCE
-            goes_on = any(use.thread == self.thread for use in begun()) or not fork.is_over.wait(_left(until))
-            _uses.add(self.mine)
-            if goes_on:
-                break
+        if _forking:
+            self._wait_for_forks()
         self.has_begun = True
 
     def end(self) -> None:
         """End."""
         _uses.discard(self.mine)
+
+    def _wait_for_forks(self) -> None:
+        until = time.monotonic() + PATIENCE
+        while (fork := _fork_beside(self.thread)) is not None:
+            _uses.discard(self.mine)
+            goes_on = any(use.thread == self.thread for use in begun()) or not fork.is_over.wait(_left(until))
+            _uses.add(self.mine)
+            if goes_on:
+                break
 
 
 class _Fork:
@@ -107,7 +110,7 @@ def come_to_this_process() -> None:
 
 def _fork_beside(thread: int) -> _Fork | None:
     """A fork that a use of a thread has to wait for."""
-    if not _forking or thread in _forking:
+    if thread in _forking:
         return None
     for other, fork in _forking.copy().items():
         if time.monotonic() < fork.until:
