@@ -29,6 +29,8 @@ from retrysafe.protocol.messages import Envelope, PublishStatus
 pytestmark = pytest.mark.fault(87)
 
 REFUSED = 3
+ON_A_BUSY_DISK = 10.0
+"""Seconds in which a use comes to its end on a busy machine, too."""
 EXITS_IN_A_TRANSACTION = """
 import os, sqlite3, sys
 from retrysafe.backends.sql.drivers.sqlite_connections import Connections
@@ -63,12 +65,13 @@ import asyncio, itertools, os, sys, threading
 from retrysafe import Boundary, forks
 
 boundary = Boundary("shop", store=f"sqlite:///{sys.argv[1]}", effects="transactional", observers=())
-works, may_end = threading.Event(), threading.Event()
+works, may_end, forks.PATIENCE = threading.Event(), threading.Event(), 10.0
 
 async def work():
     for number in itertools.count():
         async with boundary.claim(str(number)) as claim:
-            await asyncio.to_thread(works.set)
+            for _ in range(20):
+                await asyncio.to_thread(works.set)
             claim.result = 1
         if may_end.is_set():
             return await boundary.aclose()
@@ -94,11 +97,11 @@ print(codes)
 
 FORKS_BESIDE_A_FIRST_USE = """
 import os, signal, sys, threading
-from retrysafe import Boundary
+from retrysafe import Boundary, forks
 from retrysafe.backends.backend import Backend
 
 sys.path.insert(0, sys.argv[1])
-check, begun = Backend.check, threading.Event()
+check, begun, forks.PATIENCE = Backend.check, threading.Event(), 10.0
 
 def importing(self, client):
     begun.set()
@@ -308,7 +311,10 @@ def _claim_in(connection: Any, boundary: Boundary, name: str) -> None:
     connection.commit()
 
 
-def test_a_fork_finds_its_moment_beside_threads_that_claim_without_a_pause(tmp_path: Path) -> None:
+def test_a_fork_finds_its_moment_beside_threads_that_claim_without_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forks, "PATIENCE", ON_A_BUSY_DISK)
     boundary = Boundary("shop", store=f"sqlite:///{tmp_path}/shop.db", observers=())
     may_end = threading.Event()
 
@@ -342,8 +348,9 @@ def test_a_fork_finds_its_moment_beside_a_busy_event_loop(tmp_path: Path) -> Non
     assert (done.returncode, done.stdout) == (0, "[0, 0, 0, 0, 0]\n"), done.stderr
 
 
-def test_children_of_threads_that_fork_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_children_of_threads_that_fork_at_once_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One closes its connections while the other forks: what is being closed is in use."""
+    monkeypatch.setattr(forks, "PATIENCE", ON_A_BUSY_DISK)
     boundary = Boundary("shop", store=f"sqlite:///{tmp_path}/shop.db", observers=())
     together, codes = threading.Barrier(2), dict[str, int]()
 
