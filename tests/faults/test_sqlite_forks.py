@@ -96,12 +96,14 @@ print(codes)
 
 
 FORKS_BESIDE_A_FIRST_USE = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time, types
 from retrysafe import Boundary, forks
 from retrysafe.backends.backend import Backend
 
 sys.path.insert(0, sys.argv[1])
-check, begun, forks.PATIENCE = Backend.check, threading.Event(), 10.0
+check, begun, may_end = Backend.check, threading.Event(), threading.Event()
+forks.PATIENCE = 10.0
+forks.time = types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: may_end.set())  # while a fork waits
 
 def importing(self, client):
     begun.set()
@@ -129,6 +131,7 @@ if (child := os.fork()) == 0:
     finally:
         os._exit(code)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+may_end.set()
 thread.join()
 """
 
@@ -137,6 +140,16 @@ thread.join()
 def sqlite_connection(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection of the caller's."""
     with closing(sqlite3.connect(path)) as connection:
+        yield connection
+
+
+@contextmanager
+def connection_with_a_row_factory(path: Path) -> Iterator[sqlite3.Connection]:
+    """One whose rows are no sequences of values."""
+    with sqlite_connection(path) as connection:
+        connection.row_factory = lambda cursor, row: {
+            name[0]: value for name, value in zip(cursor.description, row, strict=True)
+        }
         yield connection
 
 
@@ -410,7 +423,7 @@ def test_a_child_that_was_forked_while_a_connection_was_being_closed_is_refused(
 
 def test_a_child_waits_for_no_import_that_another_thread_had_begun(tmp_path: Path) -> None:
     """As a client of a store does, when it is used for the first time."""
-    (tmp_path / "slowly_imported.py").write_text("import time\nbegun = True\ntime.sleep(0.3)\n")
+    (tmp_path / "slowly_imported.py").write_text("import __main__\nbegun = True\n__main__.may_end.wait(60)\n")
     done = subprocess.run(
         [sys.executable, "-c", FORKS_BESIDE_A_FIRST_USE, str(tmp_path)],
         capture_output=True,
@@ -533,7 +546,7 @@ def refused_in(
     return child
 
 
-@pytest.mark.parametrize("opened", [sqlite_connection, sqlalchemy_connection])
+@pytest.mark.parametrize("opened", [sqlite_connection, connection_with_a_row_factory, sqlalchemy_connection])
 def test_a_connection_of_its_own_does_not_help_a_child_that_is_refused(
     opened: Callable[[Path], AbstractContextManager[Any]], tmp_path: Path
 ) -> None:

@@ -37,10 +37,20 @@ BREAKS = [
         rows=(87,),
     ),
     Break(
+        "a child's connection with a row factory is not known by its file",
+        FILE,
+        "        cursor.row_factory = None  #",
+        "        #",
+        killed_by=(
+            f"{FORKS}test_a_connection_of_its_own_does_not_help_a_child_that_is_refused[connection_with_a_row_factory]",
+        ),
+        rows=(87,),
+    ),
+    Break(
         "a child claims in a transaction of an engine on a SQLite file that its parent was using",
         "backends/sql/drivers/sqlalchemy.py",
-        "        refuse_connection(driver)\n",
-        "        pass\n",
+        "    refuse_asked(lambda sql: connection.exec_driver_sql(sql).all())\n",
+        "",
         killed_by=(
             f"{FORKS}test_a_connection_of_its_own_does_not_help_a_child_that_is_refused[sqlalchemy_connection]",
         ),

@@ -6,7 +6,6 @@ parameters. Async objects run the sync code with ``run_sync``, so there is one c
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -28,7 +27,7 @@ from retrysafe.backends.sql.drivers.base import (
     refuse_encoding,
     this_process,
 )
-from retrysafe.backends.sql.drivers.sqlite_connections import refuse_connection
+from retrysafe.backends.sql.drivers.sqlite_connections import refuse_asked
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
 
@@ -165,10 +164,8 @@ def _begin(connection: Connection, sql: str) -> None:
     _let_listeners_begin(connection)
     if connection.dialect.name != "sqlite":
         return
-    driver = _dbapi(connection)
-    if isinstance(driver, sqlite3.Connection):
-        refuse_connection(driver)
-    if not driver.in_transaction:
+    refuse_asked(lambda sql: connection.exec_driver_sql(sql).all())
+    if not _dbapi(connection).in_transaction:
         connection.exec_driver_sql(sql)
 
 

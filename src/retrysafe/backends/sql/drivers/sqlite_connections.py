@@ -15,9 +15,10 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
+from typing import Any
 from weakref import WeakSet
 
 from retrysafe import forks
@@ -146,10 +147,21 @@ def refuse_beside_parent(path: str) -> None:
 
 def refuse_connection(connection: sqlite3.Connection) -> None:
     """The same for a connection that the caller has opened."""
+
+    def ask(sql: str) -> Iterable[Sequence[Any]]:
+        cursor = connection.cursor()
+        cursor.row_factory = None  # whatever factory the user's connection has
+        return cursor.execute(sql).fetchall()
+
+    refuse_asked(ask)
+
+
+def refuse_asked(ask: Callable[[str], Iterable[Sequence[Any]]]) -> None:
+    """The same for one that a library has opened, which performs a statement and returns its rows."""
     forks.come_to_this_process()
     if _in_use:
-        for _, _, path in connection.execute("PRAGMA database_list").fetchall():
-            refuse_beside_parent(os.path.realpath(path))
+        for row in ask("PRAGMA database_list"):
+            refuse_beside_parent(os.path.realpath(row[2]))
 
 
 def _known() -> list[Connections]:
