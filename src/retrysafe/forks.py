@@ -15,7 +15,7 @@ import concurrent.futures.thread  # noqa: F401 - its lock would be held while a 
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from weakref import ref
 
@@ -106,6 +106,19 @@ def come_to_this_process() -> None:
     """In a child, let go of what is its parent's."""
     if _process != os.getpid():
         _after_in_child()
+
+
+def prepare_to_keep() -> None:
+    """Before a fork: have at hand what `keep_for_ever` needs, which another thread may be importing."""
+    import ctypes  # noqa: F401
+
+
+def keep_for_ever(objects: Iterable[object]) -> None:
+    """Let none of these be destroyed in this process, not even at its end."""
+    import ctypes
+
+    for one in objects:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
 
 
 def _fork_beside(thread: int) -> _Fork | None:

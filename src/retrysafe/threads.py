@@ -15,6 +15,8 @@ from threading import Thread
 from typing import Any, TypeAlias, TypeVar
 from weakref import finalize
 
+from retrysafe.locks import ProcessLock
+
 T = TypeVar("T")
 _Calls: TypeAlias = "SimpleQueue[Callable[[], None] | None]"
 
@@ -22,33 +24,43 @@ _Calls: TypeAlias = "SimpleQueue[Callable[[], None] | None]"
 class OwnThread:
     """A thread that does one call after the other. It begins with the first one, in each process.
 
+    Several event loops may call it, and end it, at the same time.
+
     Arguments:
         name: of the thread.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._calls: _Calls = SimpleQueue()
+        self._turn = ProcessLock()
         self._thread: Thread | None = None
+        self._end: finalize[[Any], OwnThread] | None = None
+        """What ends the thread when this is gone."""
+        self._calls: _Calls = SimpleQueue()
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do it there, and return its result; it is done to its end, whoever is cancelled meanwhile."""
         loop = get_running_loop()
         done: Future[T] = loop.create_future()
-        self._begun().put(partial(_do, loop, done, work))
+        with self._turn.mine:
+            self._begun().put(partial(_do, loop, done, work))
         return await done
 
     def end(self) -> None:
         """Let the thread end behind what it has to do; the next call begins another one."""
-        self._calls.put(None)
-        self._thread = None
+        with self._turn.mine:
+            self._thread = None
+            if self._end is not None:
+                self._end()
 
     def _begun(self) -> _Calls:
         if self._thread is None or not self._thread.is_alive():  # also in a child, which has no threads of its parent
+            if self._end is not None:
+                self._end.detach()
             self._calls = SimpleQueue()
             self._thread = Thread(target=_work, args=[self._calls], name=self._name, daemon=True)
             self._thread.start()
-            finalize(self, self._calls.put, None)
+            self._end = finalize(self, self._calls.put, None)
         return self._calls
 
 

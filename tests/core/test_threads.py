@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sys
 import threading
+from weakref import finalize
 
 import pytest
 
@@ -84,6 +86,41 @@ def test_a_call_behind_its_end_begins_another_one() -> None:
     assert asyncio.run(ended()) is not asyncio.run(ended())
     _join()
     assert _threads() == []
+
+
+def test_a_call_beside_its_end_is_done() -> None:
+    own, over = OwnThread(NAME), threading.Event()
+
+    def end() -> None:
+        while not over.is_set():
+            own.end()
+
+    async def call() -> None:
+        for _ in range(2000):
+            await asyncio.wait_for(own.run(lambda: None), 60)
+
+    ending, interval = threading.Thread(target=end), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        ending.start()
+        asyncio.run(call())
+    finally:
+        over.set()
+        ending.join()
+        sys.setswitchinterval(interval)
+    own.end()
+    _join()
+    assert _threads() == []
+
+
+def test_used_and_ended_many_times_it_keeps_nothing_of_those_before() -> None:
+    own = OwnThread(NAME)
+    ends = {id(end) for end in finalize._registry}  # type: ignore[attr-defined]
+    for _ in range(5):
+        asyncio.run(own.run(lambda: None))
+        own.end()
+    _join()
+    assert {id(end) for end in finalize._registry} <= ends  # type: ignore[attr-defined]
 
 
 def test_it_ends_when_nobody_has_it() -> None:

@@ -147,6 +147,15 @@ class AsyncRefusing:
         """Nothing to hang up."""
 
 
+class GroupRefusing(AsyncRefusing):
+    """Publishes in a task, whose error comes in a group."""
+
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+        async with asyncio.TaskGroup() as group:
+            said = group.create_task(super().publish(envelopes))
+        return said.result()
+
+
 class RoutedRefusing(AsyncRefusing):
     by_topic = True
 
@@ -160,7 +169,7 @@ def relayed_once(place: Place, publisher: Any) -> Relayed:
 
 
 @pytest.mark.fault(51)
-@pytest.mark.parametrize("kind", [Refusing, AsyncRefusing, RoutedRefusing])
+@pytest.mark.parametrize("kind", [Refusing, AsyncRefusing, GroupRefusing, RoutedRefusing])
 @pytest.mark.parametrize("refused", [1, 90])
 def test_a_message_that_a_publisher_refuses_as_wrong_use_holds_up_only_its_lane(
     refused: int, kind: type[Refusing | AsyncRefusing], place: Place
@@ -176,6 +185,21 @@ def test_a_message_that_a_publisher_refuses_as_wrong_use_holds_up_only_its_lane(
     assert place.sql("SELECT count(*) FROM retrysafe_outbox") == [(refused + 1,)]
     assert place.sql("SELECT coalesce(sum(finished), 0) FROM retrysafe_outbox_attempts") == [(0,)]
     assert place.sql("SELECT count(*) FROM retrysafe_outbox_dead") == [(0,)]
+
+
+@pytest.mark.fault(51)
+@pytest.mark.parametrize("kind", [Refusing, AsyncRefusing])
+def test_a_message_that_is_refused_before_anything_has_left_ends_no_run(
+    kind: type[Refusing | AsyncRefusing], place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ended when the bucket of the refused message came first: the broker could not be reached, it said."""
+    place.write(Message("nowhere", 1, key="A"))
+    place.sql("UPDATE retrysafe_outbox SET bucket = 0")
+    place.write(*(Message("well", n, key=str(n)) for n in range(5)))
+    place.sql("UPDATE retrysafe_outbox SET bucket = 1 WHERE topic = 'well'")
+    monkeypatch.setattr("retrysafe.messaging.relay.relay._shuffled", sorted)
+    assert relayed_once(place, kind("nowhere")) == Relayed(5, 1, 0)
+    assert place.sql("SELECT count(*) FROM retrysafe_outbox_attempts WHERE error <> ''") == [(1,)]
 
 
 @pytest.mark.parametrize("kind", [Refusing, AsyncRefusing, RoutedRefusing])

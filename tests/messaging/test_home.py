@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,7 +24,7 @@ from retrysafe.messaging.brokers.memory import MemoryBroker
 from retrysafe.messaging.brokers.memory.broker import MemoryConsumer
 from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher
 from retrysafe.messaging.brokers.sqlite import SqliteConsumer, SqlitePublisher, declare
-from retrysafe.protocol.messages import Envelope, PublishStatus
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from tests.conftest import served
 from tests.messaging.elsewhere import GROUP, TOPIC, envelope
 from tests.messaging.harnesses import HARNESSES
@@ -247,6 +249,145 @@ async def test_who_comes_while_a_consumer_is_closed_waits_for_the_end_of_that() 
     await asyncio.gather(*closing)
     assert await receiving == ["message"]
     assert lives == ["begun", "closed", "begun"]
+
+
+async def test_what_has_begun_to_be_closed_is_closed_although_who_closes_it_is_cancelled() -> None:
+    """Its connection stayed open, and what the broker handed to that reached nobody."""
+    lives: list[str] = []
+    hung_up = asyncio.Event()
+
+    @of_one_loop()
+    class Slow:
+        def __init__(self) -> None:
+            lives.append("begun")
+
+        async def receive(self, _limit: int, _wait: float, /) -> Sequence[str]:
+            return ["message"]
+
+        async def aclose(self) -> None:
+            await hung_up.wait()
+            lives.append("closed")
+
+    consumer = Slow()
+    assert await consumer.receive(1, 0) == ["message"]
+    for _ in range(3):
+        closing = asyncio.create_task(consumer.aclose())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    receiving = asyncio.create_task(consumer.receive(1, 0))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert lives == ["begun"]
+    hung_up.set()
+    assert await receiving == ["message"]
+    assert lives == ["begun", "closed", "begun"]
+
+
+def test_what_an_event_loop_was_closed_over_while_it_was_closed_begins_anew_on_the_next() -> None:
+    @of_one_loop(follows=True)
+    class Hanging:
+        async def publish(self, _envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+            return [PublishResult(PublishStatus.ACKED)]
+
+        async def aclose(self) -> None:
+            await asyncio.Event().wait()
+
+    publisher, loop = Hanging(), asyncio.new_event_loop()
+
+    async def closing() -> None:
+        await publisher.publish([envelope("m")])
+        asyncio.create_task(publisher.aclose())  # noqa: RUF006 - nobody waits for it
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    loop.run_until_complete(closing())
+    left = asyncio.all_tasks(loop)
+    loop.close()
+    assert asyncio.run(publisher.publish([envelope("m")])) == [PublishResult(PublishStatus.ACKED)]
+    for task in left:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_publish_that_is_under_way_when_its_publisher_is_closed_has_an_answer(
+    ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was connecting left its connection open, or ended by a cancellation of which its caller knew nothing."""
+    monkeypatch.setattr("retrysafe.messaging.brokers.home.GRACE", 60.0 if ends else 0.0)
+    steps: list[str] = []
+    asked, answers = asyncio.Event(), asyncio.Event()
+
+    @of_one_loop(follows=True)
+    class Connecting:
+        async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+            asked.set()
+            try:
+                await answers.wait()
+            finally:
+                steps.append("published" if answers.is_set() else "cut off")
+            return [PublishResult(PublishStatus.ACKED)] * len(envelopes)
+
+        async def aclose(self) -> None:
+            steps.append("closed")
+
+    publisher = Connecting()
+    publishing = asyncio.create_task(publisher.publish([envelope("m"), envelope("n")]))
+    await asked.wait()
+    closing = asyncio.create_task(publisher.aclose())
+    await asyncio.sleep(0)
+    if ends:
+        answers.set()
+    await closing
+    said = [PublishStatus(one.status) for one in await publishing]
+    assert said == [PublishStatus.ACKED if ends else PublishStatus.UNKNOWN] * 2
+    assert steps == ["published" if ends else "cut off", "closed"]
+
+
+async def test_what_was_made_from_an_iterator_begins_anew_with_the_same() -> None:
+    @of_one_loop()
+    class Listing:
+        def __init__(self, topics: Iterable[str], *, more: Iterable[str]) -> None:
+            self.topics = [*topics, *more]
+
+        async def receive(self, _limit: int, _wait: float, /) -> Sequence[str]:
+            return self.topics
+
+        async def aclose(self) -> None:
+            """Nothing to hang up."""
+
+    consumer = Listing(iter(["a"]), more=(topic for topic in ["b"]))
+    for _ in range(2):
+        assert await consumer.receive(1, 0) == ["a", "b"]
+        await consumer.aclose()
+
+
+def test_a_child_that_drops_what_it_inherited_disturbs_its_parent_in_nothing() -> None:
+    """Clients of brokers that were collected in a child said goodbye by the socket that their parent used."""
+
+    @of_one_loop(follows=True)
+    class Telling:
+        def __init__(self, goodbyes: list[str]) -> None:
+            self.goodbyes = goodbyes
+
+        async def publish(self, _envelopes: Sequence[Envelope], /) -> Sequence[str]:
+            return self.goodbyes
+
+        def __del__(self) -> None:
+            self.goodbyes.append("goodbye")
+
+    said: list[str] = []
+    publisher = Telling(said)
+    if (child := os.fork()) == 0:
+        del publisher
+        gc.collect()
+        os._exit(len(said))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    del publisher
+    gc.collect()
+    assert said == ["goodbye"]
 
 
 async def test_a_receive_from_memory_ends_when_its_consumer_is_closed() -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from retrysafe import ConfigurationError, StoreUnavailable
 from retrysafe.backends.migrations.alembic import TABLES
-from retrysafe.messaging import Message, Outbox, Relay
+from retrysafe.messaging import Message, Outbox, Relay, Relayed
 from retrysafe.messaging.brokers.memory.publisher import MemoryPublisher
 from retrysafe.messaging.relay.bucket import KILLS, Sum
 from retrysafe.protocol.events import Event
@@ -356,6 +356,41 @@ def test_an_attempt_that_its_relay_outlives_is_no_suspicion(place: Place) -> Non
     assert relay.run_once().published == 4
     assert publisher.waves == [ids, ids]
     assert list(place.sql("SELECT id FROM retrysafe_outbox_attempts")) == []
+
+
+@pytest.mark.parametrize("hold", [None, "lease"])
+def test_who_interrupts_a_relay_makes_no_dead_letter(hold: Any, place: Place) -> None:
+    """Three times Ctrl-C while a broker did not answer, and the message counted as one that kills relays."""
+    place.write(Message("orders", 1))
+    for _ in range(4):
+        with pytest.raises(KeyboardInterrupt):
+            place.relay(Spy(place, KeyboardInterrupt()), hold=hold).run_once()
+    assert place.relay(hold=hold).run_once() == Relayed(1, 0, 0)
+
+
+class Hanging:
+    """Does not answer."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def publish(self, _envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+        self.asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.parametrize("hold", [None, "lease"])
+async def test_who_cancels_a_relay_makes_no_dead_letter(hold: Any, place: Place) -> None:
+    place.write(Message("orders", 1))
+    for _ in range(4):
+        publisher = Hanging()
+        running = asyncio.create_task(place.relay(publisher, hold=hold).arun_once())
+        await publisher.asked.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert await asyncio.to_thread(place.relay(hold=hold).run_once) == Relayed(1, 0, 0)
 
 
 def test_a_relay_that_has_outlived_a_batch_of_a_bucket_notes_none_any_more(place: Place) -> None:

@@ -321,6 +321,29 @@ def test_a_child_that_closes_a_consumer_gives_back_nothing_of_its_parents(file: 
             runner.run(one.aclose())
 
 
+def test_a_child_settles_nothing_that_its_parent_has_in_hand(file: Path) -> None:
+    SqlitePublisher(file).publish([message(0, "a")])
+    consumer, other = SqliteConsumer(file, "stock"), SqliteConsumer(file, "stock")
+    with asyncio.Runner() as runner:
+        (held,) = runner.run(consumer.receive(1, 0))
+        if (child := os.fork()) == 0:
+            ended = 1
+            try:
+                asyncio._set_running_loop(None)
+                with asyncio.Runner() as own:
+                    own.run(consumer.ack([held]))
+                    own.run(consumer.give_back(held, 0))
+                    ended = len(own.run(consumer.receive(1, 0)))
+                    own.run(consumer.aclose())
+            finally:
+                os._exit(ended)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert runner.run(consumer.lag()) == {"stock": 1}
+        assert names(runner.run(other.receive(10, 0))) == []
+        for one in (consumer, other):
+            runner.run(one.aclose())
+
+
 @pytest.mark.parametrize("given_back", [False, True])
 def test_what_an_event_loop_was_closed_over_comes_again_before_what_is_behind_it(file: Path, given_back: bool) -> None:
     """As by a KeyboardInterrupt out of `run_until_complete`: nobody handles it any more."""

@@ -218,7 +218,7 @@ BREAKS = [
     Break(
         "a thread of one's own stays when nobody has it",
         "threads.py",
-        "            finalize(self, self._calls.put, None)\n",
+        "            self._end = finalize(self, self._calls.put, None)\n",
         "",
         killed_by=("tests/core/test_threads.py::test_it_ends_when_nobody_has_it",),
     ),

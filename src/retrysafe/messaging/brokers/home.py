@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial, wraps
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+from weakref import WeakSet
 
+from retrysafe import forks
 from retrysafe.errors import ConfigurationError
 from retrysafe.locks import ProcessLock
+from retrysafe.protocol.messages import PublishResult, PublishStatus
 
 T = TypeVar("T")
 _Method: TypeAlias = Callable[..., Awaitable[Any]]
+
+GRACE = 1.0
+"""Seconds for which who closes a publisher waits for what it is publishing."""
 
 
 def _same(argument: Any) -> Any:
@@ -32,7 +38,9 @@ def of_one_loop(
     Elsewhere their methods raise `ConfigurationError` before they do anything, and ``aclose`` returns at once. One that
     was closed begins anew with the next `receive` or `publish`, on whichever event loop and in whichever process, from
     the arguments that it was made with. Until then ``lag`` knows nothing, and ``ack`` and ``give_back`` do nothing: the
-    broker hands out again what was not settled. A `receive` that is under way when it is closed returns ``[]``.
+    broker hands out again what was not settled. When it is closed, a `receive` that is under way returns ``[]``, and a
+    `publish` says of each message that it may have been published, unless it ends within `GRACE`. What has begun to be
+    closed is closed to its end, although whoever waits for that is cancelled.
 
     Arguments:
         follows: whether it begins anew on another event loop, too, once that of before is closed: for publishers. A
@@ -48,6 +56,8 @@ def of_one_loop(
 
         @wraps(begin)
         def made_once(self: Any, *arguments: Any, **options: Any) -> None:
+            arguments, options = tuple(map(_lasting, arguments)), {name: _lasting(one) for name, one in options.items()}
+
             def again() -> None:
                 given = {name: anew(value) for name, value in options.items()}
                 begin(self, *map(anew, arguments), **given)
@@ -64,6 +74,19 @@ def of_one_loop(
     return kept
 
 
+def _lasting(argument: Any) -> Any:
+    """What can be read again."""
+    return tuple(argument) if isinstance(argument, Iterator) else argument
+
+
+class _Call(NamedTuple):
+    """A call that is under way when its object may be closed."""
+
+    ended: asyncio.Event
+    grace: float
+    """Seconds that it has left then."""
+
+
 class _Home:
     """The place of one object."""
 
@@ -74,15 +97,17 @@ class _Home:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.is_closed = False
         """Whether it was closed, or is being closed, and has not begun anew."""
-        self._closing: asyncio.Event | None = None
-        self._receiving: dict[asyncio.Timeout, asyncio.Event] = {}
-        """Calls of `receive` that are under way: what ends each of them, and what tells that it has ended."""
+        self._closing: asyncio.Task[None] | None = None
+        """What closes it, or has closed it."""
+        self._under_way: dict[asyncio.Timeout, _Call] = {}
+        """The calls that are under way, by what ends each of them."""
         self._coming = ProcessLock()
+        _everywhere.add(self)
 
     async def enter(self) -> None:
         """Come to this process and event loop. Raises `ConfigurationError` when the object belongs to others."""
-        while self._closing is not None and self._is_here():
-            await self._closing.wait()
+        while (closing := self._being_closed_here()) is not None:
+            await asyncio.wait([closing])
         with self._coming.mine:
             if self._may_come() or (self.is_closed and not self._is_being_closed()):
                 self._begin_anew()
@@ -105,52 +130,57 @@ class _Home:
             "its life, close it (await aclose()) in the loop that has used it, or make another one for each loop."
         )
 
-    async def until_closed(self, receive: Awaitable[Sequence[Any]]) -> Sequence[Any]:
-        """What is received; nothing when the consumer is closed meanwhile."""
+    async def until_closed(self, call: Awaitable[T], otherwise: Callable[[], T], grace: float = 0.0) -> T:
+        """The result of a call; ``otherwise`` when the object is closed meanwhile, and it does not end in time."""
         ending, ended = asyncio.timeout(None), asyncio.Event()
-        self._receiving[ending] = ended
+        self._under_way[ending] = _Call(ended, grace)
         try:
             async with ending:
-                return await receive
+                return await call
         except TimeoutError:
             if not ending.expired():
                 raise
-            return []
+            return otherwise()
         finally:
-            self._receiving.pop(ending, None)
+            self._under_way.pop(ending, None)
             ended.set()
 
     async def close(self, aclose: Callable[[], Awaitable[None]]) -> None:
         """Close what can be closed here, once, whoever else closes it at the same time."""
-        if self._closing is not None and self._is_here():
-            await self._closing.wait()
-        elif self._is_here() or (self._moves and self._may_come()):
-            closing = self._closing = asyncio.Event()
-            self.is_closed = True
-            try:
-                await self._end_receiving()
-                await aclose()
-            finally:
-                closing.set()
-                self._closing = None
+        closing = self._being_closed_here()
+        if closing is None:
+            if not self._is_here():
+                if not (self._moves and self._may_come()):
+                    return
+                self._under_way = {}  # they have ended with their event loop
+            self._process, self._loop, self.is_closed = os.getpid(), asyncio.get_running_loop(), True
+            closing = self._closing = asyncio.create_task(self._close(aclose))
+        await asyncio.shield(closing)
 
-    async def _end_receiving(self) -> None:
-        if not self._is_here():
-            self._receiving = {}  # they have ended with their event loop
-        self._process, self._loop = os.getpid(), asyncio.get_running_loop()
-        for ending in self._receiving:
+    async def _close(self, aclose: Callable[[], Awaitable[None]]) -> None:
+        now = asyncio.get_running_loop().time()
+        for ending, call in self._under_way.items():
             if not ending.expired():
-                ending.reschedule(0)
-        for ended in list(self._receiving.values()):
-            await ended.wait()
+                ending.reschedule(now + call.grace)
+        for call in list(self._under_way.values()):
+            await call.ended.wait()
+        await aclose()
 
     def _begin_anew(self) -> None:
-        self._loop, self._closing, self._receiving = None, None, {}
+        self._loop, self._closing, self._under_way = None, None, {}
         if not self._moves:
             self._begin()
 
     def _is_being_closed(self) -> bool:
-        return self._closing is not None and self._process == os.getpid()
+        return (
+            self._closing is not None
+            and not self._closing.done()
+            and self._process == os.getpid()
+            and not self._has_ended()
+        )
+
+    def _being_closed_here(self) -> asyncio.Task[None] | None:
+        return self._closing if self._is_being_closed() and self._is_here() else None
 
     def _is_here(self) -> bool:
         """Whether this is where it belongs, if anywhere."""
@@ -167,11 +197,22 @@ class _Home:
         return self._process == os.getpid() and self._loop is not None and self._loop.is_closed()
 
 
+_everywhere: WeakSet[_Home] = WeakSet()
+
+
+def _keep() -> None:
+    """In a child, keep what is its parent's: clients that are collected say so to their broker, by the same socket."""
+    forks.keep_for_ever(_everywhere)
+
+
+forks.register(before=forks.prepare_to_keep, in_child=_keep)
+
+
 def _receiving(method: _Method) -> _Method:
     @wraps(method)
     async def received(self: Any, limit: int, wait: float, /) -> Any:
         await self._home.enter()
-        return await self._home.until_closed(method(self, limit, wait))
+        return await self._home.until_closed(method(self, limit, wait), list)
 
     return received
 
@@ -179,8 +220,12 @@ def _receiving(method: _Method) -> _Method:
 def _publishing(method: _Method) -> _Method:
     @wraps(method)
     async def published(self: Any, envelopes: Sequence[Any], /) -> Any:
+        def cut_off() -> list[PublishResult]:
+            error = "The publisher was closed while it published: the message may have been published."
+            return [PublishResult(PublishStatus.UNKNOWN, error)] * len(envelopes)
+
         await self._home.enter()
-        return await method(self, envelopes)
+        return await self._home.until_closed(method(self, envelopes), cut_off, GRACE)
 
     return published
 
@@ -191,7 +236,7 @@ def _telling(method: _Method) -> _Method:
         if self._home.is_closed:
             return {}
         await self._home.enter()
-        return await method(self)
+        return await self._home.until_closed(method(self), dict)
 
     return told
 

@@ -20,7 +20,16 @@ from retrysafe.claims.claim import Claim
 from retrysafe.errors import InProgress, LeaseLost, RetrysafeError, StoreUnavailable
 from retrysafe.messaging.relay.dispatch import Dispatch
 from retrysafe.messaging.relay.low_water import LowWater
-from retrysafe.messaging.relay.procedures import as_noted, begin_fenced, conclude, conclude_fenced, due, each, take
+from retrysafe.messaging.relay.procedures import (
+    as_noted,
+    begin_fenced,
+    conclude,
+    conclude_fenced,
+    due,
+    each,
+    outlive_fenced,
+    take,
+)
 from retrysafe.protocol.client import AsyncClient, AsyncExecutor, Client, Executor
 from retrysafe.protocol.message_stores import OutboxStore
 from retrysafe.protocol.messages import PublishResult, Queued
@@ -131,6 +140,9 @@ def suspected(queue: Sequence[Queued]) -> bool:
 
 KILLS = "Every attempt to publish it ended with the end of its relay."
 
+OUTLIVED = (Exception, KeyboardInterrupt)
+"""What ends a batch and says nothing against its messages, beside a cancellation: what ends the process may."""
+
 
 class Sum:
     """The messages of a run by outcome."""
@@ -190,7 +202,7 @@ def drain(setting: Setting, client: Client, number: int) -> Sum:
     try:
         with client.transaction() as opened:
             return _drain_held(setting, client, opened.execute, number, noted)
-    except Exception:
+    except OUTLIVED:
         if noted:
             with suppress(RetrysafeError):
                 run(ask(setting.outbox.lived(noted)), client)
@@ -244,7 +256,7 @@ async def adrain_taken(setting: Setting, client: AsyncClient, number: int, takin
             async with client.transaction() as opened:
                 found = await arun(taking(), opened.execute)
                 return await _adrain_held(setting, client, opened.execute, number, found or [], noted, turn)
-    except (Exception, CancelledError):
+    except (*OUTLIVED, CancelledError):
         if noted:
             with suppress(RetrysafeError):
                 await run_to_completion(arun(ask(setting.outbox.lived(noted)), client))
@@ -302,12 +314,21 @@ def _drain_leased(setting: Setting, leases: Boundary, client: Client, number: in
         if killers.dead:
             _conclude(setting, client, claim, killers, total)
         if queue:
-            queue = _fenced(client, partial(begin_fenced, setting.store, setting.outbox, claim.ownership, queue))
-        flow = Flow(queue, setting.rules)
+            _publish_leased(setting, client, claim, queue, total)
+    return total
+
+
+def _publish_leased(setting: Setting, client: Client, claim: Claim, queue: Sequence[Queued], total: Sum) -> None:
+    noted = _fenced(client, partial(begin_fenced, setting.store, setting.outbox, claim.ownership, queue))
+    flow = Flow(noted, setting.rules)
+    try:
         for wave in flow:
             claim.ensure_held()
             _conclude(setting, client, claim, flow.judge(wave, setting.dispatch.publish(wave)), total)
-    return total
+    except OUTLIVED:
+        with suppress(RetrysafeError):
+            _fenced(client, partial(outlive_fenced, setting.store, setting.outbox, claim.ownership, noted))
+        raise
 
 
 def _conclude(setting: Setting, client: Client, claim: Claim, verdict: PublishOutcome, total: Sum) -> None:
@@ -339,13 +360,26 @@ async def _adrain_leased(setting: Setting, leases: Boundary, client: AsyncClient
             if killers.dead:
                 await _aconclude(setting, client, claim, killers, total)
             if queue:
-                held = claim.ownership
-                queue = await _afenced(client, partial(begin_fenced, setting.store, setting.outbox, held, queue))
-            flow = Flow(queue, setting.rules)
-            for wave in flow:
-                claim.ensure_held()
-                await _aconclude(setting, client, claim, flow.judge(wave, await setting.dispatch.apublish(wave)), total)
+                await _apublish_leased(setting, client, claim, queue, total)
     return total
+
+
+async def _apublish_leased(
+    setting: Setting, client: AsyncClient, claim: Claim, queue: Sequence[Queued], total: Sum
+) -> None:
+    from asyncio import CancelledError
+
+    noted = await _afenced(client, partial(begin_fenced, setting.store, setting.outbox, claim.ownership, queue))
+    flow = Flow(noted, setting.rules)
+    try:
+        for wave in flow:
+            claim.ensure_held()
+            await _aconclude(setting, client, claim, flow.judge(wave, await setting.dispatch.apublish(wave)), total)
+    except (*OUTLIVED, CancelledError):
+        with suppress(RetrysafeError):
+            steps = partial(outlive_fenced, setting.store, setting.outbox, claim.ownership, noted)
+            await run_to_completion(_afenced(client, steps))
+        raise
 
 
 async def _aconclude(setting: Setting, client: AsyncClient, claim: Claim, verdict: PublishOutcome, total: Sum) -> None:

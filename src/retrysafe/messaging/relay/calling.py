@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from retrysafe.claims.cancellation import is_failure
 from retrysafe.errors import ConfigurationError
+from retrysafe.protocol.exception_groups import every, leaves
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus, Queued
 from retrysafe.protocol.publish_policy import answered
 
@@ -32,9 +33,9 @@ class Refusal(PublishResult):
 
     __slots__ = ()
 
-    def as_of_the_publisher(self) -> PublishResult:
-        """What is said of it when the publisher has refused everything."""
-        return PublishResult(PublishStatus.UNAVAILABLE, self.error)
+    def left_alone(self) -> PublishResult:
+        """What is said of it when the publisher may refuse everything."""
+        return PublishResult(PublishStatus.STALLED, self.error)
 
 
 class Calling:
@@ -131,9 +132,11 @@ def _envelopes(wave: Sequence[Queued]) -> list[Envelope]:
 
 def _failed(wave: Sequence[Queued], error: BaseException) -> _Answer:
     """What follows from an error: every outcome is unknown, unless the error says that nothing was published."""
-    if isinstance(error, ConfigurationError):
-        return error
-    return [PublishResult(PublishStatus.UNKNOWN, f"{type(error).__name__}: {error}")] * len(wave)
+    found = leaves(error)
+    if every(error, ConfigurationError):
+        return cast("ConfigurationError", found[0])
+    said = "; ".join(f"{type(one).__name__}: {one}" for one in found)
+    return [PublishResult(PublishStatus.UNKNOWN, said)] * len(wave)
 
 
 def _receptions(wave: Sequence[Queued], said: Sequence[PublishResult]) -> Sequence[PublishResult]:

@@ -85,6 +85,8 @@ class Dispatch:
         patience: float = PATIENCE,
     ) -> None:
         self._calling = Calling(publisher, timeout)
+        self.refused = ""
+        """What was said of a message that was refused before it was known whether the publisher works."""
         self._emit, self._clock, self._patience, self._timeout = emit, clock, patience, timeout
         self._route: Callable[[Envelope], str] | None = getattr(publisher, "destination", None)
         self._by_topic = bool(getattr(publisher, "by_topic", True))
@@ -116,6 +118,11 @@ class Dispatch:
             return self._route(envelope)
         except Exception:  # noqa: BLE001 - of the user's function: publishing says what is wrong
             return envelope.topic
+
+    @property
+    def works(self) -> bool:
+        """Whether the publisher has done something in this run, instead of refusing it."""
+        return self._calling.works
 
     def reset(self) -> None:
         """Begin a run: destinations are tried afresh, and what an event loop was closed over is under way no more."""
@@ -335,9 +342,10 @@ class Dispatch:
 
     def _completed(self, wave: Sequence[Queued], known: dict[_Name, PublishResult]) -> list[PublishResult]:
         said = [known.get(_name(queued)) or self._withheld(self._destination(queued.envelope)) for queued in wave]
-        if self._calling.works:
+        if self.works:
             return said
-        return [one.as_of_the_publisher() if isinstance(one, Refusal) else one for one in said]
+        self.refused = next((one.error for one in said if isinstance(one, Refusal)), self.refused)
+        return [one.left_alone() if isinstance(one, Refusal) else one for one in said]
 
 
 def _name(queued: Queued) -> _Name:

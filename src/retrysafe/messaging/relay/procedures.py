@@ -140,6 +140,19 @@ def conclude_fenced(
     return True
 
 
+def outlive_fenced(
+    store: TransactionalStore, outbox: OutboxStore, held: Ownership, noted: Sequence[Queued]
+) -> Steps[bool]:
+    """Write down that attempts killed no relay, in a transaction of its own, if the lease is still ours."""
+    yield from ask(store.begin())
+    if not (yield from ask(outbox.fence(held))):
+        yield from ask(store.rollback())
+        return False
+    yield from ask(outbox.lived(noted))
+    yield from ask(store.commit())
+    return True
+
+
 GONE = 60.0
 """Seconds after which a relay that says nothing is taken for gone."""
 

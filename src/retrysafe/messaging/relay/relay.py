@@ -260,7 +260,7 @@ class Relay:
 
     def _round(self, setting: Setting, client: Client, total: Sum) -> bool:
         """Drain each bucket once; whether anything was published."""
-        before = total.left
+        before, self._dispatch.refused = total.left, ""
         self._attend(client)
         for number in _shuffled(run(self._waiting(setting), client)):
             if self._stop_signal.rung:
@@ -268,7 +268,7 @@ class Relay:
             began = time.monotonic()
             self._report(drain(setting, client, number), began, total)
             self._attend(client)
-        return total.left > before or self._walks.further
+        return self._may_find_more(published=total.left > before)
 
     def _waiting(self, setting: Setting) -> Steps[list[int]]:
         """Ask for the buckets that may have new messages."""
@@ -286,7 +286,7 @@ class Relay:
         """`_round` for async code, several buckets at a time, so that a slow one does not delay the others."""
         import asyncio
 
-        before = total.left
+        before, self._dispatch.refused = total.left, ""
         await self._resume(setting, client)
         await self._aattend(client)
         numbers = iter(_shuffled(await arun(self._waiting(setting), client)))
@@ -302,12 +302,21 @@ class Relay:
         for ended in await asyncio.gather(*(work() for _ in range(self._at_once)), return_exceptions=True):
             if ended is not None:
                 raise ended
-        return (total.left > before or self._walks.further) and not self._stop_signal.rung
+        return self._may_find_more(published=total.left > before) and not self._stop_signal.rung
 
     async def _resume(self, setting: Setting, client: AsyncClient) -> None:
         """Resume the lanes whose calls have ended meanwhile."""
         if ended := self._dispatch.ended():
             await arun(ask(setting.outbox.resume_lanes(ended)), client)
+
+    def _may_find_more(self, *, published: bool) -> bool:
+        """Whether to look again behind a round. Raises `BrokerUnavailable` when everything was refused in it."""
+        self._require_that_not_all_is_refused()
+        return bool(self._dispatch.refused) or published or self._walks.further
+
+    def _require_that_not_all_is_refused(self) -> None:
+        if self._dispatch.refused and not self._dispatch.works:
+            raise BrokerUnavailable(self._dispatch.refused)
 
     def _report(self, done: Sum, began: float, total: Sum) -> None:
         for verdict in done.verdicts:
@@ -471,6 +480,7 @@ class Relay:
 
             began = time.monotonic()
             self._report(await adrain_taken(setting, client, LOGGED, taking), began, Sum())
+            self._require_that_not_all_is_refused()
             return shown is not None
 
         await log.follow(publish, partial(self._around, setting, client, Sum()), self._stop_signal, setting.batch)

@@ -243,7 +243,7 @@ class SqliteConsumer:
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
         """Remove them; what cannot be removed now is removed before more is taken."""
-        self._owed |= {delivery.tag[:1] for delivery in deliveries}
+        self._owed |= {delivery.tag[:1] for delivery in deliveries if _is_of_this_process(delivery)}
         owed = list(self._owed)
         with suppress(sqlite3.OperationalError):
             await self._change(_SETTLED, owed)
@@ -256,6 +256,8 @@ class SqliteConsumer:
         before this consumer gives its next sign of life.
         """
         self._come_to_this_loop()
+        if not _is_of_this_process(delivery):
+            return
         self._returned.append((time.time() + delay, self._name, *delivery.tag))
         await self._return()
 
@@ -353,3 +355,9 @@ class SqliteConsumer:
                 return work(file)
 
         return await run_to_completion(self._thread.run(do))
+
+
+def _is_of_this_process(delivery: Delivery) -> bool:
+    """Whether it was handed to this process, and not to one that this was forked from, which has it in hand."""
+    _, name = delivery.tag
+    return str(name).startswith(f"{os.getpid()} ")
