@@ -380,6 +380,7 @@ def test_a_child_that_drops_what_it_inherited_disturbs_its_parent_in_nothing() -
 
     said: list[str] = []
     publisher = Telling(said)
+    assert asyncio.run(publisher.publish([])) == []
     if (child := os.fork()) == 0:
         del publisher
         gc.collect()

@@ -104,6 +104,11 @@ class _Home:
         self._coming = ProcessLock()
         _everywhere.add(self)
 
+    @property
+    def has_connections(self) -> bool:
+        """Whether it may have some that a child must leave alone."""
+        return self._loop is not None and not self._moves
+
     async def enter(self) -> None:
         """Come to this process and event loop. Raises `ConfigurationError` when the object belongs to others."""
         while (closing := self._being_closed_here()) is not None:
@@ -202,7 +207,7 @@ _everywhere: WeakSet[_Home] = WeakSet()
 
 def _keep() -> None:
     """In a child, keep what is its parent's: clients that are collected say so to their broker, by the same socket."""
-    forks.keep_for_ever(_everywhere)
+    forks.keep_for_ever([home for home in _everywhere if home.has_connections])
 
 
 forks.register(before=forks.prepare_to_keep, in_child=_keep)
