@@ -15,8 +15,8 @@ BREAKS = [
     Break(
         "a child inherits idle connections to a SQLite file",
         FILE,
-        "        one.close_idle()\n",
-        "        one\n",
+        "    for pool in _pools.copy():\n        pool.close_idle()\n",
+        "",
         killed_by=(f"{FORKS}test_what_a_child_commits_stays_when_its_parent_closes_the_file",),
         rows=(87,),
     ),
@@ -91,7 +91,7 @@ BREAKS = [
     Break(
         "a connection that an exception took out of use is in use for ever",
         GATE,
-        "        self.mine: ref[Use] = ref(self)\n",
+        "        self.mine: ref[Use] = ref(self, cut_off)\n",
         "        self.mine = lambda: self\n",
         killed_by=(f"{FORKS}test_a_use_that_an_exception_cut_off_is_none",),
         rows=(87,),
@@ -147,9 +147,39 @@ BREAKS = [
     Break(
         "a SQLite connection that is being closed is in nobody's use",
         FILE,
-        "            use.begin()\n            with suppress",
-        "            with suppress",
+        "        with use:\n",
+        "        if use:\n",
+        killed_by=(f"{FORKS}test_a_fork_waits_for_a_connection_that_is_being_closed",),
+        rows=(87,),
+    ),
+    Break(
+        "a child opens a SQLite file whose connection its parent was closing",
+        FILE,
+        "*self.lost, *self.lent.values()]",
+        "*self.lost]",
         killed_by=(f"{FORKS}test_a_child_that_was_forked_while_a_connection_was_being_closed_is_refused",),
+        rows=(87,),
+    ),
+    Break(
+        "the garbage collector closes a SQLite file that nobody has closed, in nobody's use",
+        FILE,
+        "        finalize(self, self.pool.end).atexit = False\n",
+        "        finalize(self, _pools.discard, self.pool)\n",
+        killed_by=(
+            f"{FORKS}test_a_child_that_was_forked_while_a_connection_was_being_closed_is_refused[dropped]",
+            f"{FORKS}test_a_child_that_was_forked_while_a_connection_was_being_closed_is_refused[left_to_the_collector]",
+        ),
+        rows=(87,),
+    ),
+    Break(
+        "a SQLite connection whose use an exception cut off stays open",
+        FILE,
+        "        super().__init__(connections.pool.close_lost)\n",
+        "        super().__init__()\n",
+        killed_by=(
+            f"{FORKS}test_a_child_that_was_forked_while_a_connection_was_being_closed_is_refused[cut_off]",
+            f"{FORKS}test_a_use_that_an_exception_cut_off_is_none",
+        ),
         rows=(87,),
     ),
     Break(
