@@ -608,6 +608,16 @@ def test_a_connection_of_its_own_does_not_help_a_child_that_is_refused(
     boundary.close()
 
 
+def test_an_engine_does_not_help_a_child_that_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    boundary = Boundary("shop", store=f"sqlite:///{path}", effects="transactional", observers=())
+    leased = Boundary("leased", store=sqlalchemy.create_engine(f"sqlite:///{path}"), observers=())
+    with boundary.claim("of the parent") as claim:
+        claim.result = 1
+        assert forked(refused(leased)) == REFUSED
+    boundary.close()
+
+
 def test_a_child_that_is_refused_declares_no_queues(tmp_path: Path) -> None:
     path = tmp_path / "broker.db"
     declare(path, [("orders", "stock")])

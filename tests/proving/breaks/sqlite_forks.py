@@ -9,6 +9,8 @@ FORKS = "tests/faults/test_sqlite_forks.py::"
 FULL = "tests/faults/test_full_executor.py::"
 BROKER = "messaging/brokers/sqlite/broker.py"
 GATE = "forks.py"
+DJANGO = "backends/sql/drivers/django.py"
+ALIAS = "tests/django/test_sqlite_forks.py::"
 HOOKS = "tests/core/test_forks.py::"
 
 BREAKS = [
@@ -49,11 +51,48 @@ BREAKS = [
     Break(
         "a child claims in a transaction of an engine on a SQLite file that its parent was using",
         "backends/sql/drivers/sqlalchemy.py",
-        "    refuse_asked(lambda sql: connection.exec_driver_sql(sql).all())\n",
-        "",
+        "    _refuse_beside_parent(connection)\n    if connection.dialect",
+        "    if connection.dialect",
         killed_by=(
             f"{FORKS}test_a_connection_of_its_own_does_not_help_a_child_that_is_refused[sqlalchemy_connection]",
         ),
+        rows=(87,),
+    ),
+    Break(
+        "a child claims over an engine on a SQLite file that its parent was using",
+        "backends/sql/drivers/sqlalchemy.py",
+        "    _refuse_beside_parent(connection)\n    rows",
+        "    rows",
+        killed_by=(f"{FORKS}test_an_engine_does_not_help_a_child_that_is_refused",),
+        rows=(87,),
+    ),
+    Break(
+        "a child inherits connections of an alias to a SQLite file, and is not refused it",
+        DJANGO,
+        '            if threads.vendor == "sqlite":\n',
+        "            if False:\n",
+        killed_by=(
+            f"{ALIAS}test_what_a_child_claims_stays_claimed_when_its_parent_closes_the_file",
+            f"{ALIAS}test_a_child_is_refused_a_file_on_which_a_claim_of_the_alias_was_at_work",
+            f"{ALIAS}test_an_alias_does_not_help_a_child_that_is_refused",
+            f"{ALIAS}test_our_connections_are_closed_before_a_fork_on_an_event_loop",
+        ),
+        rows=(87,),
+    ),
+    Break(
+        "an alias that is named by a URI is taken for another file",
+        DJANGO,
+        'if name.startswith("file:") else name',
+        "if False else name",
+        killed_by=(f"{ALIAS}test_an_alias_that_is_named_by_a_uri_is_known_by_its_file",),
+        rows=(87,),
+    ),
+    Break(
+        "a connection of an alias is left open when a fork is on an event loop",
+        DJANGO,
+        "        self._driver.close()\n",
+        "        self.wrapper.close()\n",
+        killed_by=(f"{ALIAS}test_our_connections_are_closed_before_a_fork_on_an_event_loop",),
         rows=(87,),
     ),
     Break(
