@@ -17,6 +17,7 @@ import pytest
 from retrysafe import Boundary, forks
 from retrysafe.backends.registry import connect
 from tests.django.aliases import add_alias, remove_alias, set_up
+from tests.faults.test_sqlite_cursors import descriptors
 from tests.faults.test_sqlite_forks import REFUSED, forked, refused
 
 set_up()
@@ -135,22 +136,9 @@ def test_our_connections_are_closed_before_a_fork_on_an_event_loop(alias: str, p
     """Where Django closes none."""
 
     async def fork() -> int:
-        return forked(lambda: len(_open(path)))
+        return forked(lambda: len(descriptors(path)))
 
     with boundary_on(alias) as boundary:
         claim(boundary, "before")
-        assert _open(path)
+        assert descriptors(path)
         assert asyncio.run(fork()) == 0
-
-
-def _open(path: Path) -> list[int]:
-    """The descriptors that this process has of a file."""
-    found = path.stat()
-    return [number for number in range(3, 200) if _is_of(number, found)]
-
-
-def _is_of(number: int, file: os.stat_result) -> bool:
-    try:
-        return os.path.samestat(os.fstat(number), file)
-    except OSError:
-        return False

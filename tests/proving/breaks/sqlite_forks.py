@@ -11,6 +11,8 @@ BROKER = "messaging/brokers/sqlite/broker.py"
 GATE = "forks.py"
 DJANGO = "backends/sql/drivers/django.py"
 ALIAS = "tests/django/test_sqlite_forks.py::"
+KEPT = "backends/sql/drivers/sqlite_kept.py"
+CURSORS = "tests/faults/test_sqlite_cursors.py::"
 HOOKS = "tests/core/test_forks.py::"
 
 BREAKS = [
@@ -65,6 +67,25 @@ BREAKS = [
         "    rows",
         killed_by=(f"{FORKS}test_an_engine_does_not_help_a_child_that_is_refused",),
         rows=(87,),
+    ),
+    Break(
+        "a cursor that is not read to its end keeps its transaction open",
+        KEPT,
+        "        self._reading.add(ref(reads, self._reading.discard))\n",
+        "",
+        killed_by=(
+            f"{CURSORS}test_it_keeps_no_later_claim_from_writing",
+            f"{CURSORS}test_it_keeps_no_later_claim_of_a_task_from_writing",
+            f"{CURSORS}test_a_child_inherits_no_connection_that_it_keeps_open",
+        ),
+        rows=(31, 87),
+    ),
+    Break(
+        "a long transaction remembers every cursor that it had",
+        KEPT,
+        "ref(reads, self._reading.discard)",
+        "ref(reads)",
+        killed_by=(f"{CURSORS}test_those_that_are_gone_are_forgotten",),
     ),
     Break(
         "a child inherits connections of an alias to a SQLite file, and is not refused it",
