@@ -21,6 +21,7 @@ import pytest
 import sqlalchemy
 
 from retrysafe import Boundary, forks
+from retrysafe.backends.sql.drivers import sqlite_connections
 from retrysafe.backends.sql.drivers.sqlite_connections import Connections
 from retrysafe.backends.sql.drivers.sqlite_kept import Connection, opened
 from retrysafe.errors import ConfigurationError
@@ -467,6 +468,56 @@ def test_a_fork_waits_for_a_connection_that_is_being_closed(
     with closing_slowly(tmp_path / "shop.db", close) as (others, end):
         monkeypatch.setattr(forks, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: end()))
         assert forked(lambda: _opens(others)) == 0
+
+
+@pytest.mark.parametrize("of", ["the same file", "another file"])
+def test_a_connection_that_cannot_be_closed_leaves_no_other_open(
+    of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of them comes first."""
+    fails, told = threading.Event(), list[Any]()
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+
+    class Failing(Connection):
+        def close(self) -> None:
+            super().close()
+            if fails.is_set():
+                raise sqlite3.OperationalError("cannot close")
+
+    def on(name: str) -> Connections[Connection]:
+        path = tmp_path / name
+        return Connections(path, lambda: sqlite3.connect(path, factory=Failing, check_same_thread=False))
+
+    users = [on("0.db")] if of == "the same file" else [on(f"{number}.db") for number in range(5)]
+    for user in users:
+        with user.lent() as one, user.lent() as another:
+            assert one is not another
+    fails.set()
+    assert forked(lambda: sum(user.path in sqlite_connections._in_use for user in users)) == 0
+    assert len(told) == 1
+
+
+def test_queues_that_another_thread_declares_are_no_concern_of_a_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is closed by the thread that forks."""
+    told: list[Any] = []
+    has_declared, may_close, close = threading.Event(), threading.Event(), Connections.close
+
+    def closed_later(self: Connections[Connection]) -> None:
+        has_declared.set()
+        may_close.wait(60)
+        close(self)
+
+    monkeypatch.setattr(Connections, "close", closed_later)
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    thread = threading.Thread(target=declare, args=[tmp_path / "broker.db", [("orders", "stock")]])
+    thread.start()
+    assert has_declared.wait(60)
+    assert forked(lambda: len(sqlite_connections._in_use)) == 0
+    may_close.set()
+    thread.join()
+    assert told == []
 
 
 def test_a_child_waits_for_no_import_that_another_thread_had_begun(tmp_path: Path) -> None:

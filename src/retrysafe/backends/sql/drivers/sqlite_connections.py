@@ -16,7 +16,7 @@ import os
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import finalize, ref
@@ -156,16 +156,23 @@ class _Pool(Generic[C]):
         self._close(self.lost)
 
     def _close(self, unused: deque[C]) -> None:
+        """Close them all, whatever closing one of them raises."""
         if not unused:
             return
-        use = forks.Use()
+        use, raised = forks.Use(), None
         with use:
             self.lent[use.mine] = None
             while unused:
-                with suppress(IndexError):  # another thread may take the last one
+                try:
                     self.lent[use.mine] = closing = unused.pop()
                     closing.close()
+                except IndexError:  # another thread has taken the last one
+                    break
+                except BaseException as error:  # noqa: BLE001 - it is raised when the others are closed
+                    raised = error
             self.lent.pop(use.mine, None)
+        if raised is not None:
+            raise raised
 
     def inherit(self) -> None:
         """In a child: leave alone what its parent used, and had no time to close."""
@@ -219,8 +226,9 @@ def _keep_for_ever(connections: Iterable[object]) -> None:
 def _close_idle() -> None:
     import ctypes  # noqa: F401 - a child, which may need it, would wait for ever if another thread were importing it
 
-    for pool in _pools.copy():
-        pool.close_idle()
+    with ExitStack() as every:  # whatever one of them raises
+        for pool in _pools.copy():
+            every.callback(pool.close_idle)
 
 
 def _inherit() -> None:
