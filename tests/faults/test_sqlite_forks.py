@@ -422,7 +422,7 @@ def closing_slowly(
     del connection
     thread = threading.Thread(target=close, args=[users])
     thread.start()
-    assert is_closing.wait(60)
+    assert is_closing.wait(10)
     yield Connections(path, lambda: opened(path, 5.0)), end
     end()
 
