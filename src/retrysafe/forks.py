@@ -31,13 +31,17 @@ _process = os.getpid()
 
 
 class Use:
-    """Something that a fork waits for, for ``with``. When this is gone it has ended, whatever happened to its code."""
+    """Something that a fork waits for, for ``with``. When this is gone it has ended, whatever happened to its code.
+
+    Arguments:
+        cut_off: is told when this is gone, with `mine`.
+    """
 
     __slots__ = ("__weakref__", "has_begun", "mine", "thread")
 
-    def __init__(self) -> None:
+    def __init__(self, cut_off: Callable[[ref[Use]], object] | None = None) -> None:
         self.thread = threading.get_ident()
-        self.mine: ref[Use] = ref(self)
+        self.mine: ref[Use] = ref(self, cut_off)
         self.has_begun = False
         """Whether it is more than one that waits for a fork."""
 
@@ -66,7 +70,7 @@ class Use:
         until = time.monotonic() + PATIENCE
         while (fork := _fork_beside(self.thread)) is not None:
             _uses.discard(self.mine)
-            goes_on = any(use.thread == self.thread for use in begun()) or not fork.is_over.wait(_left(until))
+            goes_on = any(use.thread == self.thread for use in begun()) or not fork.is_over_within(_left(until))
             _uses.add(self.mine)
             if goes_on:
                 break
@@ -76,9 +80,21 @@ class _Fork:
     """A fork that is under way in a thread, and those within it from signal handlers."""
 
     def __init__(self) -> None:
-        self.is_over = threading.Event()
         self.depth = 1
         self.until = time.monotonic() + 2 * PATIENCE
+        self._under_way = threading.Lock()  # an event would wait for itself: the garbage collector uses things, too
+        self._under_way.acquire()
+
+    def is_over_within(self, seconds: float) -> bool:
+        """Whether it is over, or will be so soon."""
+        if not self._under_way.acquire(timeout=seconds):
+            return False
+        self._under_way.release()
+        return True
+
+    def end(self) -> None:
+        """Tell those that wait."""
+        self._under_way.release()
 
 
 def register(*, before: Callable[[], None], in_child: Callable[[], None]) -> None:
@@ -165,7 +181,7 @@ def _after_in_parent() -> None:
     fork.depth -= 1
     if not fork.depth:
         _forking.pop(me, None)
-        fork.is_over.set()
+        fork.end()
 
 
 def _after_in_child() -> None:

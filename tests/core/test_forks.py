@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -102,6 +104,34 @@ def test_uses_that_were_cut_off_are_forgotten() -> None:
     gc.collect()
     assert forks.begun() == []
     assert not forks._uses
+
+
+def test_the_garbage_collector_may_use_something_in_a_thread_that_waits_for_a_fork(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it closes may be the file that the fork waits for; here it comes between any two calls of that thread."""
+    monkeypatch.setattr(forks, "PATIENCE", 0.001)
+    other, collected = threading.get_ident() + 1, list[str]()
+    forks._forking[other] = fork = forks._Fork()
+    fork.until = math.inf
+
+    def collect(_: object, event: str, __: object) -> None:
+        sys.setprofile(None)
+        with forks.Use():
+            collected.append(event)
+        sys.setprofile(collect)
+
+    def use() -> None:
+        sys.setprofile(collect)
+        with forks.Use():
+            sys.setprofile(None)
+
+    thread = threading.Thread(target=use, daemon=True)
+    thread.start()
+    thread.join(60)
+    del forks._forking[other]
+    assert not thread.is_alive()
+    assert collected
 
 
 def test_a_signal_handler_may_fork() -> None:

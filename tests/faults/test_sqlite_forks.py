@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import os
 import sqlite3
@@ -21,6 +22,8 @@ import sqlalchemy
 
 from retrysafe import Boundary, forks
 from retrysafe.backends.sql.drivers import sqlite_connections
+from retrysafe.backends.sql.drivers.sqlite_connections import Connections
+from retrysafe.backends.sql.drivers.sqlite_kept import Connection, opened
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client import Journal
 from retrysafe.messaging.brokers.sqlite import SqlitePublisher, declare
@@ -32,16 +35,15 @@ REFUSED = 3
 ON_A_BUSY_DISK = 10.0
 """Seconds in which a use comes to its end on a busy machine, too."""
 EXITS_IN_A_TRANSACTION = """
-import os, sqlite3, sys
+import os, sys
 from retrysafe.backends.sql.drivers.sqlite_connections import Connections
+from retrysafe.backends.sql.drivers.sqlite_kept import opened
 
-def connect():
-    connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+def prepare(connection):
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA cache_size = 2")  # so that the transaction has written to the log before its commit
-    return connection
 
-connections = Connections(sys.argv[1], connect)
+connections = Connections(sys.argv[1], lambda: opened(sys.argv[1], 5.0, prepare))
 def fill(connection):
     connection.executemany("INSERT INTO t (x) VALUES (?)", [("x" * 500,)] * 3000)
 
@@ -394,31 +396,128 @@ def test_children_of_threads_that_fork_at_once_lose_nothing(tmp_path: Path, monk
     boundary.close()
 
 
-def test_a_child_that_was_forked_while_a_connection_was_being_closed_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forks, "PATIENCE", 0.0)
-    path, is_closing, may_close = tmp_path / "shop.db", threading.Event(), threading.Event()
+@contextmanager
+def closing_slowly(
+    path: Path, close: Callable[[list[Connections[Connection]]], None]
+) -> Iterator[tuple[Connections[Connection], Callable[[], None]]]:
+    """While a thread closes a connection: others to the file, and what ends it."""
+    is_closing, may_close = threading.Event(), threading.Event()
 
-    class Slow(sqlite3.Connection):
+    class Slow(Connection):
         def close(self) -> None:
             is_closing.set()
             may_close.wait(60)
             super().close()
 
-    def connect() -> sqlite3.Connection:
-        return sqlite3.connect(path, factory=Slow, check_same_thread=False)
+    def connect() -> Connection:
+        return sqlite3.connect(path, factory=Slow, isolation_level=None, check_same_thread=False)
 
-    connections, others = (sqlite_connections.Connections(path, connect) for _ in range(2))
-    with connections.lent() as connection:
+    def end() -> None:
+        may_close.set()
+        thread.join()
+
+    users = [Connections[Connection](path, connect)]
+    with users[0].lent() as connection:
         connection.execute("CREATE TABLE t (x)")
-    thread = threading.Thread(target=connections.close)
+    del connection
+    thread = threading.Thread(target=close, args=[users])
     thread.start()
-    assert is_closing.wait(60)
-    with pytest.raises(ConfigurationError, match="forked while its parent used the file"):
+    assert is_closing.wait(10)
+    yield Connections(path, lambda: opened(path, 5.0)), end
+    end()
+
+
+def closed(users: list[Connections[Connection]]) -> None:
+    """As a boundary does that is closed."""
+    users[0].close()
+
+
+def dropped(users: list[Connections[Connection]]) -> None:
+    """As a publisher or boundary that nobody has closed."""
+    del users[0]
+
+
+def left_to_the_collector(users: list[Connections[Connection]]) -> None:
+    """By what refers to itself."""
+    users[0].itself = users[0]  # type: ignore[attr-defined]
+    del users[0]
+    gc.collect()
+
+
+def cut_off(users: list[Connections[Connection]]) -> None:
+    """In use, by an exception of a signal handler."""
+    users[0].lent().__enter__()
+
+
+@pytest.mark.parametrize("close", [closed, dropped, left_to_the_collector, cut_off])
+def test_a_child_that_was_forked_while_a_connection_was_being_closed_is_refused(
+    close: Callable[[list[Connections[Connection]]], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forks, "PATIENCE", 0.0)
+    with (
+        closing_slowly(tmp_path / "shop.db", close) as (others, _),
+        pytest.raises(ConfigurationError, match="forked while its parent used the file"),
+    ):
         _in_a_child(lambda: others.lent().__enter__())
+
+
+@pytest.mark.parametrize("close", [closed, dropped, left_to_the_collector, cut_off])
+def test_a_fork_waits_for_a_connection_that_is_being_closed(
+    close: Callable[[list[Connections[Connection]]], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing_slowly(tmp_path / "shop.db", close) as (others, end):
+        monkeypatch.setattr(forks, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: end()))
+        assert forked(lambda: _opens(others)) == 0
+
+
+@pytest.mark.parametrize("of", ["the same file", "another file"])
+def test_a_connection_that_cannot_be_closed_leaves_no_other_open(
+    of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of them comes first."""
+    fails, told = threading.Event(), list[Any]()
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+
+    class Failing(Connection):
+        def close(self) -> None:
+            super().close()
+            if fails.is_set():
+                raise sqlite3.OperationalError("cannot close")
+
+    def on(name: str) -> Connections[Connection]:
+        path = tmp_path / name
+        return Connections(path, lambda: sqlite3.connect(path, factory=Failing, check_same_thread=False))
+
+    users = [on("0.db")] if of == "the same file" else [on(f"{number}.db") for number in range(5)]
+    for user in users:
+        with user.lent() as one, user.lent() as another:
+            assert one is not another
+    fails.set()
+    assert forked(lambda: sum(user.path in sqlite_connections._in_use for user in users)) == 0
+    assert len(told) == 1
+
+
+def test_queues_that_another_thread_declares_are_no_concern_of_a_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is closed by the thread that forks."""
+    told: list[Any] = []
+    has_declared, may_close, close = threading.Event(), threading.Event(), Connections.close
+
+    def closed_later(self: Connections[Connection]) -> None:
+        has_declared.set()
+        may_close.wait(60)
+        close(self)
+
+    monkeypatch.setattr(Connections, "close", closed_later)
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    thread = threading.Thread(target=declare, args=[tmp_path / "broker.db", [("orders", "stock")]])
+    thread.start()
+    assert has_declared.wait(60)
+    assert forked(lambda: len(sqlite_connections._in_use)) == 0
     may_close.set()
     thread.join()
+    assert told == []
 
 
 def test_a_child_waits_for_no_import_that_another_thread_had_begun(tmp_path: Path) -> None:
@@ -470,17 +569,19 @@ def test_who_is_in_a_transaction_comes_to_its_end_beside_a_fork(
 def test_a_use_that_an_exception_cut_off_is_none(tmp_path: Path) -> None:
     """A signal handler's exception may come between two steps, and then nobody gives the connection back."""
     path = tmp_path / "shop.db"
-    connections = sqlite_connections.Connections(path, lambda: sqlite3.connect(path))
+    connections = Connections(path, lambda: opened(path, 5.0))
     use = connections.lent()
-    use.__enter__()
+    use.__enter__().execute("BEGIN IMMEDIATE")
     assert forks.begun() == [use]
     del use
     assert forks.begun() == []
+    assert _opens(connections) == 0
     assert forked(lambda: _opens(connections)) == 0
 
 
-def _opens(connections: sqlite_connections.Connections) -> int:
+def _opens(connections: Connections[Connection]) -> int:
     with connections.lent() as connection:
+        connection.execute("BEGIN IMMEDIATE")
         return int(connection.execute("SELECT 0").fetchone()[0])
 
 
@@ -555,6 +656,16 @@ def test_a_connection_of_its_own_does_not_help_a_child_that_is_refused(
     with boundary.claim("of the parent") as claim:
         claim.result = 1
         assert forked(refused_in(opened, path, boundary)) == REFUSED
+    boundary.close()
+
+
+def test_an_engine_does_not_help_a_child_that_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    boundary = Boundary("shop", store=f"sqlite:///{path}", effects="transactional", observers=())
+    leased = Boundary("leased", store=sqlalchemy.create_engine(f"sqlite:///{path}"), observers=())
+    with boundary.claim("of the parent") as claim:
+        claim.result = 1
+        assert forked(refused(leased)) == REFUSED
     boundary.close()
 
 

@@ -160,7 +160,8 @@ class Claim(Generic[Result, Tx]):
     def tx(self) -> Tx:
         """The transaction that the record shares: the one given as ``tx=``, or the boundary's own.
 
-        None for boundaries that are not transactional, and for replays from a transaction of our own.
+        None for boundaries that are not transactional, and for replays from a transaction of our own. A cursor of a
+        sqlite3 connection of our own is closed with its transaction: read it inside the block.
         """
         tx: Tx = self._tx if self._mode is None else self._mode.tx
         return tx

@@ -488,9 +488,9 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a writer does not wait for another",
-        "backends/sql/drivers/sqlite.py",
-        "timeout=self.busy,\n",
-        "timeout=0,\n",
+        "backends/sql/drivers/sqlite_kept.py",
+        "timeout=busy,",
+        "timeout=0,",
         (
             f"{SQL}TestBusySqlite::test_within_the_bound[keyed]",
             f"{SQL}TestBusySqlite::test_within_the_bound[transactional]",
@@ -499,9 +499,9 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a writer waits for another as long as it takes",
-        "backends/sql/drivers/sqlite.py",
-        "timeout=self.busy,\n",
-        "timeout=20,\n",
+        "backends/sql/drivers/sqlite_kept.py",
+        "timeout=busy,",
+        "timeout=20,",
         (
             f"{SQL}TestBusySqlite::test_beyond_the_bound[keyed]",
             f"{SQL}TestBusySqlite::test_beyond_the_bound[transactional]",
@@ -568,9 +568,9 @@ BREAKS: list[Break] = [
     ),
     Break(
         "SQLite lends a connection again with its transaction open",
-        "backends/sql/drivers/sqlite_connections.py",
-        "                if connection.in_transaction:\n                    connection.rollback()\n",
-        "",
+        "backends/sql/drivers/sqlite_kept.py",
+        "            if self.in_transaction:\n                self.rollback()\n",
+        "            pass\n",
         (f"{SQL}TestCancelledTransaction::test_an_open_transaction_of_sqlite_is_rolled_back",),
         rows=(32,),
     ),

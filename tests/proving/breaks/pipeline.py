@@ -13,8 +13,8 @@ BREAKS = [
     Break(
         "a SQLite file is closed under who is in a transaction",
         "backends/sql/drivers/sqlite_connections.py",
-        "        self._closed = True\n        self.close_idle()\n",
-        "        for use in forks.begun():\n            use.connection.close()\n",
+        "        self._closed = True\n        self.pool.close_idle()\n",
+        "        for connection in self.pool.lent.values():\n            connection.close()\n",
         killed_by=(f"{SQLITE}::test_the_file_is_not_closed_under_who_is_in_a_transaction",),
     ),
     Break(

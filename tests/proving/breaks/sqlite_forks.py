@@ -9,14 +9,18 @@ FORKS = "tests/faults/test_sqlite_forks.py::"
 FULL = "tests/faults/test_full_executor.py::"
 BROKER = "messaging/brokers/sqlite/broker.py"
 GATE = "forks.py"
+DJANGO = "backends/sql/drivers/django.py"
+ALIAS = "tests/django/test_sqlite_forks.py::"
+KEPT = "backends/sql/drivers/sqlite_kept.py"
+CURSORS = "tests/faults/test_sqlite_cursors.py::"
 HOOKS = "tests/core/test_forks.py::"
 
 BREAKS = [
     Break(
         "a child inherits idle connections to a SQLite file",
         FILE,
-        "        one.close_idle()\n",
-        "        one\n",
+        "            every.callback(pool.close_idle)\n",
+        "            pass\n",
         killed_by=(f"{FORKS}test_what_a_child_commits_stays_when_its_parent_closes_the_file",),
         rows=(87,),
     ),
@@ -49,11 +53,91 @@ BREAKS = [
     Break(
         "a child claims in a transaction of an engine on a SQLite file that its parent was using",
         "backends/sql/drivers/sqlalchemy.py",
-        "    refuse_asked(lambda sql: connection.exec_driver_sql(sql).all())\n",
-        "",
+        "    _refuse_beside_parent(connection)\n    if connection.dialect",
+        "    if connection.dialect",
         killed_by=(
             f"{FORKS}test_a_connection_of_its_own_does_not_help_a_child_that_is_refused[sqlalchemy_connection]",
         ),
+        rows=(87,),
+    ),
+    Break(
+        "a child claims over an engine on a SQLite file that its parent was using",
+        "backends/sql/drivers/sqlalchemy.py",
+        "    _refuse_beside_parent(connection)\n    rows",
+        "    rows",
+        killed_by=(f"{FORKS}test_an_engine_does_not_help_a_child_that_is_refused",),
+        rows=(87,),
+    ),
+    Break(
+        "a SQLite connection that cannot be closed keeps others open over a fork",
+        FILE,
+        "            every.callback(pool.close_idle)\n",
+        "            pool.close_idle()\n",
+        killed_by=(f"{FORKS}test_a_connection_that_cannot_be_closed_leaves_no_other_open[another file]",),
+        rows=(87,),
+    ),
+    Break(
+        "a SQLite connection that cannot be closed keeps the others of its file open over a fork",
+        FILE,
+        "                except BaseException as error:  # noqa",
+        "                except ZeroDivisionError as error:  # noqa",
+        killed_by=(f"{FORKS}test_a_connection_that_cannot_be_closed_leaves_no_other_open[the same file]",),
+        rows=(87,),
+    ),
+    Break(
+        "a connection of ours belongs to the thread that opened it",
+        KEPT,
+        "check_same_thread=False",
+        "check_same_thread=True",
+        killed_by=(f"{FORKS}test_queues_that_another_thread_declares_are_no_concern_of_a_child",),
+        rows=(87,),
+    ),
+    Break(
+        "a cursor that is not read to its end keeps its transaction open",
+        KEPT,
+        "        self._reading.add(ref(reads, self._reading.discard))\n",
+        "",
+        killed_by=(
+            f"{CURSORS}test_it_keeps_no_later_claim_from_writing",
+            f"{CURSORS}test_it_keeps_no_later_claim_of_a_task_from_writing",
+            f"{CURSORS}test_a_child_inherits_no_connection_that_it_keeps_open",
+        ),
+        rows=(31, 87),
+    ),
+    Break(
+        "a long transaction remembers every cursor that it had",
+        KEPT,
+        "ref(reads, self._reading.discard)",
+        "ref(reads)",
+        killed_by=(f"{CURSORS}test_those_that_are_gone_are_forgotten",),
+    ),
+    Break(
+        "a child inherits connections of an alias to a SQLite file, and is not refused it",
+        DJANGO,
+        '            if threads.vendor == "sqlite":\n',
+        "            if False:\n",
+        killed_by=(
+            f"{ALIAS}test_what_a_child_claims_stays_claimed_when_its_parent_closes_the_file",
+            f"{ALIAS}test_a_child_is_refused_a_file_on_which_a_claim_of_the_alias_was_at_work",
+            f"{ALIAS}test_an_alias_does_not_help_a_child_that_is_refused",
+            f"{ALIAS}test_our_connections_are_closed_before_a_fork_on_an_event_loop",
+        ),
+        rows=(87,),
+    ),
+    Break(
+        "an alias that is named by a URI is taken for another file",
+        DJANGO,
+        'if name.startswith("file:") else name',
+        "if False else name",
+        killed_by=(f"{ALIAS}test_an_alias_that_is_named_by_a_uri_is_known_by_its_file",),
+        rows=(87,),
+    ),
+    Break(
+        "a connection of an alias is left open when a fork is on an event loop",
+        DJANGO,
+        "        self._driver.close()\n",
+        "        self.wrapper.close()\n",
+        killed_by=(f"{ALIAS}test_our_connections_are_closed_before_a_fork_on_an_event_loop",),
         rows=(87,),
     ),
     Break(
@@ -91,7 +175,7 @@ BREAKS = [
     Break(
         "a connection that an exception took out of use is in use for ever",
         GATE,
-        "        self.mine: ref[Use] = ref(self)\n",
+        "        self.mine: ref[Use] = ref(self, cut_off)\n",
         "        self.mine = lambda: self\n",
         killed_by=(f"{FORKS}test_a_use_that_an_exception_cut_off_is_none",),
         rows=(87,),
@@ -147,9 +231,39 @@ BREAKS = [
     Break(
         "a SQLite connection that is being closed is in nobody's use",
         FILE,
-        "            use.begin()\n            with suppress",
-        "            with suppress",
+        "        with use:\n",
+        "        if use:\n",
+        killed_by=(f"{FORKS}test_a_fork_waits_for_a_connection_that_is_being_closed",),
+        rows=(87,),
+    ),
+    Break(
+        "a child opens a SQLite file whose connection its parent was closing",
+        FILE,
+        "*self.lost, *self.lent.values()]",
+        "*self.lost]",
         killed_by=(f"{FORKS}test_a_child_that_was_forked_while_a_connection_was_being_closed_is_refused",),
+        rows=(87,),
+    ),
+    Break(
+        "the garbage collector closes a SQLite file that nobody has closed, in nobody's use",
+        FILE,
+        "        finalize(self, self.pool.end).atexit = False\n",
+        "        finalize(self, _pools.discard, self.pool)\n",
+        killed_by=(
+            f"{FORKS}test_a_child_that_was_forked_while_a_connection_was_being_closed_is_refused[dropped]",
+            f"{FORKS}test_a_child_that_was_forked_while_a_connection_was_being_closed_is_refused[left_to_the_collector]",
+        ),
+        rows=(87,),
+    ),
+    Break(
+        "a SQLite connection whose use an exception cut off stays open",
+        FILE,
+        "        super().__init__(connections.pool.close_lost)\n",
+        "        super().__init__()\n",
+        killed_by=(
+            f"{FORKS}test_a_child_that_was_forked_while_a_connection_was_being_closed_is_refused[cut_off]",
+            f"{FORKS}test_a_use_that_an_exception_cut_off_is_none",
+        ),
         rows=(87,),
     ),
     Break(

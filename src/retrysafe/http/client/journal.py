@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.backends.sql.drivers.sqlite import SqliteFile
 from retrysafe.backends.sql.drivers.sqlite_connections import Connections
+from retrysafe.backends.sql.drivers.sqlite_kept import Connection
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.http.client.errors import JournalUnavailable, RequestKeyReused
 from retrysafe.http.client.headers import SECRETS
@@ -274,10 +275,10 @@ class Journal:
             except sqlite3.Error as error:
                 raise _unavailable(error) from error
 
-    def _none_yet(self) -> Connections:
+    def _none_yet(self) -> Connections[Connection]:
         return Connections(self.path, self._connected)
 
-    def _connected(self) -> sqlite3.Connection:
+    def _connected(self) -> Connection:
         _protect(self.path)
         return SqliteFile(str(self.path), busy=10.0).connect()
 

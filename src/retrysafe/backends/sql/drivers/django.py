@@ -7,10 +7,14 @@ connection, so that the ORM works inside them.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import django.db
 from django.core import mail
@@ -22,7 +26,7 @@ from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
 from retrysafe.backends.sql.drivers.base import arguments, fail, in_turn, not_connected, refuse_encoding, this_process
 from retrysafe.backends.sql.drivers.own import CHECKOUT, MOST_CONNECTIONS, all_lent
-from retrysafe.backends.sql.drivers.sqlite_connections import refuse_connection
+from retrysafe.backends.sql.drivers.sqlite_connections import Connections, refuse_connection
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.locks import Places
@@ -310,6 +314,7 @@ class DjangoClient:
         self._alias = alias
         self._impatient = impatient
         self._idle: deque[Any] = deque()
+        self._file: Connections[_OnFile] | None = None
         self._places = Places(MOST_CONNECTIONS)
         self._closed = False
 
@@ -333,6 +338,8 @@ class DjangoClient:
         """Close our connections; one in use is closed when it comes back."""
         self._closed = True
         self._hang_up()
+        if self._file is not None:
+            self._file.close()
 
     # ------------------------------------------------------------ lending
 
@@ -345,24 +352,29 @@ class DjangoClient:
             return
         here = this_process()
         with self._places.taken(CHECKOUT, all_lent):
-            connection = self._connected(threads)
+            if threads.vendor == "sqlite":
+                with self._file_of(threads).lent() as lent:
+                    yield lent.wrapper
+                return
+            connection = _connected(self._idle_one(threads) or _made(threads, impatient=self._impatient))
             try:
                 yield connection
             finally:
                 if here():
                     self._take_back(connection)
 
-    def _connected(self, like: Any) -> Any:
-        connection = self._idle_one(like) or self._made(like)
-        try:
-            connection.ensure_connection()
-        except SynchronousOnlyOperation as error:
-            raise ConfigurationError(ON_A_LOOP) from error
-        except ImproperlyConfigured as error:
-            raise ConfigurationError(str(error)) from error
-        except django.db.Error as error:
-            raise not_connected(error, file_name(self._alias)) from error
-        return connection
+    def _file_of(self, like: Any) -> Connections[_OnFile]:
+        """Our connections to the file of a SQLite alias, of which a forked child inherits none."""
+        name = str(like.settings_dict["NAME"])
+        path = os.path.realpath(url2pathname(urlsplit(name).path) if name.startswith("file:") else name)
+        file = self._file
+        if file is None or file.path != path:
+            if file is not None:
+                file.close()  # a test run has moved the alias to another database
+            self._file = file = Connections(path, partial(_opened, self._alias, impatient=self._impatient))
+            if self._closed:
+                file.close()
+        return file
 
     def _idle_one(self, like: Any) -> Any:
         while self._idle:
@@ -372,19 +384,6 @@ class DjangoClient:
                     return connection
                 _close(connection)  # a test run has moved the alias to another database
         return None
-
-    def _made(self, like: Any) -> Any:
-        """A connection with the alias's settings as they are now, in autocommit mode, for one thread after another."""
-        settings = dict(like.settings_dict)
-        options = settings["OPTIONS"]
-        if not options.get("pool"):
-            options = {**_DEADLINES.get(like.vendor, {}), **options}
-        if self._impatient:
-            options = {**options, **_IMPATIENT.get(like.vendor, {})}
-        settings.update(AUTOCOMMIT=True, OPTIONS=options)
-        connection = type(like)(settings, self._alias)
-        connection.inc_thread_sharing()
-        return connection
 
     def _take_back(self, connection: Any) -> None:
         broken = connection.errors_occurred
@@ -402,6 +401,60 @@ class DjangoClient:
         with suppress(IndexError):
             while True:
                 _close(self._idle.pop())
+
+
+class _OnFile:
+    """A connection of our own to a SQLite file."""
+
+    def __init__(self, wrapper: Any) -> None:
+        self.wrapper = wrapper
+        self._driver = wrapper.connection
+
+    def settle(self) -> bool:
+        """Whether it can be lent again: as long as CONN_MAX_AGE says."""
+        with suppress(django.db.Error):
+            self.wrapper.close_if_unusable_or_obsolete()
+        return self.wrapper.connection is not None and not _is_test_run()
+
+    def close(self) -> None:
+        """Close it, also before a fork on an event loop, where Django refuses to."""
+        self._driver.close()
+
+
+def _opened(alias: str, *, impatient: bool) -> _OnFile:
+    wrapper = _made(connections[alias], impatient=impatient)
+    try:
+        return _OnFile(_connected(wrapper))
+    except BaseException:
+        if wrapper.connection is not None:
+            wrapper.connection.close()
+        raise
+
+
+def _made(like: Any, *, impatient: bool) -> Any:
+    """A connection with the alias's settings as they are now, in autocommit mode, for one thread after another."""
+    settings = dict(like.settings_dict)
+    options = settings["OPTIONS"]
+    if not options.get("pool"):
+        options = {**_DEADLINES.get(like.vendor, {}), **options}
+    if impatient:
+        options = {**options, **_IMPATIENT.get(like.vendor, {})}
+    settings.update(AUTOCOMMIT=True, OPTIONS=options)
+    connection = type(like)(settings, like.alias)
+    connection.inc_thread_sharing()
+    return connection
+
+
+def _connected(connection: Any) -> Any:
+    try:
+        connection.ensure_connection()
+    except SynchronousOnlyOperation as error:
+        raise ConfigurationError(ON_A_LOOP) from error
+    except ImproperlyConfigured as error:
+        raise ConfigurationError(str(error)) from error
+    except django.db.Error as error:
+        raise not_connected(error, file_name(connection.alias)) from error
+    return connection
 
 
 def _close(connection: Any) -> None:

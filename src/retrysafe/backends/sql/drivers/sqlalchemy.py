@@ -83,6 +83,7 @@ def _asked(connection: Connection, driver: Any) -> bool:
 
 def _alone(connection: Connection, request: Query) -> Rows:
     """Perform a request that commits by itself, also where a listener of the engine has begun a transaction for it."""
+    _refuse_beside_parent(connection)
     rows = in_turn(request, lambda query: perform(connection, query))
     if _is_open(_dbapi(connection)):
         connection.commit()
@@ -162,11 +163,14 @@ class InTransaction:
 def _begin(connection: Connection, sql: str) -> None:
     """SQLite must be told to begin for writing, unless a listener of the engine does so; others begin by themselves."""
     _let_listeners_begin(connection)
-    if connection.dialect.name != "sqlite":
-        return
-    refuse_asked(lambda sql: connection.exec_driver_sql(sql).all())
-    if not _dbapi(connection).in_transaction:
+    _refuse_beside_parent(connection)
+    if connection.dialect.name == "sqlite" and not _dbapi(connection).in_transaction:
         connection.exec_driver_sql(sql)
+
+
+def _refuse_beside_parent(connection: Connection) -> None:
+    if connection.dialect.name == "sqlite":
+        refuse_asked(lambda sql: connection.exec_driver_sql(sql).all())
 
 
 def _let_listeners_begin(connection: Connection) -> None:

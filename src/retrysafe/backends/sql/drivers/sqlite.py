@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, fail, in_turn, not_connected
 from retrysafe.backends.sql.drivers.sqlite_connections import Connections, refuse_connection
+from retrysafe.backends.sql.drivers.sqlite_kept import Connection, opened
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.locks import Places
 from retrysafe.protocol.requests import Query, Rows
@@ -26,21 +27,16 @@ class SqliteFile(NamedTuple):
     synchronous: str = "FULL"
     busy: float = 5.0
 
-    def connect(self) -> sqlite3.Connection:
+    def connect(self) -> Connection:
         """Open a connection that begins and ends its transactions by statement."""
         try:
-            connection = sqlite3.connect(
-                self.path,
-                timeout=self.busy,
-                isolation_level=None,
-                check_same_thread=False,
-                cached_statements=64,
-            )
-            self._use_wal(connection)
-            connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+            return opened(self.path, self.busy, self._prepare)
         except sqlite3.Error as error:
             raise not_connected(error, self.path) from error
-        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        self._use_wal(connection)
+        connection.execute(f"PRAGMA synchronous = {self.synchronous}")
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
         """Switch to WAL. SQLite refuses at once, whatever its timeout, while others switch, recover or close."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from retrysafe.backends.sql.drivers.base import in_turn, translated
 from retrysafe.backends.sql.drivers.sqlite import InTransaction, SqliteFile, perform, reader
 from retrysafe.backends.sql.drivers.sqlite_connections import Connections
+from retrysafe.backends.sql.drivers.sqlite_kept import Connection
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows
 from retrysafe.threads import OwnThread
@@ -33,7 +34,7 @@ class _Writer:
     no more than what the loop was about to run anyway. So a group changes threads once, and there is no timer.
     """
 
-    def __init__(self, connections: Connections, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, connections: Connections[Connection], loop: asyncio.AbstractEventLoop) -> None:
         self._connections = connections
         self._loop = loop
         self._gathering: list[_Write] = []

@@ -16,20 +16,33 @@ import os
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from types import TracebackType
-from typing import Any
-from weakref import WeakSet
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import finalize, ref
 
 from retrysafe import forks
 from retrysafe.errors import ConfigurationError
 
-_everywhere: WeakSet[Connections] = WeakSet()
+_pools: set[_Pool[Any]] = set()
 _in_use: set[str] = set()
 """The files that this process's parent used when it forked."""
 
 
-class Connections:
+class Kept(Protocol):
+    """A connection that is lent to one use after another."""
+
+    def settle(self) -> bool:
+        """End what its use has left under way; whether it can be lent again."""
+        ...
+
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Kept)
+
+
+class Connections(Generic[C]):
     """Connections to one file: opened when needed, and lent to one use at a time; the one used last first.
 
     Arguments:
@@ -37,91 +50,63 @@ class Connections:
         connect: opens a connection.
     """
 
-    def __init__(self, path: str | os.PathLike[str], connect: Callable[[], sqlite3.Connection]) -> None:
-        self._path = os.path.realpath(path)
+    def __init__(self, path: str | os.PathLike[str], connect: Callable[[], C]) -> None:
+        self.path = os.path.realpath(path)
+        self.pool: _Pool[C] = _Pool(self.path)
         self._connect = connect
-        self._idle: deque[sqlite3.Connection] = deque()
         self._closed = False
-        _everywhere.add(self)
+        finalize(self, self.pool.end).atexit = False
 
-    def lent(self) -> Lent:
+    def lent(self) -> Lent[C]:
         """A connection, for ``with``. Raises `ConfigurationError` in a child that cannot use the file."""
         return Lent(self)
 
-    def lend(self, use: Lent) -> sqlite3.Connection:
+    def lend(self, use: Lent[C]) -> C:
         """The connection of a use that begins."""
         use.begin()
+        lent = self.pool.lent
+        lent[use.mine] = None
         try:
-            use.connection = self._idle.pop()
+            lent[use.mine] = connection = self.pool.idle.pop()
         except IndexError:
-            refuse_beside_parent(self._path)
-            use.connection = self._connect()
-        return use.connection
+            refuse_beside_parent(self.path)
+            lent[use.mine] = connection = self._connect()
+        return connection
 
-    def put_back(self, use: Lent) -> None:
+    def put_back(self, use: Lent[C]) -> None:
         """End a use: keep its connection, without a transaction, or close it. A child leaves its parent's alone."""
         forks.come_to_this_process()
-        connection, usable = use.connection, False
+        pool, usable = self.pool, False
+        connection = pool.lent.get(use.mine)
         try:
-            if connection is not None:
-                if connection.in_transaction:
-                    connection.rollback()
-                usable = not self._closed
-        except sqlite3.Error:
-            pass
+            usable = connection is not None and connection.settle() and not self._closed
         finally:
             if usable and connection is not None:
-                self._idle.append(connection)
+                pool.lent[use.mine] = None
+                pool.idle.append(connection)
             elif connection is not None:
                 connection.close()
-            use.connection = None
+            pool.lent.pop(use.mine, None)
             use.end()
         if self._closed:
-            self.close_idle()
+            pool.close_idle()
 
     def close(self) -> None:
         """Close the idle ones; one in use is closed when it comes back."""
         self._closed = True
-        self.close_idle()
-
-    def close_idle(self) -> None:
-        """Close those that nobody uses; the next use opens another one."""
-        if not self._idle:
-            return
-        use = Lent(self)
-        try:
-            use.begin()
-            with suppress(IndexError):  # another thread may take the last one
-                while True:
-                    use.connection = self._idle.pop()
-                    use.connection.close()
-        finally:
-            use.connection = None
-            use.end()
-
-    def inherit(self) -> None:
-        """In a child: leave alone what its parent used, and had no time to close."""
-        uses = [use for use in forks.begun() if isinstance(use, Lent) and use.connections is self]
-        kept = [*self._idle, *(use.connection for use in uses if use.connection is not None)]
-        self._idle = deque()
-        for use in uses:
-            use.connection = None
-        if uses or kept:
-            _in_use.add(self._path)
-            _keep_for_ever(kept)
+        self.pool.close_idle()
 
 
-class Lent(forks.Use):
+class Lent(forks.Use, Generic[C]):
     """One use of a connection, for ``with``."""
 
-    __slots__ = ("connection", "connections")
+    __slots__ = ("connections",)
 
-    def __init__(self, connections: Connections) -> None:
-        super().__init__()
+    def __init__(self, connections: Connections[C]) -> None:
+        super().__init__(connections.pool.close_lost)
         self.connections = connections
-        self.connection: sqlite3.Connection | None = None
 
-    def __enter__(self) -> sqlite3.Connection:
+    def __enter__(self) -> C:
         try:
             return self.connections.lend(self)
         except BaseException:  # a signal handler's too, which may have come between two steps of ours
@@ -132,6 +117,72 @@ class Lent(forks.Use):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.connections.put_back(self)
+
+
+class _Pool(Generic[C]):
+    """What is open of a `Connections`. It outlives that until all is closed, so that no fork overlooks it.
+
+    Whatever the garbage collector finds, it finds in any thread, between any two steps, also in a child.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.idle: deque[C] = deque()
+        self.lost: deque[C] = deque()
+        """Those whose use was cut off, by an exception of a signal handler."""
+        self.lent: dict[ref[forks.Use], C | None] = {}
+        """By use; None while it has none yet, or none any more."""
+        _pools.add(self)
+
+    def end(self) -> None:
+        """Close all; nobody uses any, nor ever will."""
+        self.close_idle()
+        _pools.discard(self)
+
+    def close_idle(self) -> None:
+        """Close those that nobody uses; the next use opens another one."""
+        for mine in [*self.lent]:
+            if mine() is None:
+                self.close_lost(mine)
+        self._close(self.idle)
+
+    def close_lost(self, mine: ref[forks.Use]) -> None:
+        """Close the connection of a use that is gone, unless it was put back."""
+        if mine not in self.lent:
+            return
+        forks.come_to_this_process()
+        if (connection := self.lent.pop(mine, None)) is not None:
+            self.lost.append(connection)
+        self._close(self.lost)
+
+    def _close(self, unused: deque[C]) -> None:
+        """Close them all, whatever closing one of them raises."""
+        if not unused:
+            return
+        use, raised = forks.Use(), None
+        with use:
+            self.lent[use.mine] = None
+            while unused:
+                try:
+                    self.lent[use.mine] = closing = unused.pop()
+                    closing.close()
+                except IndexError:  # another thread has taken the last one
+                    break
+                except BaseException as error:  # noqa: BLE001 - it is raised when the others are closed
+                    raised = error
+            self.lent.pop(use.mine, None)
+        if raised is not None:
+            raise raised
+
+    def inherit(self) -> None:
+        """In a child: leave alone what its parent used, and had no time to close."""
+        kept = [*self.idle, *self.lost, *self.lent.values()]
+        self.idle.clear()
+        self.lost.clear()
+        self.lent.clear()
+        if kept:
+            _in_use.add(self._path)
+            _keep_for_ever(kept)
 
 
 def refuse_beside_parent(path: str) -> None:
@@ -164,14 +215,6 @@ def refuse_asked(ask: Callable[[str], Iterable[Sequence[Any]]]) -> None:
             refuse_beside_parent(os.path.realpath(row[2]))
 
 
-def _known() -> list[Connections]:
-    while True:
-        try:
-            return list(_everywhere)
-        except RuntimeError:  # another thread has made one meanwhile
-            continue
-
-
 def _keep_for_ever(connections: Iterable[object]) -> None:
     """Let none be closed, not even at the end of the process: that would roll back the parent's transaction."""
     import ctypes
@@ -183,13 +226,14 @@ def _keep_for_ever(connections: Iterable[object]) -> None:
 def _close_idle() -> None:
     import ctypes  # noqa: F401 - a child, which may need it, would wait for ever if another thread were importing it
 
-    for one in _known():
-        one.close_idle()
+    with ExitStack() as every:  # whatever one of them raises
+        for pool in _pools.copy():
+            every.callback(pool.close_idle)
 
 
 def _inherit() -> None:
-    for one in _known():
-        one.inherit()
+    for pool in _pools.copy():
+        pool.inherit()
 
 
 forks.register(before=_close_idle, in_child=_inherit)

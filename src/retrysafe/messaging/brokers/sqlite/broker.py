@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from retrysafe.backends.sql.drivers.sqlite_connections import Connections
+from retrysafe.backends.sql.drivers.sqlite_kept import Connection, opened
 from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.locks import ProcessLock
 from retrysafe.messaging.brokers.home import of_one_loop
@@ -97,15 +98,8 @@ class _File:
                     connection.execute("ROLLBACK")
                 raise
 
-    def _none_yet(self) -> Connections:
-        return Connections(self._path, self._connected)
-
-    def _connected(self) -> sqlite3.Connection:
-        if not Path(self._path).exists():  # SQLite would make one, without its tables
-            raise sqlite3.OperationalError(f"there is no {self._path}: make it with declare()")
-        connection = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA synchronous = FULL")
-        return connection
+    def _none_yet(self) -> Connections[Connection]:
+        return Connections(self._path, partial(_connected, self._path))
 
     def close(self) -> None:
         """Close the connection, once nobody is in a transaction; the next use opens another one."""
@@ -113,9 +107,15 @@ class _File:
         connections.close()
 
 
+def _connected(path: str) -> Connection:
+    if not Path(path).exists():  # SQLite would make one, without its tables
+        raise sqlite3.OperationalError(f"there is no {path}: make it with declare()")
+    return opened(path, BUSY, lambda connection: connection.execute("PRAGMA synchronous = FULL"))
+
+
 def declare(path: str | os.PathLike[str], queues: Iterable[tuple[str, str]]) -> None:
     """Make the file of a broker, if it is missing, and bind topics to queues: pairs of topic and queue."""
-    made = Connections(path, lambda: sqlite3.connect(path, timeout=BUSY, isolation_level=None))
+    made = Connections(path, lambda: opened(path, BUSY))
     with closing(made) as connections, connections.lent() as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(_TABLES)

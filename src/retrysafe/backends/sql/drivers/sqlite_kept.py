@@ -1,0 +1,74 @@
+"""A sqlite3 connection of ours: any thread may use and close it, and nothing of one use is under way in the next."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+
+class Connection(sqlite3.Connection):
+    """A connection that is lent to one use after another.
+
+    It knows its cursors: one that is not read to its end keeps a transaction open behind the commit, and a connection
+    that is closed meanwhile stays open until it is gone.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._reading: set[ref[Any]] = set()
+
+    def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
+        """A cursor of the class that is given."""
+        return self._noted(super().cursor(factory))
+
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        """A cursor that has performed a statement."""
+        cursor: sqlite3.Cursor = self._noted(super().cursor()).execute(*args)
+        return cursor
+
+    def executemany(self, *args: Any) -> sqlite3.Cursor:
+        """A cursor that has performed a statement for each row."""
+        cursor: sqlite3.Cursor = self._noted(super().cursor()).executemany(*args)
+        return cursor
+
+    def blobopen(self, *args: Any, **options: Any) -> sqlite3.Blob:
+        """A blob is read like a cursor."""
+        blob: sqlite3.Blob = self._noted(super().blobopen(*args, **options))
+        return blob
+
+    def _noted(self, reads: Any) -> Any:
+        self._reading.add(ref(reads, self._reading.discard))
+        return reads
+
+    def settle(self) -> bool:
+        """End what its use has left under way; whether it can be lent again."""
+        try:
+            while self._reading:
+                if (reads := self._reading.pop()()) is not None:
+                    reads.close()
+            if self.in_transaction:
+                self.rollback()
+        except sqlite3.Error:
+            return False
+        return True
+
+
+def opened(
+    path: str | os.PathLike[str], busy: float, prepare: Callable[[Connection], object] = lambda _: None
+) -> Connection:
+    """Open a file whose transactions begin and end by statement; ``busy``: seconds to wait for another writer.
+
+    What ``prepare`` raises closes it: a connection that is left to the garbage collector could cross a fork.
+    """
+    connection = sqlite3.connect(
+        path, timeout=busy, isolation_level=None, check_same_thread=False, cached_statements=64, factory=Connection
+    )
+    try:
+        prepare(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
