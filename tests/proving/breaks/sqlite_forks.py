@@ -191,7 +191,7 @@ BREAKS = [
     Break(
         "a child that ends rolls back the transaction that it was forked in",
         FILE,
-        "            _keep_for_ever(kept)\n",
+        "            forks.keep_for_ever(kept)  # to close one would roll back the parent's transaction\n",
         "",
         killed_by=(f"{FORKS}test_a_child_that_ends_leaves_the_transaction_that_it_was_forked_in",),
         rows=(87,),

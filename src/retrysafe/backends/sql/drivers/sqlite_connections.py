@@ -182,7 +182,7 @@ class _Pool(Generic[C]):
         self.lent.clear()
         if kept:
             _in_use.add(self._path)
-            _keep_for_ever(kept)
+            forks.keep_for_ever(kept)  # to close one would roll back the parent's transaction
 
 
 def refuse_beside_parent(path: str) -> None:
@@ -215,17 +215,8 @@ def refuse_asked(ask: Callable[[str], Iterable[Sequence[Any]]]) -> None:
             refuse_beside_parent(os.path.realpath(row[2]))
 
 
-def _keep_for_ever(connections: Iterable[object]) -> None:
-    """Let none be closed, not even at the end of the process: that would roll back the parent's transaction."""
-    import ctypes
-
-    for connection in connections:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-
-
 def _close_idle() -> None:
-    import ctypes  # noqa: F401 - a child, which may need it, would wait for ever if another thread were importing it
-
+    forks.prepare_to_keep()
     with ExitStack() as every:  # whatever one of them raises
         for pool in _pools.copy():
             every.callback(pool.close_idle)
