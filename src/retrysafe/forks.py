@@ -31,17 +31,13 @@ _process = os.getpid()
 
 
 class Use:
-    """Something that a fork waits for, for ``with``. When this is gone it has ended, whatever happened to its code.
-
-    Arguments:
-        cut_off: is told when this is gone, with `mine`.
-    """
+    """Something that a fork waits for, for ``with``. When this is gone it has ended, whatever happened to its code."""
 
     __slots__ = ("__weakref__", "has_begun", "mine", "thread")
 
-    def __init__(self, cut_off: Callable[[ref[Use]], object] | None = None) -> None:
+    def __init__(self) -> None:
         self.thread = threading.get_ident()
-        self.mine: ref[Use] = ref(self, cut_off)
+        self.mine: ref[Use] = ref(self)
         self.has_begun = False
         """Whether it is more than one that waits for a fork."""
 

@@ -566,6 +566,15 @@ def test_who_is_in_a_transaction_comes_to_its_end_beside_a_fork(
     other.close()
 
 
+def test_a_use_that_an_exception_cut_off_before_it_began_is_none(tmp_path: Path) -> None:
+    """What it was told by raised in the garbage collector, which printed it."""
+    connections = Connections(tmp_path / "shop.db", lambda: opened(tmp_path / "shop.db", 5.0))
+    use = connections.lent()
+    del use
+    gc.collect()
+    assert not connections.pool.lent
+
+
 def test_a_use_that_an_exception_cut_off_is_none(tmp_path: Path) -> None:
     """A signal handler's exception may come between two steps, and then nobody gives the connection back."""
     path = tmp_path / "shop.db"

@@ -175,7 +175,7 @@ BREAKS = [
     Break(
         "a connection that an exception took out of use is in use for ever",
         GATE,
-        "        self.mine: ref[Use] = ref(self, cut_off)\n",
+        "        self.mine: ref[Use] = ref(self)\n",
         "        self.mine = lambda: self\n",
         killed_by=(f"{FORKS}test_a_use_that_an_exception_cut_off_is_none",),
         rows=(87,),
@@ -258,8 +258,8 @@ BREAKS = [
     Break(
         "a SQLite connection whose use an exception cut off stays open",
         FILE,
-        "        super().__init__(connections.pool.close_lost)\n",
-        "        super().__init__()\n",
+        "        self.pool.watch(use)\n",
+        "",
         killed_by=(
             f"{FORKS}test_a_child_that_was_forked_while_a_connection_was_being_closed_is_refused[cut_off]",
             f"{FORKS}test_a_use_that_an_exception_cut_off_is_none",
@@ -335,5 +335,14 @@ BREAKS = [
         "            self._end = finalize(self, self._calls.put, None)\n",
         "",
         killed_by=("tests/core/test_threads.py::test_it_ends_when_nobody_has_it",),
+    ),
+    Break(
+        "what a signal handler raises as a use of a SQLite connection ends is forgotten",
+        FILE,
+        "            pool.watching.pop(use.mine, None)\n",
+        "",
+        killed_by=(
+            "tests/faults/test_signals.py::test_whatever_a_signal_interrupts_the_next_claim_is_served[transactional-1]",
+        ),
     ),
 ]

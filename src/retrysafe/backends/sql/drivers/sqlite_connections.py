@@ -66,6 +66,7 @@ class Connections(Generic[C]):
         use.begin()
         lent = self.pool.lent
         lent[use.mine] = None
+        self.pool.watch(use)
         try:
             lent[use.mine] = connection = self.pool.idle.pop()
         except IndexError:
@@ -87,6 +88,7 @@ class Connections(Generic[C]):
             elif connection is not None:
                 connection.close()
             pool.lent.pop(use.mine, None)
+            pool.watching.pop(use.mine, None)
             use.end()
         if self._closed:
             pool.close_idle()
@@ -103,7 +105,7 @@ class Lent(forks.Use, Generic[C]):
     __slots__ = ("connections",)
 
     def __init__(self, connections: Connections[C]) -> None:
-        super().__init__(connections.pool.close_lost)
+        super().__init__()
         self.connections = connections
 
     def __enter__(self) -> C:
@@ -132,7 +134,15 @@ class _Pool(Generic[C]):
         """Those whose use was cut off, by an exception of a signal handler."""
         self.lent: dict[ref[forks.Use], C | None] = {}
         """By use; None while it has none yet, or none any more."""
+        self.watching: dict[ref[forks.Use], ref[forks.Use]] = {}
+        """What tells when a use is gone. Of one that has ended nothing does: what a signal handler raised there, Python
+        would print and forget."""
         _pools.add(self)
+
+    def watch(self, use: forks.Use) -> None:
+        """Close the connection of a use when that is gone, unless it has ended before."""
+        mine = use.mine
+        self.watching[mine] = ref(use, lambda _: self.close_lost(mine))
 
     def end(self) -> None:
         """Close all; nobody uses any, nor ever will."""
@@ -148,6 +158,7 @@ class _Pool(Generic[C]):
 
     def close_lost(self, mine: ref[forks.Use]) -> None:
         """Close the connection of a use that is gone, unless it was put back."""
+        self.watching.pop(mine, None)
         if mine not in self.lent:
             return
         forks.come_to_this_process()
@@ -180,6 +191,7 @@ class _Pool(Generic[C]):
         self.idle.clear()
         self.lost.clear()
         self.lent.clear()
+        self.watching.clear()
         if kept:
             _in_use.add(self._path)
             forks.keep_for_ever(kept)  # to close one would roll back the parent's transaction
