@@ -8,7 +8,6 @@ that cannot be awaited runs in a thread with its claim.
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from retrysafe.backends.backend import Backend
+from retrysafe.cancellation import is_cancelled, is_failure, run_in_thread
 from retrysafe.claims import key_spaces
-from retrysafe.claims.cancellation import is_cancelled, is_failure, run_to_completion
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import Codec, JSONCodec
 from retrysafe.claims.decorator import Guarded, is_coroutine_function, is_generator_function
@@ -343,10 +342,7 @@ async def _in(pools: _Threads, function: Callable[[], Any]) -> Any:
         threads = ThreadPoolExecutor(_MOST, thread_name_prefix="retrysafe-claim")
         pools[loop] = (os.getpid(), threads)
 
-    async def running() -> Any:
-        return await loop.run_in_executor(threads, contextvars.copy_context().run, function)
-
-    done, cancelled = await run_to_completion(running())
+    done, cancelled = await run_in_thread(function, threads)
     if cancelled is not None:
         raise cancelled
     return done
@@ -432,9 +428,7 @@ def _work_entered(claim: Claim, work: Callable[[Claim], None]) -> None:
 
 async def in_thread(work: Callable[[], R]) -> R:
     """Do sync work, with its claim, in a thread, and to its end even if the caller is cancelled."""
-    import asyncio
-
-    done, cancelled = await run_to_completion(asyncio.to_thread(work))
+    done, cancelled = await run_in_thread(work)
     if cancelled is not None:
         raise cancelled
     return done

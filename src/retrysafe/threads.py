@@ -15,6 +15,7 @@ from threading import Thread
 from typing import Any, TypeAlias, TypeVar
 from weakref import finalize
 
+from retrysafe.cancellation import run_to_completion
 from retrysafe.locks import ProcessLock
 
 T = TypeVar("T")
@@ -39,12 +40,19 @@ class OwnThread:
         self._calls: _Calls = SimpleQueue()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do it there, and return its result; it is done to its end, whoever is cancelled meanwhile."""
+        """Do it there, and return its result. Who is cancelled meanwhile waits for its end: it uses what is theirs."""
+        done, cancelled = await run_to_completion(self.submit(work))
+        if cancelled is not None:
+            raise cancelled
+        return done
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Have it done there, for an event loop, and to its end, also when nobody waits for it any more."""
         loop = get_running_loop()
         done: Future[T] = loop.create_future()
         with self._turn.mine:
             self._begun().put(partial(_do, loop, done, work))
-        return await done
+        return done
 
     def end(self) -> None:
         """Let the thread end behind what it has to do; the next call begins another one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,12 +15,14 @@ import anyio
 import psycopg
 import pytest
 
-from retrysafe import Boundary, StoreUnavailable
-from retrysafe.claims import cancellation as finishing
-from retrysafe.claims.cancellation import run_to_completion
+from retrysafe import Boundary, InProgress, StoreUnavailable
+from retrysafe import cancellation as finishing
+from retrysafe.cancellation import run_to_completion
+from retrysafe.entrypoint import _in_entering, in_thread
 from retrysafe.protocol.requests import Query
+from retrysafe.threads import OwnThread
 from tests.faults.conftest import Making, server_of
-from tests.faults.helpers import Told, auntil, forever, plain, records_of, seeded, unique
+from tests.faults.helpers import Told, auntil, forever, plain, records_of, seeded, unique, until
 
 TRANSACTIONAL = ["sqlite", "aiosqlite", "psycopg", "asyncpg", "asyncmy"]
 KINDS = ["memory", *TRANSACTIONAL, "dynamodb"]
@@ -61,6 +64,91 @@ async def cancelled_at(step: int, work: Callable[[], Awaitable[Any]]) -> bool:
     else:
         assert not isinstance(outcome, BaseException)
     return early
+
+
+IN_A_THREAD: dict[str, Callable[[Callable[[], object]], Awaitable[object]]] = {
+    "of one's own": OwnThread("retrysafe-test").run,
+    "of a handler": in_thread,
+    "of a claim": _in_entering,
+}
+
+
+@pytest.mark.fault(89)
+@pytest.mark.parametrize("wait", IN_A_THREAD.values(), ids=IN_A_THREAD)
+def test_the_end_of_asyncio_run_waits_for_what_a_thread_uses(
+    wait: Callable[[Callable[[], object]], Awaitable[object]],
+) -> None:
+    """It cancels every task, those that nobody else can cancel too. A SQLite connection was closed while a thread used
+    it: Python died of a segmentation fault."""
+    begun, may_end, ended = threading.Event(), threading.Event(), list[str]()
+
+    def work() -> None:
+        begun.set()
+        may_end.wait(60)
+        ended.append("thread")
+
+    async def waiting() -> None:
+        try:
+            await run_to_completion(_awaited(wait(work)))
+        finally:
+            ended.append("task")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        waits.append(loop.create_task(waiting()))
+        await asyncio.to_thread(begun.wait, 60)
+
+        def later(turns: int) -> None:
+            if turns:
+                loop.call_soon(later, turns - 1)
+            else:
+                may_end.set()
+
+        later(100)
+
+    waits: list[asyncio.Task[None]] = []
+    asyncio.run(main())
+    assert (ended, waits[0].cancelled()) == (["thread", "task"], True)
+
+
+async def _awaited(work: Awaitable[Any]) -> Any:
+    return await work
+
+
+@pytest.mark.fault(89)
+@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "asyncpg", "asyncmy"])
+def test_asyncio_run_that_ends_at_any_step_leaves_no_transaction(
+    kind: str, make: Making, request: pytest.FixtureRequest
+) -> None:
+    store = request.getfixturevalue("sqlite_url") if kind == "sqlite" else server_of(kind, request)
+    boundary = make(store, effects="transactional")
+
+    async def guarded(key: str) -> bool:
+        async with boundary.claim(key) as claim:
+            if not claim.replayed:
+                await asyncio.sleep(0)
+                claim.result = key
+        return bool(claim.result == key)
+
+    def is_free(key: str) -> bool:
+        try:
+            return asyncio.run(guarded(key))
+        except InProgress:
+            assert kind != "sqlite"  # a server takes its time to notice that a connection was closed
+            return False
+
+    async def begun(key: str, steps: int) -> bool:
+        working = asyncio.create_task(guarded(key))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        return working.done()
+
+    step, quiet = 0, 0
+    while quiet < 3:  # steps that wait for a server take a varying number of turns
+        quiet = quiet + 1 if asyncio.run(begun(f"key{step}", step)) else 0
+        until(lambda key=f"key{step}": is_free(key))
+        step += 1 if step < 40 else step // 5
+    assert step > 3
 
 
 @pytest.mark.fault(89)

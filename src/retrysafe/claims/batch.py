@@ -8,7 +8,7 @@ from typing import Any
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arestarting, arun, restarting, run
-from retrysafe.claims.cancellation import run_to_completion
+from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.context import ClaimContext
 from retrysafe.claims.outcome import encode_result
 from retrysafe.claims.settings import BoundarySettings

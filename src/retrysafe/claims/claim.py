@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.stores import Tx
+from retrysafe.cancellation import run_to_completion
 from retrysafe.claims import lease as heartbeat
-from retrysafe.claims.cancellation import run_to_completion
 from retrysafe.claims.context import ClaimContext, enclosing, is_inside, is_nested, strangers, transaction_on
 from retrysafe.claims.held import HeldClaim, tell_warnings
 from retrysafe.claims.modes import CallerTransaction, ClaimMode, OwnTransaction

@@ -15,7 +15,7 @@ from functools import partial, wraps
 from typing import Any, Literal, TypeVar, Unpack
 
 from retrysafe.boundary import Boundary, require_boundary
-from retrysafe.claims.cancellation import run_to_completion
+from retrysafe.cancellation import run_to_completion
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http.conditional import Version, evaluate

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypeGuard
 from uuid import UUID
 
-from retrysafe.claims.cancellation import is_cancelled
+from retrysafe.cancellation import is_cancelled
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.keys import LONGEST
 

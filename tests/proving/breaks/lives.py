@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.proving.breaks import Break
 
+CANCELLATION = "tests/faults/test_cancellation.py"
 STOPS = "tests/core/test_stop_signal.py::"
 SQLITE = "tests/messaging/test_sqlite_broker.py::"
 HOME = "tests/messaging/test_home.py::"
@@ -418,6 +419,31 @@ BREAKS = [
         "        with self._turn.mine:\n            self._begun()",
         "        if True:\n            self._begun()",
         killed_by=("tests/core/test_threads.py::test_a_call_beside_its_end_is_done",),
+    ),
+    Break(
+        "who is cancelled gives back what a thread of one's own uses",
+        "threads.py",
+        "        done, cancelled = await run_to_completion(self.submit(work))",
+        "        return await self.submit(work)\n        done, cancelled = await run_to_completion(self.submit(work))",
+        killed_by=(
+            "tests/core/test_threads.py::test_whoever_is_cancelled_waits_for_what_has_begun",
+            f"{CANCELLATION}::test_the_end_of_asyncio_run_waits_for_what_a_thread_uses[of one's own]",
+        ),
+        rows=(89,),
+    ),
+    Break(
+        "the end of asyncio.run cancels the wait for a thread",
+        "cancellation.py",
+        "    return await run_to_completion(loop.run_in_executor(threads, copy_context().run, work))",
+        """    async def done() -> R:
+        return await loop.run_in_executor(threads, copy_context().run, work)
+
+    return await run_to_completion(done())""",
+        killed_by=(
+            f"{CANCELLATION}::test_the_end_of_asyncio_run_waits_for_what_a_thread_uses[of a handler]",
+            f"{CANCELLATION}::test_the_end_of_asyncio_run_waits_for_what_a_thread_uses[of a claim]",
+        ),
+        rows=(89,),
     ),
     Break(
         "a thread of one's own keeps what was to end those before it",

@@ -440,7 +440,7 @@ BREAKS = [
     ),
     Break(
         "a cancellation interrupts what must come to its end",
-        "claims/cancellation.py",
+        "cancellation.py",
         "    task = asyncio.ensure_future(work)\n",
         "    return await work, None\n    task = asyncio.ensure_future(work)\n",
         killed_by=tuple(
@@ -451,7 +451,7 @@ BREAKS = [
     ),
     Break(
         "a cancel scope of anyio is not shielded against",
-        "claims/cancellation.py",
+        "cancellation.py",
         'anyio = sys.modules.get("anyio")',
         "anyio = None",
         killed_by=(f"{CANCELLATION}::test_a_cancel_scope_does_not_keep_a_release_spinning",),

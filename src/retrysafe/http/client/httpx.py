@@ -10,7 +10,7 @@ from typing import TypeVar, TypeVarTuple
 import anyio
 import anyio.to_thread
 
-from retrysafe.claims.cancellation import run_to_completion
+from retrysafe.cancellation import run_to_completion
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http.client import resuming

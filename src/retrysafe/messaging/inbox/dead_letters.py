@@ -15,7 +15,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.sql.inbox import SqlInbox
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.boundary import Boundary
-from retrysafe.claims.cancellation import run_to_completion
+from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.claim import Claim
 from retrysafe.entrypoint import in_thread
 from retrysafe.errors import ConfigurationError, InProgress, LeaseLost, RetrysafeError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from retrysafe.claims.cancellation import run_to_completion
+from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.observers import logger
 from retrysafe.entrypoint import in_thread
 from retrysafe.errors import ConfigurationError, RetrysafeError

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from retrysafe.backends.driver import arestarting, arun, restarting, run
 from retrysafe.boundary import Boundary
-from retrysafe.claims.cancellation import run_to_completion
+from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import InProgress, LeaseLost, RetrysafeError, StoreUnavailable
 from retrysafe.messaging.relay.dispatch import Dispatch

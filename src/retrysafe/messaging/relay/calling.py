@@ -12,7 +12,7 @@ import random
 from collections.abc import Generator, Sequence
 from typing import Any, TypeAlias, cast
 
-from retrysafe.claims.cancellation import is_failure
+from retrysafe.cancellation import is_failure
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.exception_groups import every, leaves
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus, Queued

@@ -56,7 +56,7 @@ from retrysafe.backends.driver import arun, run
 from retrysafe.backends.sql.outbox_log import SqlOutboxLog
 from retrysafe.backends.sql.postgresql import PostgresqlStore
 from retrysafe.boundary import Boundary
-from retrysafe.claims.cancellation import is_failure
+from retrysafe.cancellation import is_failure
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.entrypoint import UNUSABLE
 from retrysafe.errors import ConfigurationError, RetrysafeError

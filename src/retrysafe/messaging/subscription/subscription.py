@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from typing import Any
 
-from retrysafe.claims.cancellation import is_failure
+from retrysafe.cancellation import is_failure
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.heeding import heeding
 from retrysafe.messaging.brokers.base import Consumer

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeAlias
 
-from retrysafe.claims.cancellation import is_failure, run_to_completion
+from retrysafe.cancellation import is_failure, run_to_completion
 from retrysafe.errors import ConfigurationError
 from retrysafe.heeding import heeding
 from retrysafe.messaging.brokers.base import Consumer

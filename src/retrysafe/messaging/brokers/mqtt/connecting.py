@@ -148,7 +148,7 @@ class Connection:
         made, thread = cls(address, client_id, received), OwnThread("retrysafe-mqtt-connecting")
         try:
             async with asyncio.timeout(patience):
-                await thread.run(partial(made._connect, patience, bool(client_id), keep, receive))
+                await thread.submit(partial(made._connect, patience, bool(client_id), keep, receive))
                 made._attach()
                 await made._connected
         except BaseException:

@@ -17,7 +17,7 @@ from aio_pika.exceptions import AMQPError, ChannelNotFoundEntity
 from aiormq import Channel as Wire
 from aiormq.abc import DeliveredMessage
 
-from retrysafe.claims.cancellation import is_cancelled
+from retrysafe.cancellation import is_cancelled
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.amqp_binding import envelope_from
 from retrysafe.messaging.brokers.arrival import arrival

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from retrysafe.backends.sql.drivers.sqlite_connections import Connections
 from retrysafe.backends.sql.drivers.sqlite_kept import Connection, opened
-from retrysafe.claims.cancellation import run_to_completion
+from retrysafe.cancellation import run_to_completion
 from retrysafe.locks import ProcessLock
 from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.cloudevents import attributes, envelope_of
@@ -168,10 +168,7 @@ class AsyncSqlitePublisher:
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish them in one transaction, to its end, whoever is cancelled meanwhile."""
-        published, cancelled = await run_to_completion(self._thread.run(partial(self._publisher.publish, envelopes)))
-        if cancelled is not None:
-            raise cancelled
-        return published
+        return await self._thread.run(partial(self._publisher.publish, envelopes))
 
     async def aclose(self) -> None:
         """Close the file."""
@@ -354,7 +351,7 @@ class SqliteConsumer:
             with self._file.transaction() as file:
                 return work(file)
 
-        return await run_to_completion(self._thread.run(do))
+        return await run_to_completion(self._thread.submit(do))
 
 
 def _is_of_this_process(delivery: Delivery) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from asyncio import CancelledError, Task
+    from asyncio import CancelledError, Future
+    from concurrent.futures import Executor
 
 R = TypeVar("R")
 
@@ -33,12 +35,15 @@ def is_failure(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and not is_cancelled()
 
 
-async def run_to_completion(work: Coroutine[Any, Any, R]) -> tuple[R, CancelledError | None]:
+async def run_to_completion(work: Coroutine[Any, Any, R] | Future[R]) -> tuple[R, CancelledError | None]:
     """Run ``work`` to its end in a task of its own; return its result and the first cancellation, if any.
 
     Cancellation arrives in two ways: `Task.cancel` once per call, which the loop below survives, and
     anyio's cancel scopes again at every await, which its shield stops from the first one on. The caller
     decides what to do with the result and must raise the cancellation afterwards; it is never taken back here.
+
+    `asyncio.run` cancels every task before it returns, that of a coroutine too. So what a thread does is waited for as
+    a future: what it uses must not be given back while it works.
     """
     import asyncio
 
@@ -53,7 +58,18 @@ async def run_to_completion(work: Coroutine[Any, Any, R]) -> tuple[R, CancelledE
     return task.result(), cancelled
 
 
-async def _ended_or_cancelled(task: Task[Any]) -> CancelledError | None:
+async def run_in_thread(work: Callable[[], R], threads: Executor | None = None) -> tuple[R, CancelledError | None]:
+    """Do sync work in a thread, by default one of the loop's executor, in the caller's context and to its end.
+
+    Returns its result and the first cancellation of the caller, which must be raised.
+    """
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    return await run_to_completion(loop.run_in_executor(threads, copy_context().run, work))
+
+
+async def _ended_or_cancelled(task: Future[Any]) -> CancelledError | None:
     """Wait for the end of ``task``; a cancellation of the caller ends the wait, not the task, and is returned."""
     import asyncio
 
