@@ -929,8 +929,8 @@ BREAKS = [
     Break(
         "a cancelled delivery leaves its sync handler behind",
         "entrypoint.py",
-        "    done, cancelled = await run_to_completion(asyncio.to_thread(work))",
-        "    done, cancelled = await asyncio.to_thread(work), None",
+        "    done, cancelled = await run_in_thread(work)",
+        "    import asyncio\n\n    done, cancelled = await asyncio.to_thread(work), None",
         killed_by=(f"{RECEIVER}::test_a_cancelled_delivery_comes_to_its_end_in_a_sync_handler[memory]",),
         rows=(89,),
     ),

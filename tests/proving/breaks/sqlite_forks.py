@@ -206,7 +206,7 @@ BREAKS = [
     Break(
         "plain handlers keep a consumer of the SQLite broker from showing that it is alive",
         BROKER,
-        "run_to_completion(self._thread.run(do))",
+        "run_to_completion(self._thread.submit(do))",
         "run_to_completion(asyncio.to_thread(do))",
         killed_by=(f"{FULL}test_messages_are_published_taken_and_settled",),
         rows=(50,),
@@ -214,7 +214,7 @@ BREAKS = [
     Break(
         "plain handlers keep a client of MQTT from connecting",
         "messaging/brokers/mqtt/connecting.py",
-        "await thread.run(partial(made._connect, patience, bool(client_id), keep, receive))",
+        "await thread.submit(partial(made._connect, patience, bool(client_id), keep, receive))",
         "await asyncio.to_thread(made._connect, patience, bool(client_id), keep, receive)",
         killed_by=(f"{FULL}test_a_client_of_mqtt_connects",),
         rows=(50,),
