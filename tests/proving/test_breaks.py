@@ -41,8 +41,8 @@ def own_deadline() -> None:
 def test_a_break_is_killed(name: str, proof: Record) -> None:
     one = BREAKS[name]
     result = run_broken(one)
-    assert result.all_were("failed"), (
-        f"{name!r} survived; again: python -m tests.proving.breaks '{name}'\n{result.explained()}"
+    assert result.verdict == "killed", (
+        f"{name!r}: {result.verdict}; again: python -m tests.proving.breaks '{name}'\n{result.explained()}"
     )
     proof(Proof(part="mutants", store="", mode="", fault=name, injected=1, rows=one.rows))
 
@@ -88,7 +88,22 @@ def planted() -> Result:
 def test_only_a_test_that_fails_in_its_body_kills(test: str, ending: str, planted: Result) -> None:
     found = {name.rpartition("::")[2]: how for name, how in planted.endings.items()}
     assert found[test] == ending
-    assert not planted.all_were("failed")
+    assert planted.verdict == "survived"
+
+
+@pytest.mark.parametrize(
+    ("endings", "verdict"),
+    [
+        (("failed", "failed"), "killed"),
+        (("failed", "skipped"), "not run"),
+        (("failed", "passed", "skipped"), "survived"),
+        ((), "survived"),
+    ],
+)
+def test_a_break_whose_tests_are_skipped_has_neither_survived_nor_been_killed(
+    endings: tuple[str, ...], verdict: str
+) -> None:
+    assert Result(dict(zip("abc", endings, strict=False)), "").verdict == verdict
 
 
 def test_text_that_does_not_occur_once_is_refused() -> None:

@@ -43,6 +43,14 @@ class Result(NamedTuple):
         """Whether every named test ended so."""
         return bool(self.endings) and set(self.endings.values()) == {ending}
 
+    @property
+    def verdict(self) -> str:
+        """What became of a break whose tests ended so: one that is skipped, without its server for instance, says
+        nothing."""
+        if self.all_were("failed"):
+            return "killed"
+        return "not run" if set(self.endings.values()) <= {"failed", "skipped"} and self.endings else "survived"
+
     def explained(self) -> str:
         """Each test and its ending, then what pytest printed."""
         lines = [f"{ending}: {test}" for test, ending in self.endings.items()]
