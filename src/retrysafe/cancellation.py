@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -66,7 +67,16 @@ async def run_in_thread(work: Callable[[], R], threads: Executor | None = None) 
     import asyncio
 
     loop = asyncio.get_running_loop()
-    return await run_to_completion(loop.run_in_executor(threads, copy_context().run, work))
+    done = loop.run_in_executor(threads, copy_context().run, partial(returned, work))
+    return await run_to_completion(done)
+
+
+def returned(work: Callable[[], R]) -> R:
+    """What it returns, for a future, which can hold no `StopIteration`: a `RuntimeError` takes its place (PEP 479)."""
+    try:
+        return work()
+    except StopIteration as error:
+        raise RuntimeError("what was done in a thread raised StopIteration") from error
 
 
 async def _ended_or_cancelled(task: Future[Any]) -> CancelledError | None:

@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any, TypeAlias, TypeVar
 from weakref import finalize
 
-from retrysafe.cancellation import run_to_completion
+from retrysafe.cancellation import returned, run_to_completion
 from retrysafe.locks import ProcessLock
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ def _work(calls: _Calls) -> None:
 def _do(loop: AbstractEventLoop, done: Future[T], work: Callable[[], T]) -> None:
     told: Callable[[], None]
     try:
-        told = partial(done.set_result, work())
+        told = partial(done.set_result, returned(work))
     except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
         told = partial(done.set_exception, error)
     with suppress(RuntimeError):  # the loop was closed: nobody is waiting any more

@@ -67,7 +67,7 @@ async def cancelled_at(step: int, work: Callable[[], Awaitable[Any]]) -> bool:
 
 
 IN_A_THREAD: dict[str, Callable[[Callable[[], object]], Awaitable[object]]] = {
-    "of one's own": OwnThread("retrysafe-test").run,
+    "of one's own": lambda work: OwnThread("retrysafe-waited").run(work),
     "of a handler": in_thread,
     "of a claim": _in_entering,
 }
@@ -109,6 +109,16 @@ def test_the_end_of_asyncio_run_waits_for_what_a_thread_uses(
     waits: list[asyncio.Task[None]] = []
     asyncio.run(main())
     assert (ended, waits[0].cancelled()) == (["thread", "task"], True)
+
+
+@pytest.mark.parametrize("wait", IN_A_THREAD.values(), ids=IN_A_THREAD)
+async def test_a_stop_iteration_of_what_a_thread_does_is_raised(
+    wait: Callable[[Callable[[], object]], Awaitable[object]],
+) -> None:
+    """No future can hold it, as that of a bare `next()`: whoever waited did so for ever."""
+    with pytest.raises(RuntimeError, match="StopIteration") as raised:
+        await wait(lambda: next(iter(())))
+    assert isinstance(raised.value.__cause__, StopIteration)
 
 
 async def _awaited(work: Awaitable[Any]) -> Any:

@@ -434,11 +434,11 @@ BREAKS = [
     Break(
         "the end of asyncio.run cancels the wait for a thread",
         "cancellation.py",
-        "    return await run_to_completion(loop.run_in_executor(threads, copy_context().run, work))",
-        """    async def done() -> R:
-        return await loop.run_in_executor(threads, copy_context().run, work)
+        "    done = loop.run_in_executor(threads, copy_context().run, partial(returned, work))",
+        """    async def running() -> R:
+        return await loop.run_in_executor(threads, copy_context().run, partial(returned, work))
 
-    return await run_to_completion(done())""",
+    done = running()""",
         killed_by=(
             f"{CANCELLATION}::test_the_end_of_asyncio_run_waits_for_what_a_thread_uses[of a handler]",
             f"{CANCELLATION}::test_the_end_of_asyncio_run_waits_for_what_a_thread_uses[of a claim]",
