@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import faulthandler
-
 import pytest
 
+from tests.deadlines import allow_any_time
 from tests.proving.breaks import Break
 from tests.proving.breaks.running import Result, broken, check, missing, run_broken, run_unbroken
 from tests.proving.breaks.table import all_breaks
@@ -32,7 +31,7 @@ def test_the_tests_that_breaks_name_exist() -> None:
 @pytest.fixture
 def own_deadline() -> None:
     """A copy's tests have a deadline, longer than that of one test here, and beyond it they say what became of them."""
-    faulthandler.cancel_dump_traceback_later()
+    allow_any_time()
 
 
 @pytest.mark.prove

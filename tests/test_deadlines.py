@@ -1,0 +1,53 @@
+"""A test that hangs is named, and the run goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HANGING = """
+import asyncio, os, signal, threading
+
+def hang():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+def test_waits_for_a_child_that_hangs():
+    if (child := os.fork()) == 0:
+        hang()
+    os.waitpid(child, 0)
+
+async def test_waits_on_the_loop():
+    await asyncio.Event().wait()
+
+def test_cannot_be_interrupted_and_leaves_a_child_that_hangs():
+    if os.fork() == 0:
+        hang()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    hang()
+
+def test_beside_them():
+    pass
+"""
+
+
+def test_a_test_that_hangs_is_named_and_the_run_goes_on(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that had the pipe of a worker which had ended kept the whole run waiting for ever."""
+    pytester.makepyfile(HANGING)
+    pytester.makeini("[pytest]\nasyncio_mode = auto\nfaulthandler_timeout = 2\nfaulthandler_exit_on_timeout = true")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    ended = pytester.runpytest_subprocess("-p", "tests.deadlines", "-n", "1", timeout=60)
+    ended.assert_outcomes(passed=1, failed=3)
+    ended.stdout.fnmatch_lines_random(
+        [
+            "E *Failed: hung for 2 s",
+            "FAILED *::test_waits_for_a_child_that_hangs*",
+            "FAILED *::test_waits_on_the_loop*",
+            "*crashed while running '*::test_cannot_be_interrupted_and_leaves_a_child_that_hangs'*",
+        ]
+    )
+    ended.stderr.fnmatch_lines(["*in hang"])
