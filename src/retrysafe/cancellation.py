@@ -10,10 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from asyncio import CancelledError, Future
+    from asyncio import CancelledError, Future, Task
     from concurrent.futures import Executor
 
 R = TypeVar("R")
+
+CLOSING = 5.0
+"""Seconds that a closing still has once whoever waits for it is cancelled."""
 
 
 def is_cancelled() -> bool:
@@ -36,27 +39,56 @@ def is_failure(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and not is_cancelled()
 
 
-async def run_to_completion(work: Coroutine[Any, Any, R] | Future[R]) -> tuple[R, CancelledError | None]:
+async def run_to_completion(
+    work: Coroutine[Any, Any, R] | Future[R], patience: float | None = None
+) -> tuple[R, CancelledError | None]:
     """Run ``work`` to its end in a task of its own; return its result and the first cancellation, if any.
 
     Cancellation arrives in two ways: `Task.cancel` once per call, which the loop below survives, and
     anyio's cancel scopes again at every await, which its shield stops from the first one on. The caller
-    decides what to do with the result and must raise the cancellation afterwards; it is never taken back here.
+    decides what to do with the result and must raise the cancellation afterwards; it is never taken back here. It lets
+    ``work`` go on for ``patience`` seconds; then that is cancelled, and waited for.
 
-    `asyncio.run` cancels every task before it returns, that of a coroutine too. So what a thread does is waited for as
-    a future: what it uses must not be given back while it works.
+    `asyncio.run` cancels every task that it knows, and waits for them, before it returns. The caller's is one of them,
+    and waits; that of ``work`` is none. What a thread does is waited for as a future, which nobody can cancel.
     """
     import asyncio
 
-    task = asyncio.ensure_future(work)
-    cancelled = await _ended_or_cancelled(task)
-    if cancelled is not None:
-        with _shield():
-            while not task.done():
-                await _ended_or_cancelled(task)
+    task = work if asyncio.isfuture(work) else unlisted(asyncio.get_running_loop().create_task(work))
+    try:
+        cancelled = await _ended_or_cancelled(task)
+        if cancelled is not None:
+            late = None if patience is None else task.get_loop().call_later(patience, task.cancel)
+            with _shield():
+                while not task.done():
+                    await _ended_or_cancelled(task)
+            if late is not None:
+                late.cancel()
+    except BaseException:  # of a signal handler: nobody waits for the task any more
+        if isinstance(task, asyncio.Task) and not task.done():
+            asyncio.tasks._register_task(task)
+        raise
     if cancelled is not None and not task.cancelled() and (failure := task.exception()) is not None:
         raise cancelled from failure
     return task.result(), cancelled
+
+
+async def close_completely(closing: Coroutine[Any, Any, None]) -> None:
+    """Run ``closing`` to its end, also when `asyncio.run` ends meanwhile; a cancellation goes on afterwards."""
+    _, cancelled = await run_to_completion(closing, CLOSING)
+    if cancelled is not None:
+        raise cancelled
+
+
+def unlisted(task: Task[R]) -> Task[R]:
+    """The task, which the end of `asyncio.run` does not cancel from now on: the caller waits for its end.
+
+    See https://docs.python.org/3/library/asyncio-extending.html, "Task lifetime support".
+    """
+    import asyncio
+
+    asyncio.tasks._unregister_task(task)
+    return task
 
 
 async def run_in_thread(work: Callable[[], R], threads: Executor | None = None) -> tuple[R, CancelledError | None]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from threading import Thread
+from threading import Thread, current_thread
 from typing import Any, TypeAlias, TypeVar
 from weakref import finalize
 
@@ -47,32 +47,42 @@ class OwnThread:
         return done
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Have it done there, for an event loop, and to its end, also when nobody waits for it any more."""
+        """Have it done there, for an event loop, and to its end, also when nobody waits for it any more.
+
+        Raises `RuntimeError` in the thread itself, which would wait for itself.
+        """
         loop = get_running_loop()
+        if current_thread() is self._thread:
+            raise RuntimeError(f"{self._name} was given work from within its own")
         done: Future[T] = loop.create_future()
         with self._turn.mine:
             self._begun().put(partial(_do, loop, done, work))
         return done
 
     def end(self) -> None:
-        """Let the thread end behind what it has to do; the next call begins another one."""
+        """Let the thread end behind what it has to do; the next call begins another one, which waits for that."""
         with self._turn.mine:
-            self._thread = None
             if self._end is not None:
                 self._end()
+                self._end = None
 
     def _begun(self) -> _Calls:
-        if self._thread is None or not self._thread.is_alive():  # also in a child, which has no threads of its parent
+        before = self._thread
+        is_gone = before is None or not before.is_alive()  # also in a child, which has no threads of its parent
+        if self._end is None or is_gone:
             if self._end is not None:
                 self._end.detach()
             self._calls = SimpleQueue()
-            self._thread = Thread(target=_work, args=[self._calls], name=self._name, daemon=True)
+            self._thread = Thread(target=_work, args=[self._calls, before], name=self._name, daemon=True)
             self._thread.start()
             self._end = finalize(self, self._calls.put, None)
         return self._calls
 
 
-def _work(calls: _Calls) -> None:
+def _work(calls: _Calls, before: Thread | None) -> None:
+    if before is not None:
+        before.join()
+        del before
     while (call := calls.get()) is not None:
         call()
         del call  # with what it has raised, and the frames of who waits for it

@@ -89,6 +89,43 @@ def test_a_call_behind_its_end_begins_another_one() -> None:
     assert _threads() == []
 
 
+def test_a_call_behind_its_end_waits_for_what_was_to_be_done_before() -> None:
+    own, begun, may_end, done = OwnThread(NAME), threading.Event(), threading.Event(), list[str]()
+
+    def slow() -> None:
+        begun.set()
+        may_end.wait(60)
+        done.append("before")
+
+    async def both() -> None:
+        first = own.submit(slow)
+        await asyncio.to_thread(begun.wait, 60)
+        for number in range(3):
+            own.end()
+            last = own.submit(lambda number=number: done.append(f"behind {number}"))  # type: ignore[misc]
+        may_end.set()
+        await asyncio.gather(first, last)
+
+    asyncio.run(both())
+    assert done == ["before", "behind 0", "behind 1", "behind 2"]
+    own.end()
+    _join()
+    assert _threads() == []
+
+
+def test_work_within_its_own_work_is_refused() -> None:
+    """It waited for itself for ever."""
+    own = OwnThread(NAME)
+
+    async def within() -> None:
+        with pytest.raises(RuntimeError, match="from within its own"):
+            await own.run(lambda: None)
+
+    asyncio.run(own.run(lambda: asyncio.run(within())))
+    own.end()
+    _join()
+
+
 def test_a_call_beside_its_end_is_done() -> None:
     own, over = OwnThread(NAME), threading.Event()
 

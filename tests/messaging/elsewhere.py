@@ -1,8 +1,8 @@
 """A consumer and a publisher that are used elsewhere, too: `python -m tests.messaging.elsewhere MODE URL NAME`.
 
 MODE "loops": on one event loop after the other; "fork": in a child as well; "again": after it was closed, on the same
-event loop and the next one; "before": what it received before it was closed is settled afterwards. Each step says in a
-line what came of it.
+event loop and the next one; "before": what it received before it was closed is settled afterwards; "ends": asyncio.run
+ends while it is closed. Each step says in a line what came of it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from retrysafe.protocol.messages import Delivery, Envelope, PublishResult
 TOPIC, GROUP = "orders", "stock"
 SOON = 20.0
 """Seconds within which every step ends; what is refused ends at once."""
+
+TURNS = (1, 2, 3, 4, 6, 10, 20, 40)
+"""Of the event loop, after which `asyncio.run` ends while a consumer is closed."""
 
 _Run: TypeAlias = "Callable[[Coroutine[Any, Any, Any]], Any]"
 _Step: TypeAlias = "Callable[[], Awaitable[Any]]"
@@ -63,6 +66,15 @@ async def closed_while_receiving(consumer: Consumer) -> Sequence[Delivery]:
     return await receiving
 
 
+async def taken_and_being_closed(consumer: Consumer, turns: int) -> Sequence[Delivery]:
+    """What has begun to be closed is left to the end of `asyncio.run`, after so many turns of the event loop."""
+    found = await consumer.receive(1, SOON)
+    asyncio.create_task(consumer.aclose())  # noqa: RUF006 - nobody waits for it
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    return found
+
+
 async def lag_of(consumer: Any) -> Sequence[Delivery]:
     assert not hasattr(consumer, "lag") or await consumer.lag() == {}
     return ()
@@ -83,6 +95,13 @@ def say(what: str, run: _Run, step: _Step) -> Any:
     return found
 
 
+def say_threads() -> None:
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("retrysafe")]
+    for thread in threads:
+        thread.join(SOON)
+    print(json.dumps(["threads", [thread.name for thread in threads if thread.is_alive()]]), flush=True)
+
+
 def loops(broker: Broker) -> None:
     publisher, consumer = broker.publisher(), broker.consumer(TOPIC, GROUP)
     asyncio.run(broker.declare([TOPIC], [GROUP]))
@@ -93,10 +112,7 @@ def loops(broker: Broker) -> None:
     say("elsewhere", asyncio.run, partial(consumer.receive, 1, 5))
     for closing in (consumer, publisher):
         say("aclose", asyncio.run, closing.aclose)
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("retrysafe")]
-    for thread in threads:
-        thread.join(SOON)
-    print(json.dumps(["threads", [thread.name for thread in threads if thread.is_alive()]]), flush=True)
+    say_threads()
 
 
 def again(broker: Broker) -> None:
@@ -128,6 +144,18 @@ def before(broker: Broker) -> None:
         say("aclose", runner.run, consumer.aclose)
         say("received by another", runner.run, partial(taken_acked_and_closed, other))
         say("aclose", runner.run, publisher.aclose)
+
+
+def ends(broker: Broker) -> None:
+    publisher = broker.publisher()
+    asyncio.run(broker.declare([TOPIC], [GROUP]))
+    say("published", asyncio.run, published(publisher, *(f"m{turns}" for turns in TURNS)))
+    for turns in TURNS:
+        consumer, other = broker.consumer(TOPIC, GROUP), broker.consumer(TOPIC, GROUP)
+        say("being closed", asyncio.run, partial(taken_and_being_closed, consumer, turns))
+        say("received by another", asyncio.run, partial(taken_acked_and_closed, other))
+    say("aclose", asyncio.run, publisher.aclose)
+    say_threads()
 
 
 def fork(broker: Broker) -> None:
@@ -163,7 +191,8 @@ def in_child(run: _Run, publisher: AsyncPublisher, consumer: Consumer, held: Seq
 
 if __name__ == "__main__":
     mode, url, name = sys.argv[1:]
-    {"loops": loops, "fork": fork, "again": again, "before": before}[mode](
-        broker_at(url, name=name, partitions=None, lease="2s")
+    lease = "60s" if mode == "ends" else "2s"
+    {"loops": loops, "fork": fork, "again": again, "before": before, "ends": ends}[mode](
+        broker_at(url, name=name, partitions=None, lease=lease)
     )
     os._exit(0)  # without what libraries say of connections whose event loop is closed

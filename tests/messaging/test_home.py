@@ -26,7 +26,7 @@ from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher
 from retrysafe.messaging.brokers.sqlite import SqliteConsumer, SqlitePublisher, declare
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from tests.conftest import served
-from tests.messaging.elsewhere import GROUP, TOPIC, envelope
+from tests.messaging.elsewhere import GROUP, TOPIC, TURNS, envelope
 from tests.messaging.harnesses import HARNESSES
 from tests.messaging.harnesses.base import Place as At
 from tests.messaging.harnesses.webhook import SECRET
@@ -36,6 +36,9 @@ from tests.processes import ROOT, environment
 BY_URL = [name for name, harness in HARNESSES.items() if harness.left is not None]
 COMES = "sqlite"
 """Its consumers come to another event loop or process by themselves: none looks after their connections."""
+POLLS = ("nats", "pubsub", "servicebus", "sns", "sqs")
+"""Their libraries have tasks of their own, which the end of `asyncio.run` cancels: what a poll has brought meanwhile
+stays hidden for its lease."""
 PUBLISH_ANYWHERE = ("sqlite", "kafka")
 CRASHES = "pubsub"
 """A child of a process with channels of gRPC may be ended by that library, whatever we do."""
@@ -119,6 +122,18 @@ async def test_what_was_received_before_a_consumer_was_closed_settles_no_other_m
         ("received by another", ["m1"]),
         ("aclose", []),
     ]
+
+
+@pytest.mark.drawn(0.35)
+@pytest.mark.parametrize("kind", [kind for kind in BY_URL if kind not in POLLS])
+async def test_what_a_consumer_had_is_there_at_once_when_asyncio_run_ends_while_it_is_closed(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """It cancels every task, what closes the consumer too: what that had in hand stayed hidden for all of its lease."""
+    said = await steps(kind, "ends", request)
+    names = [f"m{turns}" for turns in TURNS]
+    each = [one for name in names for one in (("being closed", [name]), ("received by another", [name]))]
+    assert said == [("published", ["acked"] * len(names)), *each, ("aclose", []), ("threads", [])]
 
 
 @pytest.mark.drawn(0.35)
@@ -284,6 +299,58 @@ async def test_what_has_begun_to_be_closed_is_closed_although_who_closes_it_is_c
     hung_up.set()
     assert await receiving == ["message"]
     assert lives == ["begun", "closed", "begun"]
+
+
+def test_what_has_begun_to_be_closed_is_closed_although_asyncio_run_ends() -> None:
+    """That cancels what closes it, too."""
+    lives: list[str] = []
+
+    @of_one_loop()
+    class Slow:
+        async def receive(self, _limit: int, _wait: float, /) -> Sequence[str]:
+            return ["message"]
+
+        async def aclose(self) -> None:
+            for step in range(3):
+                await asyncio.sleep(0.001)
+                lives.append(f"step {step}")
+
+    async def main() -> None:
+        consumer = Slow()
+        await consumer.receive(1, 0)
+        asyncio.create_task(consumer.aclose())  # noqa: RUF006 - nobody waits for it
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert lives == ["step 0", "step 1", "step 2"]
+
+
+def test_a_closing_that_hangs_is_given_up_when_asyncio_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrysafe.cancellation.CLOSING", 0.01)
+    ended: list[str] = []
+
+    @of_one_loop()
+    class Hanging:
+        async def receive(self, _limit: int, _wait: float, /) -> Sequence[str]:
+            return ["message"]
+
+        async def aclose(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ended.append("given up")
+                raise
+
+    async def main() -> None:
+        consumer = Hanging()
+        await consumer.receive(1, 0)
+        asyncio.create_task(consumer.aclose())  # noqa: RUF006 - nobody waits for it
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert ended == ["given up"]
 
 
 def test_what_an_event_loop_was_closed_over_while_it_was_closed_begins_anew_on_the_next() -> None:

@@ -435,7 +435,15 @@ class Backend:
                 companion.close()
 
     async def aclose(self) -> None:
-        """Close the running loop's async client, listener and heartbeat, and the sync ones."""
+        """Close the running loop's async client, listener and heartbeat, and the sync ones.
+
+        To the end of that, although the caller is cancelled meanwhile.
+        """
+        from retrysafe.cancellation import close_completely
+
+        await close_completely(self._aclose())
+
+    async def _aclose(self) -> None:
         import asyncio
 
         loop = asyncio.get_running_loop()

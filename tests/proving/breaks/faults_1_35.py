@@ -569,8 +569,8 @@ BREAKS: list[Break] = [
     Break(
         "SQLite lends a connection again with its transaction open",
         "backends/sql/drivers/sqlite_kept.py",
-        "            if self.in_transaction:\n                self.rollback()\n",
-        "            pass\n",
+        "                if self.in_transaction:\n                    self.rollback()\n",
+        "",
         (f"{SQL}TestCancelledTransaction::test_an_open_transaction_of_sqlite_is_rolled_back",),
         rows=(32,),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.proving.breaks import Break
 
+LOCKED = "tests/faults/test_locked_files.py::"
 CANCELLATION = "tests/faults/test_cancellation.py"
 STOPS = "tests/core/test_stop_signal.py::"
 SQLITE = "tests/messaging/test_sqlite_broker.py::"
@@ -448,8 +449,77 @@ BREAKS = [
     Break(
         "a thread of one's own keeps what was to end those before it",
         "threads.py",
-        "            if self._end is not None:\n                self._end()\n",
-        "            self._calls.put(None)\n",
+        "            if self._end is not None:\n                self._end()\n                self._end = None\n",
+        "            self._calls.put(None)\n            self._end = None\n",
         killed_by=("tests/core/test_threads.py::test_used_and_ended_many_times_it_keeps_nothing_of_those_before",),
+    ),
+    Break(
+        "work is given to a thread of one's own while the one before is at work",
+        "threads.py",
+        "        before.join()\n",
+        "",
+        killed_by=("tests/core/test_threads.py::test_a_call_behind_its_end_waits_for_what_was_to_be_done_before",),
+    ),
+    Break(
+        "the end of asyncio.run cancels what is to come to its end",
+        "cancellation.py",
+        "    asyncio.tasks._unregister_task(task)\n",
+        "",
+        killed_by=(
+            f"{HOME}test_what_has_begun_to_be_closed_is_closed_although_asyncio_run_ends",
+            f"{CANCELLATION}::test_asyncio_run_that_ends_while_a_boundary_is_closed_closes_all_of_it[sqlite]",
+            f"{CANCELLATION}::test_asyncio_run_that_ends_while_an_outcome_is_stored_lets_it_be_stored[sqlite]",
+        ),
+        rows=(89,),
+    ),
+    Break(
+        "a connection of SQLite comes back while a thread works on it",
+        "backends/sql/drivers/sqlite_async.py",
+        "        with self.handle.in_use:\n",
+        "        if True:\n",
+        killed_by=(f"{CANCELLATION}::test_a_connection_comes_back_when_the_thread_has_ended_that_works_on_it",),
+        rows=(31,),
+    ),
+    *(
+        Break(
+            f"{colour} transaction on SQLite waits for the file as if it had not waited for its turn",
+            f"backends/sql/drivers/{file}",
+            "connection.wait_for_writers(until - time.monotonic())",
+            "pass",
+            killed_by=(f"{LOCKED}{test}",),
+            rows=(31,),
+        )
+        for colour, file, test in (
+            ("a sync", "sqlite.py", "test_a_sync_transaction_too"),
+            (
+                "an async",
+                "sqlite_async.py",
+                "test_a_transaction_waits_for_the_file_as_long_as_is_left_of_its_turn",
+            ),
+        )
+    ),
+    Break(
+        "a connection of SQLite that comes back waits as short as its last use did",
+        "backends/sql/drivers/sqlite_kept.py",
+        "                self.wait_for_writers(self._busy)\n",
+        "",
+        killed_by=(f"{LOCKED}test_a_connection_that_comes_back_waits_as_long_as_ever",),
+        rows=(31,),
+    ),
+    Break(
+        "a group of writes waits for a locked file as if it had not waited for the group before",
+        "backends/sql/drivers/sqlite_async.py",
+        "min(write.until for write in group) - time.monotonic()",
+        "self._busy",
+        killed_by=(f"{LOCKED}test_what_waits_behind_others_does_not_wait_again",),
+        rows=(31,),
+    ),
+    Break(
+        "all of a group of writes fail with the one that has waited longest",
+        "backends/sql/drivers/sqlite_async.py",
+        "            if late and is_busy(error):\n",
+        "            if False:\n",
+        killed_by=(f"{LOCKED}test_of_a_group_those_fail_that_have_waited_long_enough_and_the_rest_waits_on",),
+        rows=(31,),
     ),
 ]

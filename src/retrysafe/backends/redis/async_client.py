@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import hiredis
@@ -207,8 +206,7 @@ class Lane:
         laying, wire = self._laying, self._wire
         if laying is not None:
             laying.cancel()
-            with suppress(asyncio.CancelledError, StoreUnavailable):
-                await laying
+            await asyncio.wait([laying])
             wire = self._wire
         if wire is not None and wire.is_open:
             wire.close()

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from retrysafe import forks
+from retrysafe.cancellation import close_completely
 from retrysafe.errors import ConfigurationError
 from retrysafe.locks import ProcessLock
 from retrysafe.protocol.messages import PublishResult, PublishStatus
@@ -40,7 +41,7 @@ def of_one_loop(
     the arguments that it was made with. Until then ``lag`` knows nothing, and ``ack`` and ``give_back`` do nothing: the
     broker hands out again what was not settled. When it is closed, a `receive` that is under way returns ``[]``, and a
     `publish` says of each message that it may have been published, unless it ends within `GRACE`. What has begun to be
-    closed is closed to its end, although whoever waits for that is cancelled.
+    closed is closed to its end, although whoever waits for that is cancelled, also by the end of `asyncio.run`.
 
     Arguments:
         follows: whether it begins anew on another event loop, too, once that of before is closed: for publishers. A
@@ -159,7 +160,7 @@ class _Home:
                     return
                 self._under_way = {}  # they have ended with their event loop
             self._process, self._loop, self.is_closed = os.getpid(), asyncio.get_running_loop(), True
-            closing = self._closing = asyncio.create_task(self._close(aclose))
+            closing = self._closing = asyncio.create_task(close_completely(self._close(aclose)))
         await asyncio.shield(closing)
 
     async def _close(self, aclose: Callable[[], Awaitable[None]]) -> None:

@@ -45,11 +45,16 @@ class SqliteFile(NamedTuple):
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                if not is_busy(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.005)
             else:
                 return
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether somebody else was writing, for longer than it waited."""
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def perform(connection: sqlite3.Connection, query: Query) -> Rows:
@@ -128,11 +133,13 @@ class SqliteClient:
 
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
-        """Lend a connection for one transaction."""
+        """Lend a connection for one transaction, which begins within `SqliteFile.busy` seconds."""
+        until = time.monotonic() + self._file.busy
         with (
             self._turn.taken(self._file.busy, self._held_elsewhere),
             self._connections.lent() as connection,
         ):
+            connection.wait_for_writers(until - time.monotonic())
             yield InTransaction(connection)
 
     def _held_elsewhere(self) -> StoreUnavailable:

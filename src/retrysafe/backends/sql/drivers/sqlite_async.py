@@ -6,13 +6,14 @@ import asyncio
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 from retrysafe.backends.sql.drivers.base import in_turn, translated
-from retrysafe.backends.sql.drivers.sqlite import InTransaction, SqliteFile, perform, reader
+from retrysafe.backends.sql.drivers.sqlite import InTransaction, SqliteFile, is_busy, perform, reader
 from retrysafe.backends.sql.drivers.sqlite_connections import Connections
 from retrysafe.backends.sql.drivers.sqlite_kept import Connection
 from retrysafe.errors import StoreUnavailable
@@ -25,6 +26,8 @@ MOST_AT_ONCE = 64
 class _Write(NamedTuple):
     query: Query
     answer: asyncio.Future[Rows]
+    until: float
+    """When it has waited long enough for other writers, by the monotonic clock."""
 
 
 class _Writer:
@@ -34,8 +37,8 @@ class _Writer:
     no more than what the loop was about to run anyway. So a group changes threads once, and there is no timer.
     """
 
-    def __init__(self, connections: Connections[Connection], loop: asyncio.AbstractEventLoop) -> None:
-        self._connections = connections
+    def __init__(self, connections: Connections[Connection], busy: float, loop: asyncio.AbstractEventLoop) -> None:
+        self._connections, self._busy = connections, busy
         self._loop = loop
         self._gathering: list[_Write] = []
         self._is_busy = False
@@ -47,7 +50,7 @@ class _Writer:
     def submit(self, query: Query) -> asyncio.Future[Rows]:
         """Let a write join the next group; the future is done after the commit."""
         answer: asyncio.Future[Rows] = self._loop.create_future()
-        self._gathering.append(_Write(query, answer))
+        self._gathering.append(_Write(query, answer, time.monotonic() + self._busy))
         if not self._is_busy:
             self._is_busy = True
             self._loop.call_soon(self._hand_over)
@@ -71,18 +74,31 @@ class _Writer:
 
     def _run(self) -> None:
         while (group := self._groups.get()) is not None:
-            results: list[Rows | Exception]
-            try:
-                with self._connections.lent() as connection:
-                    results = _perform_together(connection, [write.query for write in group])
-            except Exception as error:  # noqa: BLE001 - it belongs to those who wait, and the thread must live on
-                results = [error for _ in group]
-            try:
-                self._loop.call_soon_threadsafe(self._deliver, group, results)
-            except RuntimeError:  # the loop was closed: nobody is waiting any more
-                continue
+            with suppress(RuntimeError):  # the loop was closed: nobody is waiting any more
+                while group:
+                    group = self._try(group)
 
-    def _deliver(self, group: list[_Write], results: list[Rows | Exception]) -> None:
+    def _try(self, group: list[_Write]) -> list[_Write]:
+        """Perform them, and deliver what came of it. While others write, those fail that have waited long enough.
+
+        Returns the rest, which wait on.
+        """
+        rest: list[_Write] = []
+        results: list[Rows | Exception]
+        try:
+            with self._connections.lent() as connection:
+                connection.wait_for_writers(min(write.until for write in group) - time.monotonic())
+                results = _perform_together(connection, [write.query for write in group])
+        except Exception as error:  # noqa: BLE001 - it belongs to those who wait, and the thread must live on
+            now = time.monotonic()
+            late = [write for write in group if write.until <= now]
+            if late and is_busy(error):
+                group, rest = late, [write for write in group if write.until > now]
+            results = [error for _ in group]
+        self._loop.call_soon_threadsafe(self._deliver, group, results, not rest)
+        return rest
+
+    def _deliver(self, group: list[_Write], results: list[Rows | Exception], is_over: bool) -> None:
         for write, result in zip(group, results, strict=True):
             if write.answer.done():
                 continue
@@ -94,7 +110,8 @@ class _Writer:
                 write.answer.set_exception(result)
             else:
                 write.answer.set_result(result)
-        self._loop.call_soon(self._hand_over)  # behind those who have just been answered, and may write again
+        if is_over:
+            self._loop.call_soon(self._hand_over)  # behind those who have just been answered, and may write again
 
 
 def _perform_together(connection: sqlite3.Connection, group: list[Query]) -> list[Rows | Exception]:
@@ -126,7 +143,7 @@ def _perform_together(connection: sqlite3.Connection, group: list[Query]) -> lis
 class AsyncInTransaction:
     """An executor on a connection of ours; what may wait or sync to disk runs off the loop."""
 
-    def __init__(self, connection: sqlite3.Connection, aside: OwnThread) -> None:
+    def __init__(self, connection: Connection, aside: OwnThread) -> None:
         self.handle = connection
         self.execute = self
         self._inner = InTransaction(connection)
@@ -134,8 +151,12 @@ class AsyncInTransaction:
 
     async def __call__(self, request: Query, /) -> Rows:
         if request.control in ("begin", "commit"):
-            return await self._aside.run(partial(self._inner, request))
+            return await self._aside.run(partial(self._held, request))
         return self._inner(request)
+
+    def _held(self, request: Query) -> Rows:
+        with self.handle.in_use:
+            return self._inner(request)
 
 
 class AsyncJoined:
@@ -171,12 +192,13 @@ class AsyncSqliteClient:
         if pending is None:
             return rows
         if self._writer is None:
-            self._writer = _Writer(self._connections, asyncio.get_running_loop())
+            self._writer = _Writer(self._connections, self._file.busy, asyncio.get_running_loop())
         return await self._writer.submit(pending)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
-        """Lend a connection for one transaction."""
+        """Lend a connection for one transaction, which begins within `SqliteFile.busy` seconds."""
+        until = time.monotonic() + self._file.busy
         try:
             async with asyncio.timeout(self._file.busy):
                 await self._turn.acquire()
@@ -184,6 +206,7 @@ class AsyncSqliteClient:
             raise StoreUnavailable(f"{self._file.path}: another transaction of this loop holds the file.") from error
         try:
             with self._connections.lent() as connection:
+                connection.wait_for_writers(until - time.monotonic())
                 yield AsyncInTransaction(connection, self._aside)
         finally:
             self._turn.release()
@@ -200,8 +223,10 @@ class AsyncSqliteClient:
     async def aclose(self) -> None:
         """Finish what is queued and close every connection."""
         writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.end()
-            await self._aside.run(writer.join)
-        self._aside.end()
-        self._connections.close()
+        try:
+            if writer is not None:
+                writer.end()
+                await self._aside.run(writer.join)
+        finally:
+            self._aside.end()
+            self._connections.close()

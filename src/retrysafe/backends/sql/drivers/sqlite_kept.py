@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
+import threading
 from collections.abc import Callable
 from typing import Any
 from weakref import ref
@@ -19,6 +21,11 @@ class Connection(sqlite3.Connection):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._reading: set[ref[Any]] = set()
+        self._busy = float(options.get("timeout", 5.0))
+        self._waits = _steps(self._busy)
+        self.in_use = threading.RLock()
+        """Whoever lets a thread work here holds it there. So who has lent the connection, and leaves by an exception of
+        a signal handler meanwhile, gives it back when the thread has ended."""
 
     def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
         """A cursor of the class that is given."""
@@ -46,14 +53,34 @@ class Connection(sqlite3.Connection):
     def settle(self) -> bool:
         """End what its use has left under way; whether it can be lent again."""
         try:
-            while self._reading:
-                if (reads := self._reading.pop()()) is not None:
-                    reads.close()
-            if self.in_transaction:
-                self.rollback()
+            with self.in_use:
+                for noted in self._reading.copy():
+                    if (reads := noted()) is not None:
+                        reads.close()
+                self._reading.clear()
+                if self.in_transaction:
+                    self.rollback()
+                self.wait_for_writers(self._busy)
         except sqlite3.Error:
             return False
         return True
+
+    def close(self) -> None:
+        """Close it, when no thread works on it any more."""
+        with self.in_use:
+            super().close()
+
+    def wait_for_writers(self, seconds: float) -> None:
+        """Wait so long, until it is lent again, when others are writing; rounded up to 50 ms."""
+        steps = _steps(seconds)
+        if steps != self._waits:
+            super().execute(f"PRAGMA busy_timeout = {50 * steps}").close()
+            self._waits = steps
+
+
+def _steps(seconds: float) -> int:
+    """How many of 50 ms: the time that a use has left is nearly always all of it."""
+    return math.ceil(20 * max(0.0, seconds))
 
 
 def opened(

@@ -21,6 +21,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from retrysafe.cancellation import unlisted
 from retrysafe.errors import ConfigurationError
 from retrysafe.threads import OwnThread
 
@@ -275,7 +276,7 @@ class Connection:
 
     async def first_of(self, waiting: asyncio.Future[Any]) -> Any:
         """The result of something, unless the connection is lost before. Raises `ConnectionEnded`."""
-        lost = asyncio.create_task(self.lost.wait())
+        lost = unlisted(asyncio.create_task(self.lost.wait()))
         try:
             await asyncio.wait({lost, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():

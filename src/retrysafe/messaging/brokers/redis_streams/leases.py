@@ -13,6 +13,7 @@ import redis
 import redis.asyncio
 
 from retrysafe.boundary import Boundary
+from retrysafe.cancellation import unlisted
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import InProgress, LeaseLost
 from retrysafe.process_name import ProcessName
@@ -68,7 +69,7 @@ class _Holding:
     async def end(self) -> None:
         """Release the lease, if it is still held."""
         self._leave.set()
-        await asyncio.wait([self._task])
+        await asyncio.wait([unlisted(self._task)])
         if not self._task.cancelled():
             self._task.exception()  # a lease that was lost, or could not be released, lapses
 

@@ -172,8 +172,10 @@ class AsyncSqlitePublisher:
 
     async def aclose(self) -> None:
         """Close the file."""
-        await self._thread.run(self._publisher.close)
-        self._thread.end()
+        try:
+            await self._thread.run(self._publisher.close)
+        finally:
+            self._thread.end()
 
 
 @of_one_loop(moves=True)
@@ -295,16 +297,24 @@ class SqliteConsumer:
         if self._process != os.getpid():
             self._begin()
         renewing, self._renewing = self._renewing, None
-        if renewing is not None and renewing.get_loop() is asyncio.get_running_loop():
-            renewing.cancel()
-            with suppress(asyncio.CancelledError):
-                await renewing
-        with suppress(sqlite3.Error):
-            sql = "UPDATE deliveries SET holder = NULL, not_before = 0 WHERE queue = ? AND ? IN (holder, giver)"
-            await self._change(sql, [(self._queue, name) for name in (self._name, *self._earlier)])
-        self._returned.clear()
-        await self._thread.run(self._file.close)
-        self._thread.end()
+        try:
+            if renewing is not None and renewing.get_loop() is asyncio.get_running_loop():
+                renewing.cancel()
+                await asyncio.wait([renewing])
+        finally:
+            try:
+                await self._thread.run(partial(self._leave, (self._name, *self._earlier)))
+            finally:
+                self._returned.clear()
+                self._thread.end()
+
+    def _leave(self, names: Iterable[str]) -> None:
+        sql = "UPDATE deliveries SET holder = NULL, not_before = 0 WHERE queue = ? AND ? IN (holder, giver)"
+        try:
+            with suppress(sqlite3.Error), self._file.transaction() as file:
+                file.executemany(sql, [(self._queue, name) for name in names]).close()
+        finally:
+            self._file.close()
 
     def _take(
         self, file: sqlite3.Connection, most: int, returned: Sequence[tuple[float, str, int, str]]

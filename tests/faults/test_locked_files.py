@@ -1,0 +1,173 @@
+"""A SQLite file that somebody else keeps locked: nobody waits for it longer than once, whatever he waits for before."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from retrysafe import StoreUnavailable
+from retrysafe.backends.registry import connect
+from retrysafe.backends.sql.drivers import sqlite, sqlite_async
+from retrysafe.backends.sql.drivers.sqlite import SqliteClient, SqliteFile
+from retrysafe.backends.sql.drivers.sqlite_async import MOST_AT_ONCE, AsyncSqliteClient
+from retrysafe.backends.sql.drivers.sqlite_kept import Connection
+from retrysafe.protocol.requests import Query, Rows
+
+SHORT = 0.05
+"""The shortest wait in seconds, which the tests wait out."""
+
+
+class Clock:
+    """The machine's, put forward or back by the test."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for module in (sqlite, sqlite_async):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=made.monotonic, sleep=time.sleep))
+    return made
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    path = tmp_path / "store.db"
+    connect(f"sqlite:///{path}").migrate()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY)")
+    return str(path)
+
+
+@pytest.fixture
+def other(path: str) -> Iterator[sqlite3.Connection]:
+    """Another process that writes, as SQLite sees it."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield connection
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long connections were to wait for other writers, in seconds."""
+    noted: list[float] = []
+    wait: Callable[[Connection, float], None] = Connection.wait_for_writers
+
+    def note(self: Connection, seconds: float) -> None:
+        noted.append(seconds)
+        wait(self, seconds)
+
+    monkeypatch.setattr(Connection, "wait_for_writers", note)
+    return noted
+
+
+def row(number: int) -> Query:
+    return Query("INSERT INTO rows (id) VALUES (:id)", {"id": number})
+
+
+def waits_of(connection: Any) -> float:
+    """For other writers, as SQLite has it."""
+    return float(connection.execute("PRAGMA busy_timeout").fetchone()[0]) / 1000
+
+
+async def test_a_transaction_waits_for_the_file_as_long_as_is_left_of_its_turn(path: str, clock: Clock) -> None:
+    """Its turn and then the file: twice as long as was promised."""
+    client = AsyncSqliteClient(SqliteFile(path))
+
+    async def waiting() -> float:
+        async with client.transaction() as transaction:
+            return waits_of(transaction.handle)
+
+    async with client.transaction() as first:
+        assert waits_of(first.handle) == 5.0
+        second = asyncio.create_task(waiting())
+        await asyncio.sleep(0)
+        clock.ahead += 3
+    assert await second == 2.0
+    await client.aclose()
+
+
+def test_a_connection_that_comes_back_waits_as_long_as_ever(path: str) -> None:
+    connection = SqliteFile(path).connect()
+    connection.wait_for_writers(2.0)
+    assert waits_of(connection) == 2.0
+    assert connection.settle()
+    assert waits_of(connection) == 5.0
+    connection.close()
+
+
+def test_a_sync_transaction_too(path: str, clock: Clock) -> None:
+    client, begins, found = SqliteClient(SqliteFile(path)), threading.Event(), list[float]()
+    taken = client._turn.taken
+
+    def noted(*given: Any) -> Any:
+        begins.set()
+        return taken(*given)
+
+    def waiting() -> None:
+        client._turn.taken = noted  # type: ignore[method-assign]
+        with client.transaction() as transaction:
+            found.append(waits_of(transaction.handle))
+
+    with client.transaction() as first:
+        assert waits_of(first.handle) == 5.0
+        second = threading.Thread(target=waiting)
+        second.start()
+        assert begins.wait(60)
+        clock.ahead += 3
+    second.join(60)
+    assert found == [2.0]
+    client.close()
+
+
+async def test_what_waits_behind_others_does_not_wait_again(
+    path: str, other: sqlite3.Connection, waits: list[float]
+) -> None:
+    """Each group waited behind the one before: three hundred claims for half a minute."""
+    client = AsyncSqliteClient(SqliteFile(path, busy=SHORT))
+    answers = await asyncio.gather(*(client(row(n)) for n in range(5 * MOST_AT_ONCE)), return_exceptions=True)
+    assert {type(answer) for answer in answers} == {StoreUnavailable}
+    tried = [wait for wait in waits if wait != SHORT]  # and not when a connection comes back
+    assert len(tried) == 5
+    assert sum(wait for wait in tried if wait > 0) <= SHORT
+    other.execute("ROLLBACK")
+    assert (await client(row(1))).affected == 1
+    await client.aclose()
+
+
+async def test_of_a_group_those_fail_that_have_waited_long_enough_and_the_rest_waits_on(
+    path: str, other: sqlite3.Connection, clock: Clock
+) -> None:
+    client = AsyncSqliteClient(SqliteFile(path, busy=SHORT))
+
+    async def put(number: int, ahead: float) -> asyncio.Future[Rows]:
+        clock.ahead = ahead
+        answer = asyncio.ensure_future(client(row(number)))
+        await asyncio.sleep(0)
+        clock.ahead = 0
+        return answer
+
+    first, early, late = [await put(number, ahead) for number, ahead in [(0, 0), (1, 0), (2, 60)]]
+    with pytest.raises(StoreUnavailable):
+        await first
+    with pytest.raises(StoreUnavailable):
+        await early
+    assert not late.done()
+    other.execute("ROLLBACK")
+    assert (await late).affected == 1
+    assert other.execute("SELECT id FROM rows").fetchall() == [(2,)]
+    await client.aclose()
