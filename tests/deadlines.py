@@ -1,4 +1,4 @@
-"""A test that hangs fails under its name, shows where its children hang, and keeps the run no longer than it must.
+"""A test that hangs fails under its name, and shows where its children hang.
 
 pytest's own `faulthandler_timeout` only ends the process, long after this: it is for what no signal can interrupt.
 """
@@ -13,7 +13,6 @@ import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -63,22 +62,3 @@ def _descendants(of: int, since: float) -> Iterator[int]:
     while found := {child for child, parent in parents.items() if parent in below} - below:
         below |= found
     yield from sorted(child for child in below - {of} if begun[child] >= since - 1 / tick)
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Let no forked child hold the pipes of a worker of pytest-xdist: the end of the worker would go unseen."""
-    for plugin in session.config.pluginmanager.get_plugins():
-        if type(plugin).__name__ == "WorkerInteractor":
-            _keep_from_children(plugin.channel.gateway._io)
-
-
-def _keep_from_children(pipes: Any) -> None:
-    ends = {pipes.infile.fileno(): os.O_RDONLY, pipes.outfile.fileno(): os.O_WRONLY}
-
-    def leave() -> None:
-        for end, how in ends.items():
-            nothing = os.open(os.devnull, how)
-            os.dup2(nothing, end)
-            os.close(nothing)
-
-    os.register_at_fork(after_in_child=leave)

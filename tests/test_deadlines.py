@@ -1,4 +1,4 @@
-"""A test that hangs is named, and the run goes on."""
+"""A test that hangs is named, and the run goes on; children have nothing of earlier tests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_test_that_hangs_is_named_and_the_run_goes_on(
     pytester.makepyfile(HANGING)
     pytester.makeini("[pytest]\nasyncio_mode = auto\nfaulthandler_timeout = 2\nfaulthandler_exit_on_timeout = true")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
-    ended = pytester.runpytest_subprocess("-p", "tests.deadlines", "-n", "1", timeout=60)
+    ended = pytester.runpytest_subprocess("-p", "tests.deadlines", "-p", "tests.forking", "-n", "1", timeout=60)
     ended.assert_outcomes(passed=1, failed=3)
     ended.stdout.fnmatch_lines_random(
         [
@@ -51,3 +51,35 @@ def test_a_test_that_hangs_is_named_and_the_run_goes_on(
         ]
     )
     ended.stderr.fnmatch_lines(["*in hang"])
+
+
+LEAVING = """
+import gc, os
+
+class Client:
+    def __del__(self):
+        if os.getpid() != parent:
+            os._exit(9)
+
+parent = os.getpid()
+
+def test_leaves_a_client():
+    gc.disable()
+    client = Client()
+    client.itself = client
+
+def test_forks():
+    if (child := os.fork()) == 0:
+        gc.collect()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+def test_a_child_collects_nothing_that_an_earlier_test_has_left(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients of gRPC and Kafka crash it, or keep it waiting for ever."""
+    pytester.makepyfile(LEAVING)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    pytester.runpytest_subprocess("-p", "tests.forking", timeout=60).assert_outcomes(passed=2)

@@ -195,7 +195,7 @@ TRANSACTIONAL = pytest.mark.parametrize("build", [*filter(_has_transactions, BUI
 
 
 @pytest.fixture(params=BUILDS, ids="-".join)
-def build(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Build]:
+def build(request: pytest.FixtureRequest, tmp_path: Path) -> Build:
     colour, kind = request.param
     if kind in ("postgresql", "redis"):
         require(kind)
@@ -217,8 +217,7 @@ def build(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Build]:
             boundary.close()
 
     built.colour = colour  # type: ignore[attr-defined]
-    yield built
-    gc.collect()  # a child that a later test forks would find the server, and wait for a thread that it does not have
+    return built
 
 
 def url_of(kind: str, folder: Path) -> str:
