@@ -40,7 +40,7 @@ def is_failure(error: BaseException) -> bool:
 
 
 async def run_to_completion(
-    work: Coroutine[Any, Any, R] | Future[R], patience: float | None = None
+    work: Coroutine[Any, Any, R] | Future[R], *, at_exit: bool = False, patience: float | None = None
 ) -> tuple[R, CancelledError | None]:
     """Run ``work`` to its end in a task of its own; return its result and the first cancellation, if any.
 
@@ -49,13 +49,16 @@ async def run_to_completion(
     decides what to do with the result and must raise the cancellation afterwards; it is never taken back here. It lets
     ``work`` go on for ``patience`` seconds; then that is cancelled, and waited for.
 
-    `asyncio.run` cancels every task that it knows, and waits for them, before it returns. The caller's is one of them,
-    and waits; that of ``work`` is none. What a thread does is waited for as a future, which nobody can cancel.
+    `asyncio.run` cancels every task that it knows, and waits for them, before it returns. The caller's is one of them;
+    that of ``work`` is too, unless ``at_exit``: for work whose waits are short, since nothing else ends them. What a
+    thread does is waited for as a future, which nobody can cancel.
     """
     import asyncio
 
-    task = work if asyncio.isfuture(work) else unlisted(asyncio.get_running_loop().create_task(work))
+    task = asyncio.ensure_future(work)
     try:
+        if at_exit:
+            unlisted(task)
         cancelled = await _ended_or_cancelled(task)
         if cancelled is not None:
             late = None if patience is None else task.get_loop().call_later(patience, task.cancel)
@@ -65,17 +68,20 @@ async def run_to_completion(
             if late is not None:
                 late.cancel()
     except BaseException:  # of a signal handler: nobody waits for the task any more
-        if isinstance(task, asyncio.Task) and not task.done():
+        if at_exit and not task.done():
             asyncio.tasks._register_task(task)
         raise
-    if cancelled is not None and not task.cancelled() and (failure := task.exception()) is not None:
-        raise cancelled from failure
+    if cancelled is not None:
+        if task.cancelled():
+            raise cancelled
+        if (failure := task.exception()) is not None:
+            raise cancelled from failure
     return task.result(), cancelled
 
 
 async def close_completely(closing: Coroutine[Any, Any, None]) -> None:
     """Run ``closing`` to its end, also when `asyncio.run` ends meanwhile; a cancellation goes on afterwards."""
-    _, cancelled = await run_to_completion(closing, CLOSING)
+    _, cancelled = await run_to_completion(closing, at_exit=True, patience=CLOSING)
     if cancelled is not None:
         raise cancelled
 

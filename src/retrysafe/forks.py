@@ -33,13 +33,15 @@ _process = os.getpid()
 class Use:
     """Something that a fork waits for, for ``with``. When this is gone it has ended, whatever happened to its code."""
 
-    __slots__ = ("__weakref__", "has_begun", "mine", "thread")
+    __slots__ = ("__weakref__", "has_begun", "is_elsewhere", "mine", "thread")
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
         self.mine: ref[Use] = ref(self)
         self.has_begun = False
         """Whether it is more than one that waits for a fork."""
+        self.is_elsewhere = False
+        """Whether another thread is at work in it now, for its own: then a fork in that waits for it, too."""
 
     def __enter__(self) -> object:
         self.begin()
@@ -164,9 +166,9 @@ def _before_fork() -> None:
 
 
 def _may_fork(me: int) -> bool:
-    """Whether it is this thread's turn, and no other is in a use."""
+    """Whether it is this thread's turn, and no other is at work in a use."""
     first = next(iter([*_forking]), me)
-    return first == me and all(use.thread == me for use in _known())
+    return first == me and all(use.thread == me and not use.is_elsewhere for use in _known())
 
 
 def _after_in_parent() -> None:

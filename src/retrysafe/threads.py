@@ -6,12 +6,13 @@ somebody is alive: handlers may fill it, and wait there for just that.
 
 from __future__ import annotations
 
+import threading
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from threading import Thread, current_thread
+from threading import Thread
 from typing import Any, TypeAlias, TypeVar
 from weakref import finalize
 
@@ -52,7 +53,7 @@ class OwnThread:
         Raises `RuntimeError` in the thread itself, which would wait for itself.
         """
         loop = get_running_loop()
-        if current_thread() is self._thread:
+        if getattr(_here, "turn", None) is self._turn:
             raise RuntimeError(f"{self._name} was given work from within its own")
         done: Future[T] = loop.create_future()
         with self._turn.mine:
@@ -72,14 +73,24 @@ class OwnThread:
         if self._end is None or is_gone:
             if self._end is not None:
                 self._end.detach()
-            self._calls = SimpleQueue()
-            self._thread = Thread(target=_work, args=[self._calls, before], name=self._name, daemon=True)
-            self._thread.start()
-            self._end = finalize(self, self._calls.put, None)
+            calls: _Calls = SimpleQueue()
+            thread = Thread(target=_work, args=[calls, before, self._turn], name=self._name, daemon=True)
+            end = finalize(self, calls.put, None)
+            try:
+                thread.start()
+            except BaseException:  # a signal handler's too: then the thread may have begun, and ends at once
+                end()
+                raise
+            self._calls, self._thread, self._end = calls, thread, end
         return self._calls
 
 
-def _work(calls: _Calls, before: Thread | None) -> None:
+_here = threading.local()
+"""``turn``: of whom this thread is."""
+
+
+def _work(calls: _Calls, before: Thread | None, turn: ProcessLock) -> None:
+    _here.turn = turn
     if before is not None:
         before.join()
         del before

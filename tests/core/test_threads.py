@@ -126,6 +126,51 @@ def test_work_within_its_own_work_is_refused() -> None:
     _join()
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_thread_that_cannot_begin_keeps_no_later_one_waiting(begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next call waited for ever: for the end of a thread that had not begun, or that nobody told to end."""
+    own, start = OwnThread(NAME), threading.Thread.start
+
+    def fails(self: threading.Thread) -> None:
+        if begun:
+            start(self)  # and a signal handler raises
+        raise MemoryError
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(threading.Thread, "start", fails)
+        asyncio.run(own.run(lambda: None))
+    assert asyncio.run(asyncio.wait_for(own.run(lambda: "works"), 60)) == "works"
+    own.end()
+    _join()
+    assert _threads() == []
+
+
+def test_work_within_work_of_before_its_end_is_refused() -> None:
+    """Each of both threads waited for the other."""
+    own, begun, may_go_on = OwnThread(NAME), threading.Event(), threading.Event()
+
+    async def within() -> None:
+        with pytest.raises(RuntimeError, match="from within its own"):
+            await own.run(lambda: None)
+
+    def work() -> None:
+        begun.set()
+        may_go_on.wait(60)
+        asyncio.run(within())
+
+    async def both() -> None:
+        first = own.submit(work)
+        await asyncio.to_thread(begun.wait, 60)
+        own.end()
+        second = own.submit(lambda: None)
+        may_go_on.set()
+        await asyncio.gather(first, second)
+
+    asyncio.run(both())
+    own.end()
+    _join()
+
+
 def test_a_call_beside_its_end_is_done() -> None:
     own, over = OwnThread(NAME), threading.Event()
 

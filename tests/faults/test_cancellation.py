@@ -194,6 +194,28 @@ def test_asyncio_run_that_ends_while_an_outcome_is_stored_lets_it_be_stored(
     assert turns > 1
 
 
+@pytest.mark.parametrize("scoped", ["anyio", "asyncio"])
+async def test_work_whose_time_is_over_ends_with_the_cancellation_of_its_caller(scoped: str) -> None:
+    """A scope of anyio knows its own by its text, and passed on another."""
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await forever()
+        finally:
+            ended.append("cancelled")
+
+    if scoped == "anyio":
+        with anyio.move_on_after(0) as scope:
+            await run_to_completion(work(), patience=0.01)
+        assert scope.cancelled_caught
+    else:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await run_to_completion(work(), at_exit=True, patience=0.01)
+    assert ended == ["cancelled"]
+
+
 async def _as_asyncio_run_ends() -> None:
     """Cancel every other task that asyncio knows, once, and wait for them."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}

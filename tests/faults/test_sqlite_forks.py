@@ -22,12 +22,16 @@ import sqlalchemy
 
 from retrysafe import Boundary, forks
 from retrysafe.backends.sql.drivers import sqlite_connections
+from retrysafe.backends.sql.drivers.sqlite import SqliteFile
+from retrysafe.backends.sql.drivers.sqlite_async import AsyncSqliteClient
 from retrysafe.backends.sql.drivers.sqlite_connections import Connections
 from retrysafe.backends.sql.drivers.sqlite_kept import Connection, opened
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client import Journal
 from retrysafe.messaging.brokers.sqlite import SqlitePublisher, declare
 from retrysafe.protocol.messages import Envelope, PublishStatus
+from retrysafe.protocol.requests import Query
+from tests.faults.helpers import until
 
 pytestmark = pytest.mark.fault(87)
 
@@ -699,6 +703,36 @@ def forked(work: Callable[[], int]) -> int:
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+async def test_a_fork_on_an_event_loop_waits_for_the_thread_that_works_for_it(tmp_path: Path) -> None:
+    """What it does is in a use of the loop's own thread, which a fork there passed by: a child was forked while SQLite
+    was at work, and waited for its locks for ever."""
+    client, working, steps = AsyncSqliteClient(SqliteFile(str(tmp_path / "shop.db"))), threading.Event(), list[str]()
+
+    async def use() -> None:
+        async with client.transaction() as transaction:
+            begin = transaction._inner
+
+            def begun(request: Query) -> Any:
+                answer = begin(request)
+                working.set()
+                until(lambda: forks._forking)
+                working.clear()
+                working.wait(0.1)
+                steps.append("begun")
+                return answer
+
+            transaction._inner = begun  # type: ignore[assignment]
+            await transaction(Query("BEGIN IMMEDIATE", {}, control="begin"))
+
+    using = asyncio.ensure_future(use())
+    await asyncio.to_thread(working.wait, 60)
+    assert forked(lambda: 0) == 0
+    steps.append("forked")
+    await using
+    await client.aclose()
+    assert steps == ["begun", "forked"]
 
 
 @pytest.mark.parametrize("beside", [True, False], ids=["another thread", "the thread that forks"])

@@ -266,8 +266,11 @@ async def test_who_comes_while_a_consumer_is_closed_waits_for_the_end_of_that() 
     assert lives == ["begun", "closed", "begun"]
 
 
-async def test_what_has_begun_to_be_closed_is_closed_although_who_closes_it_is_cancelled() -> None:
+async def test_what_has_begun_to_be_closed_is_closed_although_who_closes_it_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its connection stayed open, and what the broker handed to that reached nobody."""
+    monkeypatch.setattr("retrysafe.cancellation.CLOSING", 0.0)
     lives: list[str] = []
     hung_up = asyncio.Event()
 
@@ -301,8 +304,9 @@ async def test_what_has_begun_to_be_closed_is_closed_although_who_closes_it_is_c
     assert lives == ["begun", "closed", "begun"]
 
 
-def test_what_has_begun_to_be_closed_is_closed_although_asyncio_run_ends() -> None:
-    """That cancels what closes it, too."""
+@pytest.mark.parametrize("turns", range(4))
+def test_what_has_begun_to_be_closed_is_closed_although_asyncio_run_ends(turns: int) -> None:
+    """That cancels what closes it, too, also before its first step."""
     lives: list[str] = []
 
     @of_one_loop()
@@ -315,12 +319,19 @@ def test_what_has_begun_to_be_closed_is_closed_although_asyncio_run_ends() -> No
                 await asyncio.sleep(0.001)
                 lives.append(f"step {step}")
 
-    async def main() -> None:
-        consumer = Slow()
+    async def close(consumer: Slow, at: asyncio.Event) -> None:
+        await at.wait()
+        await consumer.aclose()
+
+    async def main() -> asyncio.Task[None]:
+        consumer, at = Slow(), asyncio.Event()
         await consumer.receive(1, 0)
-        asyncio.create_task(consumer.aclose())  # noqa: RUF006 - nobody waits for it
-        for _ in range(3):
+        closing = asyncio.create_task(close(consumer, at))
+        await asyncio.sleep(0)
+        at.set()
+        for _ in range(turns):
             await asyncio.sleep(0)
+        return closing
 
     asyncio.run(main())
     assert lives == ["step 0", "step 1", "step 2"]

@@ -193,6 +193,8 @@ class LoopSettler:
         self._pending.add(one)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name="retrysafe-settler")
+            # an outcome that is put off when asyncio.run has cancelled all tasks is given up with the loop
+            self._task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     async def aclose(self) -> None:
         """Try what is left once more, and give it up if that fails."""

@@ -764,7 +764,7 @@ _OPERATIONS = [
     Break(
         "a cancelled caller does not wait for its completion",
         "claims/claim.py",
-        """        _, cancelled = await run_to_completion(ending)
+        """        _, cancelled = await run_to_completion(ending, at_exit=True)
         if cancelled is not None:
             raise cancelled
 """,

@@ -536,7 +536,7 @@ BREAKS = [
     Break(
         "a redrive that is cut short is forgotten",
         "messaging/inbox/dead_letters.py",
-        "await run_to_completion(letters.arun(ask(letters.inbox.mark(letter.arrival.identity))))",
+        "await run_to_completion(letters.arun(ask(letters.inbox.mark(letter.arrival.identity))), at_exit=True)",
         "pass",
         killed_by=(f"{SUBSCRIPTION}::test_a_redrive_that_is_cut_short_stays_marked[sqlite]",),
         rows=(59,),

@@ -441,8 +441,8 @@ BREAKS = [
     Break(
         "a cancellation interrupts what must come to its end",
         "cancellation.py",
-        "    task = work if asyncio.isfuture(work) else",
-        "    return await work, None\n    task = work if asyncio.isfuture(work) else",
+        "    task = asyncio.ensure_future(work)\n",
+        "    return await work, None\n    task = asyncio.ensure_future(work)\n",
         killed_by=tuple(
             f"{CANCELLATION}::test_cancelled_at_every_step_of_a_whole_operation[{case}]"
             for case in ("sqlite-keyed", "psycopg-keyed", "asyncpg-keyed", "asyncmy-keyed")

@@ -334,8 +334,8 @@ BREAKS = [
     Break(
         "a thread of one's own stays when nobody has it",
         "threads.py",
-        "            self._end = finalize(self, self._calls.put, None)\n",
-        "",
+        "finalize(self, calls.put, None)",
+        "finalize(Thread, calls.put, None)",
         killed_by=("tests/core/test_threads.py::test_it_ends_when_nobody_has_it",),
     ),
     Break(

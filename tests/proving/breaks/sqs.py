@@ -125,7 +125,7 @@ BREAKS = [
     Break(
         "a consumer of SQS that is closed leaves a poll behind, which takes messages from others",
         "messaging/brokers/leased.py",
-        "        await asyncio.gather(*map(unlisted, tasks), return_exceptions=True)\n",
+        "        await asyncio.gather(*tasks, return_exceptions=True)\n",
         "        for task in tasks:\n            task.cancel()\n",
         killed_by=(f"{OWN}test_a_consumer_that_has_gone_takes_no_message_from_others",),
     ),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from retrysafe import forks
-from retrysafe.cancellation import close_completely
+from retrysafe.cancellation import close_completely, run_to_completion
 from retrysafe.errors import ConfigurationError
 from retrysafe.locks import ProcessLock
 from retrysafe.protocol.messages import PublishResult, PublishStatus
@@ -160,8 +160,19 @@ class _Home:
                     return
                 self._under_way = {}  # they have ended with their event loop
             self._process, self._loop, self.is_closed = os.getpid(), asyncio.get_running_loop(), True
-            closing = self._closing = asyncio.create_task(close_completely(self._close(aclose)))
+            begun = asyncio.get_running_loop().create_future()
+            closing = self._closing = asyncio.create_task(self._close_completely(aclose, begun))
+            closing.add_done_callback(lambda _: None if begun.done() else begun.set_result(False))
+            has_begun, cancelled = await run_to_completion(begun)
+            if not has_begun:  # asyncio.run has ended before its first step
+                await close_completely(self._close(aclose))
+            if cancelled is not None:
+                raise cancelled
         await asyncio.shield(closing)
+
+    async def _close_completely(self, aclose: Callable[[], Awaitable[None]], begun: asyncio.Future[bool]) -> None:
+        begun.set_result(True)
+        await close_completely(self._close(aclose))
 
     async def _close(self, aclose: Callable[[], Awaitable[None]]) -> None:
         now = asyncio.get_running_loop().time()

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
-from retrysafe.cancellation import unlisted
 from retrysafe.messaging.brokers.polling import PollingConsumer
 from retrysafe.messaging.brokers.receipts import Receipts
 from retrysafe.protocol.messages import Delivery
@@ -78,7 +77,7 @@ class LeasedConsumer(PollingConsumer):
         self._leaving.set()
         self._room.set()
         tasks, self._tasks = self._tasks, []
-        await asyncio.gather(*map(unlisted, tasks), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         handles = {queue: receipts.clear() for queue, receipts in self._receipts.items()}
         self._shelf.clear()
         await asyncio.gather(*(self._hide(queue, some, 0) for queue, some in handles.items() if some))

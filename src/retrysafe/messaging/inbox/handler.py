@@ -200,7 +200,7 @@ class Handler(Generic[P, R]):
     async def _awithdraw(self, attempt: Attempt) -> None:
         if attempt.counted:
             with suppress(RetrysafeError):
-                await run_to_completion(self.letters.arun(self._withdrawing(attempt)))
+                await run_to_completion(self.letters.arun(self._withdrawing(attempt)), at_exit=True)
 
     def _withdrawing(self, attempt: Attempt) -> Steps[HandleResult]:
         return self._concluding(attempt, HandlerOutcome(MessageOutcome.BEHIND))

@@ -259,7 +259,7 @@ async def adrain_taken(setting: Setting, client: AsyncClient, number: int, takin
     except (*OUTLIVED, CancelledError):
         if noted:
             with suppress(RetrysafeError):
-                await run_to_completion(arun(ask(setting.outbox.lived(noted)), client))
+                await run_to_completion(arun(ask(setting.outbox.lived(noted)), client), at_exit=True)
         raise
 
 
@@ -378,7 +378,7 @@ async def _apublish_leased(
     except (*OUTLIVED, CancelledError):
         with suppress(RetrysafeError):
             steps = partial(outlive_fenced, setting.store, setting.outbox, claim.ownership, noted)
-            await run_to_completion(_afenced(client, steps))
+            await run_to_completion(_afenced(client, steps), at_exit=True)
         raise
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from retrysafe.backends.sql.drivers.base import in_turn, translated
 from retrysafe.backends.sql.drivers.sqlite import InTransaction, SqliteFile, is_busy, perform, reader
-from retrysafe.backends.sql.drivers.sqlite_connections import Connections
+from retrysafe.backends.sql.drivers.sqlite_connections import Connections, Lent
 from retrysafe.backends.sql.drivers.sqlite_kept import Connection
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows
@@ -143,8 +143,8 @@ def _perform_together(connection: sqlite3.Connection, group: list[Query]) -> lis
 class AsyncInTransaction:
     """An executor on a connection of ours; what may wait or sync to disk runs off the loop."""
 
-    def __init__(self, connection: Connection, aside: OwnThread) -> None:
-        self.handle = connection
+    def __init__(self, connection: Connection, use: Lent[Connection], aside: OwnThread) -> None:
+        self.handle, self._use = connection, use
         self.execute = self
         self._inner = InTransaction(connection)
         self._aside = aside
@@ -155,8 +155,12 @@ class AsyncInTransaction:
         return self._inner(request)
 
     def _held(self, request: Query) -> Rows:
-        with self.handle.in_use:
-            return self._inner(request)
+        self._use.is_elsewhere = True
+        try:
+            with self.handle.in_use:
+                return self._inner(request)
+        finally:
+            self._use.is_elsewhere = False
 
 
 class AsyncJoined:
@@ -205,9 +209,10 @@ class AsyncSqliteClient:
         except TimeoutError as error:
             raise StoreUnavailable(f"{self._file.path}: another transaction of this loop holds the file.") from error
         try:
-            with self._connections.lent() as connection:
+            use = self._connections.lent()
+            with use as connection:
                 connection.wait_for_writers(until - time.monotonic())
-                yield AsyncInTransaction(connection, self._aside)
+                yield AsyncInTransaction(connection, use, self._aside)
         finally:
             self._turn.release()
 

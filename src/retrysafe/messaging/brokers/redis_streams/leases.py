@@ -69,7 +69,12 @@ class _Holding:
     async def end(self) -> None:
         """Release the lease, if it is still held."""
         self._leave.set()
-        await asyncio.wait([unlisted(self._task)])
+        try:
+            await asyncio.wait([unlisted(self._task)])
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            raise
         if not self._task.cancelled():
             self._task.exception()  # a lease that was lost, or could not be released, lapses
 

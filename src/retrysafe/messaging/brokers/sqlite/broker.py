@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from retrysafe.backends.sql.drivers.sqlite_connections import Connections
 from retrysafe.backends.sql.drivers.sqlite_kept import Connection, opened
-from retrysafe.cancellation import run_to_completion
+from retrysafe.cancellation import CLOSING, run_to_completion
 from retrysafe.locks import ProcessLock
 from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.cloudevents import attributes, envelope_of
@@ -35,7 +35,7 @@ from retrysafe.threads import OwnThread
 T = TypeVar("T")
 
 BUSY = 10.0
-"""The longest wait for another process that writes, in seconds."""
+"""The longest wait for others that write, in seconds."""
 POLLS = Polls(shortest=0.005, longest=0.1)
 _TABLES = """
 CREATE TABLE IF NOT EXISTS bindings (
@@ -86,9 +86,12 @@ class _File:
         self._turn = ProcessLock()
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that has the file to itself."""
+    def transaction(self, until: float | None = None) -> Iterator[sqlite3.Connection]:
+        """A transaction that has the file to itself; it waits for others ``until`` then, by the monotonic clock."""
+        if until is None:
+            until = time.monotonic() + BUSY
         with self._turn.mine, self._connections.lent() as connection:
+            connection.wait_for_writers(until - time.monotonic())
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -311,7 +314,7 @@ class SqliteConsumer:
     def _leave(self, names: Iterable[str]) -> None:
         sql = "UPDATE deliveries SET holder = NULL, not_before = 0 WHERE queue = ? AND ? IN (holder, giver)"
         try:
-            with suppress(sqlite3.Error), self._file.transaction() as file:
+            with suppress(sqlite3.Error), self._file.transaction(time.monotonic() + CLOSING) as file:
                 file.executemany(sql, [(self._queue, name) for name in names]).close()
         finally:
             self._file.close()
@@ -357,8 +360,10 @@ class SqliteConsumer:
     async def _done(self, work: Callable[[sqlite3.Connection], T]) -> tuple[T, asyncio.CancelledError | None]:
         """Work in a transaction, in a thread of its own: a file that others write is waited for."""
 
+        until = time.monotonic() + BUSY
+
         def do() -> T:
-            with self._file.transaction() as file:
+            with self._file.transaction(until) as file:
                 return work(file)
 
         return await run_to_completion(self._thread.submit(do))
