@@ -139,7 +139,11 @@ def test_a_thread_that_cannot_begin_keeps_no_later_one_waiting(begun: bool, monk
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
         patch.setattr(threading.Thread, "start", fails)
         asyncio.run(own.run(lambda: None))
-    assert asyncio.run(asyncio.wait_for(own.run(lambda: "works"), 60)) == "works"
+
+    async def later() -> str:
+        return await asyncio.wait_for(own.submit(lambda: "works"), 5)
+
+    assert asyncio.run(later()) == "works"
     own.end()
     _join()
     assert _threads() == []

@@ -290,7 +290,7 @@ async def test_what_has_begun_to_be_closed_is_closed_although_who_closes_it_is_c
     assert await consumer.receive(1, 0) == ["message"]
     for _ in range(3):
         closing = asyncio.create_task(consumer.aclose())
-        for _ in range(3):
+        for _ in range(6):
             await asyncio.sleep(0)
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -415,7 +415,8 @@ async def test_a_publish_that_is_under_way_when_its_publisher_is_closed_has_an_a
     publishing = asyncio.create_task(publisher.publish([envelope("m"), envelope("n")]))
     await asked.wait()
     closing = asyncio.create_task(publisher.aclose())
-    await asyncio.sleep(0)
+    for _ in range(6):
+        await asyncio.sleep(0)
     if ends:
         answers.set()
     await closing
