@@ -75,7 +75,7 @@ class OwnThread:
                 self._end.detach()
             calls: _Calls = SimpleQueue()
             thread = Thread(target=_work, args=[calls, before, self._turn], name=self._name, daemon=True)
-            end = finalize(self, calls.put, None)
+            end: finalize[[Any], OwnThread] = finalize(self, calls.put, None)
             try:
                 thread.start()
             except BaseException:  # a signal handler's too: then the thread may have begun, and ends at once
