@@ -151,11 +151,11 @@ class AsyncInTransaction:
 
     async def __call__(self, request: Query, /) -> Rows:
         if request.control in ("begin", "commit"):
+            self._use.is_elsewhere = True  # before the thread begins: it waits for no fork
             return await self._aside.run(partial(self._held, request))
         return self._inner(request)
 
     def _held(self, request: Query) -> Rows:
-        self._use.is_elsewhere = True
         try:
             with self.handle.in_use:
                 return self._inner(request)

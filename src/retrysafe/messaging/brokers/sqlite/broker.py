@@ -137,8 +137,12 @@ class SqlitePublisher:
 
     def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish them in one transaction."""
+        return self.publish_until(time.monotonic() + BUSY, envelopes)
+
+    def publish_until(self, until: float, envelopes: Sequence[Envelope]) -> Sequence[PublishResult]:
+        """`publish`, which waits for others that write until then, by the monotonic clock."""
         try:
-            with self._file.transaction() as file:
+            with self._file.transaction(until) as file:
                 published = [self._one(file, envelope) for envelope in envelopes]
         except sqlite3.DatabaseError as error:  # locked, full, not writable, no broker: whatever the message
             return [PublishResult(PublishStatus.UNAVAILABLE, str(error))] * len(envelopes)
@@ -171,7 +175,8 @@ class AsyncSqlitePublisher:
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish them in one transaction, to its end, whoever is cancelled meanwhile."""
-        return await self._thread.run(partial(self._publisher.publish, envelopes))
+        until = time.monotonic() + BUSY
+        return await self._thread.run(partial(self._publisher.publish_until, until, envelopes))
 
     async def aclose(self) -> None:
         """Close the file."""
