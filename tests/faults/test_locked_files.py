@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,20 +25,19 @@ SHORT = 0.05
 
 
 class Clock:
-    """The machine's, put forward or back by the test."""
+    """Stands still until the test sets it."""
 
-    def __init__(self) -> None:
-        self.ahead = 0.0
+    now = 0.0
 
     def monotonic(self) -> float:
-        return time.monotonic() + self.ahead
+        return self.now
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     for module in (sqlite, sqlite_async):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=made.monotonic, sleep=time.sleep))
+        monkeypatch.setattr(module, "time", made)
     return made
 
 
@@ -59,20 +56,6 @@ def other(path: str) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield connection
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long connections were to wait for other writers, in seconds."""
-    noted: list[float] = []
-    wait: Callable[[Connection, float], None] = Connection.wait_for_writers
-
-    def note(self: Connection, seconds: float) -> None:
-        noted.append(seconds)
-        wait(self, seconds)
-
-    monkeypatch.setattr(Connection, "wait_for_writers", note)
-    return noted
 
 
 def row(number: int) -> Query:
@@ -96,7 +79,7 @@ async def test_a_transaction_waits_for_the_file_as_long_as_is_left_of_its_turn(p
         assert waits_of(first.handle) == 5.0
         second = asyncio.create_task(waiting())
         await asyncio.sleep(0)
-        clock.ahead += 3
+        clock.now = 3.0
     assert await second == 2.0
     await client.aclose()
 
@@ -128,22 +111,30 @@ def test_a_sync_transaction_too(path: str, clock: Clock) -> None:
         second = threading.Thread(target=waiting)
         second.start()
         assert begins.wait(60)
-        clock.ahead += 3
+        clock.now = 3.0
     second.join(60)
     assert found == [2.0]
     client.close()
 
 
 async def test_what_waits_behind_others_does_not_wait_again(
-    path: str, other: sqlite3.Connection, waits: list[float]
+    path: str, other: sqlite3.Connection, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each group waited behind the one before: three hundred claims for half a minute."""
+    waits, wait = list[float](), Connection.wait_for_writers
+
+    def noted(self: Connection, seconds: float) -> None:
+        wait(self, seconds)
+        if seconds != SHORT or not waits:  # and not when a connection comes back
+            waits.append(seconds)
+        clock.now = 1.0
+
     client = AsyncSqliteClient(SqliteFile(path, busy=SHORT))
-    answers = await asyncio.gather(*(client(row(n)) for n in range(5 * MOST_AT_ONCE)), return_exceptions=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "wait_for_writers", noted)
+        answers = await asyncio.gather(*(client(row(n)) for n in range(5 * MOST_AT_ONCE)), return_exceptions=True)
     assert {type(answer) for answer in answers} == {StoreUnavailable}
-    tried = [wait for wait in waits if wait != SHORT]  # and not when a connection comes back
-    assert len(tried) == 5
-    assert sum(wait for wait in tried if wait > 0) <= SHORT
+    assert waits == [SHORT] + [SHORT - 1.0] * 4
     other.execute("ROLLBACK")
     assert (await client(row(1))).affected == 1
     await client.aclose()
@@ -154,16 +145,13 @@ async def test_of_a_group_those_fail_that_have_waited_long_enough_and_the_rest_w
 ) -> None:
     client = AsyncSqliteClient(SqliteFile(path, busy=SHORT))
 
-    async def put(number: int, ahead: float) -> asyncio.Future[Rows]:
-        clock.ahead = ahead
-        answer = asyncio.ensure_future(client(row(number)))
-        await asyncio.sleep(0)
-        clock.ahead = 0
-        return answer
+    async def put(number: int, now: float) -> Rows:
+        clock.now = now
+        return await client(row(number))
 
-    first, early, late = [await put(number, ahead) for number, ahead in [(0, 0), (1, 0), (2, 60)]]
-    with pytest.raises(StoreUnavailable):
-        await first
+    early, late = asyncio.ensure_future(put(1, 0.0)), asyncio.ensure_future(put(2, 60.0))
+    await asyncio.sleep(0)
+    clock.now = 1.0
     with pytest.raises(StoreUnavailable):
         await early
     assert not late.done()

@@ -705,9 +705,12 @@ def forked(work: Callable[[], int]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-async def test_a_fork_on_an_event_loop_waits_for_the_thread_that_works_for_it(tmp_path: Path) -> None:
+async def test_a_fork_on_an_event_loop_waits_for_the_thread_that_works_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it does is in a use of the loop's own thread, which a fork there passed by: a child was forked while SQLite
     was at work, and waited for its locks for ever."""
+    monkeypatch.setattr(forks, "PATIENCE", 60.0)
     client, working, steps = AsyncSqliteClient(SqliteFile(str(tmp_path / "shop.db"))), threading.Event(), list[str]()
 
     async def use() -> None:
