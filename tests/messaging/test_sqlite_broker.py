@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -206,7 +207,7 @@ async def test_a_file_that_stays_locked_is_tried_again(file: Path, monkeypatch: 
 def test_the_file_is_not_closed_under_who_is_in_a_transaction(file: Path) -> None:
     """SQLite ended the process by SIGSEGV."""
     publisher = SqlitePublisher(file)
-    with publisher._file.transaction() as connection:
+    with publisher._file.transaction(time.monotonic() + 10) as connection:
         closing_it = threading.Thread(target=publisher.close)
         closing_it.start()
         closing_it.join()

@@ -86,10 +86,8 @@ class _File:
         self._turn = ProcessLock()
 
     @contextmanager
-    def transaction(self, until: float | None = None) -> Iterator[sqlite3.Connection]:
+    def transaction(self, until: float) -> Iterator[sqlite3.Connection]:
         """A transaction that has the file to itself; it waits for others ``until`` then, by the monotonic clock."""
-        if until is None:
-            until = time.monotonic() + BUSY
         with self._turn.mine, self._connections.lent() as connection:
             connection.wait_for_writers(until - time.monotonic())
             connection.execute("BEGIN IMMEDIATE")
