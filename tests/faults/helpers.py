@@ -26,9 +26,11 @@ from retrysafe.backends.driver import run
 from retrysafe.backends.redis import url as redis_url
 from retrysafe.backends.redis.client import RedisClient
 from retrysafe.backends.redis.store import RedisStore
+from retrysafe.backends.sql.drivers.sqlite_async import AsyncSqliteClient
 from retrysafe.protocol.events import Event
 from retrysafe.protocol.procedures import find
 from retrysafe.protocol.records import Filter, Record
+from retrysafe.protocol.requests import Query
 from tests import processes
 from tests.processes import ROOT as ROOT
 from tests.processes import environment as environment
@@ -533,3 +535,17 @@ def fill(url: str, count: int, state: str = "completed", name: str = "filled") -
 def standing(url: str, name: str = "filled") -> Counter[str]:
     """How many records of a boundary are in each state."""
     return Counter(state for state, _ in records_of(url, name))
+
+
+async def begin(client: AsyncSqliteClient, behind: Callable[[], object]) -> None:
+    """Begin a transaction; the thread that does so calls ``behind`` before it ends."""
+    async with client.transaction() as transaction:
+        inner = transaction._inner
+
+        def begun(request: Query) -> Any:
+            answer = inner(request)
+            behind()
+            return answer
+
+        transaction._inner = begun  # type: ignore[assignment]
+        await transaction(Query("BEGIN IMMEDIATE", {}, control="begin"))

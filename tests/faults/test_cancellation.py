@@ -24,7 +24,7 @@ from retrysafe.entrypoint import _in_entering, in_thread
 from retrysafe.protocol.requests import Query
 from retrysafe.threads import OwnThread
 from tests.faults.conftest import Making, server_of
-from tests.faults.helpers import Told, auntil, forever, plain, records_of, seeded, unique, until
+from tests.faults.helpers import Told, auntil, begin, forever, plain, records_of, seeded, unique, until
 
 TRANSACTIONAL = ["sqlite", "aiosqlite", "psycopg", "asyncpg", "asyncmy"]
 KINDS = ["memory", *TRANSACTIONAL, "dynamodb"]
@@ -231,20 +231,11 @@ async def test_a_connection_comes_back_when_the_thread_has_ended_that_works_on_i
     client = AsyncSqliteClient(SqliteFile(sqlite_url.removeprefix("sqlite:///")))
     working, back, steps = threading.Event(), threading.Event(), list[str]()
 
-    async def use() -> None:
-        async with client.transaction() as transaction:
-            begin = transaction._inner
+    def behind() -> None:
+        working.set()
+        steps.append("came back too early" if back.wait(0.2) else "begun")
 
-            def begun(request: Query) -> Any:
-                answer = begin(request)
-                working.set()
-                steps.append("came back too early" if back.wait(0.2) else "begun")
-                return answer
-
-            transaction._inner = begun  # type: ignore[assignment]
-            await transaction(Query("BEGIN IMMEDIATE", {}, control="begin"))
-
-    using = asyncio.ensure_future(use())
+    using = asyncio.ensure_future(begin(client, behind))
     await asyncio.to_thread(working.wait, 60)
     with pytest.raises(ZeroDivisionError):
         using.get_coro().throw(ZeroDivisionError())  # type: ignore[union-attr]

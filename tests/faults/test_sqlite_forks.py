@@ -30,8 +30,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.http.client import Journal
 from retrysafe.messaging.brokers.sqlite import SqlitePublisher, declare
 from retrysafe.protocol.messages import Envelope, PublishStatus
-from retrysafe.protocol.requests import Query
-from tests.faults.helpers import until
+from tests.faults.helpers import begin, until
 
 pytestmark = pytest.mark.fault(87)
 
@@ -687,7 +686,7 @@ def test_a_child_that_is_refused_declares_no_queues(tmp_path: Path) -> None:
     declare(path, [("orders", "stock")])
     publisher = SqlitePublisher(path)
     with (
-        publisher._file.transaction(),
+        publisher._file.transaction(time.monotonic() + 10),
         pytest.raises(ConfigurationError, match="forked while its parent used the file"),
     ):
         _in_a_child(lambda: declare(path, [("orders", "mail")]))
@@ -713,23 +712,14 @@ async def test_a_fork_on_an_event_loop_waits_for_the_thread_that_works_for_it(
     monkeypatch.setattr(forks, "PATIENCE", 60.0)
     client, working, steps = AsyncSqliteClient(SqliteFile(str(tmp_path / "shop.db"))), threading.Event(), list[str]()
 
-    async def use() -> None:
-        async with client.transaction() as transaction:
-            begin = transaction._inner
+    def behind() -> None:
+        working.set()
+        until(lambda: forks._forking)
+        working.clear()
+        working.wait(0.1)
+        steps.append("begun")
 
-            def begun(request: Query) -> Any:
-                answer = begin(request)
-                working.set()
-                until(lambda: forks._forking)
-                working.clear()
-                working.wait(0.1)
-                steps.append("begun")
-                return answer
-
-            transaction._inner = begun  # type: ignore[assignment]
-            await transaction(Query("BEGIN IMMEDIATE", {}, control="begin"))
-
-    using = asyncio.ensure_future(use())
+    using = asyncio.ensure_future(begin(client, behind))
     await asyncio.to_thread(working.wait, 60)
     assert forked(lambda: 0) == 0
     steps.append("forked")
