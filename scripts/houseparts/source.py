@@ -34,13 +34,10 @@ def figures() -> dict[str, float]:
     nodes = [node for found in modules.values() for node in found]
     functions = [node for node in nodes if isinstance(node, Function)]
     imports = {name: _imported(found, modules.keys()) for name, found in modules.items()}
-    importers = Counter(name for found in imports.values() for name in found)
     classes = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef) and node.name[0] != "_")
     return {
         "src.lines": sum(map(_lines, texts.values())),
         "src.files": len(texts),
-        "src.files-under-60-lines": sum(_lines(text) < 60 for text in texts.values()),
-        "src.modules-with-one-importer": sum(importers[name] == 1 for name in modules),
         "src.class-names-used-twice": sum(count > 1 for count in classes.values()),
         "src.functions-with-imports": sum(map(_imports, functions)),
         "src.getpid": sum(text.count("getpid(") for text in texts.values()),

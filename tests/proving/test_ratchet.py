@@ -78,26 +78,11 @@ def test_another_interpreter_begins_anew_with_the_code_that_runs() -> None:
     assert stored == Ratchet(ratchet.interpreter(), {LINES: Entry(100), CALLS: Entry(20_000, "a codec")})
 
 
-@pytest.mark.parametrize(
-    ("name", "is_one"),
-    [
-        ("_told", True),
-        ("aopened_by", True),
-        ("written", True),
-        ("reopen", False),
-        ("is_closed", False),
-        ("when", False),
-    ],
-)
-def test_participles_are_known_by_their_first_word(name: str, is_one: bool) -> None:
-    assert source.is_participle(name) is is_one
+def test_participles_are_known_by_their_first_word() -> None:
+    names = ["_told", "aopened_by", "written", "reopen", "is_closed", "when"]
+    assert list(filter(source.is_participle, names)) == ["_told", "aopened_by", "written"]
 
 
 def test_circles_are_of_modules_that_reach_each_other() -> None:
     imports = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str]()}
     assert source.circles(imports) == [{"b", "c"}]
-
-
-def test_the_stored_file_is_as_it_would_be_written(tmp_path: Path) -> None:
-    Ratchet.read().write(tmp_path / "ratchet.toml")
-    assert (tmp_path / "ratchet.toml").read_text(encoding="utf-8") == ratchet.FILE.read_text(encoding="utf-8")
