@@ -23,7 +23,14 @@ from tests.stores.harnesses import HARNESSES, finish
 from tests.stores.harnesses.base import AnyHarness
 from tests.versions import OTHER_VERSIONS, variable_of
 
-pytest_plugins = ["pytester", "tests.deadlines", "tests.forking", "tests.proving.plugin", "tests.proving.thinning"]
+pytest_plugins = [
+    "pytester",
+    "tests.deadlines",
+    "tests.forking",
+    "tests.proving.plugin",
+    "tests.proving.thinning",
+    "tests.beside",
+]
 
 POSTGRESQL, MYSQL = "RETRYSAFE_TEST_POSTGRESQL", "RETRYSAFE_TEST_MYSQL"
 FOUND = pytest.StashKey[set[str]]()

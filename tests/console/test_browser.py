@@ -1,7 +1,7 @@
 """A real browser, headless: every page is accessible by axe's rules, works without scripts, and is nobody's frame.
 
-It needs Chromium, and Playwright and axe for Python (the extra ``browser``); without them the tests are skipped, and
-fail in CI. What operators do in it is in `test_browser_stories`.
+It needs Chromium, and Playwright and axe for Python (the extra ``browser``); `make prove` installs them, and
+`make test` leaves these tests to it. What operators do in it is in `test_browser_stories`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import pytest
 from tests.console.browsing import ACTIVE, Keyboard
 from tests.console.conftest import Deck, Site
 from tests.messaging.inboxes import envelope
+
+pytestmark = pytest.mark.beside
 
 PATHS = (
     "/",

@@ -1,7 +1,7 @@
 """The site as a reader's browser shows it: its links, its search, its width.
 
-It needs MkDocs with its theme (the extra ``docs``), Chromium, and Playwright (the extra ``browser``); without them the
-tests are skipped, and fail in CI.
+It needs MkDocs with its theme (the extra ``docs``), Chromium, and Playwright (the extra ``browser``); `make prove`
+installs them, and `make test` leaves these tests to it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import absent
+from tests.beside import unfetched
 from tests.docs.pages import ROOT
+
+pytestmark = pytest.mark.beside
 
 SEARCHED = {
     "install": ("", "reference/extras/"),
@@ -45,7 +47,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the site, which is built with every warning as an error."""
     if importlib.util.find_spec("material") is None:
-        absent("no MkDocs with its theme (pip install '.[docs]')")
+        unfetched("no MkDocs with its theme (pip install '.[docs]')")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -63,7 +65,7 @@ def browser() -> Iterator[Any]:
     """A browser without a window."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None or importlib.util.find_spec("playwright") is None:
-        absent("no browser: install Chromium, and Playwright (pip install '.[browser]')")
+        unfetched("no browser: install Chromium, and Playwright (pip install '.[browser]')")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -1,6 +1,7 @@
 """Real engines write each number once, also when they are killed after a commit that they have not noted.
 
-Engines have environments of their own, which `make engines` makes.
+Engines have environments of their own, which `make engines` makes. `make prove` does so, and `make test` leaves these
+tests to it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import absent, require
+from tests.beside import unfetched
+from tests.conftest import require
 from tests.docs.pages import ROOT
 from tests.streams.engines import NUMBERS, fill
 from tests.streams.targets import KafkaTarget, target
+
+pytestmark = pytest.mark.beside
 
 TARGETS = {"spark": ("postgresql", "kafka"), "quix": ("postgresql", "kafka"), "beam": ("postgresql", "kafka")}
 
@@ -25,7 +29,7 @@ def run(engine: str, folder: Path, **environment: str) -> int:
     """Run a job, and return how it ended."""
     programs = ROOT / ".venv" / "engines" / ("flink" if engine == "flink" else "most") / "bin"
     if not programs.exists():
-        absent(f"no {engine}: run make engines")
+        unfetched(f"no {engine}: run make engines")
     path = os.pathsep.join([str(programs), os.environ["PATH"]])
     paths = os.pathsep.join(str(ROOT / name) for name in ("src", "demo", "."))
     command = [str(programs / "python"), "-m", "tests.streams.engines", engine, str(folder)]
