@@ -28,9 +28,9 @@ class Service(ABC):
     of_tests = False
     """Whether tests start one each of their own: `start` without its name only installs it."""
     of_proving = False
-    """Whether only `make prove` needs it: it is left alone where it is not named."""
+    """True if only `make prove` needs it: it is left alone where it is not named."""
     takes_long = False
-    """Whether it is compiled, or much is downloaded for it: it is begun with."""
+    """True if it is compiled, or much is downloaded for it: it is begun with."""
     stop_signal = signal.SIGTERM
 
     @property
