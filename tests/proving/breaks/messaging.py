@@ -5,18 +5,14 @@ from __future__ import annotations
 from tests.proving.breaks import Break
 from tests.proving.breaks.mutations import always, first, instead, never, reworded, skipping, unwrapped
 
-BATCHES = "tests/messaging/test_batches.py"
 BATCHING = "tests/core/test_batching.py"
 CDC = "tests/messaging/test_cdc.py"
-CONSUMER_FAULTS = "tests/messaging/test_consumer_faults.py"
 DESTINATIONS = "tests/messaging/test_destinations.py"
-FASTSTREAM = "tests/messaging/test_faststream.py"
 IDENTITIES = "tests/messaging/test_identities.py"
 INBOX = "tests/messaging/test_inbox.py"
 KAFKA_TRANSACTIONS = "tests/messaging/test_kafka_transactions.py"
 LARGE_LETTERS = "tests/messaging/test_large_letters.py"
 LEDGER = "tests/streams/test_ledger.py"
-PIPELINE = "tests/pipeline/test_pipeline.py"
 REDRIVE = "tests/messaging/test_redrive.py"
 RELAY_FAULTS = "tests/messaging/test_relay_faults.py"
 RELAY_POSTGRESQL = "tests/messaging/test_relay_postgresql.py"
@@ -44,27 +40,24 @@ BREAKS: list[Break] = [
             "_conclude(setting, client, claim, flow.judge(wave, [PublishResult('acked')] * len(wave)), total)",
             "_conclude",
         ),
-        (
-            f"{RELAY_FAULTS}::test_a_message_is_marked_after_it_was_published[sqlite-lease-False]",
-            f"{RELAY_FAULTS}::test_published_and_not_marked_it_goes_out_again_under_the_same_id[sqlite-lease-False]",
-        ),
+        (f"{RELAY_FAULTS}::test_a_message_is_marked_after_it_was_published[sqlite-lease-False]",),
         rows=(8,),
     ),
     Break(
         "a message that is delivered again is another one",
         "messaging.inbox.attempts:key_of",
         instead("message_id", "str(random.random())"),
-        (
-            f"{CONSUMER_FAULTS}::test_a_storm_of_duplicates_is_applied_once[rabbitmq]",
-            f"{FASTSTREAM}::test_duplicates_are_applied_once_and_settled[rabbitmq-manual]",
-        ),
+        (f"{SUBSCRIPTION}::test_a_storm_of_duplicates_is_applied_once_and_in_order",),
         rows=(9, 50),
     ),
     Break(
         "messages are acknowledged when they are received",
         "messaging.subscription.working:Run.add",
         first("self._settled += deliveries\nself._acking.set()"),
-        (f"{PIPELINE}::test_every_order_is_applied_once_and_in_order_whoever_is_killed[rabbitmq]",),
+        (
+            f"{SUBSCRIPTION}::test_stop_lets_what_is_being_handled_end_and_gives_the_rest_back",
+            f"{SUBSCRIPTION}::test_a_run_that_ends_early_gives_back_what_it_has_not_handled",
+        ),
         rows=(9,),
     ),
     Break(
@@ -106,10 +99,7 @@ BREAKS: list[Break] = [
         "messages behind a failing one are applied before it, in its lane",
         "messaging.inbox.batch_plan:_tried",
         instead("get()", "None"),
-        (
-            f"{BATCHING}::test_all_but_the_poison_and_what_follows_it_in_its_lane_is_applied_once_in_order[True]",
-            f"{BATCHES}::test_poison_ends_alone_in_the_dead_letters_and_holds_its_own_lane_only[sqlite-batch_handler]",
-        ),
+        (f"{BATCHING}::test_all_but_the_poison_and_what_follows_it_in_its_lane_is_applied_once_in_order[True]",),
         rows=(53,),
     ),
     Break(

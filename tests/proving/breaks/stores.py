@@ -22,7 +22,6 @@ CLOCKS = "tests/faults/test_clocks.py"
 CONFORMANCE = "tests/stores/test_conformance.py"
 CRASHES = "tests/faults/test_crashes.py"
 DYNAMODB = "tests/faults/test_dynamodb.py"
-GENERATED = "tests/docs/test_generated.py"
 INBOX = "tests/messaging/test_inbox.py"
 LANE = "tests/faults/test_lane.py"
 MESSAGES = "tests/faults/test_messages.py"
@@ -37,11 +36,9 @@ REGISTRY = "tests/stores/test_registry.py"
 RELAY_PLANS = "tests/messaging/test_relay_plans.py"
 REPLICAS = "tests/faults/test_replicas.py"
 RESTORED = "tests/faults/test_restored.py"
-SAFETY = "tests/http/test_safety.py"
 SAME_DATABASE = "tests/faults/test_same_database.py"
 SERVER_CLOCK = "tests/faults/test_server_clock.py"
 SQL_FAULTS = "tests/faults/test_sql_faults.py"
-STORIES = "tests/console/test_stories.py"
 SWEEPING = "tests/faults/test_sweeping.py"
 TRANSACTIONS = "tests/boundary/test_transactions.py"
 TWO_VERSIONS = "tests/faults/test_two_versions.py"
@@ -97,10 +94,7 @@ BREAKS: list[Break] = [
         "a terminal write in SQL is not fenced",
         "backends.sql.statements:SqlStatements._settle",
         unrestricted("attempt") & unrestricted("token"),
-        (
-            f"{PEERS_BUGS}::test_a_late_owner_cannot_flip_the_new_owners_record[sqlite-running-completes]",
-            f"{PEERS_BUGS}::test_a_late_owner_that_raises_cannot_release_the_new_owners_record",
-        ),
+        (f"{PEERS_BUGS}::test_a_late_owner_cannot_flip_the_new_owners_record[sqlite-running-completes]",),
         rows=(15, 17),
     ),
     Break(
@@ -166,10 +160,7 @@ BREAKS: list[Break] = [
         "a serialization failure is an error like any other",
         "backends.sql.drivers.base:RESTART",
         without("RESTART_ALL"),
-        (
-            f"{SQL_FAULTS}::TestSerialization::test_once_runs_the_whole_own_transaction_again",
-            f"{SQL_FAULTS}::TestSerialization::test_once_runs_the_whole_own_transaction_again_async[psycopg]",
-        ),
+        (f"{SQL_FAULTS}::TestSerialization::test_once_runs_the_whole_own_transaction_again",),
         rows=(23,),
     ),
     Break(
@@ -204,10 +195,7 @@ BREAKS: list[Break] = [
         "the gate of a key is the session's",
         "backends.sql.postgresql:_LOCK",
         reworded("pg_try_advisory_xact_lock", "pg_try_advisory_lock"),
-        (
-            f"{PGBOUNCER}::test_a_rolled_back_claim_leaves_nothing_in_the_session",
-            f"{SQL_FAULTS}::test_no_statement_touches_the_session[transactional]",
-        ),
+        (f"{PGBOUNCER}::test_a_rolled_back_claim_leaves_nothing_in_the_session",),
         rows=(30,),
     ),
     Break(
@@ -228,39 +216,28 @@ BREAKS: list[Break] = [
         "a claim in a transaction of MySQL believes its snapshot",
         "backends.sql.mysql:MysqlStore.__init__",
         reworded(" FOR UPDATE NOWAIT", ""),
-        (
-            f"{MYSQL}::test_an_old_snapshot_does_not_hide_the_winner[MySQL]",
-            f"{MYSQL}::test_an_old_snapshot_does_not_take_over_twice[MySQL]",
-        ),
+        (f"{MYSQL}::test_an_old_snapshot_does_not_hide_the_winner[MySQL]",),
         rows=(33,),
     ),
     Break(
         "messages behind the part that a relay has passed over overtake their lane",
         "backends.sql.outbox:SqlOutbox.due",
         never("start", "low"),
-        (
-            f"{RELAY_PLANS}::test_what_was_committed_late_is_not_overtaken_by_what_is_behind_the_part_passed_over[sqlite]",
-        ),
+        (f"{RELAY_PLANS}::test_what_was_committed_late_is_not_overtaken_by_what_is_behind_the_part_passed_over",),
         rows=(35,),
     ),
     Break(
         "a Redis server that evicts records is only warned of",
         "backends.redis.store:_eviction",
         instead("refuse", "'warn'"),
-        (
-            f"{REDIS_KILLS}::test_a_server_that_may_evict_records_is_refused",
-            f"{REDIS_KILLS}::test_async_code_refuses_it_too",
-        ),
+        (f"{REDIS_KILLS}::test_a_server_that_may_evict_records_is_refused",),
         rows=(36,),
     ),
     Break(
         "that a failover of Redis loses claims is not documented",
         "backends.redis.store:RedisStore.capabilities",
         reworded("a failover that loses a claim: ", ""),
-        (
-            f"{REDIS_KILLS}::test_what_these_tests_lose_is_documented[lost claim]",
-            f"{GENERATED}::test_committed_page_is_what_would_be_generated[docs/explanation/which-store.md]",
-        ),
+        (f"{REDIS_KILLS}::test_what_these_tests_lose_is_documented[lost claim]",),
         rows=(37,),
     ),
     Break(
@@ -330,10 +307,7 @@ BREAKS: list[Break] = [
         "the clock of a machine is taken for DynamoDB's",
         "backends.dynamodb.service_clock:ServiceClock.__call__",
         first("return time.time_ns() // 1000"),
-        (
-            f"{DYNAMODB}::test_the_services_clock_decides_not_the_machines",
-            f"{DYNAMODB}::test_a_workers_wall_clock_does_not_matter[3600.0]",
-        ),
+        (f"{DYNAMODB}::test_the_services_clock_decides_not_the_machines",),
         rows=(60,),
     ),
     Break(
@@ -347,10 +321,7 @@ BREAKS: list[Break] = [
         "a quota is not asked for in SQL",
         "backends.sql.store:SqlStore.claim",
         always("allowance"),
-        (
-            f"{QUOTAS}::test_a_flood_from_many_threads[sqlite]",
-            f"{SAFETY}::test_k11_a_client_over_its_quota_is_told_when_to_come_again",
-        ),
+        (f"{QUOTAS}::test_a_flood_from_many_threads[sqlite]",),
         rows=(75,),
     ),
     Break(
@@ -378,7 +349,7 @@ BREAKS: list[Break] = [
         "attempts are not counted before their effect",
         "backends.sql.store:SqlStore.take",
         instead(1, "0"),
-        (f"{PROCESS}::test_a_crash_loop_counts_every_attempt_before_its_effect[sqlite]",),
+        (f"{PROCESS}::test_a_crash_loop_counts_every_attempt_before_its_effect",),
         rows=(85,),
     ),
     Break(
@@ -392,36 +363,27 @@ BREAKS: list[Break] = [
         "a connection is lent to several threads",
         "backends.sql.drivers.own:Own.take",
         instead("pop()", "self._idle[-1]"),
-        (f"{PROCESS}::test_threads_share_no_connection[pymysql-transactional]",),
+        (f"{PROCESS}::test_threads_share_no_connection",),
         rows=(88,),
     ),
     Break(
         "tokens count from one, so that those of before a restore come again",
         "backends.sql.statements:SqlStatements._insert",
         reworded(", t.now, 1, ", ", 1, 1, "),
-        (
-            f"{RESTORED}::test_forgotten_work_runs_again_with_the_same_derived_key_and_a_higher_token",
-            f"{RESTORED}::test_an_attempt_of_before_the_restore_cannot_settle_what_was_claimed_since",
-        ),
+        (f"{RESTORED}::test_forgotten_work_runs_again_with_the_same_derived_key_and_a_higher_token",),
         rows=(90,),
     ),
     Break(
         "a record is written wherever tx= leads",
         "backends.backend:Backend._judge_place",
         never("theirs", at=0),
-        (
-            f"{SAME_DATABASE}::test_a_transaction_on_another_database_is_refused[psycopg_connection]",
-            f"{SAME_DATABASE}::test_in_async_code_too",
-        ),
+        (f"{SAME_DATABASE}::test_a_transaction_on_another_database_is_refused[psycopg_connection]",),
     ),
     Break(
         "doctor: keys whose outcome is unknown are no finding",
         "backends.checks:_in_doubt",
         always("records"),
-        (
-            f"{UNKNOWN_KEYS}::test_keys_whose_outcome_is_unknown_are_found_and_counted[sqlite]",
-            f"{STORIES}::test_the_doctor_tells_of_unknown_keys_until_they_are_settled[sqlite]",
-        ),
+        (f"{UNKNOWN_KEYS}::test_keys_whose_outcome_is_unknown_are_found_and_counted[sqlite]",),
     ),
     Break(
         "a URL of an unknown kind is refused with its password",
