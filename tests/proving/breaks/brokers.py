@@ -25,7 +25,7 @@ BREAKS: list[Break] = [
     Break(
         "a commit whose answer was lost is taken for one that was not made",
         "messaging.brokers.kafka.offsets:KafkaState._resolve_doubt",
-        skipping("_owned", at=1) & skipping("return_to"),
+        never("next", "epoch"),
         (f"{KAFKA_TRANSACTIONS}::test_the_answer_to_a_commit_is_lost[True-True]",),
         rows=(7,),
     ),
@@ -111,13 +111,6 @@ BREAKS: list[Break] = [
         "messaging.brokers.redis_streams.consumer:_READ",
         reworded("return {'fenced'}", "owner = owner"),
         (f"{CONSUMER_FAULTS}::test_who_has_lost_a_stream_takes_nothing_from_it",),
-        rows=(52,),
-    ),
-    Break(
-        "a long handler loses its session of Service Bus to another consumer",
-        "messaging.brokers.servicebus.holdings:Holding.renew",
-        always("_lost"),
-        (f"{SERVICEBUS}::test_a_message_that_is_handled_for_longer_than_the_lock_stays_with_its_consumer[session]",),
         rows=(52,),
     ),
     Break(

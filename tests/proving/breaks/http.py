@@ -239,7 +239,7 @@ BREAKS: list[Break] = [
         "new credentials go to another origin",
         "http.client.operation:_Course.may_refresh",
         always("at_home"),
-        (f"{DOUBT}::test_c16_new_credentials_are_for_the_callers_origin_alone[httpx]",),
+        (f"{DOUBT}::test_c16_new_credentials_are_for_the_callers_origin_alone",),
     ),
     Break(
         "a request that may have arrived is retried at hosts that honour no keys",

@@ -377,7 +377,7 @@ BREAKS: list[Break] = [
         "a record is written wherever tx= leads",
         "backends.backend:Backend._judge_place",
         never("theirs", at=0),
-        (f"{SAME_DATABASE}::test_a_transaction_on_another_database_is_refused[psycopg_connection]",),
+        (f"{SAME_DATABASE}::test_a_transaction_on_another_database_is_refused",),
     ),
     Break(
         "doctor: keys whose outcome is unknown are no finding",
