@@ -115,6 +115,7 @@ OPERATORS: list[tuple[Change, str, str]] = [
     (never("a"), "assert a", "fits 0 places"),
     (never("b"), "x = b < 1 or c in b", "fits 2 places"),
     (never("a"), "if b: a()", "fits 0 places"),
+    (never("a", at=1), "if a: b()", "fits 0 places"),
     (without("a"), "x = a(1) and b and c", "x = b and c"),
     (without("a"), "x = b or a", "x = b"),
     (without("A"), "x = A | B - C", "x = B - C"),

@@ -84,19 +84,16 @@ class Change(NamedTuple):
 
     def _apply(self, symbol: ast.stmt) -> None:
         every = [*self.sites(symbol)]
-        fitting = [site for site in every if site.names.issuperset(self.names)]
-        found = dict(enumerate(fitting or every))
-        if fitting and self.at is not None:
-            found = {number: one for number, one in found.items() if number == self.at}
-        elif len(fitting) > 1:
+        fitting = dict(enumerate(site for site in every if site.names.issuperset(self.names)))
+        if self.at is not None:
+            found = {self.at: fitting[self.at]} if self.at in fitting else {}
+        else:
             found = {
-                number: one for number, one in found.items() if not any(_is_within(other, one) for other in fitting)
+                n: one for n, one in fitting.items() if not any(_is_within(other, one) for other in fitting.values())
             }
-        if len(found) != 1 or not fitting:
-            known = "".join(f"\n  {number}: {one.shown}" for number, one in found.items())
-            raise Misfit(
-                f"{self.shown} fits {len(found) if fitting else 0} places, not one; candidates:{known or ' none'}"
-            )
+        if len(found) != 1:
+            known = "".join(f"\n  {n}: {one.shown}" for n, one in (found or fitting or dict(enumerate(every))).items())
+            raise Misfit(f"{self.shown} fits {len(found)} places, not one; candidates:{known or ' none'}")
         for one in found.values():
             one.change()
 
