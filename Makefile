@@ -1,6 +1,5 @@
 PYTHON ?= python3
 ARGS ?=
-EXTRAS ?= dev
 SERVERS ?=
 # One more than there are cores, since tests wait for services.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
@@ -8,35 +7,61 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # Tests start thousands of programs: with this set, as many images of containers have it, each compiles the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
+# An environment for each version of Python: .venv, and .venv/3.12 for `make test PYTHON=python3.12` if .venv has another.
 VENV := .venv
+ifneq ($(origin PYTHON),file)
+FOUND := $(shell scripts/pythons '$(PYTHON)')
+ifeq ($(FOUND),)
+$(error $(PYTHON) does not start)
+endif
+override PYTHON := $(lastword $(FOUND))
+ifneq ($(firstword $(FOUND)),$(firstword $(shell scripts/pythons '$(or $(wildcard .venv/bin/python),python3)')))
+VENV := .venv/$(firstword $(FOUND))
+endif
+endif
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --no-compile
 BENCH := .venv/bench
 ENGINES := .venv/engines
 SERVICES := scripts/services
 TYPED := src demo $(wildcard tests/laboratory tests/typing)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo shop test coverage check style types pyright layers prove soak breaks mutate bench engines fuzz kills pipeline services clean
+.PHONY: help venv demo shop quick test pythons ready coverage check style types pyright layers prove soak breaks mutate bench engines chromium fuzz kills pipeline ratchet services clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo 'ARGS="..." is handed on by demo, test, coverage, prove, soak, breaks, mutate, bench, fuzz, kills, shop and pipeline.'
+	@echo 'ARGS="..." is handed on by demo, quick, test, coverage, prove, soak, breaks, mutate, bench, fuzz, kills, shop and pipeline.'
 
+# The pip that comes with an older Python takes three times as long to find out which versions fit.
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
 
-# Everything a developer needs; also what some tests need, if EXTRAS names it. The demo comes after retrysafe, or pip looks on the index for the retrysafe it needs.
-$(VENV)/.dev-stamp: pyproject.toml demo/pyproject.toml | $(VENV)/pyvenv.cfg
-	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]' --editable ./demo
-	@touch $@ $(VENV)/.demo-stamp
-
-# The demo's needs only, so that it begins soon; without rich it prints plain text.
+# The demo comes after retrysafe, or pip looks on the index for the retrysafe it needs. Its needs only, so that it begins
+# soon; without rich it prints plain text.
 $(VENV)/.demo-stamp: pyproject.toml demo/pyproject.toml | $(VENV)/pyvenv.cfg
-	$(BIN)/python -m pip install --quiet --editable '.[demo]' --editable ./demo \
-		|| $(BIN)/python -m pip install --quiet --editable . --editable ./demo
+	$(PIP) --editable '.[demo]' --editable ./demo || $(PIP) --editable . --editable ./demo
 	@touch $@
 
+# All that the tests import.
+$(VENV)/.suite-stamp: pyproject.toml demo/pyproject.toml | $(VENV)/pyvenv.cfg
+	$(PIP) --editable '.[suite]' --editable ./demo
+	@touch $@ $(VENV)/.demo-stamp
+
+# Everything a developer needs.
+$(VENV)/.dev-stamp: pyproject.toml demo/pyproject.toml | $(VENV)/pyvenv.cfg
+	$(PIP) --editable '.[dev]' --editable ./demo
+	@touch $@ $(VENV)/.suite-stamp $(VENV)/.demo-stamp
+
+# That, and what only `make prove` runs.
+$(VENV)/.prove-stamp: pyproject.toml demo/pyproject.toml | $(VENV)/pyvenv.cfg
+	$(PIP) --editable '.[dev,browser,docs,load]' --editable ./demo
+	@touch $@ $(VENV)/.dev-stamp $(VENV)/.suite-stamp $(VENV)/.demo-stamp
+
 venv: $(VENV)/.dev-stamp ## Make .venv with all that development needs
+
+ready: $(VENV)/.suite-stamp
 
 demo: $(VENV)/.demo-stamp ## Run the demonstration
 	$(BIN)/retrysafe demo $(ARGS)
@@ -48,35 +73,45 @@ shop: $(VENV)/.dev-stamp ## Run the example shop (ARGS: --faults, --broker URL)
 START_SERVICES = $(SERVICES) start || { code=$$?; [ $$code -eq 3 ] && [ -z "$$RETRYSAFE_REQUIRE_SERVICES" ]; } \
 	|| exit $$code
 
-# Those that are marked "quick" need no service.
-ifeq ($(findstring -m quick,$(ARGS)),)
-WITH_SERVICES = trap '$(SERVICES) stop' EXIT; $(START_SERVICES); eval "$$($(SERVICES) env $(SERVERS))";
-endif
+# They are installed and started while make brings about what is named.
+WITH_SERVICES = trap '$(SERVICES) stop' EXIT; ($(START_SERVICES)) & starting=$$!; \
+	$(MAKE) --no-print-directory $(1) || { code=$$?; wait; exit $$code; }; \
+	wait $$starting || exit; eval "$$($(SERVICES) env $(SERVERS))";
 
-test: $(VENV)/.dev-stamp ## Run the tests against real services (SERVERS="postgresql-18 mysql-9": in these versions; ARGS="-m quick": without)
-	@$(WITH_SERVICES) $(BIN)/python -m pytest -n $(WORKERS) --durations=20 $(ARGS)
+quick: $(VENV)/.suite-stamp ## Run the tests that need no service and take no time
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
 
-coverage: $(VENV)/.dev-stamp ## Run the tests, and show which lines no test runs (twice as long)
-	@$(WITH_SERVICES) $(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term-missing $(ARGS)
+test: ## Run the tests against real services (SERVERS="postgresql-18 mysql-9": in these versions)
+	@$(call WITH_SERVICES,$(VENV)/.suite-stamp) $(BIN)/python -m pytest -n $(WORKERS) --durations=20 $(ARGS)
 
-prove: $(VENV)/.dev-stamp ## Prove the promises at full length, and write the figures of the guarantees page; goes on where it was stopped
-	@trap '$(SERVICES) stop' EXIT; \
-	$(START_SERVICES); \
-	eval "$$($(SERVICES) env)"; \
+# The same for each: with GOAL=ready it makes their environments only.
+GOAL ?= quick
+pythons: ## Run the quick tests on every other version of Python that pyproject.toml names, if it is here or in Debian
+	@found=$$(scripts/pythons others) || [ $$? -eq 3 ] || exit; failed=; \
+	for program in $$(echo "$$found" | cut -d ' ' -f 2); do \
+		echo "$(GOAL) on $$program"; \
+		$(MAKE) --no-print-directory $(GOAL) PYTHON="$$program" || failed="$$failed $$program"; \
+	done; \
+	[ -z "$$failed" ] || { echo "failed on:$$failed"; exit 1; }
+
+coverage: ## Run the tests, and show which lines no test runs (twice as long)
+	@$(call WITH_SERVICES,$(VENV)/.dev-stamp) \
+	$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term-missing $(ARGS)
+
+prove: ## Prove the promises at full length, with engines and a browser, and write the figures of the guarantees page; goes on where it was stopped
+	@$(call WITH_SERVICES,$(VENV)/.prove-stamp engines chromium) \
 	RETRYSAFE_EFFORT=full RETRYSAFE_PROOFS=tests/proving/proofs.json RETRYSAFE_JOURNAL=.prove/journal.jsonl \
-	$(BIN)/python -m pytest -n auto -m prove -o faulthandler_timeout=1800 $(ARGS) && $(BIN)/python scripts/generate-docs
+	$(BIN)/python -m pytest -n auto -o faulthandler_timeout=1800 $(ARGS) && $(BIN)/python scripts/generate-docs
 
 soak: $(VENV)/.dev-stamp ## Simulate schedules on all cores until one breaks a promise: ARGS="--seeds 1000000 --from 0"
 	$(BIN)/python -m tests.laboratory.simulation $(ARGS)
 
-breaks: $(VENV)/.dev-stamp ## Take each defence out of a copy of the source, and see that its tests fail (ARGS: which)
-	@trap '$(SERVICES) stop' EXIT; \
-	$(START_SERVICES); \
-	eval "$$($(SERVICES) env)"; \
+breaks: ## Take each defence out of a copy of the source, and see that its tests fail (ARGS: which)
+	@$(call WITH_SERVICES,$(VENV)/.dev-stamp) \
 	$(BIN)/python -m tests.proving.breaks $(ARGS)
 
 $(VENV)/.mutate-stamp: $(VENV)/.dev-stamp
-	$(BIN)/python -m pip install --quiet --editable '.[mutate]'
+	$(PIP) --editable '.[mutate]'
 	@touch $@
 
 mutate: $(VENV)/.mutate-stamp ## Mutate the core, and write the score (about 20 minutes; needs no services)
@@ -84,7 +119,7 @@ mutate: $(VENV)/.mutate-stamp ## Mutate the core, and write the score (about 20 
 	env -u PYTHONPATH RETRYSAFE_SEED=1 $(BIN)/python -m mutmut run $(ARGS)
 	$(BIN)/python -m tests.proving.mutation && $(BIN)/python scripts/generate-docs
 
-check: style types pyright layers ## Check format, style, types and the layers of imports ("make -j check": at once)
+check: style types pyright layers ratchet ## Check format, style, types, the layers of imports and the ratchet ("make -j check": at once)
 
 style: $(VENV)/.dev-stamp
 	$(BIN)/ruff format --check
@@ -93,13 +128,19 @@ style: $(VENV)/.dev-stamp
 types: $(VENV)/.dev-stamp
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/mypy scripts/services
+	$(BIN)/mypy scripts/pythons
 	$(BIN)/mypy --follow-imports=silent scripts/generate-docs
+	$(BIN)/mypy --follow-imports=silent scripts/measure-house scripts/houseparts/counted.py
 
 pyright: $(VENV)/.dev-stamp
 	$(BIN)/basedpyright $(TYPED)
 
 layers: $(VENV)/.dev-stamp
 	$(BIN)/lint-imports
+
+# CI also counts the tests, which takes a while.
+ratchet: $(VENV)/.dev-stamp ## Measure the house, and fail if a figure rose (also a part of check)
+	$(BIN)/python scripts/measure-house --check $(if $(CI),--items)
 
 # An environment of its own: what rivals ask for changes nothing that development uses.
 $(BENCH)/.stamp: pyproject.toml
@@ -108,10 +149,8 @@ $(BENCH)/.stamp: pyproject.toml
 	$(BENCH)/bin/python -m benchmarks.rivals.installing
 	@touch $@
 
-bench: $(VENV)/.dev-stamp $(BENCH)/.stamp ## Run the benchmarks against real services, in less than 15 minutes (ARGS: see --help; "--record": for the docs)
-	@trap '$(SERVICES) stop' EXIT; \
-	$(START_SERVICES); \
-	eval "$$($(SERVICES) env)"; \
+bench: ## Run the benchmarks against real services, in less than 15 minutes (ARGS: see --help; "--record": for the docs)
+	@$(call WITH_SERVICES,$(VENV)/.dev-stamp $(BENCH)/.stamp) \
 	$(BENCH)/bin/python -m benchmarks $(ARGS); code=$$?; \
 	$(BIN)/python scripts/generate-docs && exit $$code
 
@@ -123,21 +162,20 @@ $(ENGINES)/.stamp: pyproject.toml
 	$(ENGINES)/flink/bin/python -m pip install --quiet 'apache-flink>=2,<3' 'psycopg[binary]'
 	@touch $@
 
-engines: $(ENGINES)/.stamp ## Install Spark, Flink, Beam and Quix in environments of their own, for the tests of retrysafe.streams (needs Java)
+engines: $(ENGINES)/.stamp ## Install Spark, Flink, Beam and Quix in environments of their own, for `make prove` (needs Java)
+
+chromium: ## Install the browser, for `make prove`
+	$(SERVICES) install chromium
 
 fuzz: $(VENV)/.dev-stamp ## Fuzz a guarded API for minutes (make test does so for seconds)
 	RETRYSAFE_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),120) $(BIN)/python -m pytest -s tests/http/test_fuzz.py $(ARGS)
 
-kills: $(VENV)/.dev-stamp ## Send 10,000 requests while a worker is killed every second, on every store
-	@trap '$(SERVICES) stop' EXIT; \
-	$(START_SERVICES); \
-	eval "$$($(SERVICES) env)"; \
+kills: ## Send 10,000 requests while a worker is killed every second, on every store
+	@$(call WITH_SERVICES,$(VENV)/.dev-stamp) \
 	$(BIN)/python -m tests.http.killing $(ARGS)
 
-pipeline: $(VENV)/.dev-stamp ## Send 100,000 orders through brokers, while relays and inboxes are killed (ARGS: mqtt pubsub … --orders N --kill-broker)
-	@trap '$(SERVICES) stop' EXIT; \
-	$(START_SERVICES); \
-	eval "$$($(SERVICES) env)"; \
+pipeline: ## Send 100,000 orders through brokers, while relays and inboxes are killed (ARGS: mqtt pubsub … --orders N --kill-broker)
+	@$(call WITH_SERVICES,$(VENV)/.dev-stamp) \
 	$(BIN)/python -m tests.pipeline $(ARGS)
 
 services: ## Start the services, and print the variables that lead the tests to them
@@ -145,6 +183,6 @@ services: ## Start the services, and print the variables that lead the tests to 
 
 clean: ## Stop the services; remove .venv, caches and the services' data
 	$(SERVICES) stop
-	rm -rf $(VENV) .services .coverage .coverage.* htmlcov build dist mutants .hypothesis \
+	rm -rf .venv .services .coverage .coverage.* htmlcov build dist mutants .hypothesis \
 		.mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

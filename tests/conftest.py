@@ -18,43 +18,32 @@ import pytest
 from retrysafe.backends import registry
 from retrysafe.backends.catalogue import STORES
 from retrysafe.claims import context
+from tests.proving import effort
 from tests.stores.ageing import mysql_connection
 from tests.stores.harnesses import HARNESSES, finish
 from tests.stores.harnesses.base import AnyHarness
 from tests.versions import OTHER_VERSIONS, variable_of
 
-pytest_plugins = ["pytester", "tests.deadlines", "tests.forking", "tests.proving.plugin", "tests.proving.thinning"]
+pytest_plugins = [
+    "pytester",
+    "tests.cells",
+    "tests.deadlines",
+    "tests.forking",
+    "tests.proving.plugin",
+    "tests.reporting",
+    "tests.slowness",
+]
 
 POSTGRESQL, MYSQL = "RETRYSAFE_TEST_POSTGRESQL", "RETRYSAFE_TEST_MYSQL"
 FOUND = pytest.StashKey[set[str]]()
 OWN_DATABASES = pytest.StashKey[dict[str, tuple[str, str]]]()
 
 
-QUICK = ("core", "programs", "boundary", "observing")
-"""Folders of tests that are quick where they need no service."""
-SERVED = {
-    "psycopg",
-    "asyncpg",
-    "asyncmy",
-    "rabbitmq",
-    "nats",
-    "mqtt",
-    "kafka",
-    "pubsub",
-    "servicebus",
-    "sns",
-    "sqs",
-    *(service for service, _ in HARNESSES.values() if service),
-}
-"""What stands in the parameters of tests that need one."""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker of quick tests; let programs that tests start hear SIGINT.
+def pytest_configure() -> None:
+    """Let programs that tests start hear SIGINT.
 
     A shell lets what it runs in the background ignore it, and every program that is started from there.
     """
-    config.addinivalue_line("markers", "quick: needs no service, and takes no time")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -75,14 +64,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the quick ones, and begin with engines: at the end one worker would be busy with them alone, for minutes."""
-    items.sort(key=lambda item: "streams" not in item.path.parts)
-    for item in items:
-        if item.path.relative_to(Path(__file__).parent).parts[0] in QUICK:
-            given = item.name.partition("[")[2].lower()
-            asked = {"postgresql", "mysql"} & set(getattr(item, "fixturenames", ()))
-            if not asked and not any(word in given for word in SERVED):
-                item.add_marker("quick")
+    """Begin with what is slow: at the end one worker would be busy with it alone, for minutes."""
+    items.sort(key=lambda item: ("streams" not in item.path.parts, item.get_closest_marker("slow") is None))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -186,6 +169,13 @@ def served(request: pytest.FixtureRequest, service: str | None) -> None:
     if service in OTHER_VERSIONS:
         patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
         patch.setenv(variable_of(OTHER_VERSIONS[service]), os.environ[variable_of(service)])
+
+
+def unfetched(reason: str) -> NoReturn:
+    """Skip the test for what only `make prove` fetches; a failure there."""
+    if effort.is_full():
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def absent(reason: str) -> NoReturn:

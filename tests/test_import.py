@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import retrysafe
+from tests.tables import each_row
 
 SOURCE = Path(retrysafe.__file__).parent.parent
 
@@ -135,7 +136,7 @@ def test_knows_no_other_name() -> None:
         getattr(retrysafe, name)
 
 
-@pytest.mark.parametrize("name", ["Boundary", "StoredResult", "KeyReused"])
+@each_row("name", ["Boundary", "StoredResult", "KeyReused"])
 def test_its_classes_are_pickled_by_where_they_are_defined(name: str) -> None:
     kind = getattr(retrysafe, name)
     assert pickle.loads(pickle.dumps(kind)) is kind

@@ -16,8 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pytest
-
 import retrysafe
 from retrysafe.errors import RetrysafeError
 from retrysafe.gateway import fields
@@ -34,6 +32,7 @@ from retrysafe.messaging import cloudevents
 from retrysafe.webhooks import GitHub, Head, Scheme, Slack, StandardWebhooks, Stripe, delivering
 from retrysafe.webhooks.deliveries import document_of
 from tests.ambiguity import is_ambiguous, patterns
+from tests.tables import each_row
 
 SOURCE = Path(retrysafe.__file__).parent
 SEARCHES = ("search", "sub", "subn", "split", "findall", "finditer")
@@ -84,7 +83,7 @@ def test_no_regular_expression_can_be_matched_in_many_ways() -> None:
     assert [where for where in wrong if where not in OURS | LINEAR] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "expression",
     [r"(a*)*b", r"a*a*b", r"(a?b?)*c", r"(?:ab|a|b)*c", r"[ ]*(x)?[ ]*,", r"0*[0-9]{1,19}[0-9]*x", r"(?i)a*A*b"],
 )
@@ -92,7 +91,7 @@ def test_the_analysis_finds_what_is_ambiguous(expression: str) -> None:
     assert is_ambiguous(re.compile(expression))
 
 
-@pytest.mark.parametrize("expression", [r"a*b*c", r"a*+a*+b", r"(?:[ ]*;[a]+)*", r"(?:[ab]|c)*+d", r"a+\d+"])
+@each_row("expression", [r"a*b*c", r"a*+a*+b", r"(?:[ ]*;[a]+)*", r"(?:[ab]|c)*+d", r"a+\d+"])
 def test_the_analysis_lets_the_others_pass(expression: str) -> None:
     assert not is_ambiguous(re.compile(expression))
     assert is_ambiguous(re.compile(r"a+b"), searched=True)
@@ -209,7 +208,7 @@ READ: dict[str, tuple[Callable[[Any], Any], Callable[[int], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("what", READ)
+@each_row("what", READ)
 def test_the_work_grows_with_the_length_and_no_faster(what: str) -> None:
     parse, of_length = READ[what]
     work(parse, of_length(400))  # what is imported or remembered at first

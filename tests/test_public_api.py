@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-import pytest
-
 import retrysafe
 from retrysafe import RetrysafeError
+from tests.tables import each_row
 
 NAMES = {
     "Boundary", "Claim", "Codec", "ConfigurationError", "IllegalTransition", "InProgress", "InvalidKey", "JSONCodec",
@@ -30,7 +29,7 @@ def test_every_export_is_used_in_the_typing_file() -> None:
     assert [name for name in sorted(NAMES) if name not in body] == []
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
+@each_row("name", sorted(NAMES))
 def test_every_export_has_a_docstring(name: str) -> None:
     found = getattr(retrysafe, name)
     assert inspect.getdoc(found)
@@ -49,7 +48,7 @@ def _is_error(name: str) -> bool:
     return inspect.isclass(found) and issubclass(found, RetrysafeError)
 
 
-@pytest.mark.parametrize("error", errors(), ids=lambda error: error.__name__)
+@each_row("error", errors(), ids=lambda error: error.__name__)
 def test_every_error_says_what_happened_and_what_to_do(error: type[RetrysafeError]) -> None:
     made = error("t", "m") if error is retrysafe.StoredFailure else error("the detail")  # type: ignore[call-arg]
     text = str(made)

@@ -16,6 +16,21 @@ OTHER_VERSIONS = {
     "rabbitmq-4": "rabbitmq",
 }
 """A service of `scripts/services` → the service whose place it takes in a test."""
+_STORES: dict[str, str] = {}
+"""Executor → the store that it puts requests to, of every table of executors."""
+
+
+class Alternative(str):
+    """The name of something a test meets as well as any other of its kind."""
+
+    __slots__ = ("kind",)
+    kind: str
+
+    def __new__(cls, name: str, kind: str) -> Alternative:
+        """The name, and its kind."""
+        made = super().__new__(cls, name)
+        made.kind = kind
+        return made
 
 
 def variable_of(service: str) -> str:
@@ -26,10 +41,21 @@ def variable_of(service: str) -> str:
 def and_on_other_versions(
     table: Mapping[str, tuple[str | None, Make]], names: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[str | None, Make]]:
-    """The table, and its rows ``names`` (by service) once more for each other version of their service."""
+    """The table of executors, and its rows ``names`` (by service) once more for each other version of their service."""
     further = {
         f"{name}, {version}": (version, table[name][1])
         for version, service in OTHER_VERSIONS.items()
         for name in names.get(service, ())
     }
-    return {**table, **further}
+    whole = {**table, **further}
+    for name, (service, _) in whole.items():
+        local = "sqlite" if "sqlite" in name.lower() else name.split()[0]
+        _STORES[name] = OTHER_VERSIONS.get(service, service) if service else local
+    return whole
+
+
+def kind_of(value: str) -> str:
+    """The kind of an alternative, the store of an executor, the service of another version, or the text itself."""
+    if isinstance(value, Alternative):
+        return value.kind
+    return OTHER_VERSIONS.get(value) or _STORES.get(value, value)

@@ -47,7 +47,7 @@ PURPOSES = {
     "demo": ("`retrysafe demo` with its API and live view", "how-to/run-the-demo"),
 }
 """What each extra is for, and the page that uses it."""
-DEVELOPMENT = {"bench", "browser", "dev", "docs", "load", "mutate", "rivals"}
+DEVELOPMENT = {"bench", "browser", "dev", "docs", "load", "mutate", "rivals", "suite"}
 """Extras for work on retrysafe itself."""
 
 

@@ -69,7 +69,7 @@ def _injected(fault: Fault, tests: list[str]) -> str:
 
 def _taken_out(fault: Fault, removed: list[Break]) -> str:
     if removed:
-        return "<br>".join(f"{one.name} (`{one.file}`)" for one in removed)
+        return "<br>".join(f"{one.name} (`{one.symbol}`)" for one in removed)
     return fault.nothing_to_remove or "–"
 
 

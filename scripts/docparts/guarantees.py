@@ -191,7 +191,7 @@ def breaks() -> str:
     rows = [
         (
             one.name,
-            f"`{one.file}`",
+            f"`{one.symbol}`",
             faults.named(one.killed_by),
             ", ".join(map(str, one.rows)) or "–",
             "yes" if one.name in caught else "not run",

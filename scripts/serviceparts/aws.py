@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from serviceparts.installing import completed, must_succeed
+from serviceparts.installing import install_wheels, python_of
 from serviceparts.java import JavaService
 from serviceparts.places import CHECKOUT, LOOPBACK
 from serviceparts.processes import answers_on
@@ -52,12 +50,7 @@ class Ministack(Service):
         return []
 
     def install(self) -> None:
-        if (self.home / "server").is_dir():
-            return
-        print(f"downloading {self.PACKAGE}", file=sys.stderr)
-        with completed(self.home / "server") as fresh:
-            pip = [sys.executable, "-m", "pip", "install", "--no-warn-script-location", "--target", str(fresh)]
-            must_succeed([*pip, self.PACKAGE], "the Python package index")
+        install_wheels(self.PACKAGE, self.home / "server")
 
     def prepare(self) -> None:
         (self.home / "data").mkdir(exist_ok=True)
@@ -69,7 +62,7 @@ class Ministack(Service):
             "-C",
             str(self.home / "data"),
             *settings,
-            sys.executable,
+            python_of(self.home / "server"),
             str(self.home / "server" / "bin" / "ministack"),
         ]
 

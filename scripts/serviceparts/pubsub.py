@@ -6,12 +6,11 @@ import filecmp
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from serviceparts.installing import completed, must_succeed, unpack_debian
 from serviceparts.places import CHECKOUT, LOOPBACK
-from serviceparts.processes import answers_on
+from serviceparts.processes import answers_on, say
 from serviceparts.service import Service
 
 SOURCES = CHECKOUT / "scripts" / "pubsub"
@@ -25,6 +24,7 @@ class PubSub(Service):
 
     name = "pubsub"
     default_port = 18085
+    takes_long = True
 
     @property
     def server(self) -> Path:
@@ -55,7 +55,7 @@ class PubSub(Service):
         go = self._go()
         shutil.rmtree(self.server, ignore_errors=True)
         self.server.unlink(missing_ok=True)  # a link, where a test has a server of its own
-        print(f"building {SOURCES.name} with {go}", file=sys.stderr)
+        say(f"building {SOURCES.name} with {go}")
         with completed(self.server) as fresh:
             for name in _FILES:
                 shutil.copyfile(SOURCES / name, fresh / name)

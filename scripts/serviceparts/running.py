@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from serviceparts.errors import ServiceError
+from serviceparts.errors import CannotInstall, ServiceError
+from serviceparts.installing import apt_install
 from serviceparts.places import START_DEADLINE, STOP_DEADLINE
 from serviceparts.processes import Process, answers_on, birth, identity, kill_tree, send, wait_for
 from serviceparts.service import Programs, Service
@@ -40,6 +43,12 @@ def address(service: Service) -> str | None:
 def install(service: Service) -> None:
     service.home.mkdir(parents=True, exist_ok=True)
     service.install()
+
+
+def install_packages(services: Iterable[Service]) -> None:
+    """Install the missing packages of all services by one call of apt; each service says itself what it still lacks."""
+    with contextlib.suppress(CannotInstall):
+        apt_install(lambda: [package for service in services for package in service.packages()])
 
 
 def start(service: Service) -> None:

@@ -27,6 +27,10 @@ class Service(ABC):
     """The service whose place it can take: the name of the same server in another version."""
     of_tests = False
     """Whether tests start one each of their own: `start` without its name only installs it."""
+    of_proving = False
+    """True if only `make prove` needs it: it is left alone where it is not named."""
+    takes_long = False
+    """True if it is compiled, or much is downloaded for it: it is begun with."""
     stop_signal = signal.SIGTERM
 
     @property
@@ -70,7 +74,12 @@ class Service(ABC):
 
     def install(self) -> None:
         """Install all that is missing. Raises CannotInstall."""
-        apt_install(self.packages())
+        self.install_packages()
+
+    def install_packages(self) -> None:
+        """Install the packages that are missing."""
+        if self.packages():  # whoever lacks none need not wait for those of others
+            apt_install(self.packages)
 
     @abstractmethod
     def prepare(self) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import sysconfig
 from pathlib import Path
 
-from serviceparts.installing import apt_install, completed, must_succeed
+from serviceparts.installing import install_wheels, python_of
 from serviceparts.places import CHECKOUT, LOOPBACK
 from serviceparts.processes import answers_on
 from serviceparts.service import Service
@@ -18,6 +17,7 @@ class ServiceBus(Service):
 
     name = "servicebus"
     default_port = 18086
+    takes_long = True
     PACKAGE = "python-qpid-proton==0.40.0"
 
     def packages(self) -> list[str]:
@@ -29,19 +29,14 @@ class ServiceBus(Service):
         return compiler if headers else [*compiler, "python3-dev"]
 
     def install(self) -> None:
-        if (self.home / "server").is_dir():
-            return
-        apt_install(self.packages())
-        print(f"compiling {self.PACKAGE}", file=sys.stderr)
-        with completed(self.home / "server") as fresh:
-            pip = [sys.executable, "-m", "pip", "install", "--no-warn-script-location", "--target", str(fresh)]
-            must_succeed([*pip, self.PACKAGE], "the Python package index")
+        self.install_packages()
+        install_wheels(self.PACKAGE, self.home / "server")
 
     def prepare(self) -> None:
         pass
 
     def command(self) -> list[str]:
-        server = [sys.executable, str(CHECKOUT / "scripts" / "servicebus")]
+        server = [python_of(self.home / "server"), str(CHECKOUT / "scripts" / "servicebus")]
         data = self.home / "messages.db"
         return ["env", f"PYTHONPATH={self.home / 'server'}", *server, "--port", str(self.port), "--data", str(data)]
 

@@ -18,6 +18,7 @@ from benchmarks.limits import limit_of
 from benchmarks.results import RECORDED, read, rows_of
 from benchmarks.rows import FLOOR, OURS
 from tests.benchmarks import planted
+from tests.tables import each_row
 
 Run = Callable[..., dict[str, Any]]
 
@@ -38,7 +39,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     return run
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 def test_rows_that_fail_hang_or_need_what_is_not_there_leave_the_others(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -100,13 +102,13 @@ def result(row: str, ours: float, floor: float) -> dict[str, Any]:
     return {"name": row, "beside": "by hand", "unit": "s", "contenders": sides, "errors": {}}
 
 
-@pytest.mark.parametrize(("ours", "verdict"), [(2.0, "met"), (2.2, "missed")])
+@each_row(("ours", "verdict"), [(2.0, "met"), (2.2, "missed")])
 def test_an_aim_is_met_or_missed(ours: float, verdict: str) -> None:
     aim = aims.Aim("row", "ratio", 0.5, None, "")
     assert aims._judged(aim, result("row", ours, 1.0)).verdict == verdict
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("figure", "value", "smaller", "ours", "said"),
     [
         ("ratio", 0.5, 0.4, 2.0, ""),

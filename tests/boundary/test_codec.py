@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from retrysafe import JSONCodec, ResultNotEncodable, ResultUnreadable, StoredResult
+from tests.tables import each_row
 
 CODEC = JSONCodec()
 
@@ -58,7 +59,7 @@ def round_trip(value: Any, annotation: Any = None) -> Any:
     return CODEC.decode(CODEC.encode(value, annotation), annotation)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "annotation"),
     [
         (None, None),
@@ -123,7 +124,7 @@ class Plain:
 
 
 @pytest.mark.fault(67)
-@pytest.mark.parametrize(
+@each_row(
     ("value", "annotation", "complaint"),
     [
         (float("nan"), None, "nan"),
@@ -149,7 +150,7 @@ def test_a_stored_name_is_never_imported() -> None:
 
 
 @pytest.mark.fault(71, 72)
-@pytest.mark.parametrize(
+@each_row(
     "stored",
     [
         StoredResult(b"1", "application/vnd.retrysafe+json", 2),

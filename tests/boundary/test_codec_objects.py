@@ -35,6 +35,7 @@ from pydantic import (
 from retrysafe import Boundary, JSONCodec, ResultNotEncodable, ResultUnreadable, StoredFailure, StoredResult
 from retrysafe.claims.codec import MEDIA_TYPE, VERSION
 from retrysafe.claims.differences import difference
+from tests.tables import each_row
 
 CODEC = JSONCodec()
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -166,7 +167,7 @@ def kind_of(value: object) -> str:
     return getattr(value, "__name__", type(value).__name__)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "annotation"),
     [
         (Aliased(amount=500, remark="r", Key=3), Aliased),  # type: ignore[call-arg]
@@ -320,7 +321,7 @@ def with_extra_attribute() -> Liar:
     return liar
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "annotation", "complaint"),
     [
         (Token(access=SecretStr("s")), Token, r"Token\.access"),
@@ -380,7 +381,7 @@ class Line:
     amount: int = 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "annotation", "value"),
     [
         (b'{"$":["object","Receipt",{"amount":5}]}', Receipt, Receipt(amount=5)),
@@ -397,7 +398,7 @@ def test_what_stands_in_old_records_is_read(body: bytes, annotation: Any, value:
     assert difference(value, CODEC.decode(StoredResult(body, MEDIA_TYPE, VERSION), annotation)) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "annotation", "complaint"),
     [
         pytest.param(b'{"$":["object","Receipt",{"total":500}]}', Receipt, r"\.total is not known", id="renamed"),
@@ -444,9 +445,9 @@ LOSSY: list[Callable[[str], BaseModel]] = [
 ]
 
 
-@pytest.mark.parametrize("make", LOSSY)
-@pytest.mark.parametrize("effects", ["transactional", "keyed", "external"])
-@pytest.mark.parametrize("colour", ["sync", "async"])
+@each_row("make", LOSSY)
+@each_row("effects", ["transactional", "keyed", "external"])
+@each_row("colour", ["sync", "async"])
 def test_nobody_gets_a_result_that_a_retry_would_not_get(
     tmp_path: Path, make: Callable[[str], BaseModel], effects: Any, colour: str
 ) -> None:
@@ -513,9 +514,7 @@ class Declined(Exception):
         self.data = data
 
 
-@pytest.mark.parametrize(
-    "data", [{"code": 7}, (1, Decimal("1.0")), object(), OrderedDict(a=1), float("nan")], ids=kind_of
-)
+@each_row("data", [{"code": 7}, (1, Decimal("1.0")), object(), OrderedDict(a=1), float("nan")], ids=kind_of)
 def test_the_first_caller_gets_the_failure_that_retries_get(data: Any) -> None:
     boundary = Boundary("x", store="memory://")
 
@@ -533,7 +532,7 @@ def test_the_first_caller_gets_the_failure_that_retries_get(data: Any) -> None:
     assert difference(got[0], got[1]) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "other", "where"),
     [
         (1, 1.0, "int .* float"),

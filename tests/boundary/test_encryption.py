@@ -31,6 +31,7 @@ from retrysafe.claims.encryption import FORMAT, _Xaes, label_of
 from retrysafe.claims.sealing import MEDIA_TYPE, OVERHEAD, Bound
 from retrysafe.protocol.records import State
 from tests.boundary.shops import Shop
+from tests.tables import each_row
 
 SECRET = "card 4111 1111 1111 1111"
 KEYS = {name: hashlib.sha256(name.encode()).digest() for name in ("old", "new", "other")}
@@ -80,7 +81,7 @@ def in_the_file(file: Path, text: str) -> bool:
 NONCE = b"ABCDEFGHIJKLMNOPQRSTUVWX"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "associated", "expected"),
     [
         (b"\x01" * 32, b"", "ce546ef63c9cc60765923609b33a9a1974e96e52daf2fcf7075e2271"),
@@ -129,7 +130,7 @@ def test_no_two_are_sealed_alike() -> None:
     assert len({keyring.seal(ANSWER, BOUND).body for _ in range(100)}) == 100
 
 
-@pytest.mark.parametrize(
+@each_row(
     "elsewhere",
     [
         BOUND._replace(boundary="refunds"),
@@ -201,7 +202,7 @@ def test_a_generated_key_is_one_of_its_own() -> None:
         Keyring({"a": second}).open(sealed, BOUND)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("make", "said"),
     [
         (lambda: Keyring({}), "at least one key"),

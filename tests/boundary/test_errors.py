@@ -20,6 +20,7 @@ from retrysafe import (
     StoredFailure,
 )
 from retrysafe.protocol import keys
+from tests.tables import each_row
 
 
 def reused(boundary: Boundary) -> None:
@@ -72,7 +73,7 @@ CASES: dict[Callable[[Boundary], None], type[RetrysafeError]] = {
 }
 
 
-@pytest.mark.parametrize("cause", CASES, ids=lambda cause: cause.__name__)
+@each_row("cause", CASES, ids=lambda cause: cause.__name__)
 def test_an_error_names_boundary_operation_and_redacted_key(cause: Callable[[Boundary], None]) -> None:
     told: list[Event] = []
     boundary = Boundary("shop", store="memory://", observers=[told.append])

@@ -20,6 +20,7 @@ from retrysafe import (
 )
 from retrysafe.claims.lease import Lease
 from retrysafe.protocol.exception_groups import every, leaves, unwrapped
+from tests.tables import each_row
 
 
 class Declined(Exception):
@@ -51,7 +52,7 @@ def replay(guarded: Boundary, key: str = "k") -> StoredFailure | None:
         return None
 
 
-@pytest.mark.parametrize("effects", ["transactional", "keyed", "external"])
+@each_row("effects", ["transactional", "keyed", "external"])
 def test_a_group_of_permanent_errors_is_permanent(tmp_path: Path, effects: Any) -> None:
     guarded = boundary(tmp_path, effects=effects)
     with pytest.raises(ExceptionGroup), guarded.claim("k"):
@@ -87,7 +88,7 @@ async def test_the_only_error_of_a_task_group_is_stored_as_if_it_were_raised_alo
     await guarded.aclose()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "group",
     [
         ExceptionGroup("mixed", [Declined("a"), OSError("away")]),
@@ -105,7 +106,7 @@ def test_a_group_with_anything_else_is_transient(tmp_path: Path, group: BaseExce
     assert replay(guarded) is None
 
 
-@pytest.mark.parametrize("inner", [InProgress, LeaseLost, OutcomeUnknown, RetryTransaction, Serialization])
+@each_row("inner", [InProgress, LeaseLost, OutcomeUnknown, RetryTransaction, Serialization])
 def test_what_passes_by_itself_makes_a_group_transient_however_broad_the_types(
     tmp_path: Path, inner: type[Exception]
 ) -> None:
@@ -142,7 +143,7 @@ def test_a_group_that_is_declared_is_stored_the_same(tmp_path: Path) -> None:
         assert [one["message"] for one in caught.value.data] == ["a", "b"]
 
 
-@pytest.mark.parametrize("error", [Serialization(), RetryTransaction("again")], ids=repr)
+@each_row("error", [Serialization(), RetryTransaction("again")], ids=repr)
 async def test_a_transaction_of_our_own_is_run_again_for_what_a_task_group_found(
     tmp_path: Path, error: Exception
 ) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import sessionmaker
 
 from retrysafe import Boundary, ConfigurationError
+from tests.tables import each_row
 
 
 def boundary() -> Any:
@@ -30,7 +31,7 @@ def test_once_without_a_key() -> None:
         boundary().once(operation="charge")
 
 
-@pytest.mark.parametrize("path", ["shop.db", "./data/shop.sqlite3", "/var/lib/shop", "shop.sqlite"])
+@each_row("path", ["shop.db", "./data/shop.sqlite3", "/var/lib/shop", "shop.sqlite"])
 def test_a_path_as_the_store(path: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Boundary("shop", store=path)

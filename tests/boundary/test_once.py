@@ -22,6 +22,7 @@ from retrysafe import (
     current,
     wait,
 )
+from tests.tables import each_row
 
 
 @dataclass
@@ -94,7 +95,7 @@ def test_methods_leave_self_out_of_the_payload(boundary: Boundary) -> None:
     assert caught.value.differing == ("amount",)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "key",
     ["order.lines[0]", lambda order: order.lines[0], lambda extra, order: order.lines[extra - 1]],
     ids=["path", "callable", "callable of some arguments in any order"],
@@ -157,7 +158,7 @@ def test_a_path_that_leads_nowhere_is_an_invalid_key(boundary: Boundary) -> None
         place(Order("a", 1))
 
 
-@pytest.mark.parametrize("key", ["", None, True, 1.5, "a" * 256, "a\nb", "\x00", "\ud800"])
+@each_row("key", ["", None, True, 1.5, "a" * 256, "a\nb", "\x00", "\ud800"])
 def test_keys_that_cannot_serve_are_refused_before_the_work(boundary: Boundary, key: Any) -> None:
     @boundary.once(key="key", payload=None)
     def run(key: Any) -> None:

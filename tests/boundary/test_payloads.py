@@ -15,6 +15,7 @@ import pytest
 from retrysafe import Boundary, KeyReused
 from retrysafe.protocol import fingerprint
 from retrysafe.protocol.fingerprint import of_parts
+from tests.tables import each_row
 
 Guarding = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -158,7 +159,7 @@ def test_what_0_1_can_compare_is_stored_as_it_stored_it() -> None:
 # ---------------------------------------------------------------- None
 
 
-@pytest.mark.parametrize("payload", ["coupon", lambda coupon: coupon], ids=["path", "callable"])
+@each_row("payload", ["coupon", lambda coupon: coupon], ids=["path", "callable"])
 def test_none_is_a_payload_as_any_other(boundary: Boundary, payload: Any) -> None:
     @boundary.once(key="order", payload=payload)
     def place(order: str, coupon: str | None) -> str:

@@ -21,6 +21,7 @@ from tests.boundary.shops import Shop
 from tests.conftest import require
 from tests.stores.ageing import mysql_connection
 from tests.stores.harnesses.sql import postgresql_url
+from tests.tables import each_row
 
 TWO = Quota(rate="2/1h")
 
@@ -308,7 +309,7 @@ def test_a_refusal_is_told_and_says_no_key(file: Path) -> None:
 # ---------------------------------------------------------------- what is refused when it is built
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("terms", "said"),
     [
         ({"quota": "100/1m"}, "is a Quota"),

@@ -16,6 +16,7 @@ from retrysafe.claims.sealing import MEDIA_TYPE as ENCRYPTED
 from tests.conftest import require
 from tests.faults.helpers import unique
 from tests.stores.harnesses import URLS
+from tests.tables import each_row
 
 
 class Numbers:
@@ -126,8 +127,8 @@ STRANGE: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("encrypts", [False, True], ids=["plain", "encrypted"])
-@pytest.mark.parametrize(("made", "complaint"), STRANGE.values(), ids=STRANGE)
+@each_row("encrypts", [False, True], ids=["plain", "encrypted"])
+@each_row(("made", "complaint"), STRANGE.values(), ids=STRANGE)
 def test_what_no_store_could_keep_is_a_result_that_is_withheld(
     made: Any, complaint: str, encrypts: bool, tmp_path: Path
 ) -> None:

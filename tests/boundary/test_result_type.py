@@ -9,6 +9,7 @@ from enum import Enum
 import pytest
 
 from retrysafe import Boundary, Claim, ConfigurationError, ResultNotEncodable, ResultUnreadable
+from tests.tables import each_row
 
 
 class Size(Enum):
@@ -29,7 +30,7 @@ def boundary() -> Boundary[None]:
     return Boundary("shop", store="memory://", effects="external", observers=())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "value"),
     [
         (Receipt, RECEIPT),

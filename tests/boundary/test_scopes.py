@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary, ConfigurationError
+from tests.tables import each_row
 
 
 async def _awaited() -> str:
@@ -39,7 +40,7 @@ WRONG_SCOPES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("scope", "complaint"), WRONG_SCOPES.values(), ids=WRONG_SCOPES)
+@each_row(("scope", "complaint"), WRONG_SCOPES.values(), ids=WRONG_SCOPES)
 def test_a_wrong_scope_is_refused_with_what_it_takes(scope: Any, complaint: str) -> None:
     """By the boundary when it is built, and by a claim before anything is run."""
     with pytest.raises(ConfigurationError, match=complaint):
@@ -59,7 +60,7 @@ def test_an_empty_scope_is_refused_by_a_boundary_and_is_nobodys_for_a_claim() ->
         assert claim._required_request().scope == ""
 
 
-@pytest.mark.parametrize("returned", [7, ["green"]])
+@each_row("returned", [7, ["green"]])
 def test_a_scope_that_returns_no_text_is_refused(returned: Any) -> None:
     boundary = Boundary("scoped", store="memory://", scope=lambda: returned)
     with pytest.raises(

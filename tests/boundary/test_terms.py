@@ -31,11 +31,12 @@ from retrysafe.claims.observers import EVENTS, Observers
 from retrysafe.claims.plan import Plans
 from retrysafe.protocol.fingerprint import UNCHECKED
 from tests.stores.harnesses.memory import FakeClock, memory_backend
+from tests.tables import each_row
 
 # ---------------------------------------------------------------- refused when built
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("terms", "names"),
     [
         ({"effects": "transactional"}, "effects='transactional'"),
@@ -69,7 +70,7 @@ def test_a_promise_that_cannot_be_kept_is_refused(terms: dict[str, Any], names: 
         Boundary(**{"name": "x", "store": "memory://", **terms})
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("inf"), "later", None])
+@each_row("seconds", [0, -1, float("inf"), "later", None])
 def test_wait_needs_a_time(seconds: Any) -> None:
     with pytest.raises(ConfigurationError, match="wait="):
         wait(seconds)
@@ -222,7 +223,7 @@ def test_a_probe_that_finds_a_failure_stores_it() -> None:
             pytest.fail("a failure must not be rerun")
 
 
-@pytest.mark.parametrize("probe", [probe_clueless, probe_broken])
+@each_row("probe", [probe_clueless, probe_broken])
 def test_a_probe_that_cannot_tell_leaves_the_key_unknown(probe: Probe) -> None:
     timed = Timed(effects="external", probe=probe)
     timed.die()
@@ -250,7 +251,7 @@ def test_an_async_probe_is_awaited_in_async_code_and_refused_in_sync_code() -> N
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(("outcome", "result"), [("completed", {"id": 7}), ("failed", "declined"), ("released", None)])
+@each_row(("outcome", "result"), [("completed", {"id": 7}), ("failed", "declined"), ("released", None)])
 def test_a_person_settles_what_is_unknown(outcome: Any, result: Any) -> None:
     timed = Timed(effects="external")
     timed.die()
@@ -285,7 +286,7 @@ def test_resolving_in_async_code() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("effects", "said", "state"),
     [
         ("keyed", None, "released"),
@@ -296,7 +297,7 @@ def test_resolving_in_async_code() -> None:
         ("external", "not_executed", "released"),
     ],
 )
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, asyncio.CancelledError])
+@each_row("error", [ValueError, KeyboardInterrupt, asyncio.CancelledError])
 def test_leased_failures(effects: Any, said: str | None, state: str, error: type[BaseException]) -> None:
     timed = Timed(effects=effects)
     with pytest.raises(error), timed.boundary.claim("k") as claim:
@@ -320,7 +321,7 @@ def test_scopes_keep_tenants_apart() -> None:
         assert claim.result == "of a"
 
 
-@pytest.mark.parametrize("unknown", [None, ""])
+@each_row("unknown", [None, ""])
 def test_a_scope_that_is_not_known_is_refused(unknown: Any) -> None:
     """Else all tenants that were forgotten would share one scope."""
     boundary = Boundary("scoped", store="memory://", scope=lambda: unknown)
@@ -478,7 +479,7 @@ def test_a_replays_answer_stands() -> None:
         assert claim.result == 1
 
 
-@pytest.mark.parametrize("operation", [["pay"], {"pay"}, 7, b"pay"])
+@each_row("operation", [["pay"], {"pay"}, 7, b"pay"])
 def test_an_operation_that_is_no_text_is_refused(operation: Any) -> None:
     boundary = Boundary("shop", store="memory://", observers=())
     with pytest.raises(ConfigurationError, match="operation= must be text"):
@@ -518,7 +519,7 @@ class Folded(str):
         return hash(str(self).lower())
 
 
-@pytest.mark.parametrize("term", ["scope", "operation"])
+@each_row("term", ["scope", "operation"])
 def test_names_that_compare_equal_and_are_not_have_keys_of_their_own(term: str) -> None:
     boundary = Boundary("shop", store="memory://", observers=())
     for name in ("Ann", "ANN"):

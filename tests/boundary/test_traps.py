@@ -33,6 +33,7 @@ from retrysafe import (
 )
 from retrysafe.backends.registry import connect
 from tests.stores.ageing import let_lapse
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from only_for_type_checkers import Missing  # type: ignore[import-not-found]
@@ -72,7 +73,7 @@ class Unspeakable(Exception):
         raise RuntimeError("no text")
 
 
-@pytest.mark.parametrize("error", [Unspeakable(), ValueError("\ud800")])
+@each_row("error", [Unspeakable(), ValueError("\ud800")])
 def test_an_error_without_a_text_is_still_stored(tmp_path: Path, error: Exception) -> None:
     boundary = Boundary("x", store=f"sqlite:///{tmp_path / 'x.db'}", permanent=Exception)
     with pytest.raises(type(error)), boundary.claim("k"):
@@ -82,7 +83,7 @@ def test_an_error_without_a_text_is_still_stored(tmp_path: Path, error: Exceptio
     assert caught.value.type == type(error).__name__
 
 
-@pytest.mark.parametrize("inner", [InProgress, LeaseLost, OutcomeUnknown, RetryTransaction])
+@each_row("inner", [InProgress, LeaseLost, OutcomeUnknown, RetryTransaction])
 def test_a_passing_error_of_an_inner_claim_is_never_stored_as_permanent(inner: type[Exception]) -> None:
     boundary = Boundary("x", store="memory://", permanent=Exception)
     with pytest.raises(inner), boundary.claim("k"):
@@ -495,14 +496,12 @@ def test_a_result_must_outlive_those_who_wait_for_it() -> None:
         Boundary("x", store="memory://", window="5s", concurrency=wait(5))
 
 
-@pytest.mark.parametrize(
-    "url", ["postgresql://h/db?user=u&password=hunter2", "postgresql://u:hunter2@h/db", "mysql://u:hunter2@h/db"]
-)
+@each_row("url", ["postgresql://h/db?user=u&password=hunter2", "postgresql://u:hunter2@h/db", "mysql://u:hunter2@h/db"])
 def test_no_form_of_a_password_is_shown(url: str) -> None:
     assert "hunter2" not in repr(Boundary("x", store=url))
 
 
-@pytest.mark.parametrize("text", ["a\x00b", "\ud800", "x" * 256])
+@each_row("text", ["a\x00b", "\ud800", "x" * 256])
 def test_names_that_cannot_serve_are_refused(text: str) -> None:
     boundary = Boundary("x", store="memory://")
     for terms in ({"scope": text}, {"operation": text}):

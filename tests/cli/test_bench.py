@@ -25,6 +25,7 @@ from tests.conftest import require
 from tests.faults.helpers import DEADLINE, ROOT, environment, unique, until
 from tests.processes import Program
 from tests.stores.harnesses import URLS
+from tests.tables import each_row
 
 CLIENTS, CLAIMS = 4, 40
 SECOND = 1_000_000
@@ -61,7 +62,7 @@ def said(output: Output) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 def test_every_store_is_measured_and_left_as_it_was(url: str, capsys: Output) -> None:
     theirs = unique("shop")
     with closing(Boundary(theirs, store=url, observers=())) as boundary, boundary.claim("0", operation="fresh") as held:
@@ -339,7 +340,7 @@ def test_a_profile_of_which_nothing_was_answered_fails_the_run_and_floods_nothin
     assert only["seconds"] >= CLAIMS / CLIENTS * PAUSE, "each client has waited after each failure"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("store", "complaint"),
     [
         ("postgresql://who:secret@127.0.0.1:1/x", "Connection refused"),
@@ -365,7 +366,7 @@ def test_a_store_without_a_schema_is_answered_with_the_command_that_makes_it(tmp
     assert "retrysafe migrate --store" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "complaint"),
     [
         (["--clients", "0"], "from 1 to 1000"),

@@ -15,6 +15,7 @@ import retrysafe
 from retrysafe import Boundary, cli
 from retrysafe.backends import migrations
 from retrysafe.cli import main
+from tests.tables import each_row
 
 
 def test_python_m_retrysafe_is_the_command_line() -> None:
@@ -42,7 +43,7 @@ def test_the_store_to_migrate_is_an_option_or_in_the_environment(
     assert capsys.readouterr().out.startswith("applied 0001")
 
 
-@pytest.mark.parametrize("verb", cli.VERBS)
+@each_row("verb", cli.VERBS)
 def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([verb, "--help"])
@@ -66,7 +67,7 @@ def test_without_a_verb_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
     assert set(cli.VERBS) <= set(listed)
 
 
-@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
+@each_row("dialect", ["sqlite", "postgresql"])
 def test_sql_is_printed_without_connecting(dialect: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["migrate", "--store", f"{dialect}://nobody@nowhere.invalid/x", "--sql"]) == 0
     assert capsys.readouterr().out == migrations.script(dialect)
@@ -109,7 +110,7 @@ def test_a_postgresql_database_is_migrated_once(
     boundary.close()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "complaint"),
     [
         (["--store", "nonsense://x"], "unknown kind of URL"),

@@ -6,8 +6,6 @@ import argparse
 import inspect
 from typing import Any
 
-import pytest
-
 from retrysafe.admin.sweeper import Sweeper
 from retrysafe.cli import inbox, outbox, relay, sweep
 from retrysafe.messaging.brokers import registry
@@ -31,6 +29,7 @@ from retrysafe.messaging.brokers.sqs.publisher import SnsPublisher, SqsPublisher
 from retrysafe.messaging.relay.operator import OutboxSweeper
 from retrysafe.messaging.relay.relay import Relay
 from retrysafe.messaging.subscription.subscription import Subscription
+from tests.tables import each_row
 
 EXCEPTIONS = {
     "observers": "the command tells by its log and its output",
@@ -65,7 +64,7 @@ OTHER_DEFAULTS = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("verb", "made"),
     [
         *(("relay", made) for made in (Relay, *PUBLISHERS)),
@@ -86,7 +85,7 @@ def test_every_parameter_has_an_option(verb: str, made: Any) -> None:
             assert options[option] == parameter.default, name
 
 
-@pytest.mark.parametrize("made", [Subscription, *CONSUMERS])
+@each_row("made", [Subscription, *CONSUMERS])
 def test_every_parameter_of_a_consumer_has_an_option(made: Any) -> None:
     """An option that nobody gives is none of the consumer's: each has defaults of its own."""
     parser = argparse.ArgumentParser()
@@ -99,7 +98,7 @@ def test_every_parameter_of_a_consumer_has_an_option(made: Any) -> None:
         assert named.get(name, name) in options, f"retrysafe inbox run has no --{name.replace('_', '-')}"
 
 
-@pytest.mark.parametrize("spec", list(registry.specs()), ids=lambda spec: spec.name)
+@each_row("spec", list(registry.specs()), ids=lambda spec: spec.name)
 def test_the_options_of_a_consumer_are_its_parameters(spec: BrokerSpec) -> None:
     consumer = spec.load(spec.consumer)
     assert {"url", "topics", "group"} <= inspect.signature(consumer).parameters.keys()

@@ -15,6 +15,7 @@ from retrysafe.backends.registry import connect
 from retrysafe.cli import main
 from tests.faults.helpers import DEADLINE, ROOT, driven, environment, fill, own_database, standing, until
 from tests.processes import Program
+from tests.tables import each_row
 
 KINDS = ("sqlite", "psycopg", "asyncpg")
 
@@ -68,7 +69,7 @@ def test_partitions_are_rotated(url: str, capsys: pytest.CaptureFixture[str]) ->
         assert json.loads(said.out)["removed"] == 50
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("every", [[], ["--every", "1h"]])
 def test_a_signal_ends_it_after_its_batch_with_a_summary(url: str, every: list[str], number: signal.Signals) -> None:
@@ -86,7 +87,7 @@ def test_a_signal_ends_it_after_its_batch_with_a_summary(url: str, every: list[s
     assert out.startswith(f"removed {10 if not every else 15} records in ")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "complaint"),
     [
         (["--limit", "0"], "--limit is a number from 1"),

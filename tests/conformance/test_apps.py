@@ -78,7 +78,7 @@ def on_werkzeug(boundary: Boundary) -> Iterator[str]:
 SERVERS: dict[str, Callable[[Boundary], Any]] = {"uvicorn": on_uvicorn, "werkzeug": on_werkzeug}
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 @pytest.mark.parametrize("name", SERVERS)
 def test_our_middleware_keeps_the_rules(name: str, store: str, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from retrysafe.conformance import RULES, Capabilities, Result, Verdict, capabili
 from retrysafe.conformance.report import as_json, junit, markdown
 from retrysafe.errors import ConfigurationError
 from tests.conformance.reference import Reference
+from tests.tables import each_row
 
 COMMAND = [sys.executable, "-m", "retrysafe", "conformance", "http"]
 
@@ -135,7 +136,7 @@ def test_junit() -> None:
     assert len(cases["K1"]) == 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     "document",
     [
         None,

@@ -118,7 +118,7 @@ def failed(report: conformance.Report) -> dict[str, str]:
     return {result.rule: str(result) for result in report.of(Verdict.FAILED)}
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["leased", "transactional"])
 @pytest.mark.parametrize("choices", CHOICES.values(), ids=CHOICES)
 def test_a_server_that_keeps_the_contract_passes(choices: dict[str, Any], mode: str) -> None:
@@ -132,7 +132,8 @@ def test_a_server_that_keeps_the_contract_passes(choices: dict[str, Any], mode: 
     assert {rule for rule in RULES if RULES[rule].visible} - seen == left_out
 
 
-@pytest.mark.drawn(0.2)
+@pytest.mark.one_of("a server that breaks a rule fails that rule and no other", of=3)
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_server_that_breaks_a_rule_fails_that_rule_and_no_other(wrong: str) -> None:
     rules, choices = WRONG[wrong]

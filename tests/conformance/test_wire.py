@@ -11,6 +11,7 @@ import pytest
 
 from retrysafe.conformance import wire
 from retrysafe.conformance.wire import Address, Connection, Request, Silent, address
+from tests.tables import each_row
 
 
 @contextmanager
@@ -109,7 +110,7 @@ def test_pieces_come_as_they_arrive() -> None:
         assert next(connection.pieces()) == b"ab"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "found", "again"),
     [
         ("http://h", Address("http", "h", 80, ""), "http://h"),

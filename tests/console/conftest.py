@@ -23,7 +23,7 @@ from retrysafe.console import EVERY_RIGHT, Console, Principal
 from retrysafe.messaging import Handler, Inbox, InboxMessage, Outbox
 from retrysafe.messaging.relay.relay import Relay
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
-from tests.conftest import absent
+from tests.conftest import unfetched
 from tests.console.browsing import Keyboard
 from tests.console.visiting import Visitor
 from tests.operating.conftest import Place, command, place_of, surroundings
@@ -192,7 +192,8 @@ def chromium() -> Iterator[Any]:
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     missing = [name for name in ("playwright", "axe_playwright_python") if importlib.util.find_spec(name) is None]
     if path is None or missing:
-        absent(f"no browser: install Chromium, and {', '.join(missing) or 'nothing else'} (pip install '.[browser]')")
+        lacking = ", ".join(["Chromium"] * (path is None) + missing)
+        unfetched(f"no browser: install {lacking} (make chromium, pip install '.[browser]')")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

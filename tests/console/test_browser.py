@@ -1,7 +1,7 @@
 """A real browser, headless: every page is accessible by axe's rules, works without scripts, and is nobody's frame.
 
-It needs Chromium, and Playwright and axe for Python (the extra ``browser``); without them the tests are skipped, and
-fail in CI. What operators do in it is in `test_browser_stories`.
+It needs Chromium, and Playwright and axe for Python (the extra ``browser``); `make prove` installs them, and
+`make test` leaves these tests to it. What operators do in it is in `test_browser_stories`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import pytest
 from tests.console.browsing import ACTIVE, Keyboard
 from tests.console.conftest import Deck, Site
 from tests.messaging.inboxes import envelope
+
+pytestmark = pytest.mark.beside
 
 PATHS = (
     "/",
@@ -55,7 +57,7 @@ def page(chromium: Any) -> Iterator[Any]:
     opened.close()
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 def test_the_first_tab_leads_past_the_navigation(stocked: Deck, site: Site, keyboard: Keyboard) -> None:
     keyboard.open(f"{site()}/keys")
     keyboard.tab_to("Skip to the content")
@@ -90,7 +92,7 @@ def test_it_works_without_scripts(stocked: Deck, site: Site, chromium: Any) -> N
 # ---------------------------------------------------------------- accessible, and nobody's frame
 
 
-@pytest.mark.drawn(0.17)
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 390, 320])
 def test_axe_finds_nothing(stocked: Deck, site: Site, chromium: Any, scheme: str, width: int) -> None:

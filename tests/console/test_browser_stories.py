@@ -18,7 +18,7 @@ from tests.console.browsing import Keyboard
 from tests.console.conftest import CARD, Deck, Site
 from tests.messaging.inboxes import envelope
 
-pytestmark = pytest.mark.drawn(0.25, of="stories of the console")
+pytestmark = [pytest.mark.slow, pytest.mark.beside]
 
 EVERY = ("resolve", "expire", "redrive", "pause", "reveal")
 SETTLING, SETTLING_ALL = "Its effect happened", "Their effects happened"

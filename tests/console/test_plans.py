@@ -82,7 +82,6 @@ def judge(plan: str, kind: str, wanted: Filter, *, by_age: bool) -> None:
         assert wanted.digits, plan
 
 
-@pytest.mark.prove
 def test_every_statement_walks_an_index_and_looks_at_a_bounded_number(crowd: Deck) -> None:
     with Operator(crowd.url, observers=()) as operator:
         store, kind = operator._backend.store, operator._backend.kind
@@ -101,7 +100,6 @@ def test_every_statement_walks_an_index_and_looks_at_a_bounded_number(crowd: Dec
             assert all(wanted.takes(record) for record in found.records), name
 
 
-@pytest.mark.prove
 def test_a_page_is_found_whatever_else_there_is(crowd: Deck) -> None:
     with Operator(crowd.url, observers=()) as operator:
         unknown = operator.count(FILTERS["unknown"])
@@ -133,7 +131,6 @@ def test_what_measures_the_pages_tells_a_read_of_the_whole_table(crowd: Deck) ->
             assert all(number <= SPAN for number in found.values()), found
 
 
-@pytest.mark.prove
 async def test_every_page_loads(crowd: Deck) -> None:
     visitor = Visitor(crowd.console())
     for path in PATHS:

@@ -8,6 +8,7 @@ import pytest
 
 from retrysafe.claims import attempt_ids
 from retrysafe.claims.attempt_ids import LONGEST, Worker, new, worker_of
+from tests.tables import each_row
 
 
 def test_an_id_is_new_and_names_this_process() -> None:
@@ -36,7 +37,7 @@ def test_a_forked_child_has_ids_of_its_own() -> None:
     assert worker.pid == child
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "host"),
     [
         ("web-3.prod.example.com", "web-3"),
@@ -63,7 +64,7 @@ def test_an_id_is_one_plain_word_that_every_store_takes(monkeypatch: pytest.Monk
     assert len(worker.host) > min(len(host), 24) - 1
 
 
-@pytest.mark.parametrize("attempt", ["", "0" * 32, "a@b", "a@b:", "a@:7", "a@b:x", "a@b:²", "a@b:-7"])
+@each_row("attempt", ["", "0" * 32, "a@b", "a@b:", "a@:7", "a@b:x", "a@b:²", "a@b:-7"])
 def test_an_id_of_another_kind_names_nobody(attempt: str) -> None:
     assert worker_of(attempt) is None
 

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrysafe.protocol.canonical import NotCanonical, of_json, of_value
+from tests.tables import each_row
 
 LEAVES = (
     st.none()
@@ -90,7 +91,7 @@ NEIGHBOURS = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), NEIGHBOURS)
+@each_row(("one", "other"), NEIGHBOURS)
 def test_values_that_are_easily_confused_differ(one: Any, other: Any) -> None:
     assert of_value(one) != of_value(other)
 
@@ -136,7 +137,7 @@ TWINS = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), TWINS)
+@each_row(("one", "other"), TWINS)
 def test_two_ways_to_write_one_value_are_the_same(one: Any, other: Any) -> None:
     assert of_value(one) == of_value(other)
 
@@ -146,13 +147,13 @@ def test_members_of_an_enum_differ() -> None:
     assert of_value(Colour.RED) != of_value("red")
 
 
-@pytest.mark.parametrize("value", [UUID(int=1), time(12, 30), datetime(2026, 1, 1, tzinfo=timezone.utc), {"a": (1,)}])  # noqa: UP017
+@each_row("value", [UUID(int=1), time(12, 30), datetime(2026, 1, 1, tzinfo=timezone.utc), {"a": (1,)}])  # noqa: UP017
 def test_other_values_have_a_form_that_is_stable(value: Any) -> None:
     assert of_value(value) == of_value(value)
 
 
 @pytest.mark.fault(67)
-@pytest.mark.parametrize(
+@each_row(
     "value",
     [math.nan, math.inf, -math.inf, Decimal("NaN"), Decimal("Infinity"), object(), Order, bytearray(b"a"), [object()]],
     ids=lambda value: type(value).__name__,
@@ -168,7 +169,7 @@ def _endless() -> list[Any]:
     return endless
 
 
-@pytest.mark.parametrize("value", ["\ud800", _endless(), 10**5000], ids=["surrogate", "endless", "huge int"])
+@each_row("value", ["\ud800", _endless(), 10**5000], ids=["surrogate", "endless", "huge int"])
 def test_values_that_break_the_rendering_are_refused_in_the_same_way(value: Any) -> None:
     try:
         of_value(value)
@@ -204,7 +205,7 @@ SAME_TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), SAME_TEXTS)
+@each_row(("one", "other"), SAME_TEXTS)
 def test_two_texts_of_one_value_are_the_same(one: bytes, other: bytes) -> None:
     assert of_json(one) == of_json(other)
 
@@ -235,7 +236,7 @@ REFUSED = {
 
 
 @pytest.mark.fault(67, 68)
-@pytest.mark.parametrize("name", REFUSED)
+@each_row("name", REFUSED)
 def test_text_without_one_meaning_is_refused(name: str) -> None:
     with pytest.raises(NotCanonical):
         of_json(REFUSED[name])

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from retrysafe.backends.commands import Commands, naming, of_alias, quoted
+from tests.tables import each_row
 
 HOSTILE = (
     "plain",
@@ -38,7 +39,7 @@ def test_a_shell_reads_back_what_was_quoted(text: str) -> None:
         assert read[2:-1][:2] in ([f"--scope={text}", "--"], ["--scope", text])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "address",
     [
         "postgresql://user:***@host/db",

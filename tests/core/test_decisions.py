@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from itertools import product
 
-import pytest
-
 from retrysafe.protocol.decisions import Decision, decide
 from retrysafe.protocol.fingerprint import agree
 from retrysafe.protocol.records import EffectiveState, Effects, Fingerprint, OnExpired, Record
 from tests.core.test_transitions import at, want
+from tests.tables import each_row
 
 MODES: tuple[Effects, ...] = ("transactional", "keyed", "external")
 STANDINGS = [standing for standing in EffectiveState if standing is not EffectiveState.ABSENT]
@@ -35,8 +34,8 @@ def expected(record: Record, on_expired: OnExpired, same: bool) -> Decision:
     }[standing]
 
 
-@pytest.mark.parametrize(("standing", "effects", "same"), list(product(STANDINGS, MODES, (True, False))))
-@pytest.mark.parametrize("on_expired", ["new", "refuse"])
+@each_row(("standing", "effects", "same"), list(product(STANDINGS, MODES, (True, False))))
+@each_row("on_expired", ["new", "refuse"])
 def test_every_record_of_another_attempt(
     standing: EffectiveState, effects: Effects, same: bool, on_expired: OnExpired
 ) -> None:
@@ -45,7 +44,7 @@ def test_every_record_of_another_attempt(
     assert decide(record, mine) is expected(record, on_expired, same)
 
 
-@pytest.mark.parametrize("standing", STANDINGS)
+@each_row("standing", STANDINGS)
 def test_ones_own_record_is_recognised_while_it_runs(standing: EffectiveState) -> None:
     """The reply to the claim was lost, or a duplicate of the claim came first."""
     record = at(standing)
@@ -53,14 +52,14 @@ def test_ones_own_record_is_recognised_while_it_runs(standing: EffectiveState) -
     assert mine == (standing in (EffectiveState.RUNNING, EffectiveState.LAPSED))
 
 
-@pytest.mark.parametrize("standing", STANDINGS)
+@each_row("standing", STANDINGS)
 def test_a_live_attempt_is_never_taken_over(standing: EffectiveState) -> None:
     """River's rescuer, Oban Lifeline: live jobs are run again after a hard age cap."""
     if decide(at(standing), want()) is Decision.TAKE:
         assert standing is not EffectiveState.RUNNING
 
 
-@pytest.mark.parametrize("effects", MODES)
+@each_row("effects", MODES)
 def test_an_outcome_in_doubt_is_never_run_again_by_itself(effects: Effects) -> None:
     assert decide(at(EffectiveState.UNKNOWN, effects=effects), want(effects=effects)) is Decision.DOUBT
 

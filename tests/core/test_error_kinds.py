@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from retrysafe.messaging.error_kinds import by_kind, kind_of
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "kind"),
     [
         ("ValueError: no 3", "ValueError: no #"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from retrysafe.protocol import canonical, fingerprint
 from retrysafe.protocol.fingerprint import agree
+from tests.tables import each_row
 
 
 def of_payload(value: Any) -> bytes:
@@ -80,7 +81,7 @@ def test_payloads_have_equal_fingerprints_exactly_when_they_are_equal(one: Any, 
     assert (of_payload(one) == of_payload(other)) == same
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "other"),
     [
         (1, {"payload": 1}),
@@ -134,7 +135,7 @@ class Colour(StrEnum):
     RED = "red"
 
 
-@pytest.mark.parametrize("names", ["me@example.org", "4111 1111", "a.b", "x" * 65, 7, Colour.RED])
+@each_row("names", ["me@example.org", "4111 1111", "a.b", "x" * 65, 7, Colour.RED])
 def test_what_is_no_field_name_is_not_kept(names: Any) -> None:
     """The keys of a table may be data themselves, and names are stored as they are."""
     for payload, name in (({names: 1}, b"payload"), ({"limits": {names: 1}}, b"limits")):
@@ -222,7 +223,7 @@ def test_a_dict_has_the_fingerprint_of_any_mapping_with_its_members(given_: dict
     assert outcome(given_) == outcome(Odd(given_))
 
 
-@pytest.mark.parametrize("size", [0, 1, 64, 65])
+@each_row("size", [0, 1, 64, 65])
 def test_a_dict_of_any_size_has_the_fingerprint_of_any_mapping_with_its_members(size: int) -> None:
     fields = {f"field{number}": number for number in range(size)}
     assert of_payload(fields) == of_payload(Odd(fields))

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from retrysafe.heeding import heeding, shielded
+from tests.tables import each_row
 
 
 async def loses(cancellation: list[asyncio.Task[object] | None], ends_with: BaseException | None = None) -> str:
@@ -31,7 +32,7 @@ async def test_a_cancellation_that_is_lost_is_heeded() -> None:
     assert await heeding(loses([])) == "answer"
 
 
-@pytest.mark.parametrize("error", [ValueError("why"), asyncio.CancelledError()])
+@each_row("error", [ValueError("why"), asyncio.CancelledError()])
 async def test_an_error_that_comes_with_a_cancellation_is_its_cause(error: BaseException) -> None:
     async def work() -> str:
         return await heeding(loses([asyncio.current_task()], error))

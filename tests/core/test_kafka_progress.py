@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from retrysafe.messaging.brokers.kafka.progress import Commit, Progress
+from tests.tables import each_row
 
 
 def received(progress: Progress, *offsets: int) -> list[int]:
@@ -57,9 +56,7 @@ def test_nothing_may_be_handed_out_before_a_commit_says_so() -> None:
     assert progress.commit(leaving=True).upto == 6
 
 
-@pytest.mark.parametrize(
-    "text", ["", "of another client", "retrysafe", "retrysafe 5 7-", None, "retrysafe 5 " + "9" * 40]
-)
+@each_row("text", ["", "of another client", "retrysafe", "retrysafe 5 7-", None, "retrysafe 5 " + "9" * 40])
 def test_the_text_of_another_client_says_nothing(text: str | None) -> None:
     progress = Progress(3, text, 1)
     assert received(progress, 3, 4) == [3, 4]

@@ -12,19 +12,20 @@ from hypothesis import strategies as st
 
 from retrysafe.errors import InvalidKey
 from retrysafe.protocol import keys
+from tests.tables import each_row
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 PART = st.tuples(TEXT, TEXT, TEXT, TEXT)
 
 
-@pytest.mark.parametrize("key", ["", "a" * 256, "a\x00b", "line\nfeed", "\x7f", "\x85", "\ud800", "tab\t"])
+@each_row("key", ["", "a" * 256, "a\x00b", "line\nfeed", "\x7f", "\x85", "\ud800", "tab\t"])
 def test_a_malformed_key_is_refused(key: str) -> None:
     """An empty id forks ghosts (DBOS #759)."""
     with pytest.raises(InvalidKey):
         keys.parse(key)
 
 
-@pytest.mark.parametrize("key", [None, True, 1.5, b"bytes", ["a"], object()])
+@each_row("key", [None, True, 1.5, b"bytes", ["a"], object()])
 def test_a_key_of_another_type_is_refused(key: object) -> None:
     with pytest.raises(InvalidKey):
         keys.parse(key)
@@ -111,7 +112,7 @@ def test_a_redacted_key_shows_only_the_beginning_of_its_hash() -> None:
     assert keys.redact(record_key) == record_key.hex()[:8]
 
 
-@pytest.mark.parametrize("secret", [None, b"s", bytes(range(64)), bytes(range(65)), bytes(200)])
+@each_row("secret", [None, b"s", bytes(range(64)), bytes(range(65)), bytes(200)])
 def test_a_hash_that_is_kept_for_many_keys_is_hmac(secret: bytes | None) -> None:
     """RFC 2104: a secret that is longer than a block is hashed first."""
     lookup = keys.Lookup(secret, "shop", "tenant", "pay")

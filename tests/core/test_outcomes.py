@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import product
 
-import pytest
-
 from retrysafe.protocol.outcomes import (
     Answered,
     Ending,
@@ -18,6 +16,7 @@ from retrysafe.protocol.outcomes import (
 )
 from retrysafe.protocol.records import EffectiveState
 from retrysafe.protocol.transitions import RULES, Transition
+from tests.tables import each_row
 
 ROLLED_BACK = (None, Transaction.ROLLBACK)
 CELLS = {
@@ -56,7 +55,7 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize(("ending", "ground"), list(product(Ending, ModeKind)))
+@each_row(("ending", "ground"), list(product(Ending, ModeKind)))
 def test_every_cell(ending: Ending, ground: ModeKind) -> None:
     event, transaction = CELLS[ending, ground]
     found = verdict(ending, ground)
@@ -65,8 +64,8 @@ def test_every_cell(ending: Ending, ground: ModeKind) -> None:
         assert found.transaction is transaction
 
 
-@pytest.mark.parametrize("ending", Ending)
-@pytest.mark.parametrize("ground", [ModeKind.JOINED, ModeKind.KEYED, ModeKind.EXTERNAL])
+@each_row("ending", Ending)
+@each_row("ground", [ModeKind.JOINED, ModeKind.KEYED, ModeKind.EXTERNAL])
 def test_outside_an_own_transaction_every_ending_is_recorded_and_nothing_rolled_back(
     ending: Ending, ground: ModeKind
 ) -> None:
@@ -101,9 +100,9 @@ def test_an_effect_that_may_have_happened_never_frees_an_external_key() -> None:
         assert verdict(Ending.COMMITTED, ground).event is Transition.DOUBT
 
 
-@pytest.mark.parametrize("answered", Answered)
-@pytest.mark.parametrize("committed", [False, True])
-@pytest.mark.parametrize("not_executed", [False, True])
+@each_row("answered", Answered)
+@each_row("committed", [False, True])
+@each_row("not_executed", [False, True])
 def test_how_an_answer_ends_the_work(answered: Answered, *, committed: bool, not_executed: bool) -> None:
     ending = ending_of_answer(answered, committed=committed, not_executed=not_executed)
     if answered is Answered.DONE:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from retrysafe.protocol import transitions
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import Ending, ModeKind
 from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Effects, Record, State, StoredResult
 from retrysafe.protocol.retry_table import Prospect, in_doubt, possible, prospects, retry
 from retrysafe.protocol.transitions import Transition
+from tests.tables import each_row
 
 GONE = (EffectiveState.ABSENT, Decision.TAKE, False)
 DONE = (EffectiveState.COMPLETED, Decision.REPLAY, False)
@@ -40,7 +39,7 @@ MET = {
 }
 
 
-@pytest.mark.parametrize(("column", "ground"), list(enumerate(ModeKind)))
+@each_row(("column", "ground"), list(enumerate(ModeKind)))
 def test_every_prospect(column: int, ground: ModeKind) -> None:
     expected = [Prospect(situation, *row[column]) for situation, row in MET.items()]
     assert list(prospects(ground, "new")) == expected
@@ -58,7 +57,7 @@ def record(effects: Effects, state: State = State.RUNNING, now: int = 0) -> Reco
     return transitions.first_claim(want, 0)._replace(state=state, now=now, result=StoredResult(b"", "", 0))
 
 
-@pytest.mark.parametrize("effects", ["keyed", "external", "transactional"])
+@each_row("effects", ["keyed", "external", "transactional"])
 def test_a_dead_attempt_is_in_doubt_unless_it_can_be_run_again(effects: Effects) -> None:
     dead = record(effects, now=10)
     assert in_doubt(dead) is (effects != "keyed")
@@ -83,9 +82,9 @@ def test_what_a_person_may_do() -> None:
     assert possible(record("keyed", State.COMPLETED)) == (Transition.EXPIRE,)
 
 
-@pytest.mark.parametrize("effects", ["transactional", "keyed", "external"])
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("lease_until", [0, 2])
+@each_row("effects", ["transactional", "keyed", "external"])
+@each_row("state", State)
+@each_row("lease_until", [0, 2])
 def test_what_is_reported_as_unknown_is_what_a_retry_is_refused_for(
     effects: Effects, state: State, lease_until: int
 ) -> None:

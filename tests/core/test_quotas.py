@@ -9,13 +9,14 @@ import pytest
 from retrysafe import ConfigurationError, Quota
 from retrysafe.protocol.quotas import holder, judge, room_again
 from retrysafe.protocol.records import Allowance, QuotaRefusal
+from tests.tables import each_row
 
 NOW = 1_800_000_000_000_000
 SECOND = 1_000_000
 BOTH = Allowance(b"", 3, 60 * SECOND, 5)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rate", "expected"),
     [("100/1m", (100, 60)), ("1/24h", (1, 86400)), (" 5 / 0.5s ", (5, 0.5)), ("7/90s", (7, 90))],
 )
@@ -25,7 +26,7 @@ def test_a_rate_is_a_number_in_a_period(rate: str, expected: tuple[int, float]) 
     assert quota.outstanding is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "said"),
     [
         ({}, "needs a limit"),
@@ -52,7 +53,7 @@ def test_boundary_and_scope_are_counted_apart() -> None:
     assert Quota(outstanding=1).allowance("a", "b").holder == holder("a", "b")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("filling", "kept", "forgotten", "expected"),
     [
         (None, 0, None, None),

@@ -14,6 +14,7 @@ from retrysafe.errors import ConfigurationError, InvalidKey, StoreMisconfigured
 from retrysafe.protocol import canonical, fingerprint, keys, transitions
 from retrysafe.protocol.canonical import NotCanonical
 from retrysafe.protocol.records import State
+from tests.tables import each_row
 
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: keys.parse(1.5), InvalidKey, "A key must be a string, an int or a UUID, not float."),
@@ -73,7 +74,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("refused", "error", "words"), REFUSED, ids=[words for _, _, words in REFUSED])
+@each_row(("refused", "error", "words"), REFUSED, ids=[words for _, _, words in REFUSED])
 def test_a_refusal(refused: Callable[[], Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=rf"(?m)^{re.escape(words)}"):
         refused()

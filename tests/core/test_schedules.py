@@ -14,6 +14,7 @@ from retrysafe.protocol.backoff import POLLING, RESTART, Backoff, PollSchedule
 from retrysafe.protocol.durations import micros, seconds
 from retrysafe.protocol.records import Clocks, Ownership
 from retrysafe.protocol.schedules import PER_LEASE, RECOVERY, RETRIES_PER_LEASE, Beats, Sweeps
+from tests.tables import each_row
 
 CHANCE = st.floats(0, 1, exclude_max=True)
 
@@ -137,7 +138,7 @@ def test_no_lease_is_ever_overdue_by_more_than_its_pause(steps: list[tuple[str, 
 # ---------------------------------------------------------------- durations
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given_as", "expected"),
     [
         (30, 30.0),
@@ -156,7 +157,7 @@ def test_durations_as_users_write_them(given_as: Any, expected: float) -> None:
     assert micros(given_as, "lease") == round(expected * 1e6)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "wrong",
     [
         *("", "30", "30 s", "5 minutes", "-5s", "1h30m", "s", "1e3s", "0s"),
@@ -222,7 +223,7 @@ def test_who_waits_for_a_lease_that_ends_now_looks_at_its_own_pace() -> None:
     assert pauses[0] == pauses[1]
 
 
-@pytest.mark.parametrize("left", [0.004, 0.02])
+@each_row("left", [0.004, 0.02])
 def test_who_waits_for_a_lease_that_ends_soon_looks_just_after_its_end(left: float) -> None:
     assert PollSchedule(100.0, 20).next_pause(0.0, None, 0.99) > 2 * left  # type: ignore[operator]
     assert PollSchedule(100.0, 20).next_pause(0.0, left, 0.99) == left + 0.002

@@ -13,6 +13,7 @@ import pydantic
 import pytest
 
 from retrysafe.protocol import canonical, fingerprint, quotas
+from tests.tables import each_row
 
 
 def of_payload(value: Any) -> bytes:
@@ -32,7 +33,7 @@ class Lines(pydantic.RootModel[list[int]]):
     pass
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "form"),
     [
         (None, b"n0:"),
@@ -76,7 +77,7 @@ def test_the_canonical_form_of_json() -> None:
     assert canonical.of_json(b'{"b": [1.50, true, null], "a": "x"}') == b"jD36:23:s1:bL15:m5:15e-1b1:1n0:8:s1:as1:x"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("payload", "stored"),
     [
         (

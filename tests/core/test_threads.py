@@ -13,6 +13,7 @@ import pytest
 
 from retrysafe.threads import OwnThread
 from tests.faults.helpers import until
+from tests.tables import each_row
 
 NAME = "retrysafe-test"
 
@@ -126,7 +127,7 @@ def test_work_within_its_own_work_is_refused() -> None:
     _join()
 
 
-@pytest.mark.parametrize("begun", [False, True])
+@each_row("begun", [False, True])
 def test_a_thread_that_cannot_begin_keeps_no_later_one_waiting(begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next call waited for ever: for the end of a thread that had not begun, or that nobody told to end."""
     own, start = OwnThread(NAME), threading.Thread.start

@@ -13,6 +13,7 @@ from retrysafe.errors import IllegalTransition
 from retrysafe.protocol import transitions
 from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Ownership, Record, State, StoredResult
 from retrysafe.protocol.transitions import Guard, Transition
+from tests.tables import each_row
 
 NOW = 1_000_000
 CLOCKS = Clocks(lease=10, window=100, memory=200)
@@ -99,7 +100,7 @@ def apply(event: Transition, record: Record) -> Record:
     return transitions.resolve(record, record, event, RESULT, CLOCKS, NOW)
 
 
-@pytest.mark.parametrize(("event", "standing"), list(product(Transition, EffectiveState)))
+@each_row(("event", "standing"), list(product(Transition, EffectiveState)))
 def test_every_pair_is_in_the_table_or_raises(event: Transition, standing: EffectiveState) -> None:
     if (event, standing) in TABLE:
         assert transitions.check(event, standing).target is TABLE[event, standing]
@@ -108,7 +109,7 @@ def test_every_pair_is_in_the_table_or_raises(event: Transition, standing: Effec
             transitions.check(event, standing)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("event", "standing"),
     [
         pair
@@ -148,8 +149,8 @@ def test_every_event_has_its_guard() -> None:
     assert set(transitions.RULES) == set(Transition)
 
 
-@pytest.mark.parametrize("event", [Transition.RENEW, *OWNED])
-@pytest.mark.parametrize("change", [{"attempt": "another"}, {"token": 1}], ids=["attempt", "token"])
+@each_row("event", [Transition.RENEW, *OWNED])
+@each_row("change", [{"attempt": "another"}, {"token": 1}], ids=["attempt", "token"])
 def test_a_late_owner_changes_nothing(event: Transition, change: dict[str, object]) -> None:
     """Powertools, exactly-once, justonce, drf-idempotency, CAP, River #1302, Oban: a completion that is not fenced."""
     record = at(EffectiveState.RUNNING)
@@ -163,8 +164,8 @@ def test_a_late_owner_changes_nothing(event: Transition, change: dict[str, objec
         call()
 
 
-@pytest.mark.parametrize("event", [Transition.CLAIM, *BY_SIGHT])
-@pytest.mark.parametrize("change", [{"attempt": "another"}, {"version": 3}], ids=["attempt", "version"])
+@each_row("event", [Transition.CLAIM, *BY_SIGHT])
+@each_row("change", [{"attempt": "another"}, {"version": 3}], ids=["attempt", "version"])
 def test_a_record_that_changed_since_it_was_seen_stays(event: Transition, change: dict[str, object]) -> None:
     record = at(
         next(standing for _, standing in TABLE if (event, standing) in TABLE and standing is not EffectiveState.ABSENT)
@@ -195,7 +196,7 @@ def test_a_renewal_extends_the_lease_from_now_and_the_window_with_it() -> None:
     assert (after.attempt, after.token, after.attempts) == (record.attempt, record.token, record.attempts)
 
 
-@pytest.mark.parametrize("event", BY_SIGHT)
+@each_row("event", BY_SIGHT)
 def test_what_somebody_else_settles_has_the_given_result_at_the_stores_time(event: Transition) -> None:
     record = at(
         EffectiveState.LAPSED
@@ -220,7 +221,7 @@ def test_a_margin_makes_a_lease_longer_for_others() -> None:
     assert transitions.first_claim(want(clocks=clocks), NOW).lease_until == NOW + CLOCKS.lease + 7
 
 
-@pytest.mark.parametrize(
+@each_row(
     "standing", [EffectiveState.RELEASED, EffectiveState.LAPSED, EffectiveState.EXPIRED, EffectiveState.FORGOTTEN]
 )
 def test_a_claim_without_a_payload_keeps_the_fingerprint_until_the_window_is_over(standing: EffectiveState) -> None:
@@ -302,7 +303,7 @@ def test_the_standing_of_every_record(state: State, lease: int, expires: int, me
         assert record.effective_state.value == state.value
 
 
-@pytest.mark.parametrize("state", [State.RUNNING, State.UNKNOWN])
+@each_row("state", [State.RUNNING, State.UNKNOWN])
 def test_open_records_never_expire_and_are_never_swept(state: State) -> None:
     """django-outbox-pattern: a cleanup by age whatever the status."""
     record = at(EffectiveState.RUNNING)._replace(state=state, expires=0, tombstone_until=0, now=NOW * 9)

@@ -20,8 +20,7 @@ from tests.docs.pages import ROOT
 from tests.faults.helpers import unique
 
 
-@pytest.mark.prove
-@pytest.mark.drawn(0.2)
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
 def test_the_solution_holds_at_every_crash(task: Callable[[State], Any], tmp_path: Path, bank: tuple[str, str]) -> None:
     address, ledger = bank

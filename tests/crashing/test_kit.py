@@ -194,7 +194,7 @@ def _bare_socket(path: str) -> None:
         pass
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "told"),
     [
@@ -240,13 +240,15 @@ def _wait_for_ever(path: str) -> None:
         db.execute("DROP TABLE tried")
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 def test_a_retry_that_hangs_is_found(files: Files) -> None:
     report = files.explore(_wait_for_ever, patience=6)
     assert "a process hung" in str(report)
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 def test_a_lease_lapses_also_for_a_retry_that_opens_and_closes_its_own_boundary(files: Files) -> None:
     def run(path: str) -> None:
         with closing(Boundary("shop", store=f"sqlite:///{path}", observers=())) as shop, shop.claim("A") as claim:
@@ -259,7 +261,8 @@ def test_a_lease_lapses_also_for_a_retry_that_opens_and_closes_its_own_boundary(
     assert "InProgress" not in str(report)
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 def test_pairs_follow_from_the_seed_and_crash_the_retry_too(files: Files) -> None:
     report = crash_points(_lose_the_mark, fresh=files.fresh, check=lambda path: None, pairs=8, seed=3)
     again = crash_points(_lose_the_mark, fresh=files.fresh, check=lambda path: None, pairs=8, seed=3)
@@ -269,7 +272,8 @@ def test_pairs_follow_from_the_seed_and_crash_the_retry_too(files: Files) -> Non
     assert [violation.point for violation in again.violations] == [violation.point for violation in report.violations]
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 def test_state_that_all_runs_share_is_explored_one_point_at_a_time(tmp_path: Path) -> None:
     """Two at once would see each other's rows."""
     path = str(tmp_path / "shared.db")

@@ -239,8 +239,7 @@ def _clean(service: str, prefix: str) -> None:
                 cursor.execute(f"DROP DATABASE {name}")
 
 
-@pytest.mark.prove
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(1, 2, 3, 4, 5, 6, 14, 28, 32, 43, 64, 77, 89)
 @pytest.mark.parametrize("combination", CHOSEN, ids=str)
 def test_every_request_of_ours_may_be_the_last(

@@ -22,8 +22,7 @@ FAULTS = {
 explored = partial(crash_points, pairs=5)
 
 
-@pytest.mark.prove
-@pytest.mark.thinned(0.3)
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_planted_bug_is_found(bug: str, stage: Stage) -> None:
     planted = BUGS[bug]
@@ -38,8 +37,7 @@ def test_the_planted_bug_is_found(bug: str, stage: Stage) -> None:
     assert planted.buggy.__code__.co_filename.endswith(report.violations[0].boundary.place.file)  # type: ignore[union-attr]
 
 
-@pytest.mark.prove
-@pytest.mark.thinned(0.3)
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_fixed_twin_passes(bug: str, stage: Stage, proof: Record) -> None:
     report = explored(BUGS[bug].fixed, fresh=stage.fresh, check=stage.check)

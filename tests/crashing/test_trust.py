@@ -22,6 +22,7 @@ from retrysafe import ConfigurationError
 from retrysafe.testing.crashing import crash_points
 from tests.crashing.test_kit import Files, charge, charge_once
 from tests.faults.helpers import until
+from tests.tables import each_row
 
 
 @pytest.fixture
@@ -168,7 +169,7 @@ def _by_a_connection_of_its_own(path: str) -> None:
         db.execute("INSERT INTO charges VALUES ('A', 0)")
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [_by_a_cursor_of_its_own, _by_a_connection_of_its_own], ids=lambda run: run.__name__)
 def test_statements_by_other_classes_are_boundaries(run: Callable[[str], None], files: Files) -> None:
     report = files.explore(run)
@@ -245,7 +246,7 @@ crash_points(run, fresh=lambda: sys.argv[1], check=lambda folder: None, patience
 """
 
 
-@pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGINT], ids=lambda way: way.name)
+@each_row("way", [signal.SIGKILL, signal.SIGINT], ids=lambda way: way.name)
 def test_no_process_outlives_the_one_that_asked(way: signal.Signals, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", _WAITS, str(tmp_path)], stderr=subprocess.DEVNULL) as asking:
         (running,) = until(lambda: [int(path.name) for path in tmp_path.iterdir()])

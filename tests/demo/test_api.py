@@ -16,6 +16,7 @@ from retrysafe_demo import api, lanes
 from retrysafe_demo.client import Bank
 from retrysafe_demo.processes import DemoError
 from tests.demo.banks import OpenBank
+from tests.tables import each_row
 
 PAYMENT = {"id": "A-1", "account": "DE01", "amount": "12.30", "currency": "EUR"}
 KEY = {"Idempotency-Key": '"7c1ea1de-7c5b-4a39-b46e-5cf6bd2a0ad1"'}
@@ -75,7 +76,7 @@ async def test_the_naive_api_answers_again_what_it_noted(bank: OpenBank, tmp_pat
     assert bank.closed() == ["A-1"]
 
 
-@pytest.mark.parametrize(("bank_has_keys", "then"), [(True, 504), (False, 409)])
+@each_row(("bank_has_keys", "then"), [(True, 504), (False, 409)])
 async def test_a_bank_that_does_not_answer(bank: OpenBank, tmp_path: Path, bank_has_keys: bool, then: int) -> None:
     bank.closed()
     async with client_of(guarded(bank, tmp_path, bank_has_keys=bank_has_keys)) as client:

@@ -13,6 +13,7 @@ from retrysafe_demo.lanes import Lane
 from retrysafe_demo.payments import Payment
 from retrysafe_demo.processes import DemoError
 from retrysafe_demo.report import Findings, table, verdict, write_json
+from tests.tables import each_row
 
 PAYMENTS = [Payment(name, f"account {name}", Decimal("9.90"), "EUR") for name in "abcd"]
 
@@ -35,7 +36,7 @@ def test_all_charged_once() -> None:
     assert "exactly once" in verdict(findings(count))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ledger", "column"),
     [
         ([*ONCE_EACH, charge("b")], "charged_twice"),

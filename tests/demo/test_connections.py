@@ -18,6 +18,7 @@ from retrysafe_demo.payments import Payment
 from retrysafe_demo.schedule import Fault
 from retrysafe_demo.talk import Ending, How
 from retrysafe_demo.workers import Workers
+from tests.tables import each_row
 
 CREATED = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\nIdempotent-Replayed: true\r\n\r\n{}"
 
@@ -115,7 +116,7 @@ def test_who_gives_up_hangs_up(opened: OpenClients) -> None:
     assert opened.clients.sources() == {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "fields", "code", "ending"),
     [
         (201, {}, "", Ending(How.DONE)),
@@ -133,6 +134,6 @@ def test_what_an_answer_means(status: int, fields: dict[str, str], code: str, en
     assert ending_of(status, fields, problem) == ending
 
 
-@pytest.mark.parametrize("body", [b"Internal Server Error", b"[]"])
+@each_row("body", [b"Internal Server Error", b"[]"])
 def test_an_error_without_a_problem(body: bytes) -> None:
     assert ending_of(500, {}, body) == Ending(How.FAILED, why="HTTP 500: ")

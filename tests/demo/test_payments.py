@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from retrysafe_demo.payments import InputError, Payment, load, parse, shipped, take
+from tests.tables import each_row
 
 HEAD = "id,account,amount,currency\n"
 
@@ -28,7 +29,7 @@ def test_a_file_is_read_exactly(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "complaint"),
     [
         ("", "column 'id' is missing"),

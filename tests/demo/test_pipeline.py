@@ -25,6 +25,7 @@ from retrysafe_demo.pipeline.running import Pipeline, run
 from retrysafe_demo.pipeline.shop import STOCK, Order, Places, intents, path_of
 from retrysafe_demo.processes import DemoError
 from retrysafe_demo.report import Findings, pipeline_table, pipeline_verdict, write_json
+from tests.tables import each_row
 
 NOBODY_DIES = dict.fromkeys(schedule(0), ())
 ORDERS = [Order("o1", "ann", "sku-0", 2), Order("o2", "ann", "sku-1", 1), Order("o3", "bob", "sku-0", 3)]
@@ -39,7 +40,7 @@ def test_good_books_are_found_good() -> None:
     assert count.kept
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("books", "breaches"),
     [
         (GOOD._replace(applied=APPLIED[:2]), {"events_lost": 1}),
@@ -107,7 +108,8 @@ class Watching:
         return len(gone) >= at_least and all(gone)
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 @pytest.mark.fault(7, 9, 50)
 def test_nothing_is_lost_or_applied_twice_while_all_of_them_die(tmp_path: Path) -> None:
     watching, pipeline = Watching(), Pipeline(11, 100, tmp_path / "shop")
@@ -217,7 +219,7 @@ def test_a_broken_promise_of_the_pipeline_is_in_the_exit_code() -> None:
     assert findings(audit(ORDERS, GOOD._replace(mails=[]))).exit_code == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "reason"),
     [(["--orders", "5"], "--orders goes with --pipeline"), (["--pipeline", "--orders", "0"], "at least one order")],
 )

@@ -176,7 +176,8 @@ def test_charges_are_counted_twice_as_they_happen() -> None:
     assert view.seen[Lane.RETRYSAFE][-1][0] == 0
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 def test_every_fault_strikes_every_lane_of_functions() -> None:
     view = Watching()
     findings = run(Options(4, PAYMENTS, form=Form.FUNCTIONS), view)
@@ -192,7 +193,8 @@ def test_every_fault_strikes_every_lane_of_functions() -> None:
     assert findings.complaints == []
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 def test_every_fault_strikes_every_api() -> None:
     """A kill befalls all requests of a worker, so one that was to kill or stop it may be gone before it does."""
     view = Watching()

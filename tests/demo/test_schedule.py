@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from retrysafe_demo.schedule import LAST, REPEATABLE, Fault, schedule
+from tests.tables import each_row
 
 SEEDS = range(-50, 450)
 
@@ -21,7 +22,7 @@ def test_every_kind_of_fault_strikes_whatever_the_seed(count: int) -> None:
         assert set(itertools.chain(*schedule(seed, ids(count)).values())) == set(Fault), seed
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@each_row("count", [1, 2, 3])
 def test_with_few_payments_all_that_can_follow_each_other_strike(count: int) -> None:
     for seed in SEEDS:
         struck = set(itertools.chain(*schedule(seed, ids(count)).values()))

@@ -58,7 +58,8 @@ def test_the_wheels_hold_the_migrations_the_types_and_no_tests(wheels: list[Path
     assert not [name for name in names if name.startswith(("tests", "examples", "benchmarks"))]
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 def test_the_demo_runs_where_nothing_else_is_installed(programs: Path, tmp_path: Path) -> None:
     command = [programs / "retrysafe", "demo", "--payments", "6", "--seed", "3"]
     done = subprocess.run(
@@ -71,7 +72,8 @@ def test_the_demo_runs_where_nothing_else_is_installed(programs: Path, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 def test_on_a_terminal_its_panels_count_what_is_charged_twice(programs: Path, tmp_path: Path) -> None:
     """What the extra brings stands beside the wheels, as pip would put it there."""
     packages = programs.parent / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"

@@ -26,6 +26,8 @@ from django.db import IntegrityError, OperationalError, connection, connections,
 from django.db.backends.signals import connection_created  # noqa: E402
 from django.db.transaction import TransactionManagementError  # noqa: E402
 
+from tests.tables import each_row  # noqa: E402
+
 Make = Callable[..., Boundary]
 
 
@@ -130,7 +132,7 @@ def test_alias_and_connection_are_the_same_store(alias: str) -> None:
     assert connect("default") is connect(connection)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("store", "named"),
     [
         ("nowhere", r"neither a URL nor an alias .*'default'.* A file is sqlite:///"),

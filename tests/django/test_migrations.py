@@ -30,6 +30,7 @@ from django.db.models import BinaryField, Field  # noqa: E402
 import retrysafe.django.migrations as ours  # noqa: E402
 from retrysafe.django.models import Record  # noqa: E402
 from retrysafe.django.operations import Schema  # noqa: E402
+from tests.tables import each_row  # noqa: E402
 
 
 def schema_operations(operations: Any) -> Iterator[Schema]:
@@ -48,7 +49,7 @@ def test_every_version_has_a_migration() -> None:
         assert found == [(f"{m.version:04d}_{m.name}", m.version) for m in migrations.load(dialect)]
 
 
-@pytest.mark.parametrize("dialect", migrations.dialects())
+@each_row("dialect", migrations.dialects())
 def test_every_version_has_a_way_back(dialect: str) -> None:
     with closing(sqlite3.connect(":memory:")) as database:
         if dialect == "sqlite":

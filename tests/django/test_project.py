@@ -32,7 +32,7 @@ def manage(folder: Path, kind: str, *arguments: str) -> subprocess.CompletedProc
     )
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgresql", "mysql"])
 def test_projects_tests_pass(kind: str, tmp_path: Path) -> None:
     if kind in ("postgresql", "mysql"):

@@ -30,6 +30,16 @@ _EXPORT = re.compile(r"^export (\w+)=(\S+)$", re.MULTILINE)
 _FILE = re.compile(r"# ([\w/]+\.py)\n")
 
 
+def touched() -> set[Path]:
+    """The pages that this change has touched: what differs from the main branch, or from ten commits ago on it."""
+    git = ["git", "-C", str(ROOT)]
+    for base in ("origin/main...", "HEAD~10"):
+        found = subprocess.run([*git, "diff", "--name-only", base], capture_output=True, text=True, check=False)
+        if found.stdout:
+            return {ROOT / name for name in found.stdout.splitlines()}
+    return set()
+
+
 def parse(page: Path) -> Document:
     """The page with all its examples."""
     return Document.parse(str(page), python, CodeBlockParser("console", evaluate_console))

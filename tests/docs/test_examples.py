@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from retrysafe import Boundary
-from tests.docs.pages import PAGES, ROOT, hidden, parse
+from tests.docs.pages import PAGES, ROOT, hidden, parse, touched
+from tests.tables import each_row
 
 _ONLY_SHOWN = re.compile(r"(pip install|make|git clone|docker|locust|k6) .*")
 
-SLOW = {"crash-points", "five-patterns-that-charge-twice", "http-drf", "servicebus"}
-"""Pages whose examples take more than ten seconds."""
+
+TOUCHED = touched()
 
 
 def _name(page: Path) -> str:
@@ -24,7 +25,7 @@ def _name(page: Path) -> str:
 @pytest.mark.usefixtures("workplace")
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=pytest.mark.drawn(0.5, of="slow pages") if page.stem in SLOW else ()) for page in PAGES],
+    [pytest.param(page, marks=() if page in TOUCHED else pytest.mark.one_of("pages", of=10)) for page in PAGES],
     ids=_name,
 )
 def test_examples_do_what_the_page_says(page: Path, request: pytest.FixtureRequest) -> None:
@@ -61,12 +62,12 @@ def test_examples_do_what_the_page_says(page: Path, request: pytest.FixtureReque
                 value.close()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name == "how-to"], ids=_name)
+@each_row("page", [page for page in PAGES if page.parent.name == "how-to"], ids=_name)
 def test_every_how_to_shows_something_that_runs(page: Path) -> None:
     assert list(parse(page).examples())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_name)
+@each_row("page", PAGES, ids=_name)
 def test_every_code_block_is_run_or_has_a_reason(page: Path) -> None:
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     for language, body in blocks:
@@ -78,7 +79,7 @@ def test_every_code_block_is_run_or_has_a_reason(page: Path) -> None:
                 assert _ONLY_SHOWN.fullmatch(line), f"{line!r} could be run: make it a console block"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_name)
+@each_row("page", PAGES, ids=_name)
 def test_a_reader_sees_everything_that_an_example_needs(page: Path) -> None:
     """Blocks that are not shown only clean up: the last one that is shown comes before them."""
     document = parse(page)
@@ -88,7 +89,7 @@ def test_a_reader_sees_everything_that_an_example_needs(page: Path) -> None:
     assert early == []
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs/how-to").glob("http-*.md")), ids=_name)
+@each_row("page", sorted((ROOT / "docs/how-to").glob("http-*.md")), ids=_name)
 def test_a_frameworks_page_says_how_to_make_the_tables(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "migrate" in text or page.name == "http-client.md"

@@ -15,6 +15,7 @@ from retrysafe.backends.catalogue import STORES
 from tests.docs.pages import ROOT
 from tests.proving import proofs
 from tests.proving.breaks import Break
+from tests.proving.breaks.mutations import never
 from tests.proving.injected import all_tests
 from tests.proving.proofs import Proof
 
@@ -102,7 +103,8 @@ def test_each_mode_of_each_store_shows_its_own(recorded: ModuleType) -> None:
 
 
 def test_proofs_of_the_tests_are_no_faults(guarantees: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    caught, other = (Break(name, "protocol/keys.py", "a", "b", ("tests/x.py::test_y[1]",), (3,)) for name in ("a", "b"))
+    killers = ("tests/x.py::test_y[1]",)
+    caught, other = (Break(name, "protocol.keys:parse", never("isinstance"), killers, (3,)) for name in ("a", "b"))
     monkeypatch.setattr(guarantees, "all_breaks", lambda: {"a": caught, "b": other})
     assert "without 0 of them" in guarantees.breaks()
     found = [Proof("mutants", "", "", "a", 1), Proof("histories: the checker", "", "", "a stale read", 40)]
@@ -110,8 +112,8 @@ def test_proofs_of_the_tests_are_no_faults(guarantees: ModuleType, monkeypatch: 
     assert "| faults injected | 0 |" in guarantees.run()
     assert guarantees.injected() == ""
     assert "2 defences; in the recorded run the tests failed without 1 of them." in guarantees.breaks()
-    assert "| a | `protocol/keys.py` | `tests/x.py`: `test_y` | 3 | yes |" in guarantees.breaks()
-    assert "| b | `protocol/keys.py` | `tests/x.py`: `test_y` | 3 | not run |" in guarantees.breaks()
+    assert "| a | `protocol.keys:parse` | `tests/x.py`: `test_y` | 3 | yes |" in guarantees.breaks()
+    assert "| b | `protocol.keys:parse` | `tests/x.py`: `test_y` | 3 | not run |" in guarantees.breaks()
     assert "| a stale read | 40 |" in guarantees.checker()
 
 

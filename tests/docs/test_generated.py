@@ -12,6 +12,7 @@ import pytest
 
 import retrysafe
 from tests.docs.pages import PAGES, ROOT
+from tests.tables import each_row
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def generator() -> ModuleType:
     return import_module("docparts.pages")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@each_row("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_committed_page_is_what_would_be_generated(page: Path, generator: ModuleType) -> None:
     text = page.read_text(encoding="utf-8")
     assert generator.regenerated(text) == text, "run scripts/generate-docs"

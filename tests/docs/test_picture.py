@@ -16,6 +16,7 @@ from retrysafe_demo.lanes import Lane
 from retrysafe_demo.report import COLUMNS, Findings, verdict
 from retrysafe_demo.view import SHOWN
 from tests.docs.pages import ROOT
+from tests.tables import each_row
 
 PAGES = ("README.md", "docs/index.md", "docs/how-to/run-the-demo.md")
 _TEXT = re.compile(r'<text[^>]* x="([\d.]+)" y="([\d.]+)"[^>]*>(.*?)</text>')
@@ -67,7 +68,7 @@ def test_its_events_are_told_by_the_demo(lines: list[str]) -> None:
     assert [event for event in events if f'"{event}"' not in source] == []
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each_row("page", PAGES)
 def test_its_alternative_text_has_its_numbers(page: str, counts: dict[Lane, Count]) -> None:
     unsafe, naive = counts[Lane.UNSAFE], counts[Lane.NAIVE]
     assert not counts[Lane.RETRYSAFE].charged_twice

@@ -1,7 +1,7 @@
 """The site as a reader's browser shows it: its links, its search, its width.
 
-It needs MkDocs with its theme (the extra ``docs``), Chromium, and Playwright (the extra ``browser``); without them the
-tests are skipped, and fail in CI.
+It needs MkDocs with its theme (the extra ``docs``), Chromium, and Playwright (the extra ``browser``); `make prove`
+installs them, and `make test` leaves these tests to it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import absent
+from tests.conftest import unfetched
 from tests.docs.pages import ROOT
+from tests.tables import each_row
+
+pytestmark = [pytest.mark.slow, pytest.mark.beside]
 
 SEARCHED = {
     "install": ("", "reference/extras/"),
@@ -45,7 +48,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the site, which is built with every warning as an error."""
     if importlib.util.find_spec("material") is None:
-        absent("no MkDocs with its theme (pip install '.[docs]')")
+        unfetched("no MkDocs with its theme (pip install '.[docs]')")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -63,7 +66,7 @@ def browser() -> Iterator[Any]:
     """A browser without a window."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None or importlib.util.find_spec("playwright") is None:
-        absent("no browser: install Chromium, and Playwright (pip install '.[browser]')")
+        unfetched("no browser: install Chromium, and Playwright (pip install '.[browser]')")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -72,7 +75,7 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize("word", SEARCHED)
 def test_the_search_finds_the_page_first(word: str, site: str, browser: Any) -> None:
     page = browser.new_page()
@@ -87,8 +90,8 @@ def test_the_search_finds_the_page_first(word: str, site: str, browser: Any) -> 
     assert found in SEARCHED[word]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("path", LOOKED_AT)
+@each_row("width", WIDTHS)
+@each_row("path", LOOKED_AT)
 def test_no_page_is_wider_than_its_window(path: str, width: int, site: str, browser: Any) -> None:
     page = browser.new_page(viewport={"width": width, "height": 1000})
     page.goto(site + path)

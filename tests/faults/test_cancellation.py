@@ -25,6 +25,7 @@ from retrysafe.protocol.requests import Query
 from retrysafe.threads import OwnThread
 from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import Told, auntil, begin, forever, plain, records_of, seeded, unique, until
+from tests.tables import each_row
 
 TRANSACTIONAL = ["sqlite", "aiosqlite", "psycopg", "asyncpg", "asyncmy"]
 KINDS = ["memory", *TRANSACTIONAL, "dynamodb"]
@@ -76,7 +77,7 @@ IN_A_THREAD: dict[str, Callable[[Callable[[], object]], Awaitable[object]]] = {
 
 
 @pytest.mark.fault(89)
-@pytest.mark.parametrize("wait", IN_A_THREAD.values(), ids=IN_A_THREAD)
+@each_row("wait", IN_A_THREAD.values(), ids=IN_A_THREAD)
 def test_the_end_of_asyncio_run_waits_for_what_a_thread_uses(
     wait: Callable[[Callable[[], object]], Awaitable[object]],
 ) -> None:
@@ -113,7 +114,7 @@ def test_the_end_of_asyncio_run_waits_for_what_a_thread_uses(
     assert (ended, waits[0].cancelled()) == (["thread", "task"], True)
 
 
-@pytest.mark.parametrize("wait", IN_A_THREAD.values(), ids=IN_A_THREAD)
+@each_row("wait", IN_A_THREAD.values(), ids=IN_A_THREAD)
 async def test_a_stop_iteration_of_what_a_thread_does_is_raised(
     wait: Callable[[Callable[[], object]], Awaitable[object]],
 ) -> None:
@@ -194,7 +195,7 @@ def test_asyncio_run_that_ends_while_an_outcome_is_stored_lets_it_be_stored(
     assert turns > 1
 
 
-@pytest.mark.parametrize("scoped", ["anyio", "asyncio"])
+@each_row("scoped", ["anyio", "asyncio"])
 async def test_work_whose_time_is_over_ends_with_the_cancellation_of_its_caller(scoped: str) -> None:
     """A scope of anyio knows its own by its text, and passed on another."""
     ended: list[str] = []
@@ -312,7 +313,7 @@ async def test_cancelled_at_every_step_of_a_whole_operation(
         assert step > 3
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(89)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_cancelled_while_claiming_leaves_no_orphan(

@@ -27,7 +27,7 @@ def store(request: pytest.FixtureRequest) -> str:
     return url
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(60, 62)
 @pytest.mark.parametrize("skew", [TEN_YEARS, -TEN_YEARS])
 def test_a_workers_wall_clock_does_not_matter(skew: float, store: str, make: Making) -> None:
@@ -56,7 +56,7 @@ def test_a_workers_wall_clock_does_not_matter(skew: float, store: str, make: Mak
     assert ask_sql(store, sql)[0] == [], "an instant was not the store's"
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(15, 17, 64)
 @pytest.mark.parametrize(
     ("store", "colour"),
@@ -82,7 +82,7 @@ def test_a_worker_stopped_beyond_its_lease_is_fenced(colour: str, store: str, ma
     assert records_of(store, boundary.name) == [("completed", 2)]
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(15, 17, 64)
 def test_a_worker_stopped_while_the_second_runs_cannot_finish_for_it(store: str, make: Making) -> None:
     """The late completion comes while the new owner is still at work."""
@@ -101,7 +101,7 @@ def test_a_worker_stopped_while_the_second_runs_cannot_finish_for_it(store: str,
         assert (claim.replayed, claim.result) == (True, "second")
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(61, 64)
 @pytest.mark.parametrize("back", [0.0, TEN_YEARS])
 def test_a_worker_knows_by_itself_that_its_lease_is_over(back: float, store: str, make: Making) -> None:

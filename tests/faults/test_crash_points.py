@@ -192,7 +192,7 @@ def test_a_lost_message_in_an_own_transaction_never_doubles_its_effect(
     _once_each(migrated, table, {key: _answer(partial(charge, key)) for key in keys})
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_a_lost_message_in_an_async_own_transaction_never_doubles_its_effect(
@@ -221,7 +221,7 @@ async def test_a_lost_message_in_an_async_own_transaction_never_doubles_its_effe
     await boundary.aclose()
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_lost_message_in_the_callers_transaction_never_doubles_its_effect(
     moment: Moment, proxy: Proxy, make: Making, migrated: str, table: str

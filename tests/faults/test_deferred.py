@@ -30,6 +30,7 @@ from tests.faults.conftest import Making
 from tests.faults.helpers import ROOT, Told, auntil, driven, own_database, records_of, run_sql
 from tests.faults.http_proxy import HttpProxy
 from tests.faults.redis_servers import Server, installed
+from tests.tables import each_row
 
 LEASE = "60s"
 """Longer than any test."""
@@ -425,7 +426,7 @@ def test_and_by_sync_code_on_every_kind_of_connection(engine: bool, contended: s
 
 
 @pytest.mark.fault(23)
-@pytest.mark.parametrize("code", ["LOADING", "BUSY", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"])
+@each_row("code", ["LOADING", "BUSY", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"])
 def test_what_redis_refuses_for_the_moment_may_be_put_again(code: str) -> None:
     from redis.exceptions import ResponseError
 

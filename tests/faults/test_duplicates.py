@@ -97,7 +97,7 @@ def _judge_waited(race: Race) -> None:
     assert race.got == {"ran": 1, "replayed {'receipt': 1}": CALLERS - 1}
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(16, 77)
 @pytest.mark.parametrize(("kind", "effects"), THREADS)
 def test_threads_are_told_that_the_first_is_running(
@@ -111,7 +111,7 @@ def test_threads_are_told_that_the_first_is_running(
         assert (claim.replayed, claim.result) == (True, {"receipt": 1})
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(16, 77)
 @pytest.mark.parametrize(("kind", "effects"), THREADS)
 def test_threads_that_wait_get_the_first_result(
@@ -125,7 +125,7 @@ def test_threads_that_wait_get_the_first_result(
     _judge_waited(race)
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(16)
 @pytest.mark.parametrize(("kind", "effects"), TASKS)
 async def test_tasks_are_told_that_the_first_is_running(
@@ -144,7 +144,7 @@ async def test_tasks_are_told_that_the_first_is_running(
     await boundary.aclose()
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(16)
 @pytest.mark.parametrize(("kind", "effects"), TASKS)
 async def test_tasks_that_wait_get_the_first_result(

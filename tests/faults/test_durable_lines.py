@@ -19,6 +19,7 @@ from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
 from retrysafe.protocol.procedures import forgotten
 from tests.faults.helpers import fill, until
+from tests.tables import each_row
 
 Append = Callable[[], object]
 
@@ -37,7 +38,7 @@ def archive(path: Path) -> Append:
     return lambda: JsonLines(path)(records)
 
 
-@pytest.mark.parametrize("kind", [audit, archive])
+@each_row("kind", [audit, archive])
 def test_what_another_is_writing_is_not_taken_for_a_torn_line(kind: Callable[[Path], Append], tmp_path: Path) -> None:
     path = tmp_path / "lines"
     thread = threading.Thread(target=kind(path))

@@ -35,6 +35,7 @@ from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Bank, Child, Told, auntil, items_of, records_of, renewals_of, unique, until
 from tests.faults.http_proxy import Fate, HttpProxy
 from tests.stores.harnesses.dynamodb import DYNAMODB_TABLE, dynamodb_endpoint, dynamodb_url
+from tests.tables import each_row
 
 LARGEST = LARGEST_ITEM - RESERVED
 LOST: tuple[Fate, ...] = ("request lost", "reply lost")
@@ -136,7 +137,7 @@ def test_a_lost_takeover_is_recognised_as_ones_own(
     assert records_of(dynamodb_url(), boundary.name) == [("completed", 2)]
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize("fate", LOST)
 def test_a_lost_renewal_is_tried_again(
     fate: Fate, through: str, http_proxy: HttpProxy, make: Making, told: Told
@@ -154,7 +155,7 @@ def test_a_lost_renewal_is_tried_again(
     assert _item(boundary.name)["state"] == "completed"
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize("fate", LOST)
 def test_whatever_call_is_lost_the_effect_happens_once(
     fate: Fate, http_proxy: HttpProxy, dynamodb: str, tmp_path: Path
@@ -411,7 +412,8 @@ def test_a_service_that_turns_everything_away_is_unavailable(
     assert len(http_proxy.calls) == len(slept) + 1
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 @pytest.mark.fault(47)
 def test_a_throttled_renewal_does_not_lose_the_lease(
     through: str, http_proxy: HttpProxy, make: Making, told: Told
@@ -435,7 +437,7 @@ def test_a_throttled_renewal_does_not_lose_the_lease(
     assert told.names["lease_lost"] == 0
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize("colour", ["sync", "async"])
 async def test_a_silent_service_is_unavailable_within_its_timeout(
     colour: str, impatient: str, http_proxy: HttpProxy, make: Making
@@ -457,7 +459,8 @@ async def test_a_silent_service_is_unavailable_within_its_timeout(
     await boundary.aclose()
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 def test_a_silent_service_at_the_end_leaves_the_value_and_an_alert(
     impatient: str, http_proxy: HttpProxy, make: Making, told: Told
 ) -> None:
@@ -525,7 +528,7 @@ def test_others_wait_the_margin_longer_than_the_holder_relies_on(dynamodb: str, 
     assert DynamodbStore.capabilities.margin == MARGIN >= 2_000_000
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.fault(64)
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_a_worker_stopped_beyond_its_lease_is_fenced(colour: str, dynamodb: str, make: Making) -> None:
@@ -807,7 +810,7 @@ def _change(
 # ---------------------------------------------------------------- what store= takes
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "match"),
     [
         ("dynamodb://", "write dynamodb://table"),
@@ -877,7 +880,8 @@ def test_other_clients_and_resources_are_refused(dynamodb: str) -> None:
 # ---------------------------------------------------------------- processes, loops, threads
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 def test_a_fork_gets_connections_and_a_heartbeat_of_its_own(dynamodb: str, make: Making) -> None:
     """87."""
     with Child("forking", dynamodb, make(dynamodb).name, "keyed") as family:

@@ -6,14 +6,13 @@ import struct
 from collections.abc import Callable
 from itertools import groupby
 
-import pytest
-
 from tests.faults.proxies.framing import Direction, Framing, Messages
 from tests.faults.proxies.framing_http import HttpFraming
 from tests.faults.proxies.framing_mysql import LONGEST, MysqlFraming
 from tests.faults.proxies.framing_nats import NatsFraming
 from tests.faults.proxies.framing_postgresql import SSL_REQUEST, PostgresqlFraming
 from tests.faults.proxies.framing_redis import RedisFraming
+from tests.tables import each_row
 
 Conversation = list[tuple[Direction, bytes]]
 
@@ -125,7 +124,7 @@ CONVERSATIONS: dict[str, tuple[Callable[[], Framing], int, Conversation]] = {
 }
 
 
-@pytest.mark.parametrize("protocol", CONVERSATIONS)
+@each_row("protocol", CONVERSATIONS)
 def test_bytes_that_are_split_anywhere_are_the_same_messages(protocol: str) -> None:
     framing, establishing, conversation = CONVERSATIONS[protocol]
     turns = [(direction, b"".join(m for _, m in said)) for direction, said in groupby(conversation, lambda one: one[0])]
@@ -172,7 +171,7 @@ def test_a_packet_of_the_greatest_length_is_continued() -> None:
     assert len(whole) == LONGEST + 9
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("framing", "request_", "accepted"),
     [
         (PostgresqlFraming, _ENCRYPTION, b"S"),

@@ -64,7 +64,7 @@ def astore(request: pytest.FixtureRequest) -> str:
     return server_of(request.param, request)
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(57)
 def test_work_longer_than_its_lease_keeps_its_key(store: str, make: Making, told: Told) -> None:
     boundary = make(store, lease=KEPT)
@@ -80,7 +80,7 @@ def test_work_longer_than_its_lease_keeps_its_key(store: str, make: Making, told
     assert not {"takeover", "lease_lost"} & set(told.names)
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 async def test_async_work_longer_than_its_lease_keeps_its_key(astore: str, make: Making, told: Told) -> None:
     boundary = make(astore, lease=KEPT)
     async with boundary.claim("key") as claim:
@@ -96,7 +96,7 @@ async def test_async_work_longer_than_its_lease_keeps_its_key(astore: str, make:
     await boundary.aclose()
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 def test_many_leases_of_different_lengths_are_all_kept(store: str, make: Making, told: Told) -> None:
     short, long = make(store, lease=KEPT), make(store, lease="5s")
     hold = threading.Event()
@@ -186,7 +186,7 @@ async def test_a_lost_lease_stops_only_its_own_task(sqlite_url: str, make: Makin
     await other.aclose()
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.fault(18, 20)
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 async def test_async_work_is_stopped_before_expiry_when_the_server_falls_silent(
@@ -293,7 +293,7 @@ async def test_renewals_do_not_wait_for_connections_that_work_holds(migrated: st
     await keyed.aclose()
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_a_busy_moment_is_not_a_lost_lease(colour: str, sqlite_url: str, make: Making, told: Told) -> None:
     """SQLite: another writer holds the file over one renewal."""
@@ -338,7 +338,7 @@ def test_a_thread_that_could_not_be_started_is_started_for_the_next_lease(
         until(lambda: renewals_of(sqlite_url, claim.attempt_id) >= BEYOND)
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", [False, True])
 async def test_whoever_cancels_all_tasks_of_a_loop_ends_no_lease_and_no_heartbeat(
     begun: bool, sqlite_url: str, make: Making, told: Told

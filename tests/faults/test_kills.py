@@ -29,7 +29,7 @@ def _supervised(*arguments: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(1, 3, 4, 6)
 @pytest.mark.parametrize("kind", STORES)
 def test_killed_workers_charge_once_in_a_transaction(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -64,7 +64,7 @@ def _judge(store: str, name: str, rows: list[tuple[str, str]], kills: int) -> No
     assert {state for state, _ in records_of(store, name)} == {"completed"}
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(1, 3, 5, 6)
 @pytest.mark.parametrize("kind", [*STORES, *LEASED_STORES])
 def test_killed_workers_charge_once_under_a_derived_key(

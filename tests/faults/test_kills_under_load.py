@@ -31,7 +31,7 @@ from tests.proving.plugin import Record
 from tests.proving.proofs import Proof
 from tests.stores.harnesses.dynamodb import dynamodb_url
 
-pytestmark = [pytest.mark.prove, pytest.mark.fault(3, 5, 13, 14, 28, 38)]
+pytestmark = [pytest.mark.fault(3, 5, 13, 14, 28, 38)]
 
 WORKERS = 2
 KEYS_PER_KILL = 14
@@ -113,7 +113,7 @@ class Load:
             assert not one.is_alive(), "a caller hangs"
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("server", "mode"), [(name, mode) for name, (_, modes, _) in SERVERS.items() for mode in modes], indirect=["server"]
 )

@@ -28,6 +28,7 @@ from tests.faults.helpers import driven, until
 from tests.faults.servers import Cluster, postgresql_programs
 from tests.ports import free_port
 from tests.stores.ageing import mysql_connection
+from tests.tables import each_row
 
 NOBODY = 65534
 PASSWORD, DATABASE, CONNECT = (
@@ -113,8 +114,8 @@ def guarded_cluster() -> Iterator[str]:
         cluster.close()
 
 
-@pytest.mark.parametrize("how", POSTGRESQL)
-@pytest.mark.parametrize(
+@each_row("how", POSTGRESQL)
+@each_row(
     ("user", "path", "remedy"),
     [
         ("shop:wrong", None, PASSWORD),
@@ -137,7 +138,7 @@ def test_a_pool_says_where_its_reason_is(guarded_cluster: str) -> None:
     assert "the log of psycopg.pool says why" in caught.value.detail
 
 
-@pytest.mark.parametrize("how", POSTGRESQL)
+@each_row("how", POSTGRESQL)
 def test_a_server_that_is_down_is_an_outage(how: str) -> None:
     with pytest.raises(StoreUnavailable) as caught:
         claimed(POSTGRESQL[how](f"postgresql://shop@127.0.0.1:{free_port()}/shop"))
@@ -195,8 +196,8 @@ def mysql() -> Iterator[str]:
         admin.cursor().execute(f"DROP USER {name}@'127.0.0.1'")
 
 
-@pytest.mark.parametrize("how", MYSQL)
-@pytest.mark.parametrize(
+@each_row("how", MYSQL)
+@each_row(
     ("password", "path", "remedy"),
     [("wrong", None, PASSWORD), ("right", None, CONNECT), ("root", "/nosuch", DATABASE)],
     ids=["password", "permission", "database"],
@@ -210,8 +211,8 @@ def test_mysql(how: str, password: str, path: str | None, remedy: str, mysql: st
 # ------------------------------------------------------------ Redis
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
-@pytest.mark.parametrize(
+@each_row("colour", ["sync", "async"])
+@each_row(
     ("user", "path", "remedy"),
     [
         (None, "/99", "Name a database that the server has"),
@@ -239,7 +240,7 @@ def test_redis(colour: str, user: str | None, path: str | None, remedy: str) -> 
 # ------------------------------------------------------------ DynamoDB
 
 
-@pytest.mark.parametrize("code", ["UnrecognizedClientException", "ExpiredTokenException", "AccessDeniedException"])
+@each_row("code", ["UnrecognizedClientException", "ExpiredTokenException", "AccessDeniedException"])
 def test_dynamodb(code: str) -> None:
     answer = ClientError({"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {}}, "GetItem")  # type: ignore[typeddict-item]
     with pytest.raises(StoreMisconfigured, match=r"credentials|Allow the role") as caught:
@@ -281,18 +282,18 @@ SQLITE: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("how", SQLITE)
+@each_row("how", SQLITE)
 def test_sqlite_without_its_directory(how: str, tmp_path: Path) -> None:
     error = refused(SQLITE[how](tmp_path / "nosuch" / "shop.db"))
     assert f"mkdir -p {tmp_path / 'nosuch'}" in error.detail
 
 
-@pytest.mark.parametrize("how", SQLITE)
+@each_row("how", SQLITE)
 def test_sqlite_in_place_of_a_directory(how: str, tmp_path: Path) -> None:
     assert "It is a directory" in refused(SQLITE[how](tmp_path)).detail
 
 
-@pytest.mark.parametrize("how", SQLITE)
+@each_row("how", SQLITE)
 def test_sqlite_on_another_kind_of_file(how: str, tmp_path: Path) -> None:
     (tmp_path / "shop.db").write_text("not a database " * 100)
     assert "The file is something else" in refused(SQLITE[how](tmp_path / "shop.db")).detail

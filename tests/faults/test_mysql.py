@@ -58,6 +58,7 @@ from tests.faults.servers import MariaDB, mariadb_program
 from tests.proving.effort import effort
 from tests.stores.ageing import mysql_connection
 from tests.stores.harnesses.sql import MysqlDialect
+from tests.tables import each_row
 
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 
@@ -95,7 +96,7 @@ def place(tx: Any, shop: str, key: str, receipt: str = "receipt") -> None:
 
 
 @pytest.mark.fault(27)
-@pytest.mark.parametrize("level", LEVELS)
+@each_row("level", LEVELS)
 def test_a_duplicate_waits_for_no_lock_and_spoils_nothing(level: str, url: str, shop: str, make: Making) -> None:
     """27: had it waited, it would be for the transaction of this very thread."""
     boundary = make(url, effects="transactional")
@@ -136,7 +137,7 @@ def test_an_uncommitted_answer_is_no_answer(url: str, shop: str, make: Making) -
     assert rows_of(url, shop) == [("key", "second")]
 
 
-@pytest.mark.parametrize("store", [MysqlStore, MysqlDialect])
+@each_row("store", [MysqlStore, MysqlDialect])
 def test_a_duplicate_waits_for_nothing_at_all(store: type[MysqlStore], server: MariaDB, make: Making) -> None:
     """The server counts the waits for locks; this one is nobody else's."""
     boundary = make(server.url, effects="transactional")
@@ -155,7 +156,7 @@ def test_a_duplicate_waits_for_nothing_at_all(store: type[MysqlStore], server: M
     assert ask_sql(server.url, waits)[0] == before
 
 
-@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+@each_row("level", ["READ COMMITTED", "REPEATABLE READ"])
 def test_after_a_refused_claim_others_can_claim(level: str, url: str, make: Making) -> None:
     """A duplicate that was refused leaves no gap locked, in a table that is one gap.
 
@@ -246,7 +247,7 @@ def test_snapshot_isolation_asks_for_the_whole_transaction(mysql_migrated: str, 
             assert claim.replayed
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 @pytest.mark.parametrize("keys", ["the same", "different"])
 def test_fifty_transactions_at_once(
@@ -324,7 +325,7 @@ ENDINGS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@each_row("ending", ENDINGS)
 def test_a_handler_that_ends_the_transaction_is_noticed(ending: str, url: str, make: Making) -> None:
     boundary = make(url, effects="transactional")
     with session(url) as tx:
@@ -522,7 +523,7 @@ async def test_the_pool_is_exhausted(mysql_migrated: str, make: Making, monkeypa
     await pool.wait_closed()
 
 
-@pytest.mark.parametrize("driver", ["pymysql", "asyncmy"])
+@each_row("driver", ["pymysql", "asyncmy"])
 async def test_a_server_that_never_answers(driver: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
     """18: it accepts the connection, and says nothing."""
     for executor in (pymysql_executor, asyncmy_executor):
@@ -539,7 +540,7 @@ async def test_a_server_that_never_answers(driver: str, make: Making, monkeypatc
         await boundary.aclose()
 
 
-@pytest.mark.parametrize("driver", ["pymysql", "asyncmy"])
+@each_row("driver", ["pymysql", "asyncmy"])
 async def test_a_server_that_falls_silent(
     driver: str, server: MariaDB, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -559,7 +560,7 @@ async def test_a_server_that_falls_silent(
     await boundary.aclose()
 
 
-@pytest.mark.parametrize("driver", ["pymysql", "asyncmy"])
+@each_row("driver", ["pymysql", "asyncmy"])
 async def test_idle_connections_that_the_server_closed(driver: str, server: MariaDB, make: Making) -> None:
     """They are not lent again: a transaction is not asked twice."""
     boundary = make(driven(server.url, driver), effects="transactional")
@@ -745,7 +746,7 @@ def test_a_result_larger_than_a_packet_breaks_no_store(weak_server: MariaDB) -> 
     backend.close()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "refused"),
     [
         ("10.6.12-MariaDB-log", False),
@@ -779,7 +780,6 @@ def new_database(url: str) -> Iterator[str]:
     run_sql(url, f"DROP DATABASE {name}")
 
 
-@pytest.mark.prove
 def test_a_migration_that_broke_off_is_resumed(mysql_migrated: str, chance: random.Random) -> None:
     """Every statement commits: a crash leaves any number of them done. In `make test` a sample of the numbers."""
     every = migrations.load("mysql")

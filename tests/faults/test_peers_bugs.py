@@ -17,6 +17,7 @@ from retrysafe.backends.driver import run
 from retrysafe.protocol.procedures import sweep
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Told, forever, plain, reached, records_of, rows_of, run_sql, until
+from tests.tables import each_row
 
 STORES = ["sqlite", "postgresql"]
 
@@ -39,8 +40,8 @@ ENDINGS: dict[str, Callable[[Any], None]] = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("second", ["running", "completed", "failed", "released"])
+@each_row("ending", ENDINGS)
+@each_row("second", ["running", "completed", "failed", "released"])
 def test_a_late_owner_cannot_flip_the_new_owners_record(ending: str, second: str, store: str, make: Making) -> None:
     """Powertools, exactly-once, justonce, drf-idempotency, CAP, River #1302, Oban: completion not fenced."""
     boundary, leave = make(store), threading.Event()
@@ -72,7 +73,7 @@ def _second_owner(boundary: Boundary, ending: str, leave: threading.Event) -> No
         claim.result = "second"
 
 
-@pytest.mark.parametrize("raised", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
+@each_row("raised", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
 def test_a_late_owner_that_raises_cannot_release_the_new_owners_record(
     raised: type[BaseException], store: str, make: Making
 ) -> None:
@@ -126,7 +127,7 @@ async def test_a_cancelled_caller_does_not_leave_the_key_stuck(store: str, make:
     await boundary.aclose()
 
 
-@pytest.mark.parametrize("effects", ["keyed", "transactional"])
+@each_row("effects", ["keyed", "transactional"])
 def test_nested_guarded_calls_keep_their_results_apart(effects: str, store: str, make: Making) -> None:
     """Powertools: the outer result was written under the inner key."""
     boundary = make(store, effects=effects)

@@ -54,6 +54,7 @@ from tests.faults.helpers import (
 )
 from tests.faults.servers import PgBouncer
 from tests.messaging.inboxes import delivery, envelope
+from tests.tables import each_row
 
 pytestmark = pytest.mark.fault(30)
 
@@ -383,7 +384,7 @@ def database(migrated: str, pgbouncer: PgBouncer) -> Iterator[str]:
         forget(backend)
 
 
-@pytest.mark.parametrize("hold", ["transaction", "lease"])
+@each_row("hold", ["transaction", "lease"])
 def test_an_outbox_its_relay_and_its_operator(hold: Any, database: str) -> None:
     connect(database).migrate()
     outbox, publisher = Outbox(database, source="/shop", notify=True), MemoryPublisher()
@@ -501,7 +502,7 @@ async def test_many_tasks_on_two_server_connections(
     assert "lease_lost" not in told.names
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 async def test_leases_of_tasks_are_renewed(
     driver: str, pgbouncer: PgBouncer, migrated: str, make: Making, told: Told

@@ -41,6 +41,7 @@ from tests.faults.helpers import DEADLINE, ROOT, Told, auntil, environment, uniq
 from tests.faults.redis_servers import Server, installed
 from tests.stores.ageing import age_at, redis_masters
 from tests.stores.harnesses.redis import redis_url
+from tests.tables import each_row
 
 TOPOLOGIES = ["", "_CLUSTER", "_SENTINEL"]
 DONE = StoredResult(b"done", "text/plain", 1)
@@ -340,7 +341,7 @@ def _hash(url: str, key: bytes, state: str, *, lease: int = 60, result: StoredRe
     return node
 
 
-@pytest.mark.parametrize("result", [DONE, StoredResult(None, "text/plain", 3), StoredResult(b"", "a/b", 1), None])
+@each_row("result", [DONE, StoredResult(None, "text/plain", 3), StoredResult(b"", "a/b", 1), None])
 def test_a_hash_is_read_and_left_alone(backend: Backend, url: str, result: StoredResult | None) -> None:
     key = secrets.token_bytes(32)
     node = _hash(url, key, "completed", result=result)
@@ -710,7 +711,7 @@ leave.set(); holder.join()
 # ---------------------------------------------------------------- URLs
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "topology", "hosts", "service", "db"),
     [
         ("redis://cache", "", [("cache", 6379)], "", None),
@@ -738,7 +739,7 @@ def test_a_password_is_decoded_and_never_shown() -> None:
     assert "p%40ss" not in backend.address
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         ("redis://a?decode_responses=true", "no option 'decode_responses'; it has db, socket_timeout"),

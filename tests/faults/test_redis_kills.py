@@ -18,6 +18,7 @@ from tests.conftest import absent
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, NOT_NOW, ROOT, Bank, Told, again, redis_records, seeded, until
 from tests.faults.redis_servers import FailoverSet, Server, installed
+from tests.tables import each_row
 
 KEYS = [f"order-{i}" for i in range(30)]
 DOCS = ROOT / "docs"
@@ -167,7 +168,7 @@ def test_a_loss_of_power_with_everysec_forgets_what_was_not_synced(
 
 
 @pytest.mark.fault(37, 38)
-@pytest.mark.parametrize(
+@each_row(
     ("page", "said"),
     [
         ("how-to/run-on-redis-or-valkey.md", "failover to a replica, also in a cluster"),

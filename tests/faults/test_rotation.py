@@ -39,6 +39,7 @@ from tests.faults.helpers import (
     until,
 )
 from tests.faults.test_sweeping import waiting
+from tests.tables import each_row
 
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 FAR = 10**17
@@ -146,7 +147,7 @@ def test_records_without_results_and_partitions_without_survivors(database: str)
     assert query(database, "SELECT count(*) FROM retrysafe_records") == [(0,)]
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@each_row("level", LEVELS)
 def test_a_transaction_that_began_before_a_rotation_runs_nothing_twice(level: str, database: str, make: Making) -> None:
     """Its snapshot is older than the rewritten table. Truncated tables look empty to such a snapshot."""
     done, held, fresh = make(database, effects="transactional"), make(database, lease="60s"), unique()
@@ -174,7 +175,7 @@ def test_a_transaction_that_began_before_a_rotation_runs_nothing_twice(level: st
         assert (claim.replayed, claim.result) == (True, "fresh")
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@each_row("level", LEVELS)
 def test_what_waits_for_a_rotation_goes_on_rightly(level: str, database: str, make: Making) -> None:
     """Claims and a completion wait for the lock, whatever isolation level their sessions have by default.
 
@@ -215,7 +216,7 @@ def test_what_waits_for_a_rotation_goes_on_rightly(level: str, database: str, ma
     assert use("settled") == "settled"
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@each_row("level", LEVELS)
 def test_what_is_written_just_before_the_lock_is_kept(level: str, database: str, make: Making) -> None:
     """A rotation must not look at the partition with a snapshot from before it had the lock."""
     default_isolation(database, level)
@@ -252,7 +253,7 @@ def test_a_partition_in_use_is_left_for_later(database: str, make: Making) -> No
     assert (rest.removed, rest.skipped) == (200 - done.removed, ())
 
 
-@pytest.mark.parametrize("moment", ["write", "read"])
+@each_row("moment", ["write", "read"])
 def test_a_rotation_that_is_killed_changes_nothing(moment: str, database: str) -> None:
     fill(database, 300)
     fill(database, 20, "running", name="kept")
@@ -264,7 +265,7 @@ def test_a_rotation_that_is_killed_changes_nothing(moment: str, database: str) -
     assert len(query(database, "SELECT 1 FROM retrysafe_records")) == 20
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize("effects", ["keyed", "transactional"])
 def test_sixteen_workers_and_rotations_one_after_the_other(effects: str, database: str, make: Making) -> None:
     """Every key has one effect, which is counted in a table without any uniqueness of its own."""
@@ -319,7 +320,7 @@ def test_partitions_are_made_once(database: str) -> None:
         connect(database).migrate(partitions=4)
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 2048])
+@each_row("count", [0, 1, 3, 2048])
 def test_a_number_of_partitions_that_cannot_be_halved_is_refused(count: int, database: str) -> None:
     with pytest.raises(ConfigurationError, match="power of two"):
         connect(database).migrate(partitions=count)

@@ -24,6 +24,7 @@ from retrysafe.messaging import Outbox
 from tests.faults.conftest import Making
 from tests.faults.helpers import driven, own_database
 from tests.stores.ageing import mysql_connection
+from tests.tables import each_row
 
 Kept = Callable[[Any], Any]
 
@@ -234,7 +235,7 @@ async def test_a_transaction_of_async_code_is_asked_although_the_store_is_for_sy
 LEADS = "postgresql://shop@db/shop"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "other",
     [
         f"{LEADS}?port=6432",

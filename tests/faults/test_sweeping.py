@@ -36,6 +36,7 @@ from tests.faults.helpers import (
     standing,
     until,
 )
+from tests.tables import each_row
 
 KINDS = ("sqlite", "psycopg", "psycopg async", "asyncpg", "sqlite async")
 STORES = ("sqlite", "psycopg")
@@ -82,7 +83,7 @@ def test_only_forgotten_records_go_and_all_of_them(kind: str, request: pytest.Fi
     assert [o.fields["removed"] for o in told.occurrences if o.name == "swept"] == [15, 60]
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("archived", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_sweepers_at_once_neither_block_each_other_nor_count_twice(
@@ -133,7 +134,7 @@ def test_a_locked_record_is_passed_over(database: str) -> None:
 
 
 @pytest.mark.fault(79)
-@pytest.mark.parametrize("how", ["sweep", "remove"])
+@each_row("how", ["sweep", "remove"])
 def test_a_key_that_is_claimed_while_it_is_removed_stays(how: str, database: str, make: Making) -> None:
     """The claim is not committed when the statement meets its row, and is committed then."""
     import psycopg
@@ -302,7 +303,7 @@ def test_a_line_says_everything(sqlite_url: str) -> None:
     assert json.loads(line_of(record._replace(result=None)))["result"] is None
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(81)
 @pytest.mark.parametrize("archived", [False, True])
 @pytest.mark.parametrize("kind", STORES)

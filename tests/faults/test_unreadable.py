@@ -21,7 +21,7 @@ from tests.faults.helpers import plain, run_sql
 from tests.stores.ageing import dynamodb_client, redis_masters
 from tests.stores.harnesses.dynamodb import DYNAMODB_TABLE, dynamodb_endpoint
 
-pytestmark = [pytest.mark.fault(72), pytest.mark.prove]
+pytestmark = [pytest.mark.fault(72)]
 
 KINDS = ["sqlite", "psycopg", "pymysql", "redis", "dynamodb"]
 Change = Callable[[str, Any], None]

@@ -14,6 +14,7 @@ import pytest
 from retrysafe.gateway import Gateway, Route, Settings, metrics
 from retrysafe.observability.metrics import COUNTERS
 from tests.gateway.upstreams import OK, Asked, Upstream, always, answering, before
+from tests.tables import each_row
 
 
 def test_live_ready_and_counted() -> None:
@@ -51,7 +52,7 @@ def locked(path: Path) -> sqlite3.Connection:
     return lock
 
 
-@pytest.mark.parametrize("choice", ["closed", "open"])
+@each_row("choice", ["closed", "open"])
 def test_r25_a_store_that_is_away(choice: str, tmp_path: Path) -> None:
     """Refused; or, where that was chosen, sent with the derived key, by which the upstream can still recognise it."""
     path = tmp_path / "keys.db"

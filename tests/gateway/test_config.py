@@ -19,6 +19,7 @@ from retrysafe.gateway.openapi import routes_of
 from retrysafe.gateway.serving import settings_of
 from retrysafe.http.messages import Request
 from tests.gateway.upstreams import OK, always, before
+from tests.tables import each_row
 
 WHOLE = """
 upstream = "http://127.0.0.1:3000/prefix"
@@ -118,7 +119,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("text", "complaint"), WRONG)
+@each_row(("text", "complaint"), WRONG)
 def test_what_is_wrong_is_said_with_its_line_and_name(text: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         parse(text, "gateway.toml")
@@ -126,7 +127,7 @@ def test_what_is_wrong_is_said_with_its_line_and_name(text: str, complaint: str)
     assert complaint in error.value.detail
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("terms", "message"),
     [
         ({"upstream": "127.0.0.1:3000"}, "not a URL"),
@@ -277,7 +278,7 @@ def test_a_path_may_stand_elsewhere_in_the_document() -> None:
     assert (route.match, route.effects) == ("POST /pay", "keyed")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("item", "servers", "complaint"),
     [
         ({"$ref": "other.json#/x"}, [], "refers to another document"),
@@ -297,7 +298,7 @@ def test_what_could_hide_a_route_is_refused(item: Any, servers: Any, complaint: 
         routes_of({"openapi": "3", "servers": servers, "paths": {"/pay": item}}, Route())
 
 
-@pytest.mark.parametrize("document", [[], {}, {"openapi": "3"}, {"swagger": "2.0", "paths": {}}])
+@each_row("document", [[], {}, {"openapi": "3"}, {"swagger": "2.0", "paths": {}}])
 def test_what_is_no_openapi_document(document: Any) -> None:
     with pytest.raises(ConfigurationError, match="not an OpenAPI document"):
         routes_of(document, Route())
@@ -329,7 +330,7 @@ def test_a_document_is_read_from_the_upstream_and_what_the_file_says_comes_first
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "complaint"), [(None, "No such file"), ("{", "this is not JSON"), ("[]", "not an OpenAPI document")]
 )
 def test_a_document_that_cannot_be_read(tmp_path: Path, content: str | None, complaint: str) -> None:
@@ -364,7 +365,7 @@ def test_the_command_says_what_it_promises(tmp_path: Path, capsys: pytest.Captur
     assert "warning      a route that requires keys is passed by /path/" in told
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "complaint"),
     [
         (["--store", "memory://"], "upstream is missing"),

@@ -23,6 +23,7 @@ from tests.gateway.processes import GatewayProcess, Service
 from tests.http.contract.fixture import LEASE, principal
 from tests.http.contract.neighbours import ALLOWED, EXPOSED
 from tests.http.contract.stores import Place, opened
+from tests.tables import each_row
 
 LIMITS = {"request_memory": 65_536, "request": 200_000, "response": 50_000, "lease": LEASE, "window": 86_400}
 FILE = f"""
@@ -60,7 +61,8 @@ def complaints(results: list[Result]) -> str:
     return "\n\n".join(str(result) for result in results if result.verdict is Verdict.FAILED)
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 @pytest.mark.usefixtures("node")
 def test_a_service_in_another_language_keeps_every_rule_that_a_gateway_can_hold(tmp_path: Path) -> None:
     report = _checked("keyed", tmp_path)
@@ -98,7 +100,7 @@ def _seen(report: Report) -> set[str]:
 
 
 @pytest.mark.usefixtures("node")
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "redis"])
+@each_row("kind", ["sqlite", "postgresql", "redis"])
 def test_and_the_others_with_a_proxy_before_it_and_a_store_that_comes_and_goes(kind: str, tmp_path: Path) -> None:
     if kind != "sqlite":
         require(kind)

@@ -17,6 +17,7 @@ from retrysafe.gateway.upstream import Upstream as Connections
 from retrysafe.gateway.upstream import UpstreamExchange
 from tests.gateway.upstreams import OK, Asked, Behaviour, Upstream, always, answering, before, in_front_of
 from tests.ports import free_port
+from tests.tables import each_row
 
 CREATED = b"HTTP/1.1 201 Created\r\nContent-Length: 4\r\n\r\ndone"
 IMPATIENT = Timeouts(connect=30, read=1.5)
@@ -95,7 +96,7 @@ def _dripping(asked: Asked) -> None:
         threading.Event().wait(0.05)
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("effects", ["external", "keyed"])
 @pytest.mark.parametrize("how", LOST)
 def test_an_answer_that_is_lost_leaves_the_key_as_the_effects_want_it(how: str, effects: str) -> None:
@@ -116,7 +117,7 @@ def test_an_answer_that_is_lost_leaves_the_key_as_the_effects_want_it(how: str, 
         assert front.ask(key="order-1").replayed
 
 
-@pytest.mark.parametrize("effects", ["external", "keyed"])
+@each_row("effects", ["external", "keyed"])
 def test_a_request_that_was_not_sent_leaves_its_key_free(effects: str) -> None:
     with in_front_of(f"http://127.0.0.1:{free_port()}", effects=effects) as front:
         refused = front.ask(key="order-1")
@@ -158,7 +159,7 @@ def test_a_host_that_nobody_knows() -> None:
         assert front.ask(key="order-1").code == "upstream-unavailable"
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "GET"])
+@each_row("method", ["POST", "PUT", "DELETE", "GET"])
 def test_no_request_is_repeated_by_the_gateway_itself(method: str) -> None:
     """Not even where HTTP says that it may be: the connection was kept, and is closed when the next request comes."""
     closing = threading.Event()
@@ -354,8 +355,8 @@ LATE = {
 }
 
 
-@pytest.mark.parametrize("late", LATE)
-@pytest.mark.parametrize("method", ["POST", "DELETE"])
+@each_row("late", LATE)
+@each_row("method", ["POST", "DELETE"])
 def test_what_came_unasked_on_a_kept_connection_answers_nobody(late: str, method: str) -> None:
     """Another connection is taken, for the request was certainly not sent on this one."""
     connections: list[socket.socket] = []
@@ -407,7 +408,7 @@ UNWRITABLE = {
 }
 
 
-@pytest.mark.parametrize("what", UNWRITABLE)
+@each_row("what", UNWRITABLE)
 def test_what_cannot_be_passed_on_is_not_recorded_as_the_answer(what: str) -> None:
     with before(lost_after(answering(UNWRITABLE[what])), effects="keyed") as (front, upstream):
         odd = front.ask(key="order-1")
@@ -416,7 +417,7 @@ def test_what_cannot_be_passed_on_is_not_recorded_as_the_answer(what: str) -> No
         assert len(upstream.seen) == 2
 
 
-@pytest.mark.parametrize("status", [b"204 No Content", b"205 Reset Content", b"304 Not Modified"])
+@each_row("status", [b"204 No Content", b"205 Reset Content", b"304 Not Modified"])
 def test_a_length_where_there_is_no_body(status: bytes) -> None:
     """A 304 may tell the length that a 200 would have had."""
     answer = b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n" % (status, 0 if status.startswith(b"205") else 99)

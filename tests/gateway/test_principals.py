@@ -25,6 +25,7 @@ from retrysafe.gateway import Claims, TrustedHeader
 from retrysafe.gateway.principals import AGE, PAUSE, PAUSE_AFTER_FAILURE, HeaderFinder, PublishedKeys, TokenFinder
 from retrysafe.http.problems import Refusal
 from tests.gateway.upstreams import OK, always, before
+from tests.tables import each_row
 
 SECRET = "a shared secret of enough bytes even for an HMAC that is made with SHA-512"
 PRIVATE = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -115,7 +116,7 @@ async def test_k9_the_principal_is_the_claim_and_not_the_token() -> None:
     assert await other(scope(("X-Token", signed(client_id="shop-7", aud=None)))) == "shop-7"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "token",
     [
         signed(exp=NOW - 60),
@@ -151,7 +152,7 @@ async def test_k8_a_public_key_is_never_taken_for_a_secret() -> None:
         await finder(bearer(by_hand({"alg": "HS256"}, PUBLIC)))
 
 
-@pytest.mark.parametrize("value", [True, "", [], {"id": 7}, 1.5])
+@each_row("value", [True, "", [], {"id": 7}, 1.5])
 async def test_k8_a_claim_that_is_no_name_names_nobody(value: Any) -> None:
     finder = TokenFinder(Claims(("HS256",), key=SECRET, claim="account"), None)
     assert await finder(bearer(signed(account=7, aud=None))) == "7"
@@ -170,13 +171,13 @@ def test_a_secret_is_not_shown() -> None:
     assert SECRET not in repr(HMAC)
 
 
-@pytest.mark.parametrize("header", [(), (("Authorization", "Basic YTpi"),), (("Authorization", "Bearer"),)])
+@each_row("header", [(), (("Authorization", "Basic YTpi"),), (("Authorization", "Bearer"),)])
 async def test_k8_no_token_is_nobody(header: tuple[tuple[str, str], ...]) -> None:
     with pytest.raises(Refusal):
         await TokenFinder(HMAC, None)(scope(*header))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("terms", "message"),
     [
         ({"algorithms": ("none",), "key": SECRET}, "none"),

@@ -8,7 +8,6 @@ import threading
 from ipaddress import ip_network
 from typing import Any
 
-import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
@@ -17,6 +16,7 @@ from retrysafe.gateway.protocol import Limits, Protocol
 from tests.conftest import absent
 from tests.gateway.test_conformance import served
 from tests.gateway.upstreams import OK, Front, Upstream, always, before
+from tests.tables import each_row
 
 SMUGGLED = b"DELETE /accounts/7 HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"
 
@@ -49,8 +49,8 @@ OFFERS = {
 }
 
 
-@pytest.mark.parametrize("cut", [None, 0, 7, -5], ids=["one", "after the head", "in the body", "in the head"])
-@pytest.mark.parametrize("offer", OFFERS)
+@each_row("cut", [None, 0, 7, -5], ids=["one", "after the head", "in the body", "in the head"])
+@each_row("offer", OFFERS)
 def test_the_body_of_a_request_that_offers_an_upgrade_is_its_body(offer: str, cut: int | None) -> None:
     begin = head(*OFFERS[offer], *([] if cut else [b"Idempotency-Key: k1"]))
     whole = begin + SMUGGLED + LAST
@@ -79,7 +79,7 @@ def test_an_offer_on_a_connection_that_is_to_be_closed() -> None:
         assert [(seen.line, seen.body) for seen in upstream.seen] == [(b"POST /orders HTTP/1.1", SMUGGLED)]
 
 
-@pytest.mark.parametrize("method", [b"GET", b"POST"])
+@each_row("method", [b"GET", b"POST"])
 def test_a_websocket_is_refused_and_its_body_is_no_request(method: bytes) -> None:
     offer = (b"Connection: Upgrade", b"Upgrade: websocket")
     with before(always(OK)) as (front, upstream):
@@ -102,7 +102,7 @@ def test_behind_a_server_that_ends_such_a_request_with_its_head_it_is_refused() 
         upstream.close()
 
 
-@pytest.mark.parametrize("target", [b"/", b"shop.example:443"])
+@each_row("target", [b"/", b"shop.example:443"])
 def test_after_connect_nothing_is_read(target: bytes) -> None:
     with before(always(OK)) as (front, upstream):
         got = said(front, b"CONNECT %b HTTP/1.1\r\nHost: h\r\n\r\n" % target + SMUGGLED)
@@ -145,7 +145,7 @@ HOSTS = {
 }
 
 
-@pytest.mark.parametrize("which", HOSTS)
+@each_row("which", HOSTS)
 def test_a_request_has_one_host(which: str) -> None:
     with before(always(OK)) as (front, upstream):
         assert said(front, HOSTS[which]).startswith(b"HTTP/1.1 400")
@@ -170,7 +170,7 @@ def test_no_second_key_passes_with_an_underscore() -> None:
         assert seen.all(b"x_own") == [b"1"]
 
 
-@pytest.mark.parametrize(("host", "code"), [("keep", b"422"), ("upstream", b"200")])
+@each_row(("host", "code"), [("keep", b"422"), ("upstream", b"200")])
 def test_the_host_is_part_of_what_a_key_stands_for_where_it_is_passed_on(host: str, code: bytes) -> None:
     """Two sites of one service are told apart by it."""
     asking = (
@@ -281,8 +281,8 @@ TOO_LARGE = {
 }
 
 
-@pytest.mark.parametrize("size", [1 << 18, 1000])
-@pytest.mark.parametrize("which", TOO_LARGE)
+@each_row("size", [1 << 18, 1000])
+@each_row("which", TOO_LARGE)
 def test_p2_heads_and_trailers_are_bounded(which: str, size: int) -> None:
     protocol, line, _ = connected()
     sent = 0
@@ -403,7 +403,7 @@ def test_p2_over_a_real_connection() -> None:
 # ---------------------------------------------------------------- what a request says of itself
 
 
-@pytest.mark.parametrize("length", [b"2 ", b"2\t", b" 2 \t "])
+@each_row("length", [b"2 ", b"2\t", b" 2 \t "])
 def test_blanks_around_a_value_are_no_part_of_it(length: bytes) -> None:
     request = b"POST /orders HTTP/1.1\r\nHost: h\r\nConnection: close\r\nX-A:  b \t\r\nContent-Length:%b\r\n\r\nhi"
     with before(always(OK)) as (front, upstream):
@@ -411,7 +411,7 @@ def test_blanks_around_a_value_are_no_part_of_it(length: bytes) -> None:
         assert (upstream.seen[0].body, upstream.seen[0].all(b"content-length")) == (b"hi", [b"2"])
 
 
-@pytest.mark.parametrize("length", [b"2 2", b"+2", b"0x2", b"2\x0b", b"2,2", b"", b"\xc2\xb2"])
+@each_row("length", [b"2 2", b"+2", b"0x2", b"2\x0b", b"2,2", b"", b"\xc2\xb2"])
 def test_a_length_that_is_none_is_refused(length: bytes) -> None:
     request = b"POST /orders HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: %b\r\n\r\nhi"
     with before(always(OK)) as (front, upstream):
@@ -419,11 +419,11 @@ def test_a_length_that_is_none_is_refused(length: bytes) -> None:
         assert not upstream.seen
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("target", "path"),
     [(b"http://other/a?b=1", b"/a?b=1"), (b"HTTP://other", b"/"), (b"https://other?b=1", b"/?b=1")],
 )
-@pytest.mark.parametrize("offer", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"])
+@each_row("offer", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"])
 def test_p3_the_authority_of_the_absolute_form_is_the_host(target: bytes, path: bytes, offer: bytes) -> None:
     request = b"POST %b HTTP/1.1\r\nHost: h\r\nConnection: close\r\n%bContent-Length: 0\r\n\r\n" % (target, offer)
     with before(always(OK)) as (front, upstream):
@@ -433,7 +433,7 @@ def test_p3_the_authority_of_the_absolute_form_is_the_host(target: bytes, path: 
         assert seen.all(b"x-forwarded-host") == [b"other"]
 
 
-@pytest.mark.parametrize("target", [b"http://ann@other/a", b"ftp://other/a", b"http:///a", b"http://"])
+@each_row("target", [b"http://ann@other/a", b"ftp://other/a", b"http:///a", b"http://"])
 def test_p3_an_absolute_form_that_can_be_read_in_two_ways_is_refused(target: bytes) -> None:
     request = b"POST %b HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" % target
     with before(always(OK)) as (front, upstream):
@@ -467,7 +467,7 @@ def told(front: Front, names: list[bytes]) -> None:
     said(front, BEGIN + lines + b"Connection: close\r\nContent-Length: 0\r\n\r\n")
 
 
-@pytest.mark.parametrize("spelt", [b"-", b"_", b"."])
+@each_row("spelt", [b"-", b"_", b"."])
 def test_p1_what_only_a_proxy_may_tell_is_not_believed_of_strangers(spelt: bytes) -> None:
     principal = TrustedHeader("X-Account", (ip_network("10.0.0.0/8"),))
     names = [name.replace(b"-", spelt) for name in CLAIMED]

@@ -15,12 +15,13 @@ from retrysafe.gateway.upstream import Upstream as Connections
 from retrysafe.gateway.upstream import UpstreamExchange
 from tests.gateway.processes import GatewayProcess, Service
 from tests.gateway.upstreams import OK, Asked, Front, Upstream, always, before
+from tests.tables import each_row
 
 TARGETS = ["/a%2Fb", "/a/b/", "//a", "/a/../b", "/a/%2e%2E/b", "/a;x=1?b=%20&a=1&a=2&c", "/?a=%C3%A9"]
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("key", [None, "order-1"])
+@each_row("target", TARGETS)
+@each_row("key", [None, "order-1"])
 def test_path_and_query_pass_byte_by_byte(target: str, key: str | None) -> None:
     guarded = b"" if key is None else b"Idempotency-Key: order-1\r\n"
     with before(always(OK)) as (front, upstream):
@@ -30,7 +31,7 @@ def test_path_and_query_pass_byte_by_byte(target: str, key: str | None) -> None:
         assert upstream.seen[0].line == b"POST %s HTTP/1.1" % target.encode()
 
 
-@pytest.mark.parametrize("target", [b"/a\xff", "/é".encode(), "/?b=é".encode()])
+@each_row("target", [b"/a\xff", "/é".encode(), "/?b=é".encode()])
 def test_a_target_that_is_no_uri_is_refused(target: bytes) -> None:
     with before(always(OK)) as (front, upstream):
         with front.raw(b"GET %b HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n" % target) as connection:
@@ -95,9 +96,7 @@ def test_who_asks_is_told_and_not_believed() -> None:
         assert seen.all(b"host") == [upstream.url.removeprefix("http://").encode()]
 
 
-@pytest.mark.parametrize(
-    ("how", "shown"), [("quoted", b'"%s"'), ("bare", b"%s"), ("off", None)], ids=["quoted", "bare", "off"]
-)
+@each_row(("how", "shown"), [("quoted", b'"%s"'), ("bare", b"%s"), ("off", None)], ids=["quoted", "bare", "off"])
 def test_the_key_that_is_sent_on_is_derived(how: str, shown: bytes | None) -> None:
     with before(always(OK), forward_key=how) as (front, upstream):
         front.ask(key="order-1")
@@ -140,7 +139,7 @@ def test_what_has_no_bytes_in_the_client_library_is_refused_and_not_sent() -> No
         assert len(upstream.seen) == 1
 
 
-@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
+@each_row("status", [b"204 No Content", b"304 Not Modified"])
 def test_responses_without_a_body(status: bytes) -> None:
     with before(always(b"HTTP/1.1 %b\r\nETag: x\r\n\r\n" % status)) as (front, _):
         assert [front.ask(key="order-1").body for _ in range(2)] == [b"", b""]

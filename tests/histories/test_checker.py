@@ -18,8 +18,6 @@ from tests.laboratory.linearizability import check, counterexample, is_lineariza
 from tests.proving.effort import effort
 from tests.proving.proofs import Proof
 
-pytestmark = [pytest.mark.prove]
-
 SHAPES = {
     "as stores are used": Shape(),
     "long": Shape(operations=60),

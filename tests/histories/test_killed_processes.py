@@ -24,7 +24,7 @@ from tests.stores.harnesses.redis import redis_url
 from tests.stores.harnesses.sql import mysql_url, postgresql_url
 
 ROWS = (1, 2, 3, 12, 16, 17, 28, 44)
-pytestmark = [pytest.mark.prove, pytest.mark.fault(*ROWS)]
+pytestmark = [pytest.mark.fault(*ROWS)]
 Prove = Callable[[Proof], None]
 
 STORES: dict[str, tuple[str, Callable[[Path], str]]] = {
@@ -36,7 +36,7 @@ STORES: dict[str, tuple[str, Callable[[Path], str]]] = {
 }
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STORES)
 def test_what_is_left_of_killed_processes_is_linearizable(
     kind: str, tmp_path: Path, chance: Random, proof: Prove

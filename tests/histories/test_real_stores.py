@@ -36,7 +36,7 @@ from tests.stores.harnesses.redis import redis_url
 from tests.stores.harnesses.sql import mysql_url, postgresql_url
 
 ROWS = (2, 13, 14, 16, 17, 25, 28, 33, 44, 60, 64, 79, 89)
-pytestmark = [pytest.mark.prove, pytest.mark.fault(*ROWS)]
+pytestmark = [pytest.mark.fault(*ROWS)]
 Prove = Callable[[Proof], None]
 
 SQL = Traits(skew=1_000)
@@ -106,7 +106,7 @@ def cutter(name: str, prepared: AnyHarness, chance: Random) -> Iterator[Cutter |
     made.close()
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 def test_what_a_store_answers_under_faults_is_linearizable(
     name: str, prepared: AnyHarness, cutter: Cutter | None, chance: Random, proof: Prove
 ) -> None:

@@ -18,6 +18,7 @@ from retrysafe.protocol.records import ClaimRequest, Clocks, Ownership, StoredRe
 from retrysafe.protocol.transitions import Transition
 from tests.laboratory.histories import UNKNOWN, History, HistoryFile, Operation, Recorder, merged
 from tests.laboratory.linearizability import check
+from tests.tables import each_row
 
 CLOCKS = Clocks(lease=10, window=1000, memory=1000)
 
@@ -82,7 +83,7 @@ def test_a_file_holds_the_same_and_a_torn_last_line_is_left_out(tmp_path: Path) 
     assert torn[-1] == merged([tmp_path / "one"])[-1]._replace(ended=None, answer=UNKNOWN)
 
 
-@pytest.mark.parametrize("unsent", [True, False])
+@each_row("unsent", [True, False])
 def test_what_was_never_sent_did_not_happen_and_what_got_no_answer_may_have(unsent: bool) -> None:
     history = History()
     recorder = Recorder(history)

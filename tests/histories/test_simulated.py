@@ -28,14 +28,14 @@ from tests.protocol.test_mutants import (
 from tests.proving.effort import effort
 from tests.proving.proofs import Proof
 
-pytestmark = [pytest.mark.prove, pytest.mark.fault(2, 12, 14, 15, 16, 17, 61, 62, 64)]
+pytestmark = [pytest.mark.fault(2, 12, 14, 15, 16, 17, 61, 62, 64)]
 
 JUMPING = Traits(skew=2 * PLAN.skew)
 """The clock may be off by so much to one side, and then to the other."""
 Prove = Callable[[Proof], None]
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_both_judges_find_nothing_in_the_shipping_protocol(name: str, chance: Random, proof: Prove) -> None:
     first, seeds, operations = chance.randrange(10**9), effort(80, 1_500), 0

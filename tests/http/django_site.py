@@ -15,6 +15,7 @@ from tests.conftest import require
 from tests.django.aliases import add_alias, remove_alias, set_up
 from tests.faults.helpers import unique
 from tests.http.observing import Recorder
+from tests.versions import Alternative
 
 set_up()
 
@@ -23,15 +24,13 @@ from django.http import HttpRequest, HttpResponse, JsonResponse  # noqa: E402
 from django.test import Client, override_settings  # noqa: E402
 from django.urls import path  # noqa: E402
 
-PLACES = {
-    "sqlite": ("sqlite", False),
-    "sqlite-transactional": ("sqlite", True),
-    "postgresql": ("postgresql", False),
-    "postgresql-transactional": ("postgresql", True),
-    "mysql": ("mysql", False),
-    "mysql-transactional": ("mysql", True),
-    "redis": ("sqlite", False),
-    "memory": ("sqlite", False),
+PLACES: dict[str, tuple[str, bool]] = {
+    **{Alternative(name, "leased"): (name, False) for name in ("sqlite", "postgresql", "mysql")},
+    **{
+        Alternative(f"{name}-transactional", "transactional"): (name, True)
+        for name in ("sqlite", "postgresql", "mysql")
+    },
+    **{Alternative(name, "leased"): ("sqlite", False) for name in ("redis", "memory")},
 }
 SQL = [name for name, (_, transactional) in PLACES.items() if transactional]
 MIDDLEWARE = "retrysafe.http.django.IdempotencyMiddleware"

@@ -6,13 +6,22 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.versions import Alternative
+
+_SERVICES: dict[str, str | None] = {
+    "memory": None,
+    "sqlite": None,
+    "sqlite-transactional": None,
+    "postgresql": "postgresql",
+    "postgresql-transactional": "postgresql",
+    "redis": "redis",
+}
 PLACES: dict[str, tuple[str | None, bool]] = {
-    "memory": (None, False),
-    "sqlite": (None, False),
-    "sqlite-transactional": (None, True),
-    "postgresql": ("postgresql", False),
-    "postgresql-transactional": ("postgresql", True),
-    "redis": ("redis", False),
+    Alternative(name, "transactional" if name.endswith("transactional") else "leased"): (
+        service,
+        name.endswith("transactional"),
+    )
+    for name, service in _SERVICES.items()
 }
 """By name: the service that is needed, and whether the boundary is transactional."""
 

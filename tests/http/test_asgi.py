@@ -21,6 +21,7 @@ from retrysafe.http.guard import Guard
 from tests.http.conftest import Place
 from tests.http.places import LEASED, MEMORY, POSTGRESQL_LEASED, POSTGRESQL_TRANSACTIONAL, SEVERAL_AT_ONCE
 from tests.http.wire import Connection, Message, post
+from tests.tables import each_row
 
 START = {"type": "http.response.start", "status": 201, "headers": [(b"content-type", b"text/plain")]}
 Handler = Callable[[Any, Any, Any], Awaitable[None]]
@@ -76,7 +77,7 @@ def guarded(app: Any, place: Place, *, terms: dict[str, Any] | None = None, **op
 # ---------------------------------------------------------------- keys
 
 
-@pytest.mark.parametrize(
+@each_row(
     "headers",
     [[("idempotency-key", "a"), ("idempotency-key", "b")], [("idempotency-key", "a,b")]],
     ids=["lines", "comma"],
@@ -87,7 +88,7 @@ async def test_k3_two_keys_are_refused(place: Place, headers: Any) -> None:
     assert (answer.status, answer.code, app.runs) == (400, "key-invalid", 0)
 
 
-@pytest.mark.parametrize("key", ["", '""', "k" * 256, "k y"])
+@each_row("key", ["", '""', "k" * 256, "k y"])
 async def test_k4_an_impossible_key_is_refused_before_the_body_is_read(place: Place, key: str) -> None:
     app = App()
     request = Connection(guarded(app, place), key)
@@ -103,7 +104,7 @@ async def test_k6_a_missing_key_passes_or_is_refused(place: Place) -> None:
     assert app.runs == 1
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"])
+@each_row("method", ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"])
 async def test_k7_other_methods_pass_untouched(place: Place, method: str) -> None:
     app = App()
     middleware = guarded(app, place, required=True)
@@ -172,7 +173,7 @@ async def test_k9_a_refreshed_token_is_still_the_same_principal(place: Place) ->
 
 
 @pytest.mark.fault(73)
-@pytest.mark.parametrize(
+@each_row(
     ("first", "second"),
     [
         ({"path": "/a", "raw_path": b"/a%2Fb"}, {"path": "/a", "raw_path": b"/a/b"}),
@@ -294,7 +295,7 @@ async def test_r6_an_allowed_cookie_is_kept_line_by_line(place: Place) -> None:
     assert (await post(middleware)).lines[:2] == [("set-cookie", "a=1"), ("set-cookie", "b=2")]
 
 
-@pytest.mark.parametrize(("status", "body"), [(204, b""), (303, b""), (200, b""), (200, bytes(range(256)))])
+@each_row(("status", "body"), [(204, b""), (303, b""), (200, b""), (200, bytes(range(256)))])
 async def test_r7_any_body_is_replayed(place: Place, status: int, body: bytes) -> None:
     middleware = guarded(sending({**START, "status": status}, chunk(body, more=False)), place)
     await post(middleware)
@@ -303,7 +304,7 @@ async def test_r7_any_body_is_replayed(place: Place, status: int, body: bytes) -
     assert again.header("content-length") == (None if status == 204 else str(len(body)))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "chunks",
     [
         [chunk(b"all", more=False)],
@@ -380,7 +381,7 @@ async def test_r10_a_response_sent_from_another_task(place: Place) -> None:
 # ---------------------------------------------------------------- large and endless responses
 
 
-@pytest.mark.parametrize("kind", ["large", "events"])
+@each_row("kind", ["large", "events"])
 async def test_r11_a_response_that_is_not_kept(place: Place, kind: str) -> None:
     content_type = b"Text/Event-Stream; charset=utf-8" if kind == "events" else b"text/plain"
     parts = [chunk(b"x" * 10) for _ in range(3)]
@@ -550,7 +551,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     await send(chunk(body, more=False))
 
 
-@pytest.mark.parametrize("body", [[b""], [b"a", b"b"], [b"x" * 50, b"y" * 50], [b"a", b""]], ids=range(4))
+@each_row("body", [[b""], [b"a", b"b"], [b"x" * 50, b"y" * 50], [b"a", b""]], ids=range(4))
 async def test_r12_a_large_request_is_spooled(place: Place, body: list[bytes]) -> None:
     middleware = guarded(App(echo), place, body_memory=16)
     assert (await post(middleware, body=body)).body == b"".join(body)
@@ -558,7 +559,7 @@ async def test_r12_a_large_request_is_spooled(place: Place, body: list[bytes]) -
 
 
 @pytest.mark.fault(66)
-@pytest.mark.parametrize("declared", [True, False])
+@each_row("declared", [True, False])
 async def test_r12_a_request_over_the_limit_is_refused(place: Place, declared: bool) -> None:
     app = App(echo)
     headers = [("content-length", "64")] if declared else []
@@ -600,7 +601,7 @@ async def test_r12_a_client_that_sends_slowly_keeps_no_key_meanwhile(place: Plac
 
 
 @pytest.mark.fault(65)
-@pytest.mark.parametrize("canonical", [False, True])
+@each_row("canonical", [False, True])
 async def test_r25_json_that_cannot_be_parsed(place: Place, canonical: bool) -> None:
     """The application's 400 is its answer like any 4xx; the layer's own, where it parses by itself, uses no key up."""
 
@@ -724,7 +725,7 @@ async def test_r15_a_background_task_that_raises_changes_nothing(place: Place) -
     assert app.runs == 1
 
 
-@pytest.mark.parametrize("sent", [[], [START], [START, chunk(b"partial")]], ids=["before", "start", "partial"])
+@each_row("sent", [[], [START], [START, chunk(b"partial")]], ids=["before", "start", "partial"])
 async def test_r16_an_exception_is_raised_again_and_frees_the_key(place: Place, sent: list[Message]) -> None:
     fails = True
 
@@ -761,14 +762,14 @@ async def test_r16_external_work_that_raised_is_unknown(place: Place) -> None:
     assert (answer.status, answer.code) == (409, "outcome-unknown")
 
 
-@pytest.mark.parametrize("sent", [[], [START], [START, chunk(b"partial")]], ids=["nothing", "start", "partial"])
+@each_row("sent", [[], [START], [START, chunk(b"partial")]], ids=["nothing", "start", "partial"])
 async def test_r16_an_application_that_never_ends_its_response(place: Place, sent: list[Message]) -> None:
     with pytest.raises(RuntimeError, match="without a complete response"):
         await post(guarded(sending(*sent), place))
     assert place.seen.names[-1] == ("rolled_back" if place.transactional else "released")
 
 
-@pytest.mark.parametrize("sent", [[chunk(b"x", more=False)], [START, START]], ids=["no start", "two starts"])
+@each_row("sent", [[chunk(b"x", more=False)], [START, START]], ids=["no start", "two starts"])
 async def test_r16_messages_out_of_order_are_an_error(place: Place, sent: list[Message]) -> None:
     with pytest.raises(RuntimeError, match="The application"):
         await post(guarded(sending(*sent), place))
@@ -789,7 +790,7 @@ async def test_r16_a_5xx_can_be_stored(place: Place) -> None:
     assert (first.status, again.status, again.replayed, app.runs) == (503, 503, True, 1)
 
 
-@pytest.mark.parametrize(("status", "stored"), [(400, True), (404, True), (422, True), (401, False), (429, False)])
+@each_row(("status", "stored"), [(400, True), (404, True), (422, True), (401, False), (429, False)])
 async def test_a_4xx_is_stored_unless_a_retry_may_fare_better(place: Place, status: int, stored: bool) -> None:
     app = sending({**START, "status": status}, chunk(b"no", more=False))
     middleware = guarded(app, place)
@@ -828,7 +829,7 @@ async def test_r17_a_client_that_left_before_it_saw_any_of_it_gets_the_same_byte
 
 
 @pytest.mark.fault(6)
-@pytest.mark.parametrize("gone", [OSError, RuntimeError], ids=["asyncio", "uvloop"])
+@each_row("gone", [OSError, RuntimeError], ids=["asyncio", "uvloop"])
 async def test_r17_a_client_that_left_in_the_middle_of_its_response(place: Place, gone: type[Exception]) -> None:
     began, go = asyncio.Event(), asyncio.Event()
 
@@ -895,7 +896,7 @@ def _connected(app: Any) -> tuple[Any, Any, Any]:
     return request.scope, request.receive, request.send
 
 
-@pytest.mark.parametrize("awaits", range(14))
+@each_row("awaits", range(14))
 async def test_r18_cancelled_at_every_await(place: Place, awaits: int) -> None:
     """Whenever the request is cancelled, the key is free or its response is stored; it never stays locked."""
     app = App(echo)

@@ -12,6 +12,7 @@ from retrysafe.http.bodies import Body, Multipart, hasher, without_boundary
 from retrysafe.http.messages import Request, length_of
 from retrysafe.http.policy import Policy
 from retrysafe.http.problems import Refusal
+from tests.tables import each_row
 
 
 def request(*headers: tuple[bytes, bytes]) -> Request:
@@ -98,7 +99,7 @@ def test_f4_other_parts_give_another_one(one: list[bytes], other: list[bytes]) -
     assert same == (one == other)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given_", "counted"),
     [
         (b"multipart/form-data; boundary=abc", b"multipart/form-data"),

@@ -25,6 +25,7 @@ from retrysafe.http.asgi import IdempotencyMiddleware
 from retrysafe.http.messages import SECRETS, Request, Response, dropped_fields, kept, leads_to_login
 from tests.http.gateway import post as wsgi_post
 from tests.http.wire import post
+from tests.tables import each_row
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def refusing(request: Any) -> str:
     raise HTTPException(401, "who?", {"x-why": "token"})
 
 
-@pytest.mark.parametrize("framework", ["starlette", "fastapi"])
+@each_row("framework", ["starlette", "fastapi"])
 async def test_k8_a_principal_that_refuses_gives_the_applications_own_answer(
     boundary: Boundary, framework: str
 ) -> None:
@@ -136,7 +137,7 @@ def test_r6_no_field_with_credentials_is_stored() -> None:
     assert {b"authorization", b"proxy-authorization", b"authentication-info"} <= SECRETS
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "location", "login"),
     [
         (302, "/login?next=/orders", True),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.conditional import ETag, Unmet, Version, etag_of, evaluate, tags
 from retrysafe.http.messages import Headers, Request
+from tests.tables import each_row
 
 V1, V2, WEAK = ETag("v1"), ETag("v2"), ETag("v1", weak=True)
 
@@ -29,7 +30,7 @@ def status(request: Request, current: ETag | None, *, required: bool = False) ->
     return None if unmet is None else unmet.status
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "current", "expected"),
     [
         ('"v1"', V1, None),
@@ -54,7 +55,7 @@ def test_if_match_is_compared_strongly_and_a_star_means_that_it_exists(
     assert status(asked(if_match=field), current) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("method", "field", "current", "expected"),
     [
         ("PUT", "*", None, None),
@@ -96,7 +97,7 @@ def test_to_name_a_version_that_is_not_there_is_no_leave_to_overwrite_what_is() 
     assert status(asked(if_none_match='"v0"'), V1) is None
 
 
-@pytest.mark.parametrize("version", [ETag("17"), 17, "17"])
+@each_row("version", [ETag("17"), 17, "17"])
 def test_the_current_version_is_a_tag_or_what_makes_one(version: Version) -> None:
     assert evaluate(asked(if_match='"17"'), version) is None
     assert evaluate(asked(if_match='"18"'), version) is not None

@@ -14,17 +14,18 @@ from pathlib import Path
 import pytest
 
 from retrysafe.conformance import RULES, Verdict
+from tests.cells import choose, values_of
 from tests.conftest import require
 from tests.http.contract.cells import Cell, cells, checked
 from tests.http.contract.elsewhere import FAMILIES, GRPC, UNSEEN, ByTests
 from tests.http.contract.integrations import INTEGRATIONS
 from tests.http.contract.results import PASSED, RESULTS, TESTED, WITHOUT, committed, document, entry, entry_of_grpc
 from tests.proving.effort import chance_of, effort
-from tests.proving.thinning import axes_of, sample
 
 HERE = Path(__file__).parent
 THERE = [cell for cell in cells() if cell.cannot_be is None]
-PATIENT = sample({cell: axes_of({"cell": cell}) for cell in THERE if cell.mode == "leased"}, 0.3, (), chance_of("R19"))
+LEASED = [cell for cell in THERE if cell.mode == "leased"]
+PATIENT = {LEASED[number] for number in choose([values_of({"cell": cell}) for cell in LEASED], 1, chance_of("R19"))}
 """Where `make test` waits for longer than a lease: with every integration and every store, but not in all cells."""
 
 
@@ -39,7 +40,8 @@ def _told_errors_stay_silent() -> Iterator[None]:
         logger.disabled = False
 
 
-@pytest.mark.thinned(0.25)
+@pytest.mark.slow
+@pytest.mark.every_pair
 @pytest.mark.usefixtures("_told_errors_stay_silent")
 @pytest.mark.parametrize("cell", THERE, ids=lambda cell: cell.id)
 def test_every_rule(cell: Cell, tmp_path: Path, subtests: pytest.Subtests) -> None:

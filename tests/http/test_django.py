@@ -45,6 +45,7 @@ from django.views.decorators.cache import never_cache  # isort: skip
 from retrysafe.http.django import idempotent  # isort: skip
 from retrysafe.http.django_serving import response_of  # isort: skip
 from retrysafe.http.messages import Response  # isort: skip
+from tests.tables import each_row
 
 DOORS = ("decorator", "middleware")
 LEASED = [name for name in PLACES if name not in SQL]
@@ -125,7 +126,7 @@ def test_k7_other_methods_pass_untouched(small: Site, door: str, method: str) ->
     assert (small.runs, small.seen.names) == (2, [])
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+@each_row("method", ["POST", "PUT", "PATCH", "DELETE"])
 def test_k7_a_decorated_view_is_guarded_by_every_unsafe_method(small: Site, method: str) -> None:
     client = small.guarded("decorator")
     assert [replayed(post(client, method=method)) for _ in "12"] == [False, True]
@@ -133,7 +134,7 @@ def test_k7_a_decorated_view_is_guarded_by_every_unsafe_method(small: Site, meth
     assert not replayed(post(small.guarded("middleware"), "k", method="PUT"))
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @door
 @pytest.mark.parametrize("principal", ["user", lambda request: request.headers.get("X-User")])
 def test_k8_two_principals_do_not_meet_and_nobody_is_refused(site: Site, door: str, principal: Any) -> None:
@@ -337,7 +338,7 @@ def test_r10_a_file_is_captured_and_closed(site: Site, door: str, tmp_path: Path
     assert [file.closed for file in files] == [True]
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @door
 @pytest.mark.parametrize("kind", ["large", "events"])
 def test_r11_what_cannot_be_kept_streams_or_is_refused(site: Site, door: str, kind: str) -> None:
@@ -566,7 +567,7 @@ def test_one_guard_inside_another_claims_once(site: Site) -> None:
     assert code(post(client, None)) == "key-missing"
 
 
-@pytest.mark.parametrize("kind", ["function", "dispatch", "method", "around", "async"])
+@each_row("kind", ["function", "dispatch", "method", "around", "async"])
 def test_k8_the_middleware_leaves_views_that_guard_themselves_to_their_own_guard(small: Site, kind: str) -> None:
     """The view knows whose request it is: what it gave to one is not replayed to another."""
     mine = idempotent(small.boundary(), principal="user")
@@ -771,7 +772,7 @@ def test_atomic_requests_end_before_the_record(door: str, atomic: str, tmp_path:
         assert inside == [True] * 3
 
 
-@pytest.mark.parametrize("outside", [True, False])
+@each_row("outside", [True, False])
 def test_atomic_requests_stay_away_from_views_that_are_exempt(outside: bool, tmp_path: Path) -> None:
     with opened("postgresql", tmp_path, ATOMIC_REQUESTS=True) as site:
         inside: list[bool] = []

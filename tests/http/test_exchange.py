@@ -17,6 +17,7 @@ from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Headers, Request, Response
 from retrysafe.http.policy import Policy
 from retrysafe.http.problems import Refusal
+from tests.tables import each_row
 
 REQUEST = Request("POST", b"/pay", b"", ())
 LENGTH = ((b"content-length", b"3"),)
@@ -142,7 +143,7 @@ def test_r11_an_event_goes_out_before_the_next_one_is_made(leased: Boundary) -> 
     capture.close()
 
 
-@pytest.mark.parametrize(("headers", "options"), [((), {"response_limit": 2}), (EVENTS, {})])
+@each_row(("headers", "options"), [((), {"response_limit": 2}), (EVENTS, {})])
 def test_r11_a_transaction_keeps_no_live_response(tmp_path: Any, headers: Headers, options: Any) -> None:
     boundary = Boundary("api", store=f"sqlite:///{tmp_path}/keys.db", effects="transactional")
     source = Source(b"abc", b"d")
@@ -255,7 +256,7 @@ def test_r20_a_lease_that_is_lost_when_bytes_have_left_breaks_the_response_off(l
     assert source.closed == 1
 
 
-@pytest.mark.parametrize("memory", [0, 100])
+@each_row("memory", [0, 100])
 def test_r12_the_body_is_a_file_as_often_as_it_is_opened(memory: int) -> None:
     body = Body(REQUEST, Policy(body_memory=memory))
     body.add(b"one\ntwo\n")
@@ -303,7 +304,7 @@ def test_r8_no_client_has_a_whole_response_before_it_is_recorded(
         assert not sent.after, "an unbounded response goes out as it comes"
 
 
-@pytest.mark.parametrize("limit", [2, 100])
+@each_row("limit", [2, 100])
 def test_where_all_is_held_nothing_leaves_and_nothing_is_live(limit: int) -> None:
     capture = Capture(Guard(_boundary(), {"on_large": "error", "response_limit": limit}))
     capture.begin(200, ())

@@ -24,6 +24,7 @@ from retrysafe.http.problems import PROBLEMS
 from tests.http.conftest import Place
 from tests.http.observing import Recorder
 from tests.http.wire import Exchanged, post
+from tests.tables import each_row
 
 
 class Order(BaseModel):
@@ -296,7 +297,7 @@ async def test_a_router_in_a_router_in_a_mounted_application(place: Place) -> No
     assert len(shop.runs) == 1
 
 
-@pytest.mark.parametrize("around", ["the application", "the mounted one"])
+@each_row("around", ["the application", "the mounted one"])
 async def test_a_policy_in_a_mounted_application_wins_over_the_middleware(place: Place, around: str) -> None:
     router, mounted, app = APIRouter(), FastAPI(), FastAPI()
 

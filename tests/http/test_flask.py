@@ -21,6 +21,7 @@ from retrysafe.http.flask import Idempotency, idempotent
 from tests.http.conftest import Place
 from tests.http.gateway import Served
 from tests.http.observing import Recorder
+from tests.tables import each_row
 
 SQL = ["sqlite-transactional", "postgresql-transactional"]
 LEASED = ["memory", "sqlite", "postgresql", "redis"]
@@ -354,7 +355,7 @@ def test_k6_blueprints_say_what_their_views_need(shop: Shop, memory: Boundary) -
     assert post(shop, None).status_code == 201
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "named"),
     [
         (lambda: idempotent("always"), "always"),
@@ -434,8 +435,8 @@ def test_r16_an_exception_without_a_handler_frees_the_key(shop: Shop, place: Pla
 # ------------------------------------------------------------ bodies
 
 
-@pytest.mark.parametrize("early", [None, "form", "get_data", "read"])
-@pytest.mark.parametrize("memory_limit", [0, 1 << 20])
+@each_row("early", [None, "form", "get_data", "read"])
+@each_row("memory_limit", [0, 1 << 20])
 def test_r12_the_body_counts_whoever_read_it_before(
     shop: Shop, memory: Boundary, early: str | None, memory_limit: int
 ) -> None:
@@ -465,7 +466,7 @@ def test_r12_the_body_counts_whoever_read_it_before(
         assert post(shop, **form("2")).status_code == 422
 
 
-@pytest.mark.parametrize("early", [True, False])
+@each_row("early", [True, False])
 def test_r12_over_the_hard_limit_whoever_reads_it(shop: Shop, memory: Boundary, early: bool) -> None:
     @shop.app.before_request
     def before() -> None:

@@ -79,7 +79,7 @@ async def test_whatever_comes_over_the_wire_is_answered_below_500_and_has_its_ef
     assert {201, 200, 400, 413, 422} <= fuzzer.statuses.keys()
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 async def test_what_the_description_allows_is_answered_below_500_and_has_its_effect_once(target: Target) -> None:
     described = fuzzed.application("").openapi()
     await asyncio.to_thread(_by_description, target, described)

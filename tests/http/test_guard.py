@@ -22,6 +22,7 @@ from retrysafe.http.problems import Refusal
 from retrysafe.protocol.fingerprint import of_parts
 from retrysafe.protocol.keys import LONGEST
 from tests.http.observing import Recorder
+from tests.tables import each_row
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def run(guard: Guard, asked: Request, content: bytes = b"", key: str = "k", scop
     return claim.result  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "QUERY"])
+@each_row("method", ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "QUERY"])
 def test_k7_other_methods_pass_untouched(boundary: Boundary, method: str) -> None:
     assert admitted(boundary, request(method, idempotency_key=b'"broken'), required=True) is None
 
@@ -85,7 +86,7 @@ def test_k11_a_guessable_key_is_refused_when_asked(boundary: Boundary) -> None:
     assert code(boundary, request(idempotency_key=b"17"), key_policy="strong") == "key-invalid"
 
 
-@pytest.mark.parametrize("nobody", [None, "", True, 1.5, object()])
+@each_row("nobody", [None, "", True, 1.5, object()])
 def test_k8_nobody_is_refused(boundary: Boundary, nobody: object) -> None:
     with pytest.raises(Refusal) as refused:
         Guard(boundary, {}, lambda scope: nobody).scope(nobody)
@@ -99,7 +100,7 @@ def test_k8_two_principals_do_not_meet_and_k9_one_meets_itself(boundary: Boundar
     assert guard.scope("ann") == scopes[0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "other"),
     [
         (("a", "1:b"), ("a:1", "b")),
@@ -125,7 +126,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("part", OTHERS)
+@each_row("part", OTHERS)
 def test_f1_each_part_counts_and_a_mismatch_names_it(boundary: Boundary, part: str) -> None:
     guard = Guard(boundary, {})
     run(guard, request())
@@ -135,7 +136,7 @@ def test_f1_each_part_counts_and_a_mismatch_names_it(boundary: Boundary, part: s
 
 
 @pytest.mark.fault(68)
-@pytest.mark.parametrize("path", [b"/pay", b"/" + b"long" * 1000])
+@each_row("path", [b"/pay", b"/" + b"long" * 1000])
 def test_f1_a_fingerprint_is_that_of_all_parts_as_earlier_releases_wrote_it(boundary: Boundary, path: bytes) -> None:
     guard, content = Guard(boundary, {}), b"{}"
     asked = request("POST", path, b"a=1", content_type=b"text/plain", if_match=b'"v1"', accept=b"*/*")
@@ -162,7 +163,7 @@ def test_f1_the_body_counts_byte_by_byte(boundary: Boundary) -> None:
     assert reused.value.differing == ("body",)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "other"),
     [
         (request(path=b"/a%2Fb"), request(path=b"/a/b")),
@@ -193,7 +194,7 @@ def test_f3_an_encoded_body_is_compared_by_its_bytes(boundary: Boundary) -> None
         run(guard, asked, b"\x1f\x8b two")
 
 
-@pytest.mark.parametrize("path", [b"/" + b"x" * 300, b"/\xc3\x84", b"/\x7f"])
+@each_row("path", [b"/" + b"x" * 300, b"/\xc3\x84", b"/\x7f"])
 def test_an_endpoint_of_any_bytes_has_keys_of_its_own(boundary: Boundary, path: bytes) -> None:
     guard = Guard(boundary, {"operation": "endpoint"})
     assert run(guard, request(path=path)).status == 200
@@ -203,7 +204,7 @@ def test_an_endpoint_of_any_bytes_has_keys_of_its_own(boundary: Boundary, path: 
 
 
 @pytest.mark.fault(65, 67, 68)
-@pytest.mark.parametrize("content", [b"{", b'{"a":1,"a":2}', b"NaN", b"\xff"])
+@each_row("content", [b"{", b'{"a":1,"a":2}', b"NaN", b"\xff"])
 def test_f3_json_without_a_canonical_form_is_refused_and_consumes_no_key(boundary: Boundary, content: bytes) -> None:
     guard = Guard(boundary, {"canonical_json": True})
     asked = request(content_type=b"application/problem+json")
@@ -228,17 +229,17 @@ def test_the_same_key_at_another_endpoint_is_another_key_if_so_chosen(boundary: 
 
 
 @pytest.mark.fault(65)
-@pytest.mark.parametrize("status", [400, 402, 404, 405, 409, 410, 413, 415, 422, 451])
+@each_row("status", [400, 402, 404, 405, 409, 410, 413, 415, 422, 451])
 def test_r25_refusals_of_the_application_are_stored(boundary: Boundary, status: int) -> None:
     assert served(boundary, [status, 200]) == [status, status]
 
 
-@pytest.mark.parametrize("status", [401, 403, 408, 421, 425, 429])
+@each_row("status", [401, 403, 408, 421, 425, 429])
 def test_refusals_of_which_a_retry_may_fare_better_free_the_key(boundary: Boundary, status: int) -> None:
     assert served(boundary, [status, 200]) == [status, 200]
 
 
-@pytest.mark.parametrize("status", [500, 502, 503, 504])
+@each_row("status", [500, 502, 503, 504])
 def test_a_5xx_frees_a_keyed_key_and_is_stored_if_so_chosen(boundary: Boundary, status: int) -> None:
     assert served(boundary, [status, 200]) == [status, 200]
     assert served(boundary, [status, 200], key="other", on_5xx="store") == [status, status]
@@ -292,8 +293,8 @@ def test_k10_the_raw_key_is_neither_stored_nor_logged(tmp_path: Path, caplog: py
     assert b"ann" in stored
 
 
-@pytest.mark.parametrize("status", [307, 308])
-@pytest.mark.parametrize("on_expired", ["new", "refuse"])
+@each_row("status", [307, 308])
+@each_row("on_expired", ["new", "refuse"])
 def test_a_redirected_request_may_use_its_key_at_the_other_place(status: int, on_expired: str) -> None:
     boundary = Boundary("moved", store="memory://", on_expired=on_expired, window="1h", memory="2h")  # type: ignore[arg-type]
     guard = Guard(boundary, {})

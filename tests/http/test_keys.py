@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from retrysafe.errors import InvalidKey
 from retrysafe.http import keys
 from retrysafe.protocol.keys import LONGEST
+from tests.tables import each_row
 
 PRINTABLE = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=LONGEST)
 
 
-@pytest.mark.parametrize("line", [b'"k-1"', b'"k-1";v=1', b'"k-1" ; a; b="x;y"; c=?1', b' "k-1"\t', b'"k-1";d=:aGk=:'])
+@each_row("line", [b'"k-1"', b'"k-1";v=1', b'"k-1" ; a; b="x;y"; c=?1', b' "k-1"\t', b'"k-1";d=:aGk=:'])
 def test_k1_a_structured_string_is_the_key_and_its_parameters_are_ignored(line: bytes) -> None:
     assert keys.parse([line], "strict") == "k-1"
 
@@ -39,7 +40,7 @@ def test_k2_strict_syntax_takes_only_the_quoted_form() -> None:
         keys.parse([b"k-1"], "strict")
 
 
-@pytest.mark.parametrize("lines", [[b"a", b"b"], [b"a", b"a"], [b'"a"', b'"b"'], [b"a,b"], [b"a, a"]])
+@each_row("lines", [[b"a", b"b"], [b"a", b"a"], [b'"a"', b'"b"'], [b"a,b"], [b"a, a"]])
 def test_k3_two_values_are_refused(lines: list[bytes]) -> None:
     with pytest.raises(InvalidKey):
         keys.parse(lines, "lenient")
@@ -49,7 +50,7 @@ def test_k3_a_comma_inside_quotes_is_part_of_the_key() -> None:
     assert keys.parse([b'"a,b"'], "lenient") == "a,b"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         b"",
@@ -72,7 +73,7 @@ def test_k4_the_longest_key() -> None:
     assert keys.parse([b"a" * LONGEST], "lenient") == "a" * LONGEST
 
 
-@pytest.mark.parametrize("line", [b'"', b'"a', b'"a""', b'"a"b', b'"a",', b'"a";', b'"a";A=1', rb'"a\n"', b'"a" "b"'])
+@each_row("line", [b'"', b'"a', b'"a""', b'"a"b', b'"a",', b'"a";', b'"a";A=1', rb'"a\n"', b'"a" "b"'])
 def test_k5_a_malformed_structured_string_is_refused(line: bytes) -> None:
     with pytest.raises(InvalidKey, match="structured"):
         keys.parse([line], "lenient")
@@ -93,19 +94,19 @@ GUESSABLE = ["1", "order-17", "2026-11-20", "20261120153000123456", "aaaaaaaaaaa
 GUESSABLE += [f"00000000-0000-4000-8000-{end}" for end in ("000000000000", "000000000017")]
 
 
-@pytest.mark.parametrize("key", UUIDS)
-@pytest.mark.parametrize("policy", ["any", "uuid", "strong"])
+@each_row("key", UUIDS)
+@each_row("policy", ["any", "uuid", "strong"])
 def test_k11_uuids_pass_every_policy(key: str, policy: keys.KeyPolicy) -> None:
     keys.check(key, policy)
 
 
-@pytest.mark.parametrize("key", [*GUESSABLE, "{3f0c8a52-9d7e-4b61-a1c4-5a2f6f1e7d90}"])
+@each_row("key", [*GUESSABLE, "{3f0c8a52-9d7e-4b61-a1c4-5a2f6f1e7d90}"])
 def test_k11_uuid_means_uuid(key: str) -> None:
     with pytest.raises(InvalidKey, match="UUID"):
         keys.check(key, "uuid")
 
 
-@pytest.mark.parametrize("key", GUESSABLE)
+@each_row("key", GUESSABLE)
 def test_k11_strong_refuses_what_can_be_guessed(key: str) -> None:
     with pytest.raises(InvalidKey, match="guessed"):
         keys.check(key, "strong")

@@ -12,20 +12,21 @@ import pytest
 
 from tests.conftest import require
 from tests.http.killing import WORKERS, every_answers, judge
+from tests.tables import each_row
 
 REQUESTS = 600
 BETWEEN = 60
 """Answers between two kills."""
 
 
-@pytest.mark.parametrize("bank", [False, True], ids=["transactional", "keyed"])
+@each_row("bank", [False, True], ids=["transactional", "keyed"])
 async def test_on_sqlite_every_order_has_one_line_whoever_is_killed(tmp_path: Path, *, bank: bool) -> None:
     report = await judge(f"sqlite:///{tmp_path / 'shop.db'}", every_answers(BETWEEN), bank=bank, requests=REQUESTS)
     assert report.kills >= WORKERS - 1  # the last that serves is spared
     assert report.replays >= REQUESTS // 3
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("service", "bank"), [("postgresql", False), ("redis", True)], ids=["postgresql-transactional", "redis-keyed"]
 )

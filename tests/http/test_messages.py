@@ -19,6 +19,7 @@ from retrysafe.http.messages import (
     replayed,
 )
 from retrysafe.protocol.records import StoredResult
+from tests.tables import each_row
 
 NONE = dropped_fields(frozenset())
 FULL = Response(
@@ -81,7 +82,7 @@ def test_r2_a_replay_is_the_stored_response_marked() -> None:
     assert lines(again, b"location") == [b"/orders/1"]
 
 
-@pytest.mark.parametrize("body", [b"x", None])
+@each_row("body", [b"x", None])
 def test_r2_the_marks_of_another_layer_behind_the_application_are_not_doubled(body: bytes | None) -> None:
     passed_on = ((b"idempotent-replayed", b"true"), (b"idempotency-replay", b"omitted"))
     names = [name for name, _ in replayed(Response(200, passed_on, body)).headers]
@@ -92,13 +93,13 @@ def test_r30_a_replay_is_not_to_be_cached() -> None:
     assert lines(replayed(kept(FULL, None, NONE)), b"cache-control") == [b"no-store"]
 
 
-@pytest.mark.parametrize(("status", "body", "length"), [(204, b"", []), (303, b"", [b"0"]), (200, b"\x00\xff", [b"2"])])
+@each_row(("status", "body", "length"), [(204, b"", []), (303, b"", [b"0"]), (200, b"\x00\xff", [b"2"])])
 def test_r7_bodies_of_every_kind(status: int, body: bytes, length: list[bytes]) -> None:
     again = replayed(Response(status, (), body))
     assert (again.status, again.body, lines(again, b"content-length")) == (status, body, length)
 
 
-@pytest.mark.parametrize("value", [b"text/event-stream", b"Text/Event-Stream; charset=utf-8", b" text/event-stream"])
+@each_row("value", [b"text/event-stream", b"Text/Event-Stream; charset=utf-8", b" text/event-stream"])
 def test_r11_a_media_type_is_known_in_any_case(value: bytes) -> None:
     assert is_endless([(b"content-type", value)])
     assert not is_endless([(b"x-content-type", value)])
@@ -113,13 +114,13 @@ def test_r11_a_body_that_was_not_kept() -> None:
     assert lines(again, b"content-length") == [b"0"]
 
 
-@pytest.mark.parametrize("body", [b"", b"\n", b"a\nb\r\n", bytes(range(256)), None])
+@each_row("body", [b"", b"\n", b"a\nb\r\n", bytes(range(256)), None])
 def test_r2_what_is_stored_is_read_back_byte_by_byte(body: bytes | None) -> None:
     response = Response(200, ((b"x", b"caf\xe9"), (b"x", b"")), body)
     assert ResponseCodec().decode(ResponseCodec().encode(response, None), None) == response
 
 
-@pytest.mark.parametrize(
+@each_row(
     "stored",
     [
         StoredResult(b"{}\n", MEDIA_TYPE, VERSION + 1),
@@ -142,14 +143,14 @@ def test_a_withheld_response_is_told_apart_from_one_that_cannot_be_read() -> Non
 FIRST = b'{"status":201,"headers":[["location","/orders/1"],["x","caf\xc3\xa9"]],"omitted":%b}\nbo\ndy'
 
 
-@pytest.mark.parametrize("omitted", [False, True])
+@each_row("omitted", [False, True])
 def test_what_releases_up_to_0_1_have_stored_is_read(omitted: bool) -> None:
     stored = StoredResult(FIRST % (b"true" if omitted else b"false"), MEDIA_TYPE, 1)
     headers = ((b"location", b"/orders/1"), (b"x", b"caf\xe9"))
     assert ResponseCodec().decode(stored, None) == Response(201, headers, None if omitted else b"bo\ndy")
 
 
-@pytest.mark.parametrize("headers", [((b"x", b"a\nb"),), ((b"x\n", b""),), ((b"x", b"1"), (b"y", b"\n\n"))])
+@each_row("headers", [((b"x", b"a\nb"),), ((b"x\n", b""),), ((b"x", b"1"), (b"y", b"\n\n"))])
 def test_a_line_feed_in_a_field_moves_nothing_of_the_response(headers: Headers) -> None:
     response = Response(200, headers, b"body")
     assert ResponseCodec().decode(ResponseCodec().encode(response, None), None) == response

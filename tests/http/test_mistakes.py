@@ -18,6 +18,7 @@ from retrysafe import Boundary, Claim, ConfigurationError
 from retrysafe.http import aiohttp, asgi, django, fastapi, flask, litestar, wsgi
 from retrysafe.http.fastapi import Idempotency, IdempotencyMiddleware
 from retrysafe.http.workers import workers
+from tests.tables import each_row
 
 KEYED = {"Idempotency-Key": '"key"'}
 INTEGRATIONS: dict[str, Callable[[Any], Any]] = {
@@ -31,7 +32,7 @@ INTEGRATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("integration", INTEGRATIONS)
+@each_row("integration", INTEGRATIONS)
 def test_a_sessionmaker_in_place_of_a_boundary(integration: str) -> None:
     with pytest.raises(ConfigurationError, match=r"sessionmaker was given in place of a Boundary. Write boundary = "):
         INTEGRATIONS[integration](sessionmaker())
@@ -64,7 +65,7 @@ def test_a_router_without_the_route_class_is_refused() -> None:
     assert (runs, client.get("/orders").json()) == ([], 0)
 
 
-@pytest.mark.parametrize("headers", [{}, KEYED], ids=["keyless", "keyed"])
+@each_row("headers", [{}, KEYED], ids=["keyless", "keyed"])
 def test_a_router_behind_the_middleware_needs_no_route_class(headers: dict[str, str]) -> None:
     runs: list[str] = []
     guarded = boundary()
@@ -102,7 +103,7 @@ def test_a_guard_that_tells_no_clients_apart_warns_once(
     assert ["all clients share one space of keys" in text for text in warnings(caplog)] == [True] * told
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "concurrency", "expected"),
     [
         ("/bin/uvicorn app:app --workers 4", "", 4),

@@ -332,7 +332,7 @@ DJANGO = [
 ]
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @EVERY
 @PAIRS
 @pytest.mark.parametrize(("outside", "inside"), DJANGO)

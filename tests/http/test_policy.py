@@ -9,13 +9,14 @@ import pytest
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.policy import Policy, policy_of
 from retrysafe.http.routes import Routes
+from tests.tables import each_row
 
 
 def test_what_is_not_chosen_is_the_default() -> None:
     assert policy_of({}) == Policy()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "named"),
     [
         ({"requierd": True}, "requierd"),
@@ -57,7 +58,7 @@ ROUTES = Routes(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("method", "path", "need"),
     [
         ("POST", "/payments", "required"),

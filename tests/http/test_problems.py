@@ -19,12 +19,13 @@ from retrysafe.http.problems import BASE, PROBLEMS, Refusal, refusal_of, render
 from retrysafe.protocol import keys
 from tests.conftest import require
 from tests.stores.harnesses import URLS
+from tests.tables import each_row
 
 ROOT = Path(__file__).parents[2]
 SITE = "https://retrysafe.readthedocs.io/en/latest/"
 
 
-@pytest.mark.parametrize("code", PROBLEMS)
+@each_row("code", PROBLEMS)
 def test_r3_every_type_is_the_address_of_a_page(code: str) -> None:
     response = render(Refusal(code))
     problem = json.loads(response.body or b"")
@@ -34,7 +35,7 @@ def test_r3_every_type_is_the_address_of_a_page(code: str) -> None:
     assert dict(response.headers)[b"link"].decode() == f'<{problem["type"]}>; rel="describedby"'
 
 
-@pytest.mark.parametrize("code", PROBLEMS)
+@each_row("code", PROBLEMS)
 def test_r3_what_a_problem_says(code: str) -> None:
     response = render(Refusal(code, "because"))
     assert json.loads(response.body or b"") == {
@@ -50,7 +51,7 @@ def test_r3_what_a_problem_says(code: str) -> None:
     assert headers[b"content-length"] == str(len(response.body or b"")).encode()
 
 
-@pytest.mark.parametrize(("seconds", "shown"), [(0.0, b"1"), (0.2, b"1"), (1.0, b"1"), (1.01, b"2"), (29.5, b"30")])
+@each_row(("seconds", "shown"), [(0.0, b"1"), (0.2, b"1"), (1.0, b"1"), (1.01, b"2"), (29.5, b"30")])
 def test_r1_retry_after_is_whole_seconds_and_never_zero(seconds: float, shown: bytes) -> None:
     response = render(Refusal("in-progress", retry_after=seconds))
     assert dict(response.headers)[b"retry-after"] == shown
@@ -59,7 +60,7 @@ def test_r1_retry_after_is_whole_seconds_and_never_zero(seconds: float, shown: b
 NOT_ANSWERED = {errors.ConfigurationError, errors.IllegalTransition}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "kind",
     [
         found
@@ -184,8 +185,6 @@ async def test_r3_one_tenants_key_says_nothing_of_anothers(store: str) -> None:
     await service.close()
 
 
-@pytest.mark.parametrize(
-    "code", ["key-missing", "key-invalid", "principal-missing", "request-invalid", "quota-exceeded"]
-)
+@each_row("code", ["key-missing", "key-invalid", "principal-missing", "request-invalid", "quota-exceeded"])
 def test_r3_a_problem_without_a_record_names_no_key(code: str) -> None:
     assert "key_hash" not in json.loads(render(Refusal(code, key="1a2b3c4d")).body or b"")

@@ -22,6 +22,7 @@ from retrysafe.http.asgi import IdempotencyMiddleware
 from retrysafe.http.routes import Routes
 from tests.http.gateway import post as wsgi_post
 from tests.http.wire import post
+from tests.tables import each_row
 
 OPTIONS: Any = {"routes": {"POST /payments": "required"}}
 
@@ -33,7 +34,7 @@ def boundary() -> Iterator[Boundary]:
     made.close()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("paths", "need"),
     [
         (["/payments"], "required"),
@@ -55,7 +56,7 @@ def test_k6_the_strictest_reading_counts(paths: list[str], need: str | None) -> 
     assert Routes(rules).strictest("POST", paths) == need
 
 
-@pytest.mark.parametrize("path", ["/login", "/payments"])
+@each_row("path", ["/login", "/payments"])
 def test_k6_a_rule_before_it_wins(path: str) -> None:
     rules: Any = {path: "off", f"{path}/": "required", "/**": "required"}
     assert Routes(rules).strictest("POST", [path]) == "off"
@@ -68,7 +69,7 @@ async def pay(request: Any) -> PlainTextResponse:
 PAY = Route("/payments", pay, methods=["POST"])
 
 
-@pytest.mark.parametrize("where", ["root_path", "mounted", "around"])
+@each_row("where", ["root_path", "mounted", "around"])
 async def test_k6_in_asgi(boundary: Boundary, where: str) -> None:
     app: Any = IdempotencyMiddleware(Starlette(routes=[PAY]), boundary, **OPTIONS)
     if where == "mounted":
@@ -82,8 +83,8 @@ async def test_k6_in_asgi(boundary: Boundary, where: str) -> None:
     assert answer.code == "key-missing"
 
 
-@pytest.mark.parametrize(("script", "path"), [("", "/payments"), ("/api", "/payments"), ("", "//payments")])
-@pytest.mark.parametrize("guard", ["flask", "wsgi"])
+@each_row(("script", "path"), [("", "/payments"), ("/api", "/payments"), ("", "//payments")])
+@each_row("guard", ["flask", "wsgi"])
 def test_k6_in_wsgi(boundary: Boundary, guard: str, script: str, path: str) -> None:
     app = Flask("shop")
     app.post("/payments")(lambda: "paid")
@@ -104,7 +105,7 @@ async def test_k6_a_final_line_feed_in_starlette(boundary: Boundary) -> None:
     assert (await post(guards, None, path="/payments\n")).code == "key-missing"
 
 
-@pytest.mark.parametrize("guard", ["flask", "wsgi"])
+@each_row("guard", ["flask", "wsgi"])
 def test_k6_a_method_in_small_letters_in_wsgi(boundary: Boundary, guard: str) -> None:
     app = Flask("shop")
     app.post("/payments")(lambda: "paid")

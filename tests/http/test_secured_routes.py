@@ -29,6 +29,7 @@ from retrysafe import Boundary, ConfigurationError
 from retrysafe.http import aiohttp, asgi, fastapi, flask, litestar, starlette
 from retrysafe.http.principals import is_named, scoped
 from tests.http.wire import post
+from tests.tables import each_row
 
 CHOICES = pytest.mark.parametrize("principal", [None, "shared"])
 
@@ -70,9 +71,9 @@ ASKING = {
 
 
 @CHOICES
-@pytest.mark.parametrize("where", ["handler", "route", "router", "include", "application"])
-@pytest.mark.parametrize("asking", ASKING)
-@pytest.mark.parametrize("guard", ["router", "middleware"])
+@each_row("where", ["handler", "route", "router", "include", "application"])
+@each_row("asking", ASKING)
+@each_row("guard", ["router", "middleware"])
 async def test_r32_fastapi(boundary: Boundary, principal: Any, where: str, asking: str, guard: str) -> None:
     def at(place: str) -> list[Any]:
         return [ASKING[asking]] if place == where else []
@@ -111,7 +112,7 @@ async def test_r32_fastapi_without_security_needs_no_principal(boundary: Boundar
 
 
 @CHOICES
-@pytest.mark.parametrize("how", ["middleware", "around", "beneath"])
+@each_row("how", ["middleware", "around", "beneath"])
 async def test_r32_starlette_requires(boundary: Boundary, principal: Any, how: str) -> None:
     async def pay(request: Request) -> PlainTextResponse:
         return PlainTextResponse("paid")
@@ -145,7 +146,7 @@ class OfStarlette(AuthenticationBackend):
 
 
 @CHOICES
-@pytest.mark.parametrize("how", ["application", "mount", "mounted application", "router", "route", "around", "plain"])
+@each_row("how", ["application", "mount", "mounted application", "router", "route", "around", "plain"])
 async def test_r32_starlette_authentication_inside_the_guard(boundary: Boundary, principal: Any, how: str) -> None:
     async def pay(request: Request) -> PlainTextResponse:
         return PlainTextResponse("paid")
@@ -203,7 +204,7 @@ async def test_r32_litestar_authentication_inside_the_guard(boundary: Boundary, 
 
 
 @CHOICES
-@pytest.mark.parametrize("how", ["application", "decorator"])
+@each_row("how", ["application", "decorator"])
 def test_r32_flask_login(boundary: Boundary, principal: Any, how: str) -> None:
     app = Flask("shop")
     app.config["LOGIN_DISABLED"] = True
@@ -279,7 +280,7 @@ def _decorated_as_by(module: str) -> Any:
     return names["login_required"](pay)
 
 
-@pytest.mark.parametrize("principal", ["everybody", 7])
+@each_row("principal", ["everybody", 7])
 def test_a_principal_that_finds_nobody_is_refused_when_built(boundary: Boundary, principal: Any) -> None:
     with pytest.raises(ConfigurationError, match="principal="):
         aiohttp.idempotency(boundary, principal=principal)

@@ -20,6 +20,7 @@ from retrysafe import ConfigurationError, current
 from retrysafe.http.starlette import IdempotencyMiddleware, idempotent, policy, user
 from tests.http.conftest import Place
 from tests.http.wire import Exchanged, post
+from tests.tables import each_row
 
 ANN, BOB = [("x-user", "ann")], [("x-user", "bob")]
 
@@ -83,7 +84,7 @@ async def bodies(app: Any, path: str, key: str | None = "k", times: int = 2, **r
     return [(await post(app, key, path=path, **request)).body for _ in range(times)]
 
 
-@pytest.mark.parametrize("path", ["/plain", "/sync"])
+@each_row("path", ["/plain", "/sync"])
 async def test_r2_the_whole_application(place: Place, path: str) -> None:
     app = Starlette(routes=routes_of(Runs()), middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())])
     assert await bodies(app, path) == [b"1", b"1"]
@@ -192,7 +193,7 @@ async def strict(request: Request) -> Response:
     return PlainTextResponse("done")
 
 
-@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+@each_row("method", ["PUT", "DELETE"])
 async def test_k6_who_says_itself_that_it_wants_a_key_wants_it_for_every_unsafe_method(
     place: Place, method: str
 ) -> None:
@@ -215,8 +216,8 @@ async def test_k6_who_says_itself_that_it_wants_a_key_wants_it_for_every_unsafe_
     assert (await post(app, None, path="/plain", method=method)).body == b"done"
 
 
-@pytest.mark.parametrize("path", ["/strict", "/class"])
-@pytest.mark.parametrize("around", ["application", "outside", "mount", "mounted", "router", "route", "decorator"])
+@each_row("path", ["/strict", "/class"])
+@each_row("around", ["application", "outside", "mount", "mounted", "router", "route", "decorator"])
 async def test_a_handlers_policy_counts_wherever_the_middleware_stands(place: Place, around: str, path: str) -> None:
     guarding = Middleware(IdempotencyMiddleware, boundary=place.boundary())
 
@@ -266,7 +267,7 @@ async def test_k6_routes_are_matched_by_the_middleware_only_where_something_is_s
     assert matched == ["/strict", "/a", "/b", "/c"]
 
 
-@pytest.mark.parametrize("where", ["application", "mount", "mounted", "empty"])
+@each_row("where", ["application", "mount", "mounted", "empty"])
 async def test_k6_a_route_that_comes_later_is_seen(place: Place, where: str) -> None:
     inner = Starlette(routes=[Route("/inner", Runs().plain, methods=["POST"])])
     mount = Mount("/m", routes=[Route("/inner", Runs().plain, methods=["POST"])])
@@ -345,7 +346,7 @@ async def test_r26_r27_the_order_of_middleware_and_what_browsers_see(place: Plac
     assert refused.header("access-control-allow-origin") == "https://shop.example"
 
 
-@pytest.mark.parametrize("mark", [lambda: policy("never"), lambda: policy("off", required=True)])  # type: ignore[arg-type]
+@each_row("mark", [lambda: policy("never"), lambda: policy("off", required=True)])  # type: ignore[arg-type]
 def test_a_policy_that_cannot_be_kept_is_refused(mark: Any) -> None:
     with pytest.raises(ConfigurationError, match="policy"):
         mark()

@@ -15,6 +15,7 @@ from retrysafe import Boundary, current, wait
 from retrysafe.http.wsgi import IdempotencyMiddleware, status_line
 from tests.http.conftest import Place
 from tests.http.gateway import Served, post
+from tests.tables import each_row
 
 SQL = ["sqlite-transactional", "postgresql-transactional"]
 LEASED = ["memory", "sqlite", "postgresql", "redis"]
@@ -66,14 +67,14 @@ def test_k1_k2_quoted_and_bare_are_the_same_key(place: Place) -> None:
     assert app.runs == 1
 
 
-@pytest.mark.parametrize("joined", ["a,b", "a, a", '"a","b"', '"a", "a"'])
+@each_row("joined", ["a,b", "a, a", '"a","b"', '"a", "a"'])
 def test_k3_lines_that_the_server_joined_are_refused(memory: Boundary, joined: str) -> None:
     app = App()
     answer = post(IdempotencyMiddleware(app, memory), joined)
     assert (answer.status, answer.code, app.runs) == (400, "key-invalid", 0)
 
 
-@pytest.mark.parametrize("key", ["", '""', "a" * 256, "\x00", "caf\xe9", '"a'])
+@each_row("key", ["", '""', "a" * 256, "\x00", "caf\xe9", '"a'])
 def test_k4_k5_a_bad_key_is_refused_before_the_body_is_read(place: Place, key: str) -> None:
     class Unread(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
@@ -93,7 +94,7 @@ def test_k6_without_a_key_the_request_passes_or_is_refused(memory: Boundary) -> 
     assert (answer.status, answer.code, app.runs) == (400, "key-missing", 1)
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"])
+@each_row("method", ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"])
 def test_k7_other_methods_pass_untouched(memory: Boundary, method: str) -> None:
     app = App()
     guarded = IdempotencyMiddleware(app, memory, required=True)
@@ -123,7 +124,7 @@ def test_k9_a_refreshed_token_is_the_same_principal(place: Place) -> None:
 # ------------------------------------------------------------ fingerprints
 
 
-@pytest.mark.parametrize(
+@each_row(
     "other",
     [
         {"body": b'{"x": 1}'},
@@ -146,8 +147,8 @@ def test_f1_f6_another_request_with_the_key_is_refused(place: Place, other: dict
     assert post(guarded).replayed
 
 
-@pytest.mark.parametrize("name", ["RAW_URI", "REQUEST_URI"])
-@pytest.mark.parametrize(("one", "other"), [("/a%2Fb", "/a/b"), ("/a/", "/a"), ("/a?a=1", "/b?a=1")])
+@each_row("name", ["RAW_URI", "REQUEST_URI"])
+@each_row(("one", "other"), [("/a%2Fb", "/a/b"), ("/a/", "/a"), ("/a?a=1", "/b?a=1")])
 def test_f2_the_path_is_the_one_on_the_wire(memory: Boundary, name: str, one: str, other: str) -> None:
     guarded = IdempotencyMiddleware(App(), memory)
     post(guarded, path="/same", **{name: one})
@@ -174,7 +175,7 @@ def test_f4_a_fresh_multipart_boundary_is_the_same_request(place: Place) -> None
 # ------------------------------------------------------------ the body of a request
 
 
-@pytest.mark.parametrize("memory_limit", [0, 1 << 20])
+@each_row("memory_limit", [0, 1 << 20])
 def test_r12_the_application_reads_the_body_from_its_beginning(memory: Boundary, memory_limit: int) -> None:
     lines: list[bytes] = []
     app = App(during=lambda environ: lines.extend(environ["wsgi.input"]))
@@ -209,7 +210,7 @@ def test_r12_nothing_is_read_beyond_the_declared_length(memory: Boundary) -> Non
 
 
 @pytest.mark.fault(19)
-@pytest.mark.parametrize("length", ["4", "x", "-1", "²"])
+@each_row("length", ["4", "x", "-1", "²"])
 def test_f19_a_body_that_breaks_off_claims_nothing(memory: Boundary, length: str) -> None:
     app = App()
     guarded = IdempotencyMiddleware(app, memory)
@@ -253,7 +254,7 @@ def test_r2_r4_r5_r6_the_retry_gets_the_same_response_marked(place: Place) -> No
     ]
 
 
-@pytest.mark.parametrize("status", ["204 No Content", "303 See Other", "200 OK"])
+@each_row("status", ["204 No Content", "303 See Other", "200 OK"])
 def test_r7_r8_a_response_without_a_body(place: Place, status: str) -> None:
     seen = []
 
@@ -458,7 +459,7 @@ def test_r28_exc_info_replaces_headers_that_were_not_sent(place: Place) -> None:
         assert (answer.header("x-first"), answer.header("x-second")) == (None, "1")
 
 
-@pytest.mark.parametrize("by_write", [True, False])
+@each_row("by_write", [True, False])
 def test_r28_exc_info_raises_when_headers_were_sent(place: Place, by_write: bool) -> None:
     def app(environ: Any, start_response: Any) -> Iterator[bytes]:
         def chunks() -> Iterator[bytes]:
@@ -489,7 +490,7 @@ def test_r28_start_response_twice_is_an_error(memory: Boundary) -> None:
         post(IdempotencyMiddleware(app, memory))
 
 
-@pytest.mark.parametrize("chunks", [[], [b"a"]])
+@each_row("chunks", [[], [b"a"]])
 def test_r28_a_body_without_start_response_is_an_error(memory: Boundary, chunks: list[bytes]) -> None:
     with pytest.raises(RuntimeError, match="before it called start_response"):
         post(IdempotencyMiddleware(lambda environ, start_response: chunks, memory))
@@ -606,14 +607,14 @@ def test_r16_an_exception_of_an_external_effect_leaves_it_unknown(memory: Bounda
     boundary.close()
 
 
-@pytest.mark.parametrize("status", ["500 Oh", "503 Service Unavailable"])
+@each_row("status", ["500 Oh", "503 Service Unavailable"])
 def test_a_5xx_is_sent_and_the_retry_runs(place: Place, status: str) -> None:
     boundary = place.boundary()
     assert post(IdempotencyMiddleware(App(status), boundary)).status == int(status[:3])
     assert post(IdempotencyMiddleware(App(), boundary)).status == 201
 
 
-@pytest.mark.parametrize(("status", "stored"), [("404 Not Found", True), ("429 Too Many Requests", False)])
+@each_row(("status", "stored"), [("404 Not Found", True), ("429 Too Many Requests", False)])
 def test_r25_which_4xx_are_the_answer(place: Place, status: str, stored: bool) -> None:
     boundary = place.boundary()
     post(IdempotencyMiddleware(App(status), boundary))

@@ -301,8 +301,7 @@ class Model:
         return int(seconds * 1000 + micros // 1000)
 
 
-@pytest.mark.drawn(0.5)
-@pytest.mark.prove
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(effort(4, 12)))
 def test_a_random_history_shows_only_what_the_truth_allows(layers: Layers, seed: int) -> None:
     model = Model(layers, random.Random(seed))

@@ -26,6 +26,7 @@ from tests.messaging.harnesses.webhook import webhook
 from tests.messaging.own_brokers import RabbitMQServer
 from tests.messaging.test_operating import Place
 from tests.proving.effort import chance_of, effort
+from tests.tables import each_row
 
 MOST_FRAMES = 200
 # aio-pika closes a connection that is lost in a task which its __del__ makes, as may be too late
@@ -76,9 +77,8 @@ async def road_to(kind: str) -> AsyncIterator[OnARoad]:
         yield publishing
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(51)
-@pytest.mark.prove
 @pytest.mark.parametrize("moment", ["frame lost", "after the frame"])
 @pytest.mark.parametrize("kind", ["kafka", "rabbitmq", "redis", "webhook"])
 async def test_the_connection_is_cut_at_every_frame(
@@ -160,7 +160,7 @@ async def test_a_slow_subscriber_keeps_only_its_own_messages(outbox: Place) -> N
     assert outbox.sql("SELECT count(*) FROM retrysafe_outbox_dead") == [(0,)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "status"),
     [
         *((status, "retryable") for status in (400, 409, 413, 415, 422, 431, 451)),
@@ -236,9 +236,8 @@ def mortal(request: pytest.FixtureRequest) -> Iterator[Mortal]:
     made.close()
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.fault(51)
-@pytest.mark.prove
 async def test_a_broker_goes_away_under_load_and_comes_back(mortal: Mortal, outbox: Place) -> None:
     """Messages are written all the while, and lose no attempt; they leave when it is back, each key in order.
 

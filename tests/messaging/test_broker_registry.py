@@ -23,6 +23,7 @@ from retrysafe.protocol.messages import Delivery, Envelope, PublishStatus
 from tests.conftest import served
 from tests.messaging.harnesses import HARNESSES
 from tests.messaging.harnesses.base import Place
+from tests.tables import each_row
 
 ROOT = Path(__file__).parents[2]
 SPECS = {spec.name: spec for spec in registry.specs()}
@@ -34,7 +35,7 @@ def test_every_folder_of_a_broker_is_registered() -> None:
     assert folders - WITHOUT_URL == set(registry.BROKERS)
 
 
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+@each_row("spec", SPECS.values(), ids=SPECS)
 def test_every_reference_and_every_name_leads_somewhere(spec: BrokerSpec) -> None:
     assert callable(spec.load(spec.broker))
     assert callable(spec.load(spec.publisher))
@@ -88,7 +89,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra() -> None:
         spec.load("not_there:Publisher")
 
 
-@pytest.mark.parametrize("url", ["ftp://localhost", "broker.db", ""])
+@each_row("url", ["ftp://localhost", "broker.db", ""])
 def test_a_url_that_no_broker_has_is_refused(url: str) -> None:
     with pytest.raises(
         ConfigurationError,
@@ -98,13 +99,13 @@ def test_a_url_that_no_broker_has_is_refused(url: str) -> None:
         registry.broker_at(url, name="shop")
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:///a.db?x=1"])
+@each_row("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:///a.db?x=1"])
 def test_a_broker_in_a_file_needs_its_path(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"write sqlite:///relative\.db"):
         registry.broker_at(url, name="shop")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "complaint"),
     [
         (["--exchange", "orders"], "--exchange is for RabbitMQ; --broker is SQLite"),
@@ -124,7 +125,7 @@ def test_an_option_of_another_broker_is_refused(
     assert complaint in capsys.readouterr().err
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [name for name, harness in HARNESSES.items() if harness.left is not None])
 async def test_each_group_gets_every_message_of_a_broker(kind: str, request: pytest.FixtureRequest) -> None:
     """What `declare`, `publisher` and `consumer` are told is enough for them to meet."""

@@ -35,6 +35,7 @@ from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.outbox_walk import Most
 from tests.faults.helpers import DEADLINE, auntil, own_database, unique
 from tests.faults.servers import LogicalCluster, postgresql_programs
+from tests.tables import each_row
 
 
 @pytest.fixture(scope="module")
@@ -334,7 +335,8 @@ async def test_what_is_in_the_log_before_it_can_be_seen_is_waited_for(place: Pla
         await place.until_took(1)
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 async def test_what_others_see_leaves_while_the_log_has_what_nobody_sees(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -545,7 +547,7 @@ async def test_a_server_that_does_not_say_how_much_of_the_log_is_kept_is_told_of
         answers.set()
 
 
-@pytest.mark.parametrize("asks", ["check", "create", "opened"])
+@each_row("asks", ["check", "create", "opened"])
 async def test_a_relay_stops_while_the_server_of_the_log_is_silent(
     place: Place, monkeypatch: pytest.MonkeyPatch, asks: str
 ) -> None:

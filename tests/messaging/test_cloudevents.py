@@ -21,6 +21,7 @@ from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.rabbitmq.topology import declare
 from retrysafe.messaging.cloudevents import received
 from tests.conftest import require
+from tests.tables import each_row
 
 EVENT = CloudEvent(
     {"type": "placed", "source": "/other", "id": "ev-1", "subject": "K", "datacontenttype": "application/json"},
@@ -142,7 +143,7 @@ def test_structured_data_in_base64_and_as_text() -> None:
     }
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"data_base64":"?"}', b'{"data_base64":1}', b"[" * 200_000])
+@each_row("body", [b"", b"[]", b"{", b'{"data_base64":"?"}', b'{"data_base64":1}', b"[" * 200_000])
 def test_what_is_no_event_keeps_its_bytes_for_the_handler_to_refuse(body: bytes) -> None:
     found = of_structured(body)
     assert (found.payload, found.id) == (body, "m-1")
@@ -158,7 +159,7 @@ def test_headers_under_their_own_names_never_take_an_attributes_place() -> None:
     assert (found.id, found.headers) == ("1", {"tenant": "a", "trial": "true"})
 
 
-@pytest.mark.parametrize(("number", "kept"), [(2**63 - 1, 2**63 - 1), (-(2**63) + 1, -(2**63) + 1), (2**63, None)])
+@each_row(("number", "kept"), [(2**63 - 1, 2**63 - 1), (-(2**63) + 1, -(2**63) + 1), (2**63, None)])
 def test_a_sequence_of_63_bits_is_carried(number: int, kept: int | None) -> None:
     """What an outbox takes, such as nanoseconds since the epoch, a consumer can use."""
     given = {"id": "1", "source": "/shop", "type": "t", "sequence": str(number)}

@@ -100,9 +100,8 @@ def in_order(seen: Sequence[int]) -> bool:
     return first == sorted(first)
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(50)
-@pytest.mark.prove
 async def test_nothing_is_lost_wherever_the_connection_is_cut(broker: AnyBench, request: Any) -> None:
     trial = Trial(broker)
     consumer = await broker.consumer()
@@ -128,7 +127,8 @@ async def test_nothing_is_lost_wherever_the_connection_is_cut(broker: AnyBench, 
                 await trial.nothing(later)
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 @pytest.mark.fault(50)
 async def test_a_question_about_topics_that_is_lost_is_asked_again_soon() -> None:
     """Kafka's client asked again after five minutes, where it has asked a second time before it joins its group."""
@@ -147,7 +147,7 @@ async def test_a_question_about_topics_that_is_lost_is_asked_again_soon() -> Non
             await consumer.aclose()
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(50)
 async def test_an_ack_that_cannot_be_told_raises_nothing(broker: AnyBench) -> None:
     trial = Trial(broker)
@@ -183,7 +183,7 @@ async def mortal(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Any, Any
         server.close()
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(50)
 async def test_a_broker_that_ends_under_load_hands_out_what_is_left(mortal: tuple[Any, AnyBench]) -> None:
     server, broker = mortal
@@ -246,9 +246,8 @@ async def test_a_storm_of_duplicates_is_applied_once(broker: AnyBench, store: st
     check(store, 60)
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(50, 52)
-@pytest.mark.prove
 async def test_consumers_that_are_killed_apply_everything_once(
     broker: AnyBench, store: str, request: pytest.FixtureRequest
 ) -> None:
@@ -461,7 +460,7 @@ async def test_entries_whose_answer_was_lost_are_handed_out(broker: AnyBench) ->
         assert proxy.hits
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [("A", "A"), tuple(range(40))])
 @pytest.mark.parametrize("broker", ["redis"], indirect=True)
 async def test_an_ack_makes_room_at_once(broker: AnyBench, keys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ MISTAKES: dict[type[Wrong], str] = {
 }
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_wrong_consumer_is_caught(mistake: Callable[[Any], Wrong], monkeypatch: pytest.MonkeyPatch) -> None:
     require("redis")

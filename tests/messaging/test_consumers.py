@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from retrysafe.testing.consumers import ConsumerSuite, OpenConsumerBench
+from retrysafe.testing.consumers import CASES, OpenConsumerBench
+from retrysafe.testing.consumers import test_consumer_conformance as published
 from tests.conftest import served
 from tests.messaging.harnesses import BENCHES, HARNESSES, bench
+from tests.tables import each_row
 from tests.versions import OTHER_VERSIONS
 
 
@@ -20,6 +22,7 @@ def consumer_bench(request: pytest.FixtureRequest, tmp_path: Path) -> OpenConsum
     return partial(bench, name, HARNESSES[name].url(tmp_path))
 
 
-@pytest.mark.thinned(0.4)
-class TestConsumers(ConsumerSuite):
-    """Ours."""
+@pytest.mark.slow
+@each_row("name", CASES)
+def test_consumer_conformance(name: str, consumer_bench: OpenConsumerBench) -> None:
+    published(name, consumer_bench)

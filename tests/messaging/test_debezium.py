@@ -133,7 +133,8 @@ def debezium() -> Iterator[Debezium]:
         delete(made.kafka, made.topic, f"{HEARTBEAT}{made.topic}")
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 async def test_what_debezium_publishes_is_whole_and_an_inbox_drops_its_repeats(debezium: Debezium) -> None:
     debezium.write({"n": 0}, key="Zoë", headers={"tenant": "ä", "X-Odd": "1"}, sequence=1 << 40)
     debezium.write(b"\0\xff", b"", key=None, media_type="application/x-bytes")

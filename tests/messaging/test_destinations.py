@@ -21,6 +21,7 @@ from retrysafe.stop_signal import StopSignal
 from tests.faults.helpers import Told, auntil
 from tests.loops import InterruptedLoop
 from tests.messaging.test_operating import Judging, Place
+from tests.tables import each_row
 
 ACKED = PublishResult(PublishStatus.ACKED)
 FULL = PublishResult(PublishStatus.STALLED, "the queue is full")
@@ -91,7 +92,7 @@ def test_the_pauses_of_a_breaker_grow_with_jitter_to_a_bound() -> None:
 
 
 @pytest.mark.fault(51)
-@pytest.mark.parametrize("said", [FULL, LOST], ids=["stalled", "unknown"])
+@each_row("said", [FULL, LOST], ids=["stalled", "unknown"])
 def test_a_destination_that_takes_nothing_costs_no_attempt_and_keeps_the_order(
     said: PublishResult, place: Place
 ) -> None:
@@ -169,8 +170,8 @@ def relayed_once(place: Place, publisher: Any) -> Relayed:
 
 
 @pytest.mark.fault(51)
-@pytest.mark.parametrize("kind", [Refusing, AsyncRefusing, GroupRefusing, RoutedRefusing])
-@pytest.mark.parametrize("refused", [1, 90])
+@each_row("kind", [Refusing, AsyncRefusing, GroupRefusing, RoutedRefusing])
+@each_row("refused", [1, 90])
 def test_a_message_that_a_publisher_refuses_as_wrong_use_holds_up_only_its_lane(
     refused: int, kind: type[Refusing | AsyncRefusing], place: Place
 ) -> None:
@@ -188,7 +189,7 @@ def test_a_message_that_a_publisher_refuses_as_wrong_use_holds_up_only_its_lane(
 
 
 @pytest.mark.fault(51)
-@pytest.mark.parametrize("kind", [Refusing, AsyncRefusing])
+@each_row("kind", [Refusing, AsyncRefusing])
 def test_a_message_that_is_refused_before_anything_has_left_ends_no_run(
     kind: type[Refusing | AsyncRefusing], place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +203,7 @@ def test_a_message_that_is_refused_before_anything_has_left_ends_no_run(
     assert place.sql("SELECT count(*) FROM retrysafe_outbox_attempts WHERE error <> ''") == [(1,)]
 
 
-@pytest.mark.parametrize("kind", [Refusing, AsyncRefusing, RoutedRefusing])
+@each_row("kind", [Refusing, AsyncRefusing, RoutedRefusing])
 def test_a_publisher_that_refuses_everything_takes_nothing_from_anybody(
     kind: type[Refusing | AsyncRefusing], place: Place
 ) -> None:

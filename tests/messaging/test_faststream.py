@@ -22,6 +22,7 @@ from retrysafe.messaging.brokers.faststream import InboxMiddleware
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE
 from tests.messaging.harnesses import bench
+from tests.tables import each_row
 
 QUORUM = {"x-queue-type": "quorum", "x-delivery-limit": 2_000_000_000}
 
@@ -188,7 +189,7 @@ async def handle(data: Any) -> None:
     """A subscriber."""
 
 
-@pytest.mark.parametrize("policy", [AckPolicy.ACK_FIRST, AckPolicy.ACK, AckPolicy.REJECT_ON_ERROR, None])
+@each_row("policy", [AckPolicy.ACK_FIRST, AckPolicy.ACK, AckPolicy.REJECT_ON_ERROR, None])
 async def test_a_broker_does_not_start_with_an_ack_policy_that_loses_messages(policy: Any, tmp_path: Path) -> None:
     broker = installed(RabbitBroker("amqp://127.0.0.1:1/"), tmp_path)
     broker.subscriber("orders", **({} if policy is None else {"ack_policy": policy}))(handle)
@@ -196,7 +197,7 @@ async def test_a_broker_does_not_start_with_an_ack_policy_that_loses_messages(po
         await broker.start()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "said"),
     [
         ({"channel": "orders"}, "keeps nothing"),

@@ -32,6 +32,7 @@ from tests.messaging.harnesses.base import Place as At
 from tests.messaging.harnesses.webhook import SECRET
 from tests.messaging.test_operating import Place
 from tests.processes import ROOT, environment
+from tests.tables import each_row
 
 BY_URL = [name for name, harness in HARNESSES.items() if harness.left is not None]
 COMES = "sqlite"
@@ -68,7 +69,7 @@ async def steps(kind: str, mode: str, request: pytest.FixtureRequest) -> list[tu
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BY_URL)
 async def test_loops_after_one_another(kind: str, request: pytest.FixtureRequest) -> None:
     """As a job that calls asyncio.run again and again: clients failed in ways that named no cause, or hung."""
@@ -85,7 +86,7 @@ async def test_loops_after_one_another(kind: str, request: pytest.FixtureRequest
     assert elsewhere == ["m2"] if kind == COMES else "another event loop" in elsewhere
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BY_URL)
 async def test_what_was_closed_begins_anew_on_the_same_event_loop_and_on_the_next(
     kind: str, request: pytest.FixtureRequest
@@ -106,7 +107,7 @@ async def test_what_was_closed_begins_anew_on_the_same_event_loop_and_on_the_nex
     ]
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BY_URL)
 async def test_what_was_received_before_a_consumer_was_closed_settles_no_other_message(
     kind: str, request: pytest.FixtureRequest
@@ -124,7 +125,7 @@ async def test_what_was_received_before_a_consumer_was_closed_settles_no_other_m
     ]
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in BY_URL if kind not in POLLS])
 async def test_what_a_consumer_had_is_there_at_once_when_asyncio_run_ends_while_it_is_closed(
     kind: str, request: pytest.FixtureRequest
@@ -136,7 +137,7 @@ async def test_what_a_consumer_had_is_there_at_once_when_asyncio_run_ends_while_
     assert said == [("published", ["acked"] * len(names)), *each, ("aclose", []), ("threads", [])]
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in BY_URL if kind != CRASHES])
 async def test_a_child_neither_hands_out_nor_publishes_by_what_its_parent_uses(
     kind: str, request: pytest.FixtureRequest
@@ -304,7 +305,7 @@ async def test_what_has_begun_to_be_closed_is_closed_although_who_closes_it_is_c
     assert lives == ["begun", "closed", "begun"]
 
 
-@pytest.mark.parametrize("turns", range(4))
+@each_row("turns", range(4))
 def test_what_has_begun_to_be_closed_is_closed_although_asyncio_run_ends(turns: int) -> None:
     """That cancels what closes it, too, also before its first step."""
     lives: list[str] = []
@@ -389,7 +390,7 @@ def test_what_an_event_loop_was_closed_over_while_it_was_closed_begins_anew_on_t
         task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("ends", [True, False])
+@each_row("ends", [True, False])
 async def test_a_publish_that_is_under_way_when_its_publisher_is_closed_has_an_answer(
     ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

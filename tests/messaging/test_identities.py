@@ -18,6 +18,7 @@ from retrysafe.protocol.messages import Delivery, PublishStatus, Queued, uuid7
 from retrysafe.protocol.outbox_walk import most
 from tests.conftest import require
 from tests.messaging.inboxes import World, delivery, envelope
+from tests.tables import each_row
 
 
 @pytest.fixture
@@ -68,16 +69,14 @@ def test_octets_that_are_not_utf8_stay_different() -> None:
 # ---------------------------------------------------------------- headers
 
 
-@pytest.mark.parametrize(
-    "name", ["ce-subject", "CE-Sequence", "cloudEvents:id", "cloudevents_subject", "data", "data_base64"]
-)
+@each_row("name", ["ce-subject", "CE-Sequence", "cloudEvents:id", "cloudevents_subject", "data", "data_base64"])
 def test_a_header_that_would_be_read_as_an_attribute_is_refused(name: str) -> None:
     with pytest.raises(MessageRefused, match="would be read as"):
         checked({name: "forged"})
 
 
-@pytest.mark.parametrize("binding", ["amqp", "rabbitmq"])
-@pytest.mark.parametrize("name", ["ce-subject", "cloudEvents:subject", "cloudEvents_subject"])
+@each_row("binding", ["amqp", "rabbitmq"])
+@each_row("name", ["ce-subject", "cloudEvents:subject", "cloudEvents_subject"])
 def test_nor_is_it_published_or_read_from_another_binding(name: str, binding: Binding) -> None:
     told = headers_of(envelope("1", None), binding)
     with pytest.raises(ValueError, match=name):

@@ -32,6 +32,7 @@ from retrysafe.webhooks import Receiver, WebhookEvent
 from tests.boundary.shops import Shop
 from tests.messaging.inboxes import World, delivery, envelope
 from tests.ports import free_port
+from tests.tables import each_row
 from tests.webhooks.providers import NOW, STANDARD
 
 SETTLED = (MessageOutcome.HANDLED, MessageOutcome.DUPLICATE, MessageOutcome.DEAD, MessageOutcome.PASSED)
@@ -70,7 +71,7 @@ async def test_the_write_and_the_record_commit_together_on_every_store(shop: Sho
     assert (became(*again), shop.rows()) == (["handled", "duplicate", "duplicate"], ["1"])
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("make", ["handler", "set_handler"])
 async def test_sequences_and_batches_work_in_the_transactions_of_every_store(make: str, shop: Shop) -> None:
     inbox = Inbox(shop.boundary(effects="transactional", observers=()))
@@ -135,7 +136,7 @@ def test_without_the_digest_another_payload_is_a_duplicate(world: World) -> None
     assert became(handler.handle(envelope(1)), handler.handle(envelope(1, payload=b"2"))) == ["handled", "duplicate"]
 
 
-@pytest.mark.parametrize("redelivered", [True, False])
+@each_row("redelivered", [True, False])
 def test_a_duplicate_is_one_also_when_its_stored_answer_cannot_be_read(redelivered: bool, tmp_path: Path) -> None:
     """After a rotation that took the old key away too early; else it would come again for as long as it is kept."""
     found = []
@@ -149,7 +150,7 @@ def test_a_duplicate_is_one_also_when_its_stored_answer_cannot_be_read(redeliver
     assert became(*found) == ["handled", "duplicate"]
 
 
-@pytest.mark.parametrize("redelivered", [True, False])
+@each_row("redelivered", [True, False])
 def test_a_failure_that_cannot_be_read_is_no_success(redelivered: bool, tmp_path: Path) -> None:
     """Its consumer was killed between the record of the failure and the dead letter, which would never be written."""
     found, store = [], f"sqlite:///{tmp_path}/shop.db"
@@ -405,7 +406,7 @@ ODD: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.fault(53)
 def test_what_no_database_can_keep_as_it_is_ends_as_a_dead_letter(odd: str, world: World) -> None:
@@ -430,7 +431,7 @@ def test_what_no_database_can_keep_as_it_is_ends_as_a_dead_letter(odd: str, worl
     assert (world.applied(), world.letters(inbox)) == (["once"], [])
 
 
-@pytest.mark.parametrize("make", ["handler", "batch_handler", "set_handler"])
+@each_row("make", ["handler", "batch_handler", "set_handler"])
 async def test_a_handler_that_is_cancelled_by_itself_has_failed(make: str, world: World) -> None:
     inbox = world.inbox()
 
@@ -611,7 +612,7 @@ def test_the_latest_wins(world: World) -> None:
     assert world.applied() == ["3", "5", "6"]
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("sequence", [None, "5", True, 2**63, -(2**63)])
 def test_what_is_no_sequence_is_refused_and_never_taken_for_an_old_one(
@@ -756,7 +757,7 @@ def test_a_handler_that_hides_an_error_of_its_transaction_spends_an_attempt(make
     assert world.applied() == ["1", "3"]
 
 
-@pytest.mark.parametrize("make", ["handler", "batch_handler"])
+@each_row("make", ["handler", "batch_handler"])
 def test_a_handler_that_rolls_back_by_itself_spends_an_attempt(make: str, world: World) -> None:
     inbox = world.inbox()
 

@@ -143,7 +143,7 @@ async def fill(url: str, name: str) -> None:
     await publisher.aclose()
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(50)
 @pytest.mark.parametrize("kind", NAMED)
 def test_messages_are_handled_once_from_the_command_line(kind: str, service: Path) -> None:
@@ -166,7 +166,7 @@ def test_messages_are_handled_once_from_the_command_line(kind: str, service: Pat
         asyncio.run(harness.remove(Place(url, name, TOPIC, GROUP, 2)))
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(86)
 @pytest.mark.parametrize("once", [(), ("--once", "1h")], ids=["forever", "once"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
@@ -191,7 +191,7 @@ def test_a_consumer_ends_when_it_is_told_to(number: signal.Signals, once: tuple[
     assert (running.returncode, "4 handled" in told) == (int(bool(once and left)), bool(once)), log
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(86)
 @pytest.mark.parametrize("once", [(), ("--once", "1h")], ids=["forever", "once"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)

@@ -33,7 +33,7 @@ def killed_or_done(child: Child, lines: int) -> bool:
     return "done" in [line, *child.says()][-1:]
 
 
-@pytest.mark.thinned(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize("make", ["handler", "set_handler"])
 @pytest.mark.fault(9)
 @pytest.mark.fault(50)
@@ -55,7 +55,7 @@ def test_every_message_is_applied_once_whenever_consumers_are_killed(make: str, 
     assert runs >= 2
 
 
-@pytest.mark.thinned(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize("make", ["handler", "batch_handler"])
 @pytest.mark.fault(53)
 def test_a_message_that_kills_its_consumers_ends_alone_in_the_dead_letters(make: str, world: World) -> None:

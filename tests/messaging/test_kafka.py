@@ -37,6 +37,7 @@ from tests.messaging.harnesses import bench
 from tests.messaging.harnesses.kafka import KafkaBench, delete, kafka, operator
 from tests.messaging.kafka_records import produce
 from tests.messaging.own_brokers import KafkaServer
+from tests.tables import each_row
 
 ENVELOPE = Envelope(
     "01-1", "orders", "order-7", "placed.v1", "/shop", 10, {"X-Tenant": "ä"}, b'{"a": 1}', "application/json"
@@ -57,7 +58,7 @@ async def broker() -> AsyncIterator[KafkaBench]:
 # ---------------------------------------------------------------- records
 
 
-@pytest.mark.parametrize("mode", ["binary", "structured"])
+@each_row("mode", ["binary", "structured"])
 def test_other_consumers_read_our_records(mode: Mode) -> None:
     record = record_of(ENVELOPE, mode, "")
     event: Any = binding.from_kafka_event(binding.KafkaMessage(dict(record.headers), record.key, record.value))  # type: ignore[arg-type]
@@ -74,7 +75,7 @@ def test_other_consumers_read_our_records(mode: Mode) -> None:
     assert read._replace(payload=read.payload.replace(b":1", b": 1")) == ENVELOPE
 
 
-@pytest.mark.parametrize("written", [binding.to_binary_event, binding.to_structured_event])
+@each_row("written", [binding.to_binary_event, binding.to_structured_event])
 def test_records_of_others_are_read(written: Any) -> None:
     wire = written(EVENT)
     read = envelope_from(wire.headers.items(), wire.key.encode(), wire.value, "their-topic")
@@ -82,7 +83,7 @@ def test_records_of_others_are_read(written: Any) -> None:
     assert read.payload in ('{"a":"ä"}'.encode(), b'{"a": "\\u00e4"}')
 
 
-@pytest.mark.parametrize(
+@each_row(
     "payload", [b'{"a":1.50}', b"[1e400]", b"not json", b"\xff\x00", b"", b"\xef\xbb\xbf{}", "é".encode("utf-16")]
 )
 def test_any_payload_arrives_in_structured_mode(payload: bytes) -> None:
@@ -102,7 +103,7 @@ def test_a_record_that_is_no_event_has_its_key_and_its_topic() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("column", "headers"),
     [
         (b'{"X-Tenant":"\\u00e4","traceparent":"00-1"}', {"X-Tenant": "ä", "traceparent": "00-1"}),
@@ -122,7 +123,7 @@ def test_headers_that_were_written_as_one_column_are_read(column: bytes, headers
         assert (read.id, read.sequence, read.headers) == ("1", sequence, headers)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "poison",
     [
         {"headers": {"X-\udc80": "a"}},
@@ -167,7 +168,7 @@ def test_a_url_has_brokers_credentials_and_properties() -> None:
     assert own["topic.metadata.refresh.interval.ms"] == "100"
 
 
-@pytest.mark.parametrize("url", ["kafka://", "kafka:///topic", "kafka://host/topic", "amqp://host"])
+@each_row("url", ["kafka://", "kafka:///topic", "kafka://host/topic", "amqp://host"])
 def test_a_url_without_brokers_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="write kafka://host:9092"):
         KafkaPublisher(url)
@@ -408,7 +409,8 @@ async def test_bytes_are_counted_that_may_not_be_handed_out_yet(broker: KafkaBen
     assert 0 < max(most) <= 10
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 async def test_the_text_of_a_commit_is_as_long_as_the_brokers_take(
     broker: KafkaBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -507,7 +509,8 @@ async def test_a_client_that_has_failed_for_good_is_replaced(
         await consumer.aclose()
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 @pytest.mark.fault(86)
 async def test_a_consumer_is_closed_although_the_brokers_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their connections are open, as those of brokers that are frozen: librdkafka waits for them without end."""

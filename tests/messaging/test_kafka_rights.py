@@ -18,6 +18,7 @@ from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE
 from tests.messaging.own_brokers import GuardedKafka
+from tests.tables import each_row
 
 ENVELOPE = Envelope("01-1", "orders", "order-7", "placed.v1", "/shop", 10, {}, b"{}", "application/json")
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
@@ -42,7 +43,8 @@ def published(url: str, topic: str, publisher: KafkaPublisher | None = None) -> 
     return result
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 async def test_who_may_read_alone_consumes(guarded: GuardedKafka) -> None:
     assert published(guarded.url_of("shop"), "orders").status is PublishStatus.ACKED
     async with aclosing(KafkaConsumer(guarded.url_of("mail"), "orders", group="mail")) as consumer:
@@ -78,7 +80,7 @@ def test_a_wrong_password_is_told(guarded: GuardedKafka) -> None:
     assert result == PublishResult(PublishStatus.UNAVAILABLE, "_AUTHENTICATION: Local: Authentication failure")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("user", "topic", "code"),
     [
         ("mail", "mails", KafkaError.TOPIC_AUTHORIZATION_FAILED),

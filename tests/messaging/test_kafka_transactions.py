@@ -81,7 +81,6 @@ def make() -> Iterator[Callable[[int], Topics]]:
 
 
 @pytest.mark.fault(7, 9)
-@pytest.mark.prove
 async def test_a_process_is_killed_between_any_two_calls(make: Callable[[int], Topics]) -> None:
     """Its successor has its transactional id, which ends what it had begun."""
 
@@ -118,7 +117,8 @@ def test_a_zombie_with_the_same_id_commits_nothing(make: Callable[[int], Topics]
     topics.check()
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 @pytest.mark.fault(50)
 def test_a_stream_goes_on_when_brokers_are_back_that_did_not_answer_in_time(make: Callable[[int], Topics]) -> None:
     topics = make(1)

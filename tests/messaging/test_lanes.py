@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pytest
-
 from retrysafe.messaging.subscription.lanes import Lanes
 from retrysafe.protocol.messages import Delivery, Envelope
+from tests.tables import each_row
 
 ANY = 1 << 20
 
@@ -43,7 +42,7 @@ def test_takes_up_to_a_number_and_asks_for_no_lane_in_vain() -> None:
     assert taken(lanes, ready, 4, ANY) == (["a0", "a1", "b0", "b1"], ready[2:])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("most_bytes", "ids", "left"),
     [
         (1, ["a0"], 2),

@@ -29,6 +29,7 @@ from tests.faults.helpers import until
 from tests.messaging.harnesses.base import by_road, road_to
 from tests.messaging.harnesses.mqtt import without_sessions
 from tests.messaging.own_brokers import MqttServer
+from tests.tables import each_row
 
 GROUP = "stock"
 
@@ -76,7 +77,7 @@ async def send(url: str, topic: str, payload: bytes, **told: Any) -> None:
 # ---------------------------------------------------------------- publishing
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "status"),
     [
         ("Success", PublishStatus.ACKED),
@@ -93,7 +94,7 @@ def test_what_an_acknowledgement_says(name: str, status: PublishStatus) -> None:
     assert judged(ReasonCode(PacketTypes.PUBACK, name)).status is status
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "status"),
     [
         *((code, PublishStatus.UNAVAILABLE) for code in (0x89, 0x97, 0x8B)),
@@ -216,7 +217,7 @@ async def test_who_has_given_up_connecting_takes_no_session_later() -> None:
         assert first.recv(1) == b""
 
 
-@pytest.mark.parametrize("sent", [b"\xf0\xff\xff\xff\xff\xff", b"\x20\x02\x00", b"\x00" * 9])
+@each_row("sent", [b"\xf0\xff\xff\xff\xff\xff", b"\x20\x02\x00", b"\x00" * 9])
 async def test_what_is_no_mqtt_ends_the_connection(sent: bytes) -> None:
     def serve() -> None:
         accepted, _ = stranger.accept()
@@ -254,13 +255,13 @@ def told_by(content: Content) -> dict[str, Any]:
     return vars(content.properties)
 
 
-@pytest.mark.parametrize("name", ["", "a/+", "#", "$SYS/x", "$share/g/orders", "a\x00b", "a\nb", "x" * 70_000])
+@each_row("name", ["", "a/+", "#", "$SYS/x", "$share/g/orders", "a\x00b", "a\nb", "x" * 70_000])
 def test_what_is_no_topic(name: str) -> None:
     with pytest.raises(ValueError, match="is not a topic of MQTT"):
         topic_of("", name)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("other", "is_binary"),
     [
         ({}, True),
@@ -272,7 +273,7 @@ def test_what_is_no_topic(name: str) -> None:
         ({"media_type": "application/cloudevents+json", "payload": b"{}"}, False),
     ],
 )
-@pytest.mark.parametrize("mode", ["binary", "structured"])
+@each_row("mode", ["binary", "structured"])
 def test_what_does_not_fit_is_all_in_the_payload(other: dict[str, Any], is_binary: bool, mode: Mode) -> None:
     sent = envelope("orders", **other)
     content = content_of(sent, mode)
@@ -280,7 +281,7 @@ def test_what_does_not_fit_is_all_in_the_payload(other: dict[str, Any], is_binar
     assert envelope_from(content, "orders") == sent
 
 
-@pytest.mark.parametrize("headers", [{"X-\n": "a"}, {"X-A": "a\x00"}, {"X-A": "x" * 70_000}])
+@each_row("headers", [{"X-\n": "a"}, {"X-A": "a\x00"}, {"X-A": "x" * 70_000}])
 def test_a_header_that_is_no_user_property_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="cannot be a user property"):
         content_of(envelope("orders", headers=headers), "binary")

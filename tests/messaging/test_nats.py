@@ -27,6 +27,7 @@ from tests.conftest import require
 from tests.messaging.harnesses import bench
 from tests.messaging.harnesses.nats import LARGEST, subjects
 from tests.messaging.inboxes import envelope
+from tests.tables import each_row
 
 LEASE = 10.0
 
@@ -183,7 +184,7 @@ def test_events_of_others_are_read_in_both_modes() -> None:
     assert envelope_from(None, b'{"item": "book"}', "orders").payload == b'{"item": "book"}'
 
 
-@pytest.mark.parametrize("mode", ["binary", "structured"])
+@each_row("mode", ["binary", "structured"])
 def test_the_sdk_of_others_and_ours_understand_each_other(mode: Mode) -> None:
     """The SDK has no binding of NATS; headers and modes of that are those of HTTP."""
     sent = envelope("1")._replace(
@@ -210,7 +211,7 @@ def test_a_header_that_would_be_the_payload_is_refused() -> None:
         NatsPublisher("nats://localhost", mode="batched")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("topic", ["", "a b", "a.*", ">", "a..b", "$JS.API.INFO", ".a"])
+@each_row("topic", ["", "a b", "a.*", ">", "a..b", "$JS.API.INFO", ".a"])
 def test_a_topic_that_is_no_subject_is_refused(topic: str) -> None:
     with pytest.raises(ValueError, match="not a subject of NATS"):
         subject_of("", topic)
@@ -221,7 +222,7 @@ def test_no_two_durable_consumers_have_one_name() -> None:
     assert len({_quoted(name) for name in names}) == len(names)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "status"),
     [
         ({"stream": "S", "seq": 1}, "acked"),

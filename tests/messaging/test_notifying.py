@@ -31,6 +31,7 @@ from tests.faults.helpers import DEADLINE, ROOT, auntil, environment, until
 from tests.loops import InterruptedLoop
 from tests.messaging.roads import Road
 from tests.messaging.test_operating import TABLES, Place
+from tests.tables import each_row
 
 NEVER = Polls(longest=86400.0, idle=60)
 """Of a relay that has looked in vain for so long that it would not look again today."""
@@ -242,7 +243,7 @@ def test_a_child_that_hangs_up_leaves_its_parent_listening(place: Place) -> None
     made.close()
 
 
-@pytest.mark.parametrize("given_up", [False, True], ids=["kept", "given up"])
+@each_row("given_up", [False, True], ids=["kept", "given up"])
 def test_an_event_loop_that_is_closed_over_a_relay_leaves_no_listener(
     place: Place, monkeypatch: pytest.MonkeyPatch, given_up: bool
 ) -> None:

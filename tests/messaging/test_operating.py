@@ -37,6 +37,7 @@ from retrysafe.stop_signal import StopSignal
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE, Told, auntil, until
 from tests.stores.ageing import mysql_connection
+from tests.tables import each_row
 
 ACKED = PublishResult(PublishStatus.ACKED)
 TABLES = ("", "_attempts", "_dead", "_published", "_paused", "_relays")
@@ -158,7 +159,7 @@ def test_relays_are_seen_and_those_that_died_are_forgotten(place: Place) -> None
         assert operator.status().relays == []
 
 
-@pytest.mark.parametrize("mine", ["transaction", "lease"])
+@each_row("mine", ["transaction", "lease"])
 def test_relays_that_hold_buckets_in_different_ways_do_not_work_together(mine: Any, place: Place) -> None:
     """Neither sees what the other one holds: both would publish every message, out of order."""
     if place.kind == "sqlite":
@@ -466,7 +467,7 @@ def test_large_messages_are_looked_up_and_archived_by_bytes_not_by_rows(
 # ---------------------------------------------------------------- publishers that behave oddly
 
 
-@pytest.mark.parametrize("hold", [None, "lease"])
+@each_row("hold", [None, "lease"])
 @pytest.mark.fault(53)
 def test_a_poisoned_head_is_given_up_and_burns_no_others_attempts(hold: Any, place: Place) -> None:
     ids = place.write(*(Message("a", n, key="A") for n in range(4)))
@@ -482,7 +483,7 @@ def test_a_poisoned_head_is_given_up_and_burns_no_others_attempts(hold: Any, pla
         assert dead.error.startswith("x\ufffdy")
 
 
-@pytest.mark.parametrize("hold", [None, "lease"])
+@each_row("hold", [None, "lease"])
 def test_a_publisher_that_says_too_little_has_said_nothing(hold: Any, place: Place) -> None:
     class Silent(MemoryPublisher):
         def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
@@ -493,7 +494,7 @@ def test_a_publisher_that_says_too_little_has_said_nothing(hold: Any, place: Pla
     assert len(place.sql("SELECT id FROM retrysafe_outbox")) == 2
 
 
-@pytest.mark.parametrize("hold", [None, "lease"])
+@each_row("hold", [None, "lease"])
 def test_what_is_postponed_costs_no_attempt(hold: Any, place: Place) -> None:
     place.write(Message("a", 1, key="A"))
     publisher = Judging(lambda one: PublishResult(PublishStatus.POSTPONED, "busy"))
@@ -525,7 +526,7 @@ class Answering(MemoryPublisher):
         return self.said if isinstance(self.said, list) else [self.said] * len(envelopes)
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "said",
     [
@@ -549,7 +550,7 @@ def test_whatever_a_publisher_says_is_written_down(hold: Any, said: Any, place: 
     assert relay.run_once() == Relayed(0, 0, 0)
 
 
-@pytest.mark.parametrize("hold", [None, "lease"])
+@each_row("hold", [None, "lease"])
 @pytest.mark.fault(51)
 def test_a_broker_that_is_away_costs_no_attempt(hold: Any, place: Place) -> None:
     """However long: what had left has left, what had not is where it was, and no lane waits for a back-off."""
@@ -649,7 +650,7 @@ def test_the_command_ends_with_1_when_a_message_did_not_leave(tmp_path: Path) ->
     assert [main(told), main(told)] == [1, 0], "it is a dead letter now"
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
+@each_row("kind", ["sync", "async"])
 async def test_a_relay_does_not_wait_for_tables(kind: str, tmp_path: Path) -> None:
     """It logged the same warning for ever, while nothing left."""
     place = Place("sqlite", f"sqlite:///{tmp_path}/shop.db")
@@ -733,7 +734,7 @@ def test_a_relay_whose_thread_could_not_be_started_runs_when_it_can(
     assert relay.run_once() == Relayed(1, 0, 0)
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 async def test_one_run_of_a_relay_is_stopped_while_its_destination_is_silent(place: Place) -> None:
     waits = asyncio.Event()
 

@@ -18,6 +18,7 @@ from retrysafe import ConfigurationError
 from retrysafe.messaging import Envelope, Message, MessageRefused, Outbox
 from retrysafe.protocol.ordering import bucket, lane
 from tests.boundary.shops import Shop
+from tests.tables import each_row
 
 
 async def add(shop: Shop, outbox: Outbox, tx: Any, *args: Any, **options: Any) -> Envelope:
@@ -185,7 +186,7 @@ def test_a_model_of_pydantic_is_json(box: Outbox) -> None:
     assert json.loads(envelope_of(box, model).payload) == {"number": str(UUID(int=1))}
 
 
-@pytest.mark.parametrize("payload", [{1, 2}, object(), float("nan"), Decimal("NaN"), {"a": Order}])
+@each_row("payload", [{1, 2}, object(), float("nan"), Decimal("NaN"), {"a": Order}])
 def test_what_json_cannot_say_is_refused(payload: Any, box: Outbox) -> None:
     with pytest.raises(MessageRefused, match="payload= is a") as caught:
         envelope_of(box, payload)
@@ -199,7 +200,7 @@ def test_what_is_too_large_is_refused(tmp_path: Any) -> None:
         envelope_of(small, b"0123456789A")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "told"),
     [
         ({"topic": ""}, "topic= is empty"),
@@ -238,7 +239,7 @@ def test_a_type_that_is_not_declared_is_refused(tmp_path: Any) -> None:
         envelope_of(box, {}, type="payed.v1")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("types", "told"),
     [
         ("orders.v1", "give a list"),

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
-from retrysafe.testing.publishers import CASES, PublisherFeatures, PublisherSuite, Publishing
+from retrysafe.testing.publishers import CASES, PublisherFeatures, Publishing
 from tests.conftest import served
 from tests.messaging.harnesses import PUBLISHINGS
+from tests.tables import each_row
 
 ACKED = PublishResult(PublishStatus.ACKED)
 
 
-@pytest.mark.thinned(0.4)
-class TestOurs(PublisherSuite):
-    @pytest.fixture(params=PUBLISHINGS)
-    async def publishing(self, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Publishing]:
-        service, make = PUBLISHINGS[request.param]
-        served(request, service)
-        async with make(tmp_path) as made:
-            yield made
+@each_row("name", CASES)
+@pytest.mark.parametrize("publishing", PUBLISHINGS)
+async def test_ours(name: str, publishing: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    service, make = PUBLISHINGS[publishing]
+    served(request, service)
+    async with make(tmp_path) as made:
+        await CASES[name](made)
 
 
 # ---------------------------------------------------------------- wrong ones
@@ -192,12 +192,12 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
+@each_row("kind", WRONG, ids=lambda kind: kind.__name__)
 async def test_a_wrong_publisher_is_caught(kind: type[Wrong]) -> None:
     with pytest.raises(AssertionError):
         await CASES[WRONG[kind]](kind())
 
 
-@pytest.mark.parametrize("name", CASES)
+@each_row("name", CASES)
 async def test_the_broker_of_the_wrong_ones_is_right_by_itself(name: str) -> None:
     await CASES[name](Wrong())

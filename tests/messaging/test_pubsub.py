@@ -58,6 +58,7 @@ from tests.messaging.harnesses.pubsub import (
 )
 from tests.messaging.inboxes import envelope
 from tests.messaging.own_brokers import PubSubServer
+from tests.tables import each_row
 
 # ---------------------------------------------------------------- messages
 
@@ -74,7 +75,7 @@ MANY = {f"x{number}": str(number) for number in range(95)}
 LONG = "ü" * 513
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("other", "in_payload"),
     [
         ({}, False),
@@ -103,7 +104,7 @@ def test_what_exceeds_the_limits_of_attributes_is_all_in_the_payload(other: dict
         assert len(content.ordering_key.encode()) <= 1024
 
 
-@pytest.mark.parametrize(
+@each_row(
     "headers",
     [
         {"goog-X": "1"},
@@ -150,7 +151,7 @@ def test_the_sdk_of_others_and_ours_understand_each_other() -> None:
     assert (found.id, found.source, found.type, found.payload) == ("1", "/s", "t", b'{"n":1}')
 
 
-@pytest.mark.parametrize("payload", [b"", b"\xff\xfe", b'{"specversion"', b'["specversion"]', b'\xff"specversion"'])
+@each_row("payload", [b"", b"\xff\xfe", b'{"specversion"', b'["specversion"]', b'\xff"specversion"'])
 def test_a_message_of_a_stranger_is_an_event_without_an_id(payload: bytes) -> None:
     """For the inbox to judge."""
     found = envelope_from(payload, {"X-Tenant": "ü", "id": "forged"}, "customer-7", "orders")
@@ -180,7 +181,7 @@ def test_no_two_topics_or_subscriptions_have_one_name() -> None:
 # ---------------------------------------------------------------- what the service says
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "status"),
     [
         (exceptions.NotFound("x"), "stalled"),
@@ -271,7 +272,7 @@ async def between(**options: Any) -> AsyncIterator[tuple[Between, PubSubBench, P
             await consumer.aclose()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "status", "says"),
     [
         (grpc.StatusCode.PERMISSION_DENIED, "stalled", "roles/pubsub.publisher"),
@@ -306,8 +307,8 @@ async def test_a_publication_without_an_answer_is_no_success() -> None:
         await publisher.aclose()
 
 
-@pytest.mark.parametrize("method", ["Pull", "GetSubscription"])
-@pytest.mark.parametrize("code", [grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED])
+@each_row("method", ["Pull", "GetSubscription"])
+@each_row("code", [grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED])
 async def test_a_consumer_that_may_not_consume_is_set_up_wrongly(code: grpc.StatusCode, method: str) -> None:
     async with between() as (server, _, consumer):
         server.answers[method] = refusing(code)
@@ -389,7 +390,7 @@ async def test_requests_have_the_limits_of_the_service() -> None:
         assert sorted(one.id for one in await made.arrived()) == sorted(one.id for one in sent)
 
 
-@pytest.mark.parametrize("mode", ["binary", "structured"])
+@each_row("mode", ["binary", "structured"])
 async def test_the_largest_message_is_taken(mode: Mode) -> None:
     """Whatever a request has beside it."""
     require("pubsub")

@@ -18,6 +18,7 @@ from retrysafe.messaging.inbox import procedures
 from retrysafe.messaging.inbox.dead_letters import Letters
 from tests.faults.helpers import DEADLINE
 from tests.messaging.inboxes import World, envelope
+from tests.tables import each_row
 
 MANY = 130
 """More than one page has."""
@@ -48,7 +49,7 @@ def redriven(world: World, handle: Handler[..., Any]) -> int:
         return operator.redrive(DeadLetterFilter(consumer=handle.consumer))
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(55)
 def test_one_redrive_is_enough_for_a_key_with_many_letters_and_several_consumers(
     world: World, monkeypatch: pytest.MonkeyPatch
@@ -166,7 +167,7 @@ def test_a_letter_whose_gap_nobody_fills_stays_dead(world: World) -> None:
 
 
 @pytest.mark.fault(55)
-@pytest.mark.parametrize("colour", ["sync", "async"])
+@each_row("colour", ["sync", "async"])
 async def test_who_has_lost_the_lease_handles_no_more_of_them(
     colour: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,7 +239,7 @@ class CutOff:
 
 
 @pytest.mark.fault(55)
-@pytest.mark.parametrize(("colour", "how"), [("sync", "lost"), ("async", "lost"), ("async", "cancelled")])
+@each_row(("colour", "how"), [("sync", "lost"), ("async", "lost"), ("async", "cancelled")])
 async def test_a_letter_whose_taking_is_cut_off_is_handled_before_what_follows_it(
     world: World, colour: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

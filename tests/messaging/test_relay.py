@@ -76,7 +76,7 @@ def left_in(shop: Shop, table: str = "") -> int:
     return len(shop.look(f"SELECT message_id FROM retrysafe_outbox{table}"))
 
 
-@pytest.mark.thinned(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize("hold", [None, "lease"])
 async def test_everything_leaves_once_and_in_order(hold: str | None, shop: Shop) -> None:
     chance = Random(7)
@@ -91,7 +91,7 @@ async def test_everything_leaves_once_and_in_order(hold: str | None, shop: Shop)
     assert (left_in(shop), shop.look("SELECT error FROM retrysafe_outbox_attempts")) == (0, [])
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("hold", [None, "lease"])
 async def test_a_message_waits_and_its_lane_with_it(hold: str | None, shop: Shop) -> None:
     ids = await write(shop, [Message("orders", n, key=key) for key in "AB" for n in range(3)])

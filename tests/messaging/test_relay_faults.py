@@ -30,6 +30,7 @@ from tests.messaging.children import AsyncPoisoned, Ledger, Poisoned, taken
 from tests.messaging.test_operating import Place
 from tests.messaging.test_operating import place as place
 from tests.processes import Program, ended_by
+from tests.tables import each_row
 
 ACKED = PublishResult(PublishStatus.ACKED)
 
@@ -51,8 +52,8 @@ class Spy(MemoryPublisher):
 
 
 @pytest.mark.fault(8)
-@pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("hold", [None, "lease"])
+@each_row("keep", [False, True])
+@each_row("hold", [None, "lease"])
 def test_a_message_is_marked_after_it_was_published(hold: Any, keep: bool, place: Place) -> None:
     place.write(Message("a", 1, key="A"))
     spy = Spy(place)
@@ -79,8 +80,8 @@ class Died(BaseException):
 
 
 @pytest.mark.fault(7)
-@pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("hold", [None, "lease"])
+@each_row("keep", [False, True])
+@each_row("hold", [None, "lease"])
 def test_published_and_not_marked_it_goes_out_again_under_the_same_id(hold: Any, keep: bool, place: Place) -> None:
     (id_,) = place.write(Message("a", 1, key="A"))
     first = Spy(place, Died())
@@ -115,7 +116,7 @@ def test_a_row_that_commits_late_is_not_passed_over(place: Place) -> None:
 
 
 @pytest.mark.fault(35)
-@pytest.mark.parametrize("hold", [None, "lease"])
+@each_row("hold", [None, "lease"])
 def test_a_row_that_commits_late_is_not_overtaken_by_the_next_one_of_its_key(hold: Any, place: Place) -> None:
     """Who waits for the lock of a key adds the next message the moment the first one is committed."""
     if place.kind == "sqlite":
@@ -149,7 +150,7 @@ def test_a_row_that_commits_late_is_not_overtaken_by_the_next_one_of_its_key(hol
     assert [one.id for one in publisher.published if one.id in (late.id, last)] == [late.id, last]
 
 
-@pytest.mark.parametrize("hold", [None, "lease"])
+@each_row("hold", [None, "lease"])
 def test_a_relay_whose_database_failed_reads_from_the_beginning(hold: Any, place: Place) -> None:
     """A server that takes the place of another may give out numbers once more that the mark is above of."""
     relay = place.relay(hold=hold)
@@ -158,7 +159,7 @@ def test_a_relay_whose_database_failed_reads_from_the_beginning(hold: Any, place
     assert (relay._low.mark, relay._low._highest) == (0, 0)
 
 
-@pytest.mark.parametrize("hold", [None, "lease"])
+@each_row("hold", [None, "lease"])
 def test_what_waits_is_never_below_the_mark(hold: Any, place: Place) -> None:
     """It is seen by every full look; when its time has come, it leaves without waiting for the next one."""
     clock, publisher = [0.0], MemoryPublisher()
@@ -236,7 +237,7 @@ def seed() -> int:
     return int(os.environ.get("RETRYSAFE_SEED", "0")) or random.randrange(1 << 30)
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(7, 8)
 @pytest.mark.parametrize(
     ("place", "hold", "options"),
@@ -300,7 +301,7 @@ def test_relays_are_killed_in_loops(
     assert relays.killed
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(7, 53)
 @pytest.mark.parametrize("colour", [Poisoned, AsyncPoisoned])
 def test_a_message_that_kills_its_relay_is_found_however_buckets_are_held(
@@ -358,7 +359,7 @@ def test_an_attempt_that_its_relay_outlives_is_no_suspicion(place: Place) -> Non
     assert list(place.sql("SELECT id FROM retrysafe_outbox_attempts")) == []
 
 
-@pytest.mark.parametrize("hold", [None, "lease"])
+@each_row("hold", [None, "lease"])
 def test_who_interrupts_a_relay_makes_no_dead_letter(hold: Any, place: Place) -> None:
     """Three times Ctrl-C while a broker did not answer, and the message counted as one that kills relays."""
     place.write(Message("orders", 1))
@@ -380,7 +381,7 @@ class Hanging:
         raise AssertionError
 
 
-@pytest.mark.parametrize("hold", [None, "lease"])
+@each_row("hold", [None, "lease"])
 async def test_who_cancels_a_relay_makes_no_dead_letter(hold: Any, place: Place) -> None:
     place.write(Message("orders", 1))
     for _ in range(4):
@@ -422,7 +423,7 @@ def slow_relay(place: Place, ledger: str, *options: str) -> Iterator[Program]:
         yield process
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(86)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_relay_that_is_told_to_stop_finishes_its_batch(number: int, place: Place, tmp_path: Path) -> None:
@@ -440,7 +441,7 @@ def test_a_relay_that_is_told_to_stop_finishes_its_batch(number: int, place: Pla
     assert place.relay().run_once().published == 2
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(86)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_a_relay_whose_publisher_does_not_end(number: int, place: Place, tmp_path: Path) -> None:
@@ -490,7 +491,7 @@ def test_a_relay_that_runs_again_looks_who_is_there(place: Place) -> None:
             relay.run_once()
 
 
-@pytest.mark.parametrize("runs", ["run_once", "run_forever"])
+@each_row("runs", ["run_once", "run_forever"])
 def test_a_stop_is_for_one_run(place: Place, runs: str) -> None:
     """As at the end of a process, which stops its relay and publishes what is left."""
     relay = place.relay()

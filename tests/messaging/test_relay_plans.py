@@ -28,6 +28,7 @@ from retrysafe.protocol.requests import Query, ask
 from tests.conftest import require
 from tests.faults.helpers import Told, own_database
 from tests.messaging.test_operating import TABLES, Message, Place
+from tests.tables import each_row
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mysql"])
@@ -50,7 +51,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         made.sql(f"DELETE FROM retrysafe_outbox{table}")
 
 
-@pytest.mark.parametrize("waiting", [3, 40])
+@each_row("waiting", [3, 40])
 def test_no_more_than_so_many_messages_are_counted(waiting: int, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox_operating, "MOST_COUNTED", 10)
     monkeypatch.setattr("retrysafe.messaging.relay.procedures.MOST_COUNTED", 10)
@@ -200,7 +201,7 @@ def test_a_look_reads_along_an_index_and_sorts_no_bucket(tmp_path: Path) -> None
         assert not any("TEMP B-TREE" in line for line in page[:3]), f"{name}: {plan}"
 
 
-@pytest.mark.parametrize("kind", ["paused", "parked", "delayed"])
+@each_row("kind", ["paused", "parked", "delayed"])
 def test_what_cannot_leave_is_not_read_again_with_every_batch(kind: str, place: Place) -> None:
     """Nor does it slow what was written after it."""
     key = {"paused": lambda n: None, "parked": lambda n: "hot", "delayed": lambda n: f"k{n % 3}"}[kind]

@@ -21,6 +21,7 @@ from retrysafe.protocol.outbox_walk import Walk, most
 from retrysafe.protocol.requests import Query, Rows, ask
 from tests.faults.helpers import own_database, until
 from tests.messaging.test_operating import Place
+from tests.tables import each_row
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def stopped_between_number_and_row(place: Place) -> Iterator[Callable[[], None]]
 
 
 @pytest.mark.fault(35)
-@pytest.mark.parametrize("hold", [None, "lease"])
+@each_row("hold", [None, "lease"])
 def test_a_number_that_was_drawn_before_its_transaction_had_one_is_not_passed_over(hold: Any, place: Place) -> None:
     """A look in between would take its transaction for one that has begun later, with higher numbers only."""
     clock, publisher = [0.0], MemoryPublisher()
@@ -107,7 +108,7 @@ def test_the_mark_goes_back_when_numbers_begin_anew(place: Place) -> None:
     assert [look(None) for _ in range(3)] == [0, 0, 4]
 
 
-@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+@each_row("level", ["repeatable read", "serializable"])
 def test_a_bucket_that_comes_free_is_read_as_it_is_then(level: str, place: Place) -> None:
     """Whatever level transactions have by default: what another relay has just published would leave after it again."""
     place.sql(f"ALTER DATABASE {place.url.rpartition('/')[2]} SET default_transaction_isolation = '{level}'")

@@ -51,6 +51,7 @@ from tests.messaging.harnesses.servicebus import (
 )
 from tests.messaging.inboxes import envelope
 from tests.messaging.own_brokers import ServiceBusServer
+from tests.tables import each_row
 
 # ---------------------------------------------------------------- messages
 
@@ -73,8 +74,8 @@ def read(sent: ServiceBusMessage, topic: str = "orders") -> Envelope:
     return envelope_from(cast("Any", Received(sent)), topic)
 
 
-@pytest.mark.parametrize("mode", ["binary", "structured"])
-@pytest.mark.parametrize(
+@each_row("mode", ["binary", "structured"])
+@each_row(
     "other",
     [
         {},
@@ -96,7 +97,7 @@ def test_an_event_is_the_same_when_it_is_read(other: dict[str, Any], mode: Mode)
         assert len(sent.session_id or "") <= 128
 
 
-@pytest.mark.parametrize("name", ["cloudEvents:id", "cloudEvents_id", "ce-id", "X-Half-\ud800"])
+@each_row("name", ["cloudEvents:id", "cloudEvents_id", "ce-id", "X-Half-\ud800"])
 def test_a_header_without_a_place_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"read as an attribute|surrogates not allowed"):
         message_of(event(headers={name: "1"}), "binary", None)
@@ -131,7 +132,7 @@ def test_the_sdk_of_others_understands_ours() -> None:
     )
 
 
-@pytest.mark.parametrize("payload", [b"", b"\xff\xfe", b'{"specversion"'])
+@each_row("payload", [b"", b"\xff\xfe", b'{"specversion"'])
 def test_a_message_of_a_stranger_is_an_event_without_an_id(payload: bytes) -> None:
     """For the inbox to judge. It is ordered by its session."""
     properties = cast("Any", {"X-Tenant": "ü", "id": "forged"})
@@ -148,7 +149,7 @@ def test_a_body_that_is_no_data_is_read_as_its_text() -> None:
         assert envelope_from(cast("Any", received), "orders").payload == text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "text"),
     [
         ({b"item": "book", b"n": 1}, b'{"item":"book","n":1}'),
@@ -173,7 +174,7 @@ def test_an_attribute_without_a_value_is_not_there() -> None:
     assert (found.key, found.headers) == (None, {})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "told"), [(1_700_000_000_123, "2023-11-14T22:13:20.123000Z"), (2**62, str(2**62)), ("noon", "noon")]
 )
 def test_the_time_of_an_event_is_an_instant(given: Any, told: str) -> None:
@@ -221,7 +222,7 @@ def test_names_that_the_service_does_not_take() -> None:
 # ---------------------------------------------------------------- settings
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     [
         "servicebus://",
@@ -243,7 +244,7 @@ def test_a_url_that_is_none_of_a_namespace(url: str) -> None:
     assert "secret" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("told", "why"),
     [
         ("nonsense;SharedAccessKey=secret", "no connection string"),
@@ -291,15 +292,13 @@ async def test_without_credentials_the_relay_rests(monkeypatch: pytest.MonkeyPat
     await publisher.aclose()
 
 
-@pytest.mark.parametrize("wrong", [{"mode": "other"}, {"partitions": 0}])
+@each_row("wrong", [{"mode": "other"}, {"partitions": 0}])
 def test_settings_of_a_publisher_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="mode= is one of"):
         ServiceBusPublisher("servicebus://ns", **wrong)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"topics": []}, {"sessions": 0}, {"prefetch": 0}, {"group": "a b"}, {"topics": "a b"}]
-)
+@each_row("wrong", [{"topics": []}, {"sessions": 0}, {"prefetch": 0}, {"group": "a b"}, {"topics": "a b"}])
 def test_settings_of_a_consumer_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         ServiceBusConsumer("servicebus://ns", **{"topics": "orders", **wrong})
@@ -325,7 +324,7 @@ def refused(condition: bytes) -> exceptions.ServiceBusError:
     return exceptions.ServiceBusError("TrackingId: 1", error=Said(condition))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "status"),
     [
         (exceptions.MessagingEntityNotFoundError(), "stalled"),
@@ -355,7 +354,7 @@ def test_what_an_error_says_of_messages(error: Exception, status: str) -> None:
     assert before is (said.status if status in ("stalled", "rejected") else PublishStatus.UNAVAILABLE)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "kind"),
     [
         (exceptions.MessagingEntityNotFoundError(), QueueMissing),
@@ -369,7 +368,7 @@ def test_what_an_error_says_to_a_consumer(error: Exception, kind: type[Exception
     assert isinstance(for_a_consumer(error, "orders"), kind)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("cause", "kind"),
     [
         (TokenAuthFailure(401, b"InvalidSignature"), ConfigurationError),
@@ -573,7 +572,7 @@ class Characters(Proxy):
         return message.replace(b"\xa1\x03CHR", b"\x73\0\0\0z")
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.fault(53)
 @pytest.mark.parametrize("ordered", [True, False])
 async def test_a_message_that_cannot_be_decoded_stops_no_session(ordered: bool) -> None:
@@ -619,7 +618,8 @@ async def test_a_session_that_rested_leaves_no_task() -> None:
                     await asyncio.sleep(0.01)
 
 
-@pytest.mark.drawn(0.35, of="waits for locks of Service Bus")
+@pytest.mark.slow
+@pytest.mark.one_of("waits for locks of Service Bus")
 async def test_a_session_that_rests_keeps_no_other_waiting_after_a_cut() -> None:
     """It rests on, whoever has its lock, and there are no more sessions than were asked for."""
     require("servicebus")
@@ -637,7 +637,8 @@ async def test_a_session_that_rests_keeps_no_other_waiting_after_a_cut() -> None
                 assert len(cast("Any", consumer)._tasks) <= 2
 
 
-@pytest.mark.drawn(0.35, of="waits for locks of Service Bus")
+@pytest.mark.slow
+@pytest.mark.one_of("waits for locks of Service Bus")
 async def test_a_lock_that_is_lost_costs_no_other() -> None:
     """Each message without a session has a lock of its own."""
     require("servicebus")
@@ -655,7 +656,8 @@ async def test_a_lock_that_is_lost_costs_no_other() -> None:
             assert await counts(broker.url, broker.topic) == []
 
 
-@pytest.mark.drawn(0.35, of="waits for locks of Service Bus")
+@pytest.mark.slow
+@pytest.mark.one_of("waits for locks of Service Bus")
 @pytest.mark.fault(57)
 async def test_a_connection_that_is_silent_costs_no_session_of_another() -> None:
     """Locks are kept side by side: one session comes again, to whoever finds it, and the other one does not."""
@@ -709,7 +711,7 @@ async def counts(url: str, topic: str) -> list[int]:
             return [one.delivery_count or 0 for one in await receiver.peek_messages(max_message_count=100)]
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.fault(52)
 @pytest.mark.parametrize("ordered", [True, False], ids=["session", "message"])
 async def test_a_message_that_is_handled_for_longer_than_the_lock_stays_with_its_consumer(ordered: bool) -> None:
@@ -725,7 +727,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_lock_stays_with_its
             await trial.nothing(later)
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.fault(52)
 @pytest.mark.parametrize("ordered", [True, False], ids=["session", "message"])
 async def test_who_was_cut_off_until_the_lock_ended_settles_and_hands_out_nothing(ordered: bool) -> None:
@@ -750,7 +752,8 @@ async def test_who_was_cut_off_until_the_lock_ended_settles_and_hands_out_nothin
             await asyncio.to_thread(road.close)
 
 
-@pytest.mark.drawn(0.35, of="waits for locks of Service Bus")
+@pytest.mark.slow
+@pytest.mark.one_of("waits for locks of Service Bus")
 @pytest.mark.fault(53)
 async def test_a_consumer_that_closes_counts_no_delivery() -> None:
     """Or restarts of a service would make messages dead letters."""
@@ -824,7 +827,7 @@ async def test_sessions_are_partitions_of_keys_if_publishers_say_so() -> None:
             await trial.nothing(consumer)
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize("ordered", [True, False])
 async def test_no_more_are_held_than_are_to_be_fetched_ahead(ordered: bool) -> None:
     require("servicebus")
@@ -864,7 +867,7 @@ async def test_a_subscription_that_is_missing_is_told_until_it_is_made() -> None
         await declare(entered_by(url, "send"), name, **how)
 
 
-@pytest.mark.parametrize("ordered", [True, False])
+@each_row("ordered", [True, False])
 async def test_a_consumer_that_is_set_up_wrongly_is_told(ordered: bool) -> None:
     require("servicebus")
     async with bench("servicebus", ordered=ordered) as broker:
@@ -934,7 +937,8 @@ async def one(receiver: Any) -> Any:
     return found
 
 
-@pytest.mark.drawn(0.35, of="waits for locks of Service Bus")
+@pytest.mark.slow
+@pytest.mark.one_of("waits for locks of Service Bus")
 async def test_deliveries_in_vain_are_counted_until_there_are_too_many() -> None:
     """By an abandonment and by a lock that ends; not by a release, as by a receiver that closes."""
     async with queue(max_delivery_count=3) as (client, name):
@@ -966,7 +970,8 @@ async def test_a_dead_letter_says_why_it_is_one() -> None:
             assert (letter.dead_letter_reason, letter.dead_letter_error_description) == ("poison", "it is")
 
 
-@pytest.mark.drawn(0.35, of="waits for locks of Service Bus")
+@pytest.mark.slow
+@pytest.mark.one_of("waits for locks of Service Bus")
 async def test_a_session_has_one_owner_until_its_lock_ends() -> None:
     async with queue(requires_session=True) as (client, name):
         async with client.get_queue_sender(name) as sender:
@@ -993,7 +998,8 @@ async def test_a_session_has_one_owner_until_its_lock_ends() -> None:
             await successor.close()
 
 
-@pytest.mark.drawn(0.35, of="waits for locks of Service Bus")
+@pytest.mark.slow
+@pytest.mark.one_of("waits for locks of Service Bus")
 @pytest.mark.fault(50)
 async def test_what_was_acknowledged_outlives_the_stand_in() -> None:
     require("servicebus")

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from retrysafe.messaging.subscription.exclusive import Exclusive
+from tests.tables import each_row
 
 
 class Work:
@@ -68,7 +69,7 @@ async def test_what_hangs_holds_up_nobody_for_ever() -> None:
     await asyncio.gather(*tasks)
 
 
-@pytest.mark.parametrize("waits", [True, False])
+@each_row("waits", [True, False])
 async def test_a_cancelled_work_ends_and_lets_the_others_go_on(waits: bool) -> None:
     solitude, before, alone, after = Exclusive(), Work(), Work(), Work()
     first = asyncio.create_task(solitude.together(before))

@@ -31,6 +31,7 @@ from tests.messaging.harnesses import bench
 from tests.messaging.harnesses.base import road_to
 from tests.messaging.harnesses.sqs import PREFIX, name_in, options_of, queues, service, without_queue, without_topic
 from tests.messaging.inboxes import envelope
+from tests.tables import each_row
 
 LEASE = 9.0
 
@@ -53,7 +54,7 @@ def carried(given: Envelope, mode: Mode = "binary") -> tuple[Envelope, bool]:
 SEVEN = {f"x{number}": str(number) for number in range(7)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("other", "in_body"),
     [
         ({}, False),
@@ -82,7 +83,7 @@ def test_json_is_readable_in_a_body_that_has_the_whole_event() -> None:
     assert json.loads(body)["data"] == {"n": 1}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "headers",
     [
         {"AWS.X": "1"},
@@ -163,7 +164,7 @@ def test_no_two_queues_have_one_name() -> None:
 # ---------------------------------------------------------------- what the services say
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "sender", "status"),
     [
         ("InvalidMessageContents", True, "rejected"),
@@ -185,7 +186,7 @@ def said(code: str, status: int = 400) -> ClientError:
     return ClientError(answer, "SendMessageBatch")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "status", "unsent"),
     [
         (said("RequestThrottled"), "stalled", "stalled"),

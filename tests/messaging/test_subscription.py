@@ -23,6 +23,7 @@ from retrysafe.protocol.messages import Delivery
 from tests.conftest import require
 from tests.faults.helpers import own_database
 from tests.messaging.inboxes import World, envelope
+from tests.tables import each_row
 
 ONE = pytest.mark.parametrize("world", ["sqlite"], indirect=True)
 
@@ -71,7 +72,7 @@ def order_of(applied: list[tuple[str, int]]) -> dict[str, list[int]]:
     return by_key
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @ONE
 @pytest.mark.parametrize("make", ["handler", "batch_handler", "set_handler"])
 @pytest.mark.parametrize("coroutine", [True, False])
@@ -306,7 +307,7 @@ async def test_a_window_shorter_than_the_broker_redelivers_is_refused(world: Wor
 
 @ONE
 @pytest.mark.fault(57)
-@pytest.mark.parametrize("forever", [True, False])
+@each_row("forever", [True, False])
 async def test_a_window_that_is_read_from_the_broker_is_checked_before_anything_is_handled(
     world: World, forever: bool
 ) -> None:
@@ -398,7 +399,7 @@ async def test_a_stop_before_a_run_ends_it_and_not_the_next(world: World) -> Non
 
 
 @ONE
-@pytest.mark.parametrize("by", ["stop", "cancel"])
+@each_row("by", ["stop", "cancel"])
 async def test_a_run_that_ends_early_gives_back_what_it_has_not_handled(world: World, by: str) -> None:
     """Its consumer lives on, and kept them from everybody."""
     ends: list[Callable[[], object]] = []
@@ -492,7 +493,7 @@ class Leaving(Recording):
 
 
 @ONE
-@pytest.mark.parametrize(("how", "left"), [("fails", 1), ("silent", 4), ("cancels itself", 4)])
+@each_row(("how", "left"), [("fails", 1), ("silent", 4), ("cancels itself", 4)])
 async def test_a_run_ends_whatever_the_broker_does_not_take_back(
     how: str, left: int, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -550,7 +551,7 @@ async def test_a_silent_ack_keeps_nothing_that_is_given_back(world: World, monke
 
 
 @ONE
-@pytest.mark.parametrize("call", ["ack", "give_back"])
+@each_row("call", ["ack", "give_back"])
 async def test_a_client_that_cancels_its_own_call_ends_no_consumer(world: World, call: str) -> None:
     """As libraries do when they hang up. Nobody has cancelled the consumer."""
     broken = {"1"}
@@ -772,8 +773,8 @@ async def test_a_redrive_that_is_cut_short_stays_marked(world: World) -> None:
 
 
 @ONE
-@pytest.mark.parametrize("colour", ["async", "sync"])
-@pytest.mark.parametrize("once", [True, False], ids=["once", "forever"])
+@each_row("colour", ["async", "sync"])
+@each_row("once", [True, False], ids=["once", "forever"])
 async def test_a_stop_waits_for_a_dead_letter_that_is_handled_again_and_begins_no_other(
     world: World, once: bool, colour: str
 ) -> None:
@@ -852,7 +853,7 @@ async def test_a_store_that_cannot_be_checked_at_the_start_ends_no_subscription(
 
 
 @ONE
-@pytest.mark.parametrize("call", ["lag", "ack", "receive"])
+@each_row("call", ["lag", "ack", "receive"])
 async def test_a_client_that_loses_a_cancellation_keeps_no_subscription_alive(call: str, world: World) -> None:
     """redis-py and others do under Python 3.11: the task that was cancelled went on, and its subscription never ended.
 

@@ -38,7 +38,7 @@ def write(store: str, count: int) -> None:
         outbox.add_many(file, [Message(TOPIC, n, key=str(n % 3)) for n in range(count)])
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mqtt", "nats", "pubsub", "rabbitmq", "servicebus", "sns"])
 def test_a_sync_relay_publishes_to_brokers_whose_publishers_are_async(kind: str, tmp_path: Path) -> None:
     harness, store = HARNESSES[kind], f"sqlite:///{tmp_path / 'shop.db'}"

@@ -34,7 +34,7 @@ def front(kind: str, tmp_path: Path) -> Iterator[Front]:
         yield made
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 async def test_large_and_many_messages_pass_by_tls(kind: str, front: Front) -> None:
     scheme, option = SCHEMES[kind]
     plain = os.environ[f"RETRYSAFE_TEST_{kind.upper()}"]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.mistakes.catalogue import MISTAKES, PRELUDE, Mistake
+from tests.tables import each_row
 
 EVERY = list(chain.from_iterable(MISTAKES.values()))
 
@@ -20,7 +21,7 @@ def pattern(fix: str) -> str:
     return ".*".join(map(re.escape, fix.split("…")))
 
 
-@pytest.mark.parametrize("mistake", [one for one in EVERY if not one.without], ids=lambda one: one.what)
+@each_row("mistake", [one for one in EVERY if not one.without], ids=lambda one: one.what)
 def test_a_mistake(mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "shop"}
@@ -30,7 +31,7 @@ def test_a_mistake(mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert caught.type.__name__ == mistake.error
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", [one for one in EVERY if one.without], ids=lambda one: one.what)
 def test_a_missing_library(mistake: Mistake, tmp_path: Path) -> None:
     missing = dict.fromkeys(mistake.without.split())

@@ -348,7 +348,8 @@ def test_every_alert_has_a_fault_that_happens() -> None:
     assert {*FAULTS.values()} == {alert.name for alert in ALERTS}
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.one_of("a fault fires its alert and no other", of=3)
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_fault_fires_its_alert_and_no_other(process: Process, fault: Fault) -> None:
     process.usual(USUAL)

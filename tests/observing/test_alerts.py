@@ -22,6 +22,7 @@ from retrysafe.observability.alerts import ALERTS, Alert, rules
 from retrysafe.observability.metrics import COUNTERS, GAUGES
 from retrysafe.observability.otel import _instruments_of
 from tests.conftest import require
+from tests.tables import each_row
 
 LABELS = {"retrysafe.boundary": "b", "retrysafe.operation": "o"}
 _WORD = re.compile(r"retrysafe_\w+")
@@ -63,7 +64,7 @@ def test_the_file_is_what_prometheus_reads() -> None:
         assert one["annotations"]["runbook_url"].endswith(f"/reference/alerts/#{alert.name.lower()}")
 
 
-@pytest.mark.parametrize("command", sorted({command for alert in ALERTS for command in alert.commands}))
+@each_row("command", sorted({command for alert in ALERTS for command in alert.commands}))
 def test_every_command_of_a_runbook_is_one(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,7 +171,8 @@ def firing(alert: Alert, minute: int, samples: int) -> dict[str, Any]:
     return {"expr": expr, "eval_time": f"{minute}m", "exp_samples": expected}
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.one_of("its fault fires an alert and no other does", of=3)
+@pytest.mark.slow
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_its_fault_fires_an_alert_and_no_other_does(alert: Alert, promtool: str, tmp_path: Path) -> None:
     first = [firing(alert, 0, 0), firing(alert, 31 if alert.expr.count("15m") else 50, 1)]

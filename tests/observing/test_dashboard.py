@@ -243,7 +243,8 @@ def fed() -> Iterator[Fed]:
         prometheus_client.REGISTRY.unregister(collector)
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 def test_prometheus_has_data_for_every_panel(printed: dict[str, Any], fed: Fed, tmp_path: Path) -> None:
     require("prometheus")
     with served(fed) as port, prometheus(tmp_path, port) as url, httpx.Client(base_url=url) as client:

@@ -13,6 +13,7 @@ import pytest
 from retrysafe import Boundary, Event, InProgress, KeyReused, LoggingObserver
 from retrysafe.claims.observers import EVENTS, Observers
 from retrysafe.observability.json_logs import JsonFormatter
+from tests.tables import each_row
 
 BASE = {"time", "level", "logger", "message", "event", "alias", "boundary", "operation", "key", "attempt", "exception"}
 
@@ -44,7 +45,7 @@ def occurrence(name: str, **fields: Any) -> Event:
 INJECTED = "x\nERROR lease_lost\r\x1b[2J\u2028\x85\u202e key=00000000"
 
 
-@pytest.mark.parametrize("name", EVENTS)
+@each_row("name", EVENTS)
 def test_no_field_can_begin_a_line_or_pass_for_another_field(name: str) -> None:
     log = Log(logging.Formatter("%(message)s"), logging.DEBUG)
     fields = dict.fromkeys(EVENTS[name].fields, INJECTED)
@@ -177,7 +178,7 @@ def test_the_store_is_timed_only_for_those_who_want_to_know() -> None:
     timed.close()
 
 
-@pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR])
+@each_row("level", [logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR])
 def test_the_log_wants_what_its_level_takes(level: int) -> None:
     log = Log(logging.Formatter(), level)
     observer = LoggingObserver(log.logger)

@@ -44,6 +44,7 @@ from retrysafe.protocol.outcomes import ModeKind
 from tests.faults.helpers import forever
 from tests.observing.telemetry import Telemetry, Works, apart
 from tests.programs.script import want
+from tests.tables import each_row
 
 EFFECTS = pytest.mark.parametrize("effects", ["keyed", "external", "transactional"])
 
@@ -147,7 +148,7 @@ async def test_a_probe_is_counted_and_timed(works: Works, telemetry: Telemetry) 
     assert telemetry.total("retrysafe.store.duration", step="resolve") == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("effects", "permanent", "ending"),
     [
         ("keyed", (), "released"),
@@ -317,7 +318,7 @@ VALUES: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", EVENTS)
+@each_row("name", EVENTS)
 def test_no_metric_carries_a_key_an_attempt_or_a_scope(name: str, telemetry: Telemetry) -> None:
     key = keys.redact(b"\xde\xad\xbe\xef" * 8)
 

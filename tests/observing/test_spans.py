@@ -19,6 +19,7 @@ from opentelemetry.trace import StatusCode
 
 from retrysafe import Boundary, InProgress, KeyReused, LeaseLost, OutcomeUnknown, RetryTransaction, StoredFailure, wait
 from tests.observing.telemetry import Telemetry, Works, apart, attributes, events
+from tests.tables import each_row
 
 CLAIM = "retrysafe claim "
 
@@ -36,7 +37,7 @@ def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
 # ---------------------------------------------------------------- nesting
 
 
-@pytest.mark.parametrize("effects", ["keyed", "transactional"])
+@each_row("effects", ["keyed", "transactional"])
 async def test_work_nests_under_its_attempt_and_the_attempt_under_its_caller(
     works: Works, telemetry: Telemetry, effects: Any
 ) -> None:
@@ -67,7 +68,7 @@ async def test_claims_nest_and_a_thread_of_the_work_too(works: Works, telemetry:
     assert is_child(spans["thread"], spans[f"{CLAIM}outer"])
 
 
-@pytest.mark.parametrize("error", [None, ValueError("x"), asyncio.CancelledError()])
+@each_row("error", [None, ValueError("x"), asyncio.CancelledError()])
 async def test_the_context_is_given_back(works: Works, error: BaseException | None) -> None:
     boundary = works.boundary()
     token = context.attach(baggage.set_baggage("tenant", "a"))

@@ -64,7 +64,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mysql"])
 def test_staff_operate_keys_in_the_admin(kind: str, tmp_path: Path) -> None:
     if kind != "sqlite":

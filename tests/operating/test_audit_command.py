@@ -23,6 +23,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.records import Filter
 from tests.faults.helpers import unique
 from tests.operating.conftest import surroundings
+from tests.tables import each_row
 
 SHARED = ("--settled-for", "1ms")
 
@@ -134,7 +135,7 @@ def test_rows_of_a_query_on_postgresql(store: str, postgresql: str, capsys: pyte
             shop.execute(f"DROP TABLE {table}".encode())
 
 
-@pytest.mark.parametrize(
+@each_row(
     "options",
     [
         [],
@@ -149,9 +150,7 @@ def test_what_cannot_be_read_makes_exit_code_2(store: str, options: list[str]) -
     assert main(["audit", "--store", store, "--boundary", "orders", *options]) == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"), [("", "names of columns"), ("key\nA\n,\n", "line 3"), ("a\nA\n", "key")]
-)
+@each_row(("text", "complaint"), [("", "names of columns"), ("key\nA\n,\n", "line 3"), ("a\nA\n", "key")])
 def test_a_csv_file_is_checked(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
         list(from_csv(csv_of(tmp_path, text), "key" if text else None))
@@ -191,9 +190,7 @@ def test_stdin_is_read_like_a_file(store: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"4 effects, 5 records; they agree\n")
 
 
-@pytest.mark.parametrize(
-    "text", ["id\nA\n\x01\n", 'id\nA\n"B\n', "id\nA\n" + "x" * 256], ids=["control", "quote", "long"]
-)
+@each_row("text", ["id\nA\n\x01\n", 'id\nA\n"B\n', "id\nA\n" + "x" * 256], ids=["control", "quote", "long"])
 def test_a_row_that_cannot_be_a_key_is_named_by_its_line(
     text: str, store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,7 +198,7 @@ def test_a_row_that_cannot_be_a_key_is_named_by_its_line(
     assert "rows.csv: line 3: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "query", "told"),
     [
         ("sqlite:///{}/shop.db", "SELECT x'41'", "it returns bytes"),

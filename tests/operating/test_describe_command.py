@@ -30,6 +30,7 @@ from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import Answered, Ending, ModeKind
 from retrysafe.protocol.retry_table import ANSWERS, WITHHELD
 from tests.operating.conftest import Command, Place, in_a_process, surroundings
+from tests.tables import each_row
 
 MODULE = """
 from retrysafe import Boundary, wait
@@ -167,8 +168,8 @@ def told(boundary: Boundary, when: str) -> str:
     return str(row["retry"])
 
 
-@pytest.mark.parametrize("ending", Ending)
-@pytest.mark.parametrize("effects", ["transactional", "keyed", "external"])
+@each_row("ending", Ending)
+@each_row("effects", ["transactional", "keyed", "external"])
 def test_after_every_ending_a_retry_meets_what_is_described(shelf: Place, effects: Any, ending: Ending) -> None:
     boundary = shelf.boundary(effects=effects, permanent=Permanent)
     try:
@@ -179,8 +180,8 @@ def test_after_every_ending_a_retry_meets_what_is_described(shelf: Place, effect
     assert meets(boundary) == told(boundary, ending.value)
 
 
-@pytest.mark.parametrize("on_expired", ["new", "refuse"])
-@pytest.mark.parametrize("effects", ["transactional", "keyed", "external"])
+@each_row("on_expired", ["new", "refuse"])
+@each_row("effects", ["transactional", "keyed", "external"])
 def test_later_and_other_callers_meet_what_is_described(shelf: Place, effects: Any, on_expired: Any) -> None:
     terms: dict[str, Any] = {"effects": effects, "on_expired": on_expired, "window": "1h", "memory": "2h"}
     boundary = shelf.boundary(**terms)
@@ -193,7 +194,7 @@ def test_later_and_other_callers_meet_what_is_described(shelf: Place, effects: A
     assert meets(boundary) == told(boundary, "the memory is over") == "runs the work"
 
 
-@pytest.mark.parametrize("effects", ["keyed", "external"])
+@each_row("effects", ["keyed", "external"])
 def test_while_it_runs_and_after_it_died_a_caller_meets_what_is_described(shelf: Place, effects: Any) -> None:
     boundary = shelf.boundary(effects=effects, lease=600)
     claim = shelf.boundary(effects=effects, lease=600).claim("K", payload={"amount": 5})

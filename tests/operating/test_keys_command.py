@@ -28,6 +28,7 @@ from retrysafe.protocol.records import EffectiveState, Record
 from tests.conftest import require
 from tests.operating.conftest import Command, Place, in_a_process, place_of, surroundings
 from tests.stores.harnesses.redis import redis_url
+from tests.tables import each_row
 
 
 def named(place: Place, key: str = "K") -> list[str]:
@@ -37,7 +38,7 @@ def named(place: Place, key: str = "K") -> list[str]:
 # ---------------------------------------------------------------- a process of its own, on every store
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 def test_a_stuck_key_is_found_looked_at_and_settled(place: Place, tmp_path: Path) -> None:
     seen, audit = place.unknown(), tmp_path / "audit.jsonl"
     listed = in_a_process("keys", "list", "--boundary", place.name, "--json", RETRYSAFE_STORE=place.operators)
@@ -72,7 +73,7 @@ def test_a_key_is_expired_only_when_that_is_confirmed(place: Place) -> None:
     assert place.retry() == "again"
 
 
-@pytest.mark.parametrize(("answer", "left"), [("y\n", "expired"), ("\n", "completed"), ("no\n", "completed")])
+@each_row(("answer", "left"), [("y\n", "expired"), ("\n", "completed"), ("no\n", "completed")])
 def test_on_a_terminal_it_asks(shelf: Place, answer: str, left: str) -> None:
     shelf.completed()
     terminal, side = os.openpty()
@@ -158,7 +159,8 @@ def fill(shelf: Place, count: int) -> None:
         )
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 def test_a_hundred_thousand_keys_are_listed_a_page_at_a_time(shelf: Place) -> None:
     fill(shelf, 100_000)
     environment = {**os.environ, "RETRYSAFE_STORE": shelf.operators}
@@ -245,7 +247,7 @@ class Order:
     note: str
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 def test_a_wrong_payload_shows_which_fields_differ_and_no_values(
     place: Place, command: Command, tmp_path: Path
 ) -> None:
@@ -309,7 +311,7 @@ def test_a_store_without_records_may_be_the_wrong_one(shelf: Place, command: Com
         assert doubt not in command("keys", *verb, "--store", shelf.operators).err
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 def test_a_key_is_found_without_boundary_operation_and_scope(place: Place, command: Command) -> None:
     key = f"order-{place.name}"
     with pytest.raises(TimeoutError), place.boundary().claim(key, operation="transfer", scope="tenant 7"):
@@ -507,7 +509,7 @@ def test_a_race_that_is_lost_is_told(shelf: Place, command: Command, monkeypatch
     assert shelf.record("K").effective_state is EffectiveState.COMPLETED
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", [("release",), ("resolve", "--as", "released")])
 def test_what_may_have_happened_is_released_only_with_a_reason_and_a_yes(
     place: Place, command: Command, verb: tuple[str, ...]

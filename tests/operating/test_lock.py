@@ -14,6 +14,7 @@ from retrysafe import Boundary, ConfigurationError, declare
 from retrysafe.admin.describe import describe
 from retrysafe.admin.lock import drift
 from tests.operating.conftest import surroundings
+from tests.tables import each_row
 
 MODULE = """
 from starlette.applications import Starlette
@@ -73,7 +74,7 @@ def test_what_is_unchanged_or_new_is_no_drift(locked: Path) -> None:
     assert described(locked, new, "--check").returncode == 0
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
@@ -130,7 +131,7 @@ def refund(order): ...
     assert "operation refund of boundary payments, number 2: is gone" in changed.stdout
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         '{"version": 1}',
@@ -157,7 +158,7 @@ def test_outboxes_of_other_modules_are_locked_too(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "shop.lock").read_text())["outboxes"] == {"/events": ["a.v1"]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("now", "told"),
     [
         (["a.v1"], ["type b.v1 is gone or renamed: consumers that wait for it are told nothing more"]),
@@ -206,7 +207,7 @@ def test_a_declaration_is_described() -> None:
     assert (said["look"]["sentence"], said["look"]["safety"]) == ("Looks at an order.", "safe")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("terms", "told"),
     [
         ({"safety": "sure"}, "expected one of safe, idempotent, neither"),

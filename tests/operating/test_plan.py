@@ -29,6 +29,7 @@ from tests.faults.helpers import own_database, unique
 from tests.stores.ageing import dynamodb_client, mysql_connection
 from tests.stores.harnesses.dynamodb import DYNAMODB_TABLE, dynamodb_endpoint, dynamodb_url
 from tests.stores.harnesses.redis import redis_url
+from tests.tables import each_row
 
 NAME, OPERATION = "shop", "orders.create"
 NAMES = len(NAME + OPERATION)
@@ -58,7 +59,7 @@ def planned(kind: str, result: int) -> float:
     return found.record + found.indexes
 
 
-@pytest.mark.parametrize("result", RESULTS)
+@each_row("result", RESULTS)
 def test_sqlite_takes_what_was_planned(tmp_path: Path, result: int) -> None:
     filled(f"sqlite:///{tmp_path}/plan.db?synchronous=NORMAL", result)
     with closing(sqlite3.connect(tmp_path / "plan.db")) as database:
@@ -72,7 +73,7 @@ def database(postgresql: str) -> Iterator[str]:
         yield made
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("result", RESULTS)
 def test_postgresql_takes_what_was_planned(database: str, result: int) -> None:
     """Without what waits for vacuum, which differs with what else the server does."""
@@ -109,7 +110,7 @@ def test_mysql_takes_what_was_planned(mysql: str, result: int) -> None:
     assert took * PAGE / records == pytest.approx(plan, rel=0.2)
 
 
-@pytest.mark.parametrize("result", RESULTS)
+@each_row("result", RESULTS)
 def test_redis_takes_what_was_planned(result: int) -> None:
     require("redis")
     url = redis_url()
@@ -123,7 +124,7 @@ def test_redis_takes_what_was_planned(result: int) -> None:
     assert took / RECORDS + ENTRY == pytest.approx(planned("redis", result), rel=0.2)
 
 
-@pytest.mark.parametrize("result", RESULTS)
+@each_row("result", RESULTS)
 def test_dynamodb_counts_what_was_planned(result: int) -> None:
     """The service's own rule: the bytes of all attributes' names and values."""
     require("dynamodb")
@@ -177,7 +178,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "write units" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "names"),
     [
         (["--rate", "many", "--window", "1h"], "--rate='many'"),

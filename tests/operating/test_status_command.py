@@ -22,6 +22,7 @@ from retrysafe.cli.status import _difference
 from retrysafe.protocol.records import Finding
 from retrysafe.protocol.requests import Ask, Query, Rows
 from tests.operating.conftest import Command, Place, in_a_process
+from tests.tables import each_row
 
 
 def test_a_store_is_described_and_counted(place: Place, command: Command) -> None:
@@ -59,7 +60,7 @@ def test_an_empty_store_has_no_clock_to_compare(shelf: Place, command: Command) 
     assert json.loads(command("status", "--store", shelf.operators, "--json").out)["clock"] is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("clock", "said"),
     [
         (Clock(0.2, 0.1), "0.200 s (± 0.100) ahead of"),

@@ -28,7 +28,7 @@ FULL = {"kafka-cluster": 100_000}
 INSERT = "INSERT INTO applied (order_id, customer, number)"
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.fault(7, 9, 50)
 @pytest.mark.parametrize("kind", ["rabbitmq", "redis"])
 async def test_every_order_is_applied_once_and_in_order_whoever_is_killed(kind: str, tmp_path: Path) -> None:
@@ -43,11 +43,10 @@ async def test_every_order_is_applied_once_and_in_order_whoever_is_killed(kind: 
 
 
 @pytest.mark.fault(7, 9, 50, 51)
-@pytest.mark.prove
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.drawn(0.5, of="pipelines of Kafka") if name.startswith("kafka") else ())
+        pytest.param(name, marks=pytest.mark.one_of("pipelines of Kafka") if name.startswith("kafka") else ())
         for name in KILLED
     ],
 )
@@ -73,8 +72,7 @@ async def test_every_order_is_applied_once_and_in_order_although_the_broker_is_k
 
 
 @pytest.mark.fault(7, 9, 50)
-@pytest.mark.prove
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize("relays", [("log_relay",), ("relay", "log_relay", "relay")], ids=["log", "switched"])
 async def test_every_order_is_applied_once_and_in_order_when_relays_read_the_log(
     relays: tuple[str, ...], tmp_path: Path

@@ -13,6 +13,7 @@ from retrysafe.protocol.outcomes import Settlement
 from retrysafe.protocol.records import Clocks, Record, State
 from retrysafe.protocol.transitions import Transition
 from tests.programs.script import HELD, record
+from tests.tables import each_row
 
 COMPLETED = Settlement(Transition.COMPLETE)
 LOST = StoreUnavailable("the connection broke")
@@ -22,7 +23,7 @@ def test_a_commit_whose_reply_was_lost_happened_if_the_record_is_there_as_it_was
     assert _read_back(record(State.COMPLETED, attempt="me"), HELD, COMPLETED, LOST) is Settled.RECORDED
 
 
-@pytest.mark.parametrize(
+@each_row(
     "found",
     [
         None,

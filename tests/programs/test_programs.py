@@ -53,6 +53,7 @@ from tests.programs.script import (
     record,
     want,
 )
+from tests.tables import each_row
 
 MINE = record(attempt="me")
 MINE_LAPSED = record(attempt="me", lease_until=NOW)
@@ -141,7 +142,7 @@ def paths(name: str, replies: Replies = replies) -> list[Path]:
 # ---------------------------------------------------------------- all programs
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@each_row("name", PROGRAMS)
 def test_both_drivers_ask_and_end_alike_on_every_path(name: str) -> None:
     async def drive_all() -> None:
         for path in paths(name):
@@ -164,7 +165,7 @@ def _outcome(call: Any) -> Any:
         return error
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@each_row("name", PROGRAMS)
 def test_a_failure_at_an_ask_that_is_not_put_again_reaches_the_caller(name: str) -> None:
     """A defect and a request that was never sent end the program at once, whatever the ask."""
     failed = [path for path in paths(name) if any(reply in (UNSENT, BROKEN) for reply in path.told)]
@@ -176,7 +177,7 @@ def test_a_failure_at_an_ask_that_is_not_put_again_reaches_the_caller(name: str)
             pytest.fail(f"went on after {path.told}")
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@each_row("name", PROGRAMS)
 def test_the_store_being_down_is_never_taken_for_an_answer(name: str) -> None:
     """After a failure either the same request is put once more, or the caller is told."""
     asked_again = 0
@@ -196,8 +197,8 @@ def test_the_store_being_down_is_never_taken_for_an_answer(name: str) -> None:
 ASKS_AGAIN = {"claim, keyed", "claim, external", "complete", "fail", "doubt", "release", "read", "resolve"}
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("stop", [KeyboardInterrupt(), asyncio.CancelledError()], ids=["interrupt", "cancellation"])
+@each_row("name", PROGRAMS)
+@each_row("stop", [KeyboardInterrupt(), asyncio.CancelledError()], ids=["interrupt", "cancellation"])
 def test_what_is_no_exception_closes_the_program_and_goes_on(name: str, stop: BaseException) -> None:
     steps = PROGRAMS[name]()
     with pytest.raises(type(stop)):
@@ -243,7 +244,7 @@ def _survives() -> Any:
 # ---------------------------------------------------------------- claim
 
 
-@pytest.mark.parametrize("effects", ["keyed", "external", "transactional"])
+@each_row("effects", ["keyed", "external", "transactional"])
 def test_a_claim_is_won_exactly_by_taking_or_recognising_it(effects: Effects) -> None:
     won = 0
     for path in paths(f"claim, {effects}"):
@@ -261,7 +262,7 @@ def test_a_claim_is_won_exactly_by_taking_or_recognising_it(effects: Effects) ->
     assert won > 2
 
 
-@pytest.mark.parametrize("effects", ["keyed", "external", "transactional"])
+@each_row("effects", ["keyed", "external", "transactional"])
 def test_every_refusal_is_what_the_record_says(effects: Effects) -> None:
     refusals = set()
     for path in paths(f"claim, {effects}"):
@@ -333,7 +334,7 @@ def test_a_dead_external_attempt_is_marked_unknown_and_reported() -> None:
 # ---------------------------------------------------------------- settle, resolve, renew, sweep
 
 
-@pytest.mark.parametrize("event", EVENTS)
+@each_row("event", EVENTS)
 def test_settled_means_accepted_or_found_there_under_the_own_attempt_and_token(event: Transition) -> None:
     accepted = 0
     for path in paths(str(event)):
@@ -350,7 +351,7 @@ def test_settled_means_accepted_or_found_there_under_the_own_attempt_and_token(e
     assert accepted
 
 
-@pytest.mark.parametrize("event", EVENTS)
+@each_row("event", EVENTS)
 def test_a_record_with_another_token_was_not_settled_by_this_attempt(event: Transition) -> None:
     """The same attempt id with another token: another life of the key, after a late duplicate of the claim."""
     target = RULES[event].target
@@ -435,7 +436,7 @@ def test_in_a_transaction_nothing_is_put_twice() -> None:
             assert DOWN not in path.told[:-1]
 
 
-@pytest.mark.parametrize("ending", Ending)
+@each_row("ending", Ending)
 def test_every_ending_of_an_own_transaction_commits_exactly_what_it_recorded(ending: Ending) -> None:
     word = verdict(ending, ModeKind.OWN)
     for path in every_path(lambda: _conclude(word), replies):

@@ -13,6 +13,7 @@ from retrysafe.protocol.records import Clocks, EffectiveState, Ownership, Record
 from retrysafe.protocol.transitions import Rule, Transition
 from tests.laboratory.simulation.judging import Check
 from tests.protocol.search import Size, search
+from tests.tables import each_row
 
 SIZES = {
     "two keyed attempts, a duplicate": (Size("keyed"), 40_000),
@@ -24,7 +25,7 @@ SIZES = {
 }
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SIZES)
 def test_no_state_breaks_a_promise(name: str, record_property: Callable[[str, object], None]) -> None:
     size, at_least = SIZES[name]
@@ -34,7 +35,8 @@ def test_no_state_breaks_a_promise(name: str, record_property: Callable[[str, ob
     assert found.states >= at_least
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 def test_a_clock_behind_by_more_than_the_memory_repeats_tokens_and_nothing_else() -> None:
     """The limit of the promise: the token repeats, and the attempt id still keeps the writes apart."""
     size = Size("keyed", ticks=2, jumps=(-2,), clocks=Clocks(lease=1, window=1, memory=1))
@@ -87,7 +89,7 @@ _EAGER = {
 }
 
 
-@pytest.mark.parametrize("name", BREAKS)
+@each_row("name", BREAKS)
 def test_a_rule_too_many_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     event, standing, check = BREAKS[name]
     rule = transitions.RULES[event]

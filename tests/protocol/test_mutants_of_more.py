@@ -34,6 +34,7 @@ from tests.laboratory.simulation import PARTS, PLANS, Check, Fault, Parts, Plan,
 from tests.laboratory.simulation.acting import answer_of, decode
 from tests.laboratory.simulation.plan import PAUSES
 from tests.protocol.test_mutants import allow, decide_instead, first_caught
+from tests.tables import each_row
 
 SWEEPER, ARCHIVE, PROBES = PLANS["sweeper"], PLANS["archive"], PLANS["probes"]
 LAYERED, FLEET, QUOTA = PLANS["layered"], PLANS["two versions"], PLANS["quota"]
@@ -66,12 +67,12 @@ class RemovesByKey(MemoryStore):
         return [Ask(step, lambda answer: answer)]
 
 
-@pytest.mark.parametrize("check", [Check.ARCHIVED, Check.KEPT])
+@each_row("check", [Check.ARCHIVED, Check.KEPT])
 def test_what_was_archived_is_removed_although_it_changed(check: Check) -> None:
     first_caught(check, RemovesByKey(), plan=ARCHIVE)
 
 
-@pytest.mark.parametrize("plan", [SWEEPER, ARCHIVE])
+@each_row("plan", [SWEEPER, ARCHIVE])
 def test_a_sweeper_that_removes_nothing_is_found_out_in_the_end(plan: Plan) -> None:
     def nothing(store: Any, records: Any) -> Steps[int]:
         return 0
@@ -121,7 +122,7 @@ def test_a_dropped_key_leaves_no_version_behind() -> None:
 # ---------------------------------------------------------------- probes and operators
 
 
-@pytest.mark.parametrize("check", [Check.ONE_EFFECT, Check.TRUTH])
+@each_row("check", [Check.ONE_EFFECT, Check.TRUTH])
 def test_a_probe_that_says_nothing_is_taken_to_say_that_nothing_happened(check: Check) -> None:
     def guess(said: HandlerSignals, result: Any) -> tuple[Transition, StoredResult | None] | None:
         return answer_of(said, result) or (Transition.RESOLVE_RELEASED, None)
@@ -155,7 +156,7 @@ def test_an_operator_settles_the_doubt_of_another_attempt_than_he_looked_into() 
     first_caught(Check.TRUTH, parts=Parts(settle_doubt=settle_doubt), plan=plan)
 
 
-@pytest.mark.parametrize("check", [Check.STUCK, Check.IN_DOUBT])
+@each_row("check", [Check.STUCK, Check.IN_DOUBT])
 def test_a_quarantined_key_that_nobody_settles_is_found_in_the_end(check: Check) -> None:
     def never(store: Store, key: bytes, event: Transition, stored: Any, **how: Any) -> Steps[Change]:
         return Change(False, None)
@@ -247,7 +248,7 @@ def test_an_unreadable_result_is_taken_for_none_and_the_work_run_again(monkeypat
 # ---------------------------------------------------------------- quotas
 
 
-@pytest.mark.parametrize("limit", ["outstanding", "rate"])
+@each_row("limit", ["outstanding", "rate"])
 def test_a_quota_lets_one_more_in(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     refused = memory._refused
 

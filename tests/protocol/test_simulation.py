@@ -21,8 +21,7 @@ from tests.laboratory.simulation.shrinking import shrink
 from tests.proving.effort import effort
 from tests.proving.plugin import Record as Take
 from tests.proving.proofs import Proof
-
-pytestmark = pytest.mark.prove
+from tests.tables import each_row
 
 BASIC = effort(3_000, 100_000)
 """How many schedules of the basic plan, from seeds that are always the same and from new ones each."""
@@ -150,7 +149,8 @@ def lacking(seen: Survey, sights: dict[str, int], schedules: int) -> dict[str, i
 # ---------------------------------------------------------------- the plans
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 @pytest.mark.fault(1, 2, 3, 5, 12, 13, 14, 15, 16, 17, 60, 61, 62, 64, 79, 89)
 def test_fixed_schedules_of_the_basic_plan_keep_every_promise(proof: Take) -> None:
     seen = survey(range(BASIC))
@@ -169,7 +169,7 @@ def test_new_schedules_of_the_basic_plan_keep_every_promise(chance: Random, proo
     take_down(seen, PLAN, proof)
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.fault(1, 2, 3, 5, 12, 13, 14, 15, 16, 17, 60, 61, 62, 64, 72, 75, 79, 80, 81, 82, 83, 89)
 @pytest.mark.parametrize("name", [name for name in PLANS if name != "basic"])
 def test_schedules_of_every_other_plan_keep_every_promise(name: str, chance: Random, proof: Take) -> None:
@@ -182,7 +182,7 @@ def test_schedules_of_every_other_plan_keep_every_promise(name: str, chance: Ran
     assert set(plan.faults) <= set(fixed.faults)
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.fault(1, 2, 3, 5, 12, 13, 14, 15, 16, 17, 60, 61, 62, 64, 79, 89)
 @pytest.mark.parametrize("name", PLANS)
 def test_the_statements_of_sqlite_keep_every_promise(name: str, chance: Random, proof: Take) -> None:
@@ -235,7 +235,7 @@ def test_a_seed_gives_the_same_schedule_whatever_the_hashes_are() -> None:
     assert digest("1") == digest("2") != b""
 
 
-@pytest.mark.parametrize("name", PLANS)
+@each_row("name", PLANS)
 def test_a_schedule_follows_from_its_seed_and_its_faults(name: str) -> None:
     for seed in range(10):
         drawn = simulate(seed, plan=PLANS[name])

@@ -19,6 +19,7 @@ from tests.laboratory.simulation.network import parse_faults
 from tests.laboratory.simulation.plan import name_of, named
 from tests.laboratory.simulation.shrinking import shrink
 from tests.laboratory.simulation.soak import Work, soak
+from tests.tables import each_row
 
 
 class Unfenced(MemoryStore):
@@ -80,7 +81,7 @@ def test_one_schedule_that_keeps_its_promises_is_told_too(capsys: pytest.Capture
     assert capsys.readouterr().out.strip() == str(simulate(7, plan=PLANS["everything"]))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "plan",
     [
         *PLANS.values(),
@@ -91,7 +92,7 @@ def test_a_plan_is_found_again_by_the_name_in_a_command(plan: object) -> None:
     assert named(name_of(plan)) == plan  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", ["--plan nonsense", "--plan '{\"nonsense\": 1}'", "--seed 1 --faults a.b"])
+@each_row("wrong", ["--plan nonsense", "--plan '{\"nonsense\": 1}'", "--seed 1 --faults a.b"])
 def test_what_a_command_cannot_mean_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(shlex.split(wrong))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.proving.breaks.table import all_breaks
-from tests.proving.catalogue import FAULTS, Fault
+from tests.proving.catalogue import FAULTS
 from tests.proving.injected import injected, marked
+from tests.tables import each_row
 
 TESTS = injected()
 BREAKS = all_breaks().values()
@@ -17,26 +18,26 @@ def test_the_rows_are_numbered_from_1_to_90() -> None:
     assert list(FAULTS) == list(range(1, 91))
 
 
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=lambda fault: f"row-{fault.row}")
-def test_every_row_has_a_test_or_a_reason(fault: Fault) -> None:
-    if fault.unmet:
-        assert fault.row not in TESTS, f"row {fault.row} is said to be {fault.unmet!r}, and has a test: take that away"
-    else:
-        assert fault.row in TESTS or fault.documented, (
-            f"no test is marked with row {fault.row}, {fault.fault!r}: "
-            "mark one, or say in tests/proving/catalogue.py why not"
-        )
+def test_every_row_has_a_test_or_a_reason() -> None:
+    for row, fault in FAULTS.items():
+        if fault.unmet:
+            assert row not in TESTS, f"row {row} is said to be {fault.unmet!r}, and has a test: take that away"
+        else:
+            assert row in TESTS or fault.documented, (
+                f"no test is marked with row {row}, {fault.fault!r}: "
+                "mark one, or say in tests/proving/catalogue.py why not"
+            )
 
 
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=lambda fault: f"row-{fault.row}")
-def test_every_injected_row_has_a_break_or_a_reason(fault: Fault) -> None:
-    if fault.nothing_to_remove:
-        assert fault.row not in BROKEN, f"row {fault.row} has a break: it is no longer true that nothing can be removed"
-    elif fault.row in TESTS:
-        assert fault.row in BROKEN, (
-            f"no break takes away what defends against row {fault.row}, {fault.fault!r}: "
-            "write one in tests/proving/breaks, or say in tests/proving/catalogue.py why there is nothing to remove"
-        )
+def test_every_injected_row_has_a_break_or_a_reason() -> None:
+    for row, fault in FAULTS.items():
+        if fault.nothing_to_remove:
+            assert row not in BROKEN, f"row {row} has a break: it is no longer true that nothing can be removed"
+        elif row in TESTS:
+            assert row in BROKEN, (
+                f"no break takes away the defence against row {row}, {fault.fault!r}: "
+                "write one in tests/proving/breaks, or say in tests/proving/catalogue.py why there is nothing to remove"
+            )
 
 
 def test_markers_name_rows_that_exist() -> None:
@@ -71,7 +72,7 @@ def test_d(): ...
     assert marked(source, "test_x.py") == {"test_a": [1, 2], "TestB::test_c": [1, 4, 5, 6], "test_d": [1, 7, 8]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source",
     [
         "import pytest\n@pytest.mark.fault(*ROWS)\ndef test_a(): ...",

@@ -11,6 +11,7 @@ import pytest
 
 from tests.proving import journal, proofs
 from tests.proving.journal import Journal
+from tests.tables import each_row
 
 ROOT = Path(__file__).parents[2]
 TESTS = """\
@@ -49,7 +50,7 @@ def _run(folder: Path, stopped_at: int, *workers: str, tests: str = TESTS) -> tu
     return done.returncode, run
 
 
-@pytest.mark.drawn(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
 def test_what_has_passed_is_not_run_again(tmp_path: Path, workers: tuple[str, ...]) -> None:
     ended, first = _run(tmp_path, 3, *workers)
@@ -108,7 +109,7 @@ TREE = {
 }
 
 
-@pytest.mark.parametrize("changed", TREE)
+@each_row("changed", TREE)
 def test_a_test_depends_on_what_it_names_and_on_what_that_names(
     changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

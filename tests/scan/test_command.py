@@ -10,6 +10,7 @@ import pytest
 
 from retrysafe.cli import main
 from retrysafe.scan.rules.catalogue import RULES
+from tests.tables import each_row
 
 SCHEMA = Path(__file__).parent / "schemas" / "sarif-2.1.0.json"
 HANDLER = RULES[0]
@@ -38,9 +39,7 @@ def test_what_is_safe_makes_exit_code_0(shop: Path) -> None:
     assert main(["scan", "shop.py"]) == 0
 
 
-@pytest.mark.parametrize(
-    "options", [["--rule", "RS999"], ["nothing.py"], ["--baseline", "nothing"], ["--exclude", "*.py"]]
-)
+@each_row("options", [["--rule", "RS999"], ["nothing.py"], ["--baseline", "nothing"], ["--exclude", "*.py"]])
 def test_what_cannot_be_done_makes_exit_code_2(
     shop: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,9 +97,7 @@ def test_a_baseline_tells_what_is_gone(shop: Path, capsys: pytest.CaptureFixture
     assert "1 of the baseline are gone" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "text", ["[]", "{}", '{"version": 2, "findings": {}}', '{"version": 1, "findings": []}', "\xff"]
-)
+@each_row("text", ["[]", "{}", '{"version": 2, "findings": {}}', '{"version": 1, "findings": []}', "\xff"])
 def test_a_file_that_is_no_baseline_is_refused(shop: Path, text: str) -> None:
     shop.with_name("known.json").write_text(text, encoding="latin-1")
     assert main(["scan", "--baseline", "known.json"]) == 2
@@ -116,7 +113,7 @@ def test_a_finding_is_allowed_with_a_reason(shop: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("comment", "expected"),
     [
         ("# retrysafe: allow[RS101]", {"RS101", "RS002"}),

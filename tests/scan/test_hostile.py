@@ -11,6 +11,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.scan import source
 from retrysafe.scan.rules.catalogue import RULES
 from retrysafe.scan.scanner import scan
+from tests.tables import each_row
 
 WRONG = RULES[0].wrong
 
@@ -30,7 +31,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
+@each_row("data", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_file_is_reported_and_the_others_are_scanned(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.py").write_bytes(data)
     (tmp_path / "b.py").write_text(WRONG, encoding="utf-8")
@@ -53,7 +54,7 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("data", HARMLESS.values(), ids=HARMLESS.keys())
+@each_row("data", HARMLESS.values(), ids=HARMLESS.keys())
 def test_strange_source_is_read(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.py").write_bytes(data)
     assert scan([str(tmp_path)]).findings == []

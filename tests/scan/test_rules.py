@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from retrysafe.scan.findings import Finding, Rule
 from retrysafe.scan.rules.catalogue import EVERY_RULE, RULES
 from retrysafe.scan.scanner import scan
+from tests.tables import each_row
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -26,7 +25,7 @@ def ids(findings: list[Finding]) -> list[str]:
     return [one.rule.id for one in findings]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+@each_row("rule", RULES, ids=lambda rule: rule.id)
 def test_the_wrong_example_is_reported_and_the_right_one_is_not(rule: Rule, tmp_path: Path) -> None:
     assert ids(scanned(tmp_path / "a", wrong=rule.wrong)) == [rule.id]
     assert scanned(tmp_path / "b", right=rule.right) == []
@@ -136,7 +135,7 @@ FRAMEWORKS = {
 }
 
 
-@pytest.mark.parametrize(("modules", "expected"), FRAMEWORKS.values(), ids=FRAMEWORKS.keys())
+@each_row(("modules", "expected"), FRAMEWORKS.values(), ids=FRAMEWORKS.keys())
 def test_handlers(modules: dict[str, str], expected: list[str], tmp_path: Path) -> None:
     assert ids(scanned(tmp_path, **modules)) == expected
 
@@ -206,7 +205,7 @@ TRANSACTIONS = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), TRANSACTIONS.values(), ids=TRANSACTIONS.keys())
+@each_row(("text", "expected"), TRANSACTIONS.values(), ids=TRANSACTIONS.keys())
 def test_transactions(text: str, expected: list[str], tmp_path: Path) -> None:
     assert ids(scanned(tmp_path, app=text)) == expected
 
@@ -239,7 +238,7 @@ INCREMENTS = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), INCREMENTS.values(), ids=INCREMENTS.keys())
+@each_row(("text", "expected"), INCREMENTS.values(), ids=INCREMENTS.keys())
 def test_increments(text: str, expected: list[str], tmp_path: Path) -> None:
     assert ids(scanned(tmp_path, app=text)) == expected
 
@@ -309,7 +308,7 @@ CONSUMERS = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), CONSUMERS.values(), ids=CONSUMERS.keys())
+@each_row(("text", "expected"), CONSUMERS.values(), ids=CONSUMERS.keys())
 def test_consumers(text: str, expected: list[str], tmp_path: Path) -> None:
     assert ids(scanned(tmp_path, app=text)) == expected
 
@@ -342,7 +341,7 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), KEYS.values(), ids=KEYS.keys())
+@each_row(("text", "expected"), KEYS.values(), ids=KEYS.keys())
 def test_keys(text: str, expected: list[str], tmp_path: Path) -> None:
     assert ids(scanned(tmp_path, app=text)) == expected
 
@@ -374,7 +373,7 @@ MARKS = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), MARKS.values(), ids=MARKS.keys())
+@each_row(("text", "expected"), MARKS.values(), ids=MARKS.keys())
 def test_marks(text: str, expected: list[str], tmp_path: Path) -> None:
     assert ids(scanned(tmp_path, app=text)) == expected
 
@@ -417,7 +416,7 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), STATES.values(), ids=STATES.keys())
+@each_row(("text", "expected"), STATES.values(), ids=STATES.keys())
 def test_a_state_of_a_row_that_is_left(text: str, expected: list[str], tmp_path: Path) -> None:
     """A second run finds the row in the new state."""
     app = f"{MODEL}from django.utils.timezone import now\n\ndef f(pk):\n    m = M.objects.get(pk=pk)\n    {text}\n"
@@ -457,7 +456,7 @@ POPS = {
 }
 
 
-@pytest.mark.parametrize(("taken", "expected"), POPS.values(), ids=POPS.keys())
+@each_row(("taken", "expected"), POPS.values(), ids=POPS.keys())
 def test_a_mark_in_a_session(taken: str, expected: list[str], tmp_path: Path) -> None:
     views = (
         "from django.http import HttpRequest\nimport models\n\ndef add(r: HttpRequest):\n    if r.method == 'POST':\n"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import secrets
 
-from retrysafe.testing.suite import test_conformance as test_conformance
-from tests.stores.harnesses import DRIVERS
+from retrysafe.testing.conformance import CASES, Bench
+from tests.stores.harnesses.base import AnyHarness
+from tests.tables import each_row
 
-pytestmark = pytest.mark.thinned(0.4, whole=DRIVERS)
+
+@each_row("name", CASES)
+def test_conformance(name: str, harness: AnyHarness) -> None:
+    CASES[name](Bench(harness, secrets.token_bytes(32)))

@@ -13,6 +13,7 @@ from retrysafe.backends.dynamodb.table import Table
 from retrysafe.errors import SchemaOutdated
 from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Finding, Ownership, Record
 from retrysafe.protocol.requests import Ask
+from tests.tables import each_row
 
 SECOND = 1_000_000
 NOW = 1_800_000_000 * SECOND
@@ -44,7 +45,7 @@ def lease_of(request: Ask[Any]) -> int:
     return int(request.request.arguments["ExpressionAttributeValues"][":set_lease_until"]["N"]) - NOW
 
 
-@pytest.mark.parametrize(("error", "longer"), [(0, 0), (MARGIN, 0), (MARGIN + 1, 1), (5 * SECOND, 3 * SECOND)])
+@each_row(("error", "longer"), [(0, 0), (MARGIN, 0), (MARGIN + 1, 1), (5 * SECOND, 3 * SECOND)])
 def test_a_clock_further_behind_than_the_margin_writes_longer_leases(error: int, longer: int) -> None:
     behind = store(Clock(error))
     released = seen(behind, state="released")
@@ -122,14 +123,14 @@ def test_a_provisioned_table_is_told_with_its_rates() -> None:
     assert "5 reads and 7 writes" in fact.text
 
 
-@pytest.mark.parametrize(("consistency", "level"), [({}, "warn"), ({"MultiRegionConsistency": "STRONG"}, "fact")])
+@each_row(("consistency", "level"), [({}, "warn"), ({"MultiRegionConsistency": "STRONG"}, "fact")])
 def test_a_global_table_is_warned_of_unless_it_is_strongly_consistent(consistency: dict[str, str], level: str) -> None:
     finding = found(Replicas=[{"RegionName": "eu-west-1"}, {"RegionName": "us-east-2"}], **consistency)[-1]
     assert (finding.level, finding.name) == (level, "global table")
     assert "eu-west-1, us-east-2" in finding.text
 
 
-@pytest.mark.parametrize("status", ["CREATING", "DELETING", "INACCESSIBLE_ENCRYPTION_CREDENTIALS"])
+@each_row("status", ["CREATING", "DELETING", "INACCESSIBLE_ENCRYPTION_CREDENTIALS"])
 def test_a_table_that_is_not_active_cannot_be_used(status: str) -> None:
     with pytest.raises(SchemaOutdated, match=status):
         found(TableStatus=status)

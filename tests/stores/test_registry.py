@@ -17,6 +17,7 @@ from retrysafe.backends.spec import BackendSpec
 from retrysafe.backends.urls import without_password
 from retrysafe.http.client.hosts import origin_of
 from retrysafe.testing import age
+from tests.tables import each_row
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +28,7 @@ def test_every_folder_of_a_backend_is_registered() -> None:
     assert set(registry.BACKENDS) <= folders
 
 
-@pytest.mark.parametrize("spec", list(registry.specs()), ids=lambda spec: str(spec.name))
+@each_row("spec", list(registry.specs()), ids=lambda spec: str(spec.name))
 def test_every_reference_leads_somewhere(spec: BackendSpec) -> None:
     functions = {*spec.schemes.values(), *spec.objects.values(), *spec.time_travel.values()}
     functions |= {reference for reference in (spec.absolute, spec.alias, *(spec.cache or ())) if reference}
@@ -48,7 +49,7 @@ def test_no_scheme_and_no_type_belongs_to_two() -> None:
         assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("store", STORES, ids=lambda store: str(store.capabilities.name))
+@each_row("store", STORES, ids=lambda store: str(store.capabilities.name))
 def test_time_can_pass_in_every_store(store: type) -> None:
     assert age.dispatch(store) is not age.dispatch(object)
 
@@ -64,7 +65,7 @@ def test_an_object_that_is_no_store_is_told_what_would_be_one() -> None:
         Boundary("shop", store=object())
 
 
-@pytest.mark.parametrize("fast", ["sqlite:///fast.db", "memory://", "nonsense", registry.connect("memory://")])
+@each_row("fast", ["sqlite:///fast.db", "memory://", "nonsense", registry.connect("memory://")])
 def test_only_a_store_that_can_be_a_cache_is_a_fast_one(
     fast: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,14 +74,14 @@ def test_only_a_store_that_can_be_a_cache_is_a_fast_one(
         Boundary("shop", store=layered(fast, "sqlite:///truth.db", name="truth"))
 
 
-@pytest.mark.parametrize("truth", ["memory://", layered("redis://a", "sqlite:///b.db", name="b")])
+@each_row("truth", ["memory://", layered("redis://a", "sqlite:///b.db", name="b")])
 def test_the_truth_is_one_durable_store(truth: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match="durable store of one layer"):
         Boundary("shop", store=layered("redis://localhost", truth, name="truth"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     [
         "nonsense://ada:hunter2@db/shop",

@@ -10,8 +10,7 @@ from tests.stores.harnesses import DRIVERS
 from tests.stores.harnesses.base import AnyHarness
 
 
-@pytest.mark.prove
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .* method is good for exploring strategies")
 def test_random_histories_agree_with_the_table(harness: AnyHarness, request: pytest.FixtureRequest) -> None:
     """As the published suite does; fewer of them in `make test` through what is not a driver of our own."""

@@ -1,6 +1,7 @@
 """Real engines write each number once, also when they are killed after a commit that they have not noted.
 
-Engines have environments of their own, which `make engines` makes.
+Engines have environments of their own, which `make engines` makes. `make prove` does so, and `make test` leaves these
+tests to it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import absent, require
+from tests.conftest import require, unfetched
 from tests.docs.pages import ROOT
 from tests.streams.engines import NUMBERS, fill
 from tests.streams.targets import KafkaTarget, target
+
+pytestmark = [pytest.mark.slow, pytest.mark.beside]
 
 TARGETS = {"spark": ("postgresql", "kafka"), "quix": ("postgresql", "kafka"), "beam": ("postgresql", "kafka")}
 
@@ -25,7 +28,7 @@ def run(engine: str, folder: Path, **environment: str) -> int:
     """Run a job, and return how it ended."""
     programs = ROOT / ".venv" / "engines" / ("flink" if engine == "flink" else "most") / "bin"
     if not programs.exists():
-        absent(f"no {engine}: run make engines")
+        unfetched(f"no {engine}: run make engines")
     path = os.pathsep.join([str(programs), os.environ["PATH"]])
     paths = os.pathsep.join(str(ROOT / name) for name in ("src", "demo", "."))
     command = [str(programs / "python"), "-m", "tests.streams.engines", engine, str(folder)]
@@ -42,7 +45,7 @@ def run(engine: str, folder: Path, **environment: str) -> int:
     return done.returncode
 
 
-@pytest.mark.thinned(0.5)
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "kind"), [(name, kind) for name, kinds in TARGETS.items() for kind in kinds])
 def test_a_killed_job_that_runs_again_writes_each_number_once(engine: str, kind: str, tmp_path: Path) -> None:
     require(kind)
@@ -61,7 +64,8 @@ def test_a_killed_job_that_runs_again_writes_each_number_once(engine: str, kind:
             one.close()
 
 
-@pytest.mark.drawn(0.5, of="slow tests")
+@pytest.mark.slow
+@pytest.mark.one_of("slow tests")
 def test_a_deleted_checkpoint_of_spark_is_refused(tmp_path: Path) -> None:
     require("postgresql")
     place = target("postgresql", tmp_path)
@@ -75,7 +79,8 @@ def test_a_deleted_checkpoint_of_spark_is_refused(tmp_path: Path) -> None:
     place.close()
 
 
-@pytest.mark.drawn(0.5, of="jobs of Flink")
+@pytest.mark.slow
+@pytest.mark.one_of("jobs of Flink")
 def test_a_task_of_flink_that_fails_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     require("postgresql")
     place = target("postgresql", tmp_path)
@@ -86,7 +91,8 @@ def test_a_task_of_flink_that_fails_goes_on_from_its_checkpoint(tmp_path: Path) 
     place.close()
 
 
-@pytest.mark.drawn(0.5, of="jobs of Flink")
+@pytest.mark.slow
+@pytest.mark.one_of("jobs of Flink")
 def test_flink_that_was_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     require("postgresql")
     place = target("postgresql", tmp_path)

@@ -25,6 +25,7 @@ from retrysafe.streams.positions import NONE, Position
 from tests.conftest import require
 from tests.docs.pages import ROOT
 from tests.streams.targets import SQL, SqlTarget, Target, target
+from tests.tables import each_row
 
 CHILD = """
 import os, pickle, signal, sys
@@ -71,7 +72,7 @@ def test_a_span_is_written_once_and_what_overlaps_is_left_out(place: Target) -> 
     assert place.written() == [0, 1, 2, 3, 4, 7, 8]
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("die", ["before the commit", "after it"])
 def test_a_process_that_is_killed_leaves_both_or_neither(place: Target, die: str) -> None:
     child = subprocess.run(
@@ -114,7 +115,7 @@ def test_a_position_of_an_aborted_transaction_does_not_count(tmp_path: Path) -> 
     place.close()
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 def test_who_was_taken_over_from_writes_nothing(place: Target) -> None:
     old, new = place.ledger(), place.ledger()
     before = old.take("in/0")
@@ -144,7 +145,7 @@ def test_input_that_was_never_written_is_missed(place: Target) -> None:
     assert place.written() == [5]
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 def test_sources_do_not_know_each_other(place: Target) -> None:
     ledger = place.ledger()
     sources = ("in/0", "in/1", "", "IN/0", "in/0 ", "ìn/0", " ")  # of which a collation may take some for one
@@ -201,13 +202,13 @@ def test_a_connection_that_has_died_is_replaced(kind: str, tmp_path: Path) -> No
     place.close()
 
 
-@pytest.mark.parametrize("span", [Span(3, 3), Span(3, 2), Span(-2, 2)])
+@each_row("span", [Span(3, 3), Span(3, 2), Span(-2, 2)])
 def test_an_empty_span_is_refused(span: Span) -> None:
     with pytest.raises(ValueError, match="is empty, or begins below 0"):
         decided("job", "in/0", Position(NONE, 0, ""), span, origin="", epoch=None, gaps=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "told"),
     [
         ({"job": ""}, "job=''"),
@@ -266,7 +267,7 @@ def test_what_text_says_is_no_matter() -> None:
         assert source_of(name) == f"repr {name!r}"
 
 
-@pytest.mark.parametrize("name", VARYING.values(), ids=VARYING)
+@each_row("name", VARYING.values(), ids=VARYING)
 def test_a_name_that_another_process_writes_differently_is_refused(name: object) -> None:
     with pytest.raises(ConfigurationError, match="written differently by another process"):
         source_of(name)

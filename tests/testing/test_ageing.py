@@ -24,6 +24,7 @@ from tests.stores.harnesses.base import AnyHarness
 from tests.stores.harnesses.dynamodb import dynamodb_sync
 from tests.stores.harnesses.redis import redis_sync
 from tests.stores.harnesses.sql import mysql_url, postgresql_url, sqlite
+from tests.tables import each_row
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_only_running_records_lapse(bench: Bench) -> None:
     assert done.record().updated > done.record().now - 600_000_000
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 def test_every_kind_of_record_is_cleared_and_no_other(bench: Bench) -> None:
     other = Bench(bench.harness, secrets.token_bytes(32), boundary=unique())
     settled(other, Transition.COMPLETE)
@@ -161,7 +162,7 @@ def test_what_an_open_transaction_has_locked_is_not_waited_for(transactional: Bo
 # ---------------------------------------------------------------- what is native to a store
 
 
-@pytest.mark.parametrize("topology", ["", "_CLUSTER"])
+@each_row("topology", ["", "_CLUSTER"])
 def test_redis_forgets_by_itself_what_has_grown_old(topology: str) -> None:
     require("redis-cluster" if topology else "redis")
     harness = redis_sync(topology)(Path())

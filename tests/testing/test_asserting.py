@@ -13,6 +13,7 @@ import pytest
 from retrysafe import Boundary, ConfigurationError, InProgress, reject, wait
 from retrysafe.testing import Outcome, aassert_once, aconcurrently, assert_once, concurrently
 from retrysafe.testing.asserting import difference
+from tests.tables import each_row
 
 
 class Shop:
@@ -112,7 +113,7 @@ def test_as_many_calls_as_were_asked_for(shop: Shop) -> None:
     assert len(calls) == 6
 
 
-@pytest.mark.parametrize("concurrency", [reject(), wait(20)], ids=["reject", "wait"])
+@each_row("concurrency", [reject(), wait(20)], ids=["reject", "wait"])
 def test_copies_at_once_have_one_effect(concurrency: Any) -> None:
     shop = Shop(concurrency=concurrency)
     assert assert_once(lambda: shop.charge("A-1"), effects=shop.charges, copies=8) == {"order": "A-1", "number": 1}

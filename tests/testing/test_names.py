@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from retrysafe import testing
+from tests.tables import each_row
 from tests.testing.test_plugin import SOURCES
 
 NAMES = {
@@ -23,7 +24,7 @@ def test_the_names_are_pinned() -> None:
     assert set(testing.__all__) == set(dir(testing)) == NAMES
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
+@each_row("name", sorted(NAMES))
 def test_every_name_is_there_documented_and_typed(name: str) -> None:
     found = getattr(testing, name)
     assert inspect.getdoc(found)

@@ -178,7 +178,7 @@ def test_afterwards():
     done.assert_outcomes(passed=2)
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "postgresql+asyncpg", "mysql", "redis", "dynamodb"])
 @pytest.mark.parametrize("how", ["option", "ini"])
 def test_the_same_tests_run_on_another_store(runs: Runs, kind: str, how: str, database: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from retrysafe import ConfigurationError
 from retrysafe.testing import redelivered
+from tests.tables import each_row
 
 SEEDS = range(300)
 MESSAGES = [f"message {number}" for number in range(7)]
@@ -19,7 +20,7 @@ def firsts(deliveries: list[str]) -> list[str]:
     return list(dict.fromkeys(deliveries))
 
 
-@pytest.mark.parametrize("out_of_order", [False, True])
+@each_row("out_of_order", [False, True])
 def test_every_message_comes_and_one_comes_again(out_of_order: bool) -> None:
     for seed in SEEDS:
         times = Counter(redelivered(MESSAGES, seed=seed, out_of_order=out_of_order))
@@ -58,7 +59,7 @@ def test_messages_may_be_of_any_kind() -> None:
     assert all(message in messages for message in redelivered(messages, seed=3, out_of_order=True))
 
 
-@pytest.mark.parametrize("chance", [-0.1, 1, 2.0])
+@each_row("chance", [-0.1, 1, 2.0])
 def test_an_impossible_chance_is_refused(chance: float) -> None:
     with pytest.raises(ConfigurationError, match="from 0 to below 1"):
         redelivered(MESSAGES, seed=1, chance=chance)

@@ -20,6 +20,7 @@ from retrysafe.testing.conformance import CASES, Bench
 from tests.testing.test_plugin import Runs
 
 __all__ = ["runs"]
+from tests.tables import each_row
 from tests.testing.test_plugin import runs
 
 
@@ -28,6 +29,7 @@ def harness_of(store: OperableStore) -> SyncHarness:
     return SyncHarness(Backend(store, sync=lambda: client, asynchronous=None, address="broken"))
 
 
+@pytest.mark.one_of("suites of a user's store")
 class TestSync(StoreSuite):
     """The suite as a class, over sync code."""
 
@@ -36,6 +38,7 @@ class TestSync(StoreSuite):
         return harness_of(MemoryStore())
 
 
+@pytest.mark.one_of("suites of a user's store")
 class TestAsync(StoreSuite):
     """The same over async code."""
 
@@ -92,7 +95,7 @@ class Lying(MemoryStore):
         return Ask(super().settle(held, event, result).request, lambda done: not done)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("broken", "told"),
     [
         (Trusting, "the store answers True, the table False"),
@@ -108,7 +111,7 @@ def test_a_broken_store_fails_the_differential_test(broken: Callable[[], Operabl
             differential.check(harness, standing)
 
 
-@pytest.mark.parametrize("broken", [Trusting, Forgetful])
+@each_row("broken", [Trusting, Forgetful])
 def test_a_broken_store_fails_the_conformance_suite(broken: Callable[[], OperableStore]) -> None:
     failed = []
     for name, case in CASES.items():

@@ -70,7 +70,7 @@ def together(port: int, name: str, provider: Provider) -> list[Answer]:
         return list(threads.map(deliver, range(6)))
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @EVERY_DOOR
 async def test_one_effect_each_through_every_door(place: Place, effects: Effects, clock: Clock, door: str) -> None:
     """Tampered, out of order, replayed, failing at first, at once, and late."""

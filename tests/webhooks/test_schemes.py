@@ -17,6 +17,7 @@ from retrysafe import Boundary, ConfigurationError
 from retrysafe.webhooks import DeliveryRefused, GitHub, Head, Known, Receiver, Scheme, Slack, StandardWebhooks, Stripe
 from retrysafe.webhooks.deliveries import document_of, event_of, key_of
 from retrysafe.webhooks.signatures import matches
+from tests.tables import each_row
 from tests.webhooks.providers import GITHUB, NOW, PROVIDERS, SLACK, STANDARD, STRIPE, Delivery, Provider, tampered
 
 
@@ -135,8 +136,8 @@ def test_during_a_rotation_both_secrets_pass(provider: Provider) -> None:
         verify(scheme, provider.deliver(secret=secret))
 
 
-@pytest.mark.parametrize("name", ["standard", "stripe", "slack"])
-@pytest.mark.parametrize("away", [-301, 301])
+@each_row("name", ["standard", "stripe", "slack"])
+@each_row("away", [-301, 301])
 def test_a_time_that_is_far_away_is_refused(name: str, away: int) -> None:
     scheme, delivery = PROVIDERS[name].receiver_scheme(), PROVIDERS[name].deliver()
     assert refusal(scheme, delivery, NOW + away) == "timestamp-outside"
@@ -144,10 +145,8 @@ def test_a_time_that_is_far_away_is_refused(name: str, away: int) -> None:
     verify(PROVIDERS[name].receiver_scheme(tolerance="10m"), delivery, NOW + away)
 
 
-@pytest.mark.parametrize("name", ["standard", "stripe", "slack"])
-@pytest.mark.parametrize(
-    "time", [f"+{NOW}", f" {NOW}", f"{NOW}.5", "1_700_000_000", "١٧٠٠٠٠٠٠٠٠", "-1", "9" * 400, "nan"]
-)
+@each_row("name", ["standard", "stripe", "slack"])
+@each_row("time", [f"+{NOW}", f" {NOW}", f"{NOW}.5", "1_700_000_000", "١٧٠٠٠٠٠٠٠٠", "-1", "9" * 400, "nan"])
 def test_a_time_is_digits_alone_even_if_it_is_signed(name: str, time: Any) -> None:
     provider = PROVIDERS[name]
     body = provider.payload
@@ -184,7 +183,7 @@ KNOWN_TO_ALL: list[Any] = ["", b"", [], ["", "x"], " ", "whsec_", "whsec_ ", b"w
 NO_SECRETS: list[Any] = [None, [None], ["x", None], bytearray(b"x"), 7, "\ud800"]
 
 
-@pytest.mark.parametrize("secrets", [*KNOWN_TO_ALL, *NO_SECRETS])
+@each_row("secrets", [*KNOWN_TO_ALL, *NO_SECRETS])
 def test_empty_secrets_are_refused_when_the_scheme_is_made(provider: Provider, secrets: Any) -> None:
     with pytest.raises(ConfigurationError, match="secrets="):
         provider.scheme(secrets)
@@ -225,7 +224,7 @@ def test_standard_webhooks_finds_its_signature_among_others() -> None:
     assert refusal(STANDARD.receiver_scheme(), changed) == "signature-invalid"
 
 
-@pytest.mark.parametrize("header", ["webhook-id", "webhook-timestamp"])
+@each_row("header", ["webhook-id", "webhook-timestamp"])
 def test_standard_webhooks_signs_the_id_and_the_time(header: str) -> None:
     delivery = STANDARD.deliver()
     changed = {**delivery.headers, header: delivery.headers[header] + "1"}
@@ -240,7 +239,7 @@ def test_standard_webhooks_under_the_names_of_svix() -> None:
     assert refusal(scheme, delivery) == "signature-missing"
 
 
-@pytest.mark.parametrize("secret", ["whsec_", "whsec_!!!", "not base64!", b"whsec_", "whsec_AAAAAAAA"])
+@each_row("secret", ["whsec_", "whsec_!!!", "not base64!", b"whsec_", "whsec_AAAAAAAA"])
 def test_a_secret_of_standard_webhooks_is_base64(secret: Any) -> None:
     with pytest.raises(ConfigurationError, match="secrets="):
         StandardWebhooks(secret)
@@ -310,7 +309,7 @@ def test_github_and_slack_send_forms_too() -> None:
             document_of(head, b"payload=%7B", scheme.media_types)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "media_type",
     ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/plain", ";", "application/xml"],
 )
@@ -322,7 +321,7 @@ def test_a_provider_that_sends_json_alone_has_no_other_document(media_type: str)
         assert caught.value.status == 415
 
 
-@pytest.mark.parametrize("media_type", ["", "application/json; charset=utf-8", "Application/CloudEvents+JSON"])
+@each_row("media_type", ["", "application/json; charset=utf-8", "Application/CloudEvents+JSON"])
 def test_json_has_several_names(media_type: str) -> None:
     for provider in PROVIDERS.values():
         scheme = provider.receiver_scheme()
@@ -343,7 +342,7 @@ def test_a_captured_delivery_cannot_be_cut_elsewhere_into_another_event() -> Non
     assert refusal(STANDARD.receiver_scheme(), forged) == "field-ambiguous"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("provider", "id", "time"),
     [(STANDARD, "a.b", NOW), (STANDARD, "a", f"{NOW}.1"), (STRIPE, "a", f"{NOW}.1"), (SLACK, "a", f"{NOW}:1")],
 )
@@ -377,13 +376,13 @@ def test_what_slack_gives_no_id_is_told_apart_by_its_signed_body() -> None:
     assert other.id != known.id
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'"x"', b"1", b"{", b'{"a":NaN}', b"\xff", b"[" * 100_000])
+@each_row("body", [b"", b"[]", b'"x"', b"1", b"{", b'{"a":NaN}', b"\xff", b"[" * 100_000])
 def test_a_signed_body_that_is_no_document_is_refused(body: bytes) -> None:
     with pytest.raises(DeliveryRefused, match="payload-invalid"):
         document_of(Head({}), body)
 
 
-@pytest.mark.parametrize("provider", [STANDARD, STRIPE, SLACK], ids=lambda provider: provider.name)
+@each_row("provider", [STANDARD, STRIPE, SLACK], ids=lambda provider: provider.name)
 def test_half_a_character_in_what_is_signed_is_refused(provider: Provider) -> None:
     """JSON can write it, and no store can keep it: the receiver would answer 500 for as long as it is delivered."""
     receiver = Receiver(Boundary("b", store="memory://", window="7d"), provider.receiver_scheme(), clock=lambda: NOW)

@@ -25,6 +25,7 @@ from retrysafe.webhooks.delivering import Tried, judge, retry_after
 from retrysafe.webhooks.sender import AsyncSender, Delivery, Endpoint, Message, Sender
 from tests.http.observing import Recorder
 from tests.ports import free_port
+from tests.tables import each_row
 from tests.webhooks.providers import NOW, STANDARD
 from tests.webhooks.servers import serving
 
@@ -376,7 +377,7 @@ def test_retry_after_as_seconds_or_a_date_that_the_answers_own_clock_corrects() 
     assert retry_after(until, "nonsense", NOW + 10**6) == 0
 
 
-@pytest.mark.parametrize("id", ["", "a.b", "a b", "é", "a\n"])
+@each_row("id", ["", "a.b", "a b", "é", "a\n"])
 def test_an_id_that_could_be_taken_for_another_is_refused(id: str) -> None:
     with pytest.raises(ConfigurationError, match="id="):
         Message(id, b"{}")
@@ -395,7 +396,7 @@ def test_what_a_sender_cannot_keep_is_refused() -> None:
     assert Message.of("x", 1).id != Message.of("x", 1).id
 
 
-@pytest.mark.parametrize(
+@each_row(
     "headers",
     [
         {"Webhook-Id": "x"},

@@ -26,6 +26,7 @@ from retrysafe.http.client.redirects import Target, follow
 from retrysafe.http.client.results import Answer, Failure, Kind, Verdict, in_doubt, judge, may_repeat
 from retrysafe.http.keys import parse
 from tests.http.client.senders import Time
+from tests.tables import each_row
 
 LOST = Failure(Kind.AMBIGUOUS, RuntimeError())
 UNSENT = Failure(Kind.UNSENT, RuntimeError())
@@ -46,7 +47,7 @@ def test_verdicts_of_failures() -> None:
     assert not may_repeat(answer(503), repeatable=False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("before", "result", "after"),
     [
         (False, LOST, True),
@@ -201,7 +202,7 @@ def _with_cause(error: Exception, cause: Exception) -> Any:
     return error
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "kind"),
     [
         (httpx.ConnectError("x"), Kind.UNSENT),
@@ -231,7 +232,7 @@ def _refused(reason: Exception) -> Exception:
     return urllib3.exceptions.MaxRetryError(_POOL, "/", reason)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "kind"),
     [
         (requests.ConnectTimeout("x"), Kind.UNSENT),

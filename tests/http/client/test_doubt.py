@@ -25,6 +25,7 @@ from tests.http.client.server import (
     well,
 )
 from tests.ports import free_port
+from tests.tables import each_row
 
 
 @pytest.fixture
@@ -390,7 +391,7 @@ class Losing(Counted):
             self.may_win.set()
 
 
-@pytest.mark.parametrize(("kind", "late"), [("httpx", False), ("httpx", True), ("httpx-async", False)])
+@each_row(("kind", "late"), [("httpx", False), ("httpx", True), ("httpx-async", False)])
 def test_c17_the_response_of_the_copy_that_lost_is_let_go(kind: str, late: bool) -> None:
     inner = Losing(late=late)
     sender = SENDERS[kind](

@@ -52,7 +52,7 @@ class Down(httpx.BaseTransport, httpx.AsyncBaseTransport, BaseAdapter):
         pass
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SENDERS)
 def test_c13_ten_thousand_calls_of_a_host_that_is_down(name: str, time: Time) -> None:
     down = Down()

@@ -41,6 +41,7 @@ from tests.http.client.server import (
 )
 from tests.http.observing import Recorder
 from tests.ports import free_port
+from tests.tables import each_row
 
 BY_NAME = {behaviour.__name__: behaviour for behaviour in AMBIGUOUS}
 
@@ -93,7 +94,7 @@ def test_c04_what_was_certainly_not_sent_is_retried_without_a_key(make: Make, ti
     assert "has not been carried out (3 sent; not sent again: attempts)" in failed.value.__notes__[0]
 
 
-@pytest.mark.parametrize("behaviour", BY_NAME)
+@each_row("behaviour", BY_NAME)
 def test_c05_an_ambiguous_failure_is_retried_where_the_key_is_honoured(
     make: Make, server: Server, behaviour: str
 ) -> None:
@@ -116,7 +117,7 @@ def test_c05_and_nowhere_else(make: Make, server: Server, time: Time, behaviour:
     assert "unrepeatable" in failed.value.__notes__[0]
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+@each_row("method", ["GET", "PUT", "DELETE"])
 def test_c05_idempotent_methods_need_no_key(make: Make, server: Server, method: str) -> None:
     server.will(drops_answer, cuts_body)
     assert make(hosts=[]).send(method, server.url).status == 201
@@ -171,7 +172,7 @@ def test_c06_nothing_is_sent_after_the_deadline(make: Make, server: Server, time
     assert len(server.requests) == 3
 
 
-@pytest.mark.drawn(0.35)
+@pytest.mark.slow
 def test_c06_a_server_that_drips_is_given_up_at_the_deadline(make: Make, server: Server) -> None:
     to_its_end: list[bool] = []
 
@@ -191,7 +192,7 @@ def test_c06_a_server_that_drips_is_given_up_at_the_deadline(make: Make, server:
     assert to_its_end == []
 
 
-@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+@each_row("status", [408, 425, 429, 500, 502, 503, 504])
 def test_c07_statuses_that_are_retried(make: Make, server: Server, status: int) -> None:
     server.will(says(status))
     assert make().post(server.url).status == 201
@@ -210,7 +211,7 @@ def test_c07_a_conflict_is_retried_only_if_another_attempt_is_running(make: Make
         assert make().post(server.url).status == status
 
 
-@pytest.mark.parametrize("status", [400, 403, 404, 412, 422, 428])
+@each_row("status", [400, 403, 404, 412, 422, 428])
 def test_c08_refusals_are_final(make: Make, server: Server, status: int) -> None:
     server.will(says(status))
     assert make().post(server.url).status == status
@@ -224,7 +225,7 @@ def test_c08_a_compressed_refusal_is_read_too(make: Make, server: Server) -> Non
         make().post(server.url)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "status", "kind"),
     [
         ("key-reused", 422, RequestKeyReused),
@@ -286,7 +287,7 @@ def test_c08_without_a_way_to_refresh_401_is_final(make: Make, server: Server) -
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("status", [500, 503])
+@each_row("status", [500, 503])
 def test_c09_an_error_that_is_replayed_is_final(make: Make, server: Server, status: int) -> None:
     server.will(says(status, headers={"Idempotent-Replayed": "true"}))
     assert make().post(server.url).status == status
@@ -431,7 +432,7 @@ def test_c15_a_second_retry_layer_is_refused() -> None:
 # ---------------------------------------------------------------- redirects
 
 
-@pytest.mark.parametrize("status", [307, 308])
+@each_row("status", [307, 308])
 def test_c16_a_redirect_keeps_method_body_and_key(make: Make, server: Server, status: int) -> None:
     server.will(says(status, headers={"Location": "/moved"}), drops_answer)
     assert make().post(server.url, b"body", Authorization="secret").status == 201
@@ -443,7 +444,7 @@ def test_c16_a_redirect_keeps_method_body_and_key(make: Make, server: Server, st
     assert others[0].header("host") == f"127.0.0.1:{server.port}"
 
 
-@pytest.mark.parametrize("status", [301, 302, 303])
+@each_row("status", [301, 302, 303])
 def test_c16_a_see_other_is_fetched_without_the_key(make: Make, server: Server, status: int) -> None:
     server.will(says(status, headers={"Location": "/orders/1"}))
     assert make().post(server.url, b"body", content_type="text/plain").status == 201
@@ -544,7 +545,7 @@ def test_c16_another_origin_sees_no_header_whose_name_tells_of_a_secret(make: Ma
 # ---------------------------------------------------------------- what a server may take
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw deflate"])
+@each_row("encoding", ["gzip", "deflate", "raw deflate"])
 def test_c19_a_problem_is_unpacked_as_far_as_it_may_be_long(encoding: str) -> None:
     window = {"gzip": 31, "deflate": 15, "raw deflate": -15}[encoding]
     name = encoding.removeprefix("raw ")
@@ -571,7 +572,7 @@ def test_c19_a_problem_is_unpacked_as_far_as_it_may_be_long(encoding: str) -> No
     assert set(asked) == {101}, "no more is made than is wanted"
 
 
-@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "nonsense"])
+@each_row("encoding", ["br", "zstd", "gzip, gzip", "nonsense"])
 def test_c19_what_cannot_be_bounded_is_not_unpacked(encoding: str) -> None:
     assert decoded(encoding, b"{}", 100) is None
     assert decoded("", b"{}", 100) == b"{}"

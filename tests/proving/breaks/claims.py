@@ -1,188 +1,159 @@
-"""Breaks of claims: the leases they hold, how those are renewed, and what tells one claim from another."""
+"""Claims: leases, scopes, results."""
 
 from __future__ import annotations
 
 from tests.proving.breaks import Break
+from tests.proving.breaks.mutations import always, first, instead, never, skipping, uncaught, without
 
+CANCELLATION = "tests/faults/test_cancellation.py"
+CLOCKS = "tests/faults/test_clocks.py"
+CRASHES = "tests/faults/test_crashes.py"
+CRASH_POINTS = "tests/faults/test_crash_points.py"
+ENCRYPTION = "tests/boundary/test_encryption.py"
 HEARTBEAT = "tests/faults/test_heartbeat.py"
-SIGNALS = "tests/faults/test_signals.py"
 KEY_SPACES = "tests/boundary/test_key_spaces.py"
-TRAPS = "tests/boundary/test_traps.py"
+PROBLEMS = "tests/http/test_problems.py"
+REDIS_KILLS = "tests/faults/test_redis_kills.py"
+SQL_FAULTS = "tests/faults/test_sql_faults.py"
 TERMS = "tests/boundary/test_terms.py"
-REDIS = "tests/faults/test_redis.py"
-READING = "tests/boundary/test_reading_results.py"
-CANCELLED = f"{HEARTBEAT}::test_whoever_cancels_all_tasks_of_a_loop_ends_no_lease_and_no_heartbeat"
-DROPPED = f"{TRAPS}::test_a_claim_that_is_dropped_inside_its_block_is_not_renewed"
-ALIKE = f"{TERMS}::test_names_that_compare_equal_and_are_not_have_keys_of_their_own"
+UNREADABLE = "tests/faults/test_unreadable.py"
 
-BREAKS = [
+BREAKS: list[Break] = [
     Break(
-        "a cancellation that redis-py loses while it connects is lost",
-        "heeding.py",
-        "    before = task.cancelling() if task else 0",
-        "    before = 1 << 30",
-        killed_by=(
-            f"{REDIS}::test_a_cancellation_that_redis_py_loses_while_it_connects_is_heeded[redis]",
-            f"{REDIS}::test_a_listener_ends_with_its_loop_although_a_library_swallowed_its_cancellation",
-        ),
+        "a key is claimed before its attempt has begun",
+        "claims.claim:Claim._prepare",
+        first("self._mode_inside(request.key).claim(request)", "present"),
+        (f"{CRASHES}::test_dead_before_its_claim_it_is_in_nobodys_way[sqlite-keyed]",),
+        rows=(1,),
     ),
     Break(
-        "a claim that was never entered lets the work run",
-        "claims/claim.py",
-        "        if not self._entered:\n            raise self._not_entered()\n        return self._replayed",
-        "        return self._replayed",
-        killed_by=("tests/mistakes/test_catalogue.py::test_a_mistake[a claim that is not entered]",),
+        "derived keys depend on the attempt",
+        "claims.claim:Claim.key_for",
+        instead("key", "self._required_request().attempt.encode()"),
+        (f"{CRASHES}::test_dead_after_its_effect_the_derived_key_is_the_same[sqlite]",),
+        rows=(5,),
     ),
     Break(
-        "each boundary that nobody closes keeps a thread and a connection",
-        "claims/lease.py",
-        "self._changed.wait(_IDLE if",
-        "self._changed.wait(None if",
-        killed_by=(
-            "tests/faults/test_heartbeat.py::test_the_thread_of_a_heartbeat_ends_when_nothing_was_held_for_long",
-        ),
+        "a lease that could not be renewed is believed in after its end",
+        "claims.lease:Lease.is_held",
+        always("until"),
+        (f"{HEARTBEAT}::test_a_lease_that_could_not_be_renewed_is_not_held_when_its_time_is_over",),
+        rows=(20,),
+    ),
+    Break(
+        "async work goes on without its lease",
+        "claims.lease:Lease.lose",
+        skipping("cancel"),
+        (f"{HEARTBEAT}::test_async_work_is_stopped_when_its_lease_is_lost[sqlite]",),
+        rows=(20,),
+    ),
+    Break(
+        "a transaction that the database wants again is not run again",
+        "claims.restarts:restarting",
+        uncaught("RetryTransaction"),
+        (f"{SQL_FAULTS}::TestSerialization::test_once_runs_the_whole_own_transaction_again",),
+        rows=(23, 24),
+    ),
+    Break(
+        "a commit without an answer is not read back",
+        "claims.modes:_read_back",
+        never("mine", "target"),
+        (f"{CRASH_POINTS}::test_a_commit_whose_reply_is_lost_is_read_back[]",),
+        rows=(28,),
+    ),
+    Break(
+        "leases of threads are not renewed",
+        "claims.claim:Claim._look",
+        skipping("add"),
+        (f"{HEARTBEAT}::test_work_longer_than_its_lease_keeps_its_key[sqlite]",),
+        rows=(57,),
+    ),
+    Break(
+        "a worker measures its lease by its wall clock",
+        "claims.lease:clock",
+        first("return time.time()"),
+        (f"{CLOCKS}::test_a_worker_knows_by_itself_that_its_lease_is_over[sqlite-315360000.0]",),
+        rows=(61,),
     ),
     Break(
         "work begins under a lease that ended before its claim was answered",
-        "claims/held.py",
-        "        if not self.is_held():\n            raise InProgress(",
-        "        if False:\n            raise InProgress(",
-        killed_by=(
-            f"{HEARTBEAT}::test_work_is_not_begun_under_a_lease_that_ended_before",
-            f"{HEARTBEAT}::test_async_work_is_not_begun_under_a_lease_that_ended_before",
-        ),
+        "claims.held:HeldClaim.refuse_ended",
+        never("is_held"),
+        (f"{HEARTBEAT}::test_work_is_not_begun_under_a_lease_that_ended_before",),
         rows=(64,),
     ),
     Break(
-        "a thread that could not be started is not started for the next lease",
-        "claims/lease.py",
-        "            self._schedule.arrange_look(lease)\n            if self._thread is None",
-        "            self._schedule.arrange_look(lease)\n            self._schedule.arranged(lease)\n"
-        "            if self._thread is None",
-        killed_by=(f"{HEARTBEAT}::test_a_thread_that_could_not_be_started_is_started_for_the_next_lease",),
-    ),
-    Break(
-        "a renewal that is cancelled ends the heartbeat of its loop",
-        "claims/lease.py",
-        "        self._beating = None\n        self._set_timer()\n",
-        "        if not beat.cancelled():\n            self._beating = None\n            self._set_timer()\n",
-        killed_by=(f"{CANCELLED}[False]", f"{CANCELLED}[True]"),
-    ),
-    Break(
-        "a renewal that is cancelled loses its lease",
-        "claims/lease.py",
-        'failure: Exception | None = StoreUnavailable("the renewal was cancelled")',
-        "failure: Exception | None = None",
-        killed_by=(f"{CANCELLED}[True]",),
-    ),
-    Break(
-        "closing a loop's heartbeat raises the cancellation of its renewal",
-        "claims/lease.py",
-        "await asyncio.wait((self._beating,))",
-        "await self._beating",
-        killed_by=(f"{HEARTBEAT}::test_a_boundary_is_closed_beside_a_renewal_that_is_cancelled",),
-    ),
-    Break(
-        "a lease is renewed after an exception of a signal handler has ended its work",
-        "claims/claim.py",
-        "            self._held.let_go()\n",
-        "            pass\n",
-        killed_by=(f"{SIGNALS}::test_whatever_a_signal_interrupts_no_lease_is_renewed_after_its_work",),
-    ),
-    Break(
-        "the lease of a claim that was dropped is renewed",
-        "claims/lease.py",
-        "            if lease.holder() is None:\n                self.drop(lease)\n                continue\n",
-        "",
-        killed_by=(f"{DROPPED}[sync-before]", f"{DROPPED}[async-before]"),
-    ),
-    Break(
-        "the lease of a claim that was dropped between two renewals is renewed",
-        "claims/lease.py",
-        "gone = [lease for lease in self._still_wanted(due) if lease.holder() is None]",
-        "gone: list[Lease] = []",
-        killed_by=(f"{DROPPED}[sync-behind]", f"{DROPPED}[async-behind]"),
-    ),
-    Break(
-        "a claim that is left twice takes the place of those around it",
-        "claims/context.py",
-        "        if self._pid == 0:\n            return False\n",
-        "",
-        killed_by=(f"{TRAPS}::test_a_claim_that_is_left_twice_stays_out_of_the_way_of_others",),
-    ),
-    Break(
-        "scopes whose text compares equal share their keys",
-        "claims/plan.py",
-        "            scope = str.__str__(scope)\n",
-        "            pass\n",
-        killed_by=(f"{ALIKE}[scope]",),
-    ),
-    Break(
-        "operations whose text compares equal share their keys",
-        "claims/plan.py",
-        'str.__str__(keys.check_name(operation, "operation"))',
-        'keys.check_name(operation, "operation")',
-        killed_by=(f"{ALIKE}[operation]",),
-    ),
-    Break(
-        "an operation that is no text is looked up before it is refused",
-        "claims/plan.py",
-        'operation = str.__str__(keys.check_name(operation, "operation"))',
-        "pass",
-        killed_by=(
-            f"{TERMS}::test_an_operation_that_is_no_text_is_refused[operation0]",
-            f"{TERMS}::test_an_operation_that_is_no_text_is_refused[operation1]",
+        "a stored pickle is loaded",
+        "claims.codec:JSONCodec.decode",
+        first(
+            "if stored.media_type == 'application/x-pickle':\n    return __import__('pickle').loads(stored.body)",
+            "media_type",
         ),
+        (f"{UNREADABLE}::test_a_pickle_is_never_loaded[sqlite]",),
+        rows=(71,),
     ),
     Break(
-        "boundaries of two modules without files share their keys without knowing it",
-        "claims/key_spaces.py",
-        "return self.module, self.file, self.line",
-        'return "", self.file, self.line',
-        killed_by=(f"{KEY_SPACES}::test_nor_two_modules_without_files",),
+        "a result of a later codec is read as if it were of this one",
+        "claims.codec:JSONCodec.decode",
+        instead("VERSION", "stored.codec_version", at=0),
+        (f"{UNREADABLE}::test_a_result_of_a_later_codec[sqlite]",),
+        rows=(72,),
+    ),
+    Break(
+        "an encrypted answer opens in another record",
+        "claims.encryption:_associated",
+        without("key"),
+        (f"{ENCRYPTION}::test_an_answer_that_is_copied_to_another_record_does_not_open[other0]",),
         rows=(74,),
     ),
     Break(
         "boundaries of one file by a URL and by an engine share their keys without knowing it",
-        "claims/key_spaces.py",
-        "and one.backend.is_same(made.backend) is True",
-        "and one.backend is made.backend",
-        killed_by=(f"{KEY_SPACES}::test_a_second_boundary_on_the_same_file_under_another_spelling_is_refused[engine]",),
+        "claims.key_spaces:_others",
+        instead("is_same()", "one.backend is made.backend"),
+        (f"{KEY_SPACES}::test_a_second_boundary_on_the_same_file_under_another_spelling_is_refused[engine]",),
         rows=(74,),
     ),
     Break(
-        "every scope that ever was is kept in memory",
-        "claims/plan.py",
-        "            if len(self._plans) >= _MOST:\n                self._plans.clear()\n",
-        "",
-        killed_by=(f"{TERMS}::test_tenants_without_number_leave_a_bounded_trace",),
+        "work runs although its claim could not be written",
+        "claims.modes:LeaseMode.claim",
+        first(
+            "try:\n"
+            "    put(store.claim(request), client, again=True)\n"
+            "except StoreUnavailable:\n"
+            "    from retrysafe.protocol.transitions import first_claim\n"
+            "    return Won(Ownership(request.key, request.attempt, 1, request.clocks, False), "
+            "first_claim(request, 1), None)",
+            "judged",
+        ),
+        (
+            f"{SQL_FAULTS}::TestDiskFull::test_it_is_refused_before_the_effect[keyed]",
+            f"{REDIS_KILLS}::test_a_full_server_refuses_claims_and_forgets_none",
+        ),
+        rows=(84,),
     ),
     Break(
-        "every codec that ever was is kept in memory",
-        "claims/plan.py",
-        "            if len(self._with_codecs) >= _MOST_CODECS:\n                self._with_codecs.clear()\n",
-        "",
-        killed_by=(f"{TERMS}::test_codecs_without_number_leave_a_bounded_trace",),
+        "`except Exception` while claiming misses a cancellation",
+        "claims.claim:Claim._aenter",
+        instead("BaseException", "Exception"),
+        (f"{CANCELLATION}::test_cancelled_while_claiming_leaves_no_orphan[sqlite]",),
+        rows=(89,),
     ),
     Break(
-        "a result that was withheld is what the codec makes of nothing",
-        "claims/outcome.py",
-        "    kept_body(stored)\n    try:",
-        "    try:",
-        killed_by=(f"{READING}::test_a_withheld_result_is_read_by_no_codec",),
+        "http: a problem shows all of a key's hash, of which derived keys are made",
+        "claims.claim:Claim.signed",
+        instead("redact()", "self._request.key.hex()"),
+        (f"{PROBLEMS}::test_r3_a_problem_of_a_key_shows_its_first_digits_and_no_more[sqlite]",),
     ),
     Break(
-        "what a codec raises on a replay passes by as it is",
-        "claims/outcome.py",
-        '        raise ResultUnreadable(f"The codec failed: {error!r}") from error',
-        "        raise",
-        killed_by=(f"{READING}::test_whatever_a_codec_raises_on_a_replay_is_one_error[a bug]",),
+        "an answer that an intruder stored in the clear is taken",
+        "claims.encryption:Keyring.open",
+        always("_reads_unencrypted"),
+        (f"{ENCRYPTION}::test_an_answer_of_an_intruder_is_not_taken",),
     ),
     Break(
         "a tenant that is forgotten ends in the scope of all",
-        "claims/scopes.py",
-        'if returned is None or returned == "":',
-        "if returned is None:",
-        killed_by=(f"{TERMS}::test_a_scope_that_is_not_known_is_refused[]",),
+        "claims.scopes:scope_text",
+        without("returned", at=1),
+        (f"{TERMS}::test_a_scope_that_is_not_known_is_refused",),
     ),
 ]

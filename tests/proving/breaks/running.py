@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -10,7 +11,9 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
+from itertools import dropwhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import CodeType
@@ -19,6 +22,7 @@ from typing import NamedTuple
 from tests.ports import stretch_within
 from tests.proving import effort, plugin
 from tests.proving.breaks import Break
+from tests.proving.breaks.mutations import Misfit, names_in
 from tests.proving.breaks.watching import REPORT
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -58,22 +62,68 @@ class Result(NamedTuple):
 
 
 def broken(text: str, one: Break) -> str:
-    """The source file with the break applied; `ValueError` unless its text occurs exactly once and it compiles.
+    """The source file with the break applied; `ValueError` unless its symbol and its place are there, and it compiles.
 
-    A generator must stay one: else tests may fail, or pass, by the TypeError of who asks it for its steps.
+    A generator must stay one: else tests may fail, or pass, by the TypeError that asking for its steps raises.
     """
-    found = text.count(one.old)
-    if found != 1:
-        raise ValueError(f"{one.name!r}: its old text occurs {found} times in {one.file}, not once.")
-    if one.old == one.new:
-        raise ValueError(f"{one.name!r}: old and new are the same.")
-    changed = text.replace(one.old, one.new)
-    if one.file.endswith(".py"):
-        before, after = (_generators(compile(each, one.file, "exec")) for each in (text, changed))
-        for name in before.keys() & after.keys():
-            if before[name] != after[name]:
-                raise ValueError(f"{one.name!r}: {name} is a generator without the break or with it, not both.")
+    symbols = symbols_of(ast.parse(text)).get(one.symbol.partition(":")[2], [])
+    if len(symbols) != 1:
+        raise ValueError(f"{one.name!r}: {one.symbol} is {len(symbols)} times in {one.file}, not once.")
+    try:
+        changed = _replaced(text, symbols[0], one)
+    except Misfit as error:
+        raise ValueError(f"{one.name!r}: in {one.symbol}, {error}") from None
+    before, after = _generators(_compiled(text, one.file)), _generators(compile(changed, one.file, "exec"))
+    for name in before.keys() & after.keys():
+        if before[name] != after[name]:
+            raise ValueError(f"{one.name!r}: {name} is a generator without the break or with it, not both.")
     return changed
+
+
+def _replaced(text: str, symbol: ast.stmt, one: Break) -> str:
+    """The text with other lines for the symbol, and all others where they were unless there are more of these."""
+    before = ast.dump(symbol)
+    one.change.apply(symbol)
+    if ast.dump(symbol) == before:
+        raise ValueError(f"{one.name!r}: {one.change.shown} changes nothing in {one.symbol}.")
+    lines = text.splitlines(keepends=True)
+    first = min([symbol.lineno, *(mark.lineno for mark in getattr(symbol, "decorator_list", []))]) - 1
+    last = symbol.end_lineno or symbol.lineno
+    nested: ast.stmt = symbol
+    for _ in range(symbol.col_offset // 4):
+        nested = ast.If(ast.Constant(True), [nested], [])
+    unparsed = ast.unparse(ast.fix_missing_locations(nested)).splitlines(keepends=True)
+    new = [*dropwhile(str.isspace, unparsed[symbol.col_offset // 4 :])]
+    gap = ["\n"] * (last - first - len(new))
+    return "".join([*lines[:first], *new, "\n", *gap, *lines[last:]])
+
+
+def symbols_of(tree: ast.AST, prefix: str = "") -> dict[str, list[ast.stmt]]:
+    """The statements that give names to functions, classes, their attributes and constants, by their qualified names.
+
+    A function that is declared once more for its type (`overload`) counts once.
+    """
+    found: dict[str, list[ast.stmt]] = {}
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if not any("overload" in names_in(mark) for mark in node.decorator_list):
+                found.setdefault(prefix + node.name, []).append(node)
+                inner = symbols_of(node, f"{prefix}{node.name}.")
+                found |= {name: [*found.get(name, []), *known] for name, known in inner.items()}
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for target in targets:
+            if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(target, ast.Name):
+                found.setdefault(prefix + target.id, []).append(node)
+        if isinstance(node, ast.stmt | ast.ExceptHandler):
+            inner = symbols_of(node, prefix)
+            found |= {name: [*found.get(name, []), *known] for name, known in inner.items()}
+    return found
+
+
+@cache
+def _compiled(text: str, file: str) -> CodeType:
+    return compile(text, file, "exec")
 
 
 def _generators(code: CodeType) -> dict[str, bool]:
@@ -86,15 +136,29 @@ def _generators(code: CodeType) -> dict[str, bool]:
 
 
 def source_of(one: Break, root: Path = ROOT) -> Path:
-    """The file that is broken."""
-    return root / one.file if one.file.startswith("demo/") else root / "src" / "retrysafe" / one.file
+    """The file that is broken, which a package has as its `__init__.py`."""
+    file = root / one.file
+    return file if file.exists() else file.with_suffix("") / "__init__.py"
 
 
 def check(one: Break) -> None:
-    """Raise `ValueError` where the break no longer fits the source."""
+    """Raise `ValueError` or `SyntaxError` where the break no longer fits the source."""
     broken(source_of(one).read_text(encoding="utf-8"), one)
     if not one.killed_by:
         raise ValueError(f"{one.name!r}: no test is named that kills it.")
+
+
+def misfits(breaks: Iterable[Break]) -> list[str]:
+    """The reasons why breaks no longer fit the source, of each that does not."""
+    found = []
+    for one in breaks:
+        try:
+            check(one)
+        except (ValueError, OSError) as error:
+            found.append(str(error))
+        except SyntaxError as error:
+            found.append(f"{one.name!r}: {one.change.shown} makes no program of {one.symbol}: {error}")
+    return found
 
 
 def run_broken(one: Break) -> Result:

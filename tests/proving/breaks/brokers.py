@@ -1,0 +1,216 @@
+"""Brokers: publishers and consumers."""
+
+from __future__ import annotations
+
+from tests.proving.breaks import Break
+from tests.proving.breaks.mutations import always, instead, never, reworded, skipping, without
+
+CONSUMER_FAULTS = "tests/messaging/test_consumer_faults.py"
+FASTSTREAM = "tests/messaging/test_faststream.py"
+KAFKA = "tests/messaging/test_kafka.py"
+KAFKA_PROGRESS = "tests/core/test_kafka_progress.py"
+KAFKA_TRANSACTIONS = "tests/messaging/test_kafka_transactions.py"
+LEDGER = "tests/streams/test_ledger.py"
+MQTT = "tests/messaging/test_mqtt.py"
+NATS = "tests/messaging/test_nats.py"
+PUBLISHERS = "tests/messaging/test_publishers.py"
+PUBSUB = "tests/messaging/test_pubsub.py"
+SERVICEBUS = "tests/messaging/test_servicebus.py"
+SHELF = "tests/core/test_shelf.py"
+SQLITE_BROKER = "tests/messaging/test_sqlite_broker.py"
+SQS = "tests/messaging/test_sqs.py"
+UNDECODABLE = "tests/messaging/test_undecodable.py"
+
+BREAKS: list[Break] = [
+    Break(
+        "a commit whose answer was lost is taken for one that was not made",
+        "messaging.brokers.kafka.offsets:KafkaState._resolve_doubt",
+        skipping("_owned", at=1) & skipping("return_to"),
+        (f"{KAFKA_TRANSACTIONS}::test_the_answer_to_a_commit_is_lost[True-True]",),
+        rows=(7,),
+    ),
+    Break(
+        "records of an aborted transaction are passed by",
+        "messaging.brokers.kafka.transactions:KafkaTransactions._abort",
+        skipping("return_to"),
+        (f"{KAFKA_TRANSACTIONS}::test_an_exception_leaves_nothing_and_the_records_come_again",),
+        rows=(7,),
+    ),
+    Break(
+        "a delivery that a dead consumer held in a SQLite file is held for ever",
+        "messaging.brokers.sqlite.broker:_TAKEN",
+        reworded(" OR d.held_until < :now", ""),
+        (f"{SQLITE_BROKER}::test_what_a_dead_consumer_held_is_handed_out_again_and_what_a_living_one_holds_is_not",),
+        rows=(9, 50),
+    ),
+    Break(
+        "the last settled offset is committed, even if an earlier one is unsettled",
+        "messaging.brokers.kafka.progress:Progress.low",
+        instead("next()", "self._next"),
+        (f"{KAFKA_PROGRESS}::test_what_is_committed_is_the_first_unsettled_message",),
+        rows=(50,),
+    ),
+    Break(
+        "a publication that Pub/Sub does not answer is a success",
+        "messaging.brokers.pubsub.judging:failed",
+        instead("_SILENT", "PublishResult(PublishStatus.ACKED)"),
+        (f"{PUBSUB}::test_a_publication_without_an_answer_is_no_success",),
+        rows=(51,),
+    ),
+    Break(
+        "messages have no id of ours by which Service Bus recognises them",
+        "messaging.brokers.servicebus.messages:message_of",
+        instead("id_of()", "None"),
+        (f"{SERVICEBUS}::test_a_message_whose_answer_is_lost_is_taken_once",),
+        rows=(51,),
+    ),
+    Break(
+        "a message that Service Bus does not answer is a success",
+        "messaging.brokers.servicebus.publisher:ServiceBusPublisher._sent",
+        instead("alone()", "_ACKED if is_silence(error) else alone(await to.why(error), entries[0].session)"),
+        (f"{SERVICEBUS}::test_a_message_without_an_answer_is_no_success",),
+        rows=(51,),
+    ),
+    Break(
+        "work of a partition that has gone is settled",
+        "messaging.brokers.kafka.consumer:KafkaConsumer._lost",
+        skipping("_held", "pop") & skipping("forget"),
+        (f"{KAFKA}::test_what_is_settled_after_a_partition_has_gone_is_not_committed",),
+        rows=(52,),
+    ),
+    Break(
+        "a long handler loses its message to another consumer of SQS",
+        "messaging.brokers.leased:LeasedConsumer._keep",
+        skipping("_prolong"),
+        (f"{SQS}::test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_its_consumer",),
+        rows=(52,),
+    ),
+    Break(
+        "consumers of MQTT take a session from each other",
+        "messaging.brokers.mqtt.consumer:MqttConsumer._taken",
+        always("is_free", "take"),
+        (f"{MQTT}::test_who_wants_a_session_that_is_used_stands_by",),
+        rows=(52,),
+    ),
+    Break(
+        "a long handler loses its message to another consumer of NATS",
+        "messaging.brokers.nats.consumer:NatsConsumer._ask",
+        skipping("publish", at=0),
+        (f"{NATS}::test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_its_consumer",),
+        rows=(52,),
+    ),
+    Break(
+        "a former owner of a NATS partition settles a message of the new one",
+        "messaging.brokers.nats.pinned:Partition.settle",
+        never("_is_over"),
+        (f"{NATS}::test_what_may_have_been_handed_out_again_is_not_settled",),
+        rows=(52,),
+    ),
+    Break(
+        "a consumer that has lost its stream goes on taking entries",
+        "messaging.brokers.redis_streams.consumer:_READ",
+        reworded("return {'fenced'}", "owner = owner"),
+        (f"{CONSUMER_FAULTS}::test_who_has_lost_a_stream_takes_nothing_from_it",),
+        rows=(52,),
+    ),
+    Break(
+        "a long handler loses its session of Service Bus to another consumer",
+        "messaging.brokers.servicebus.holdings:Holding.renew",
+        always("_lost"),
+        (f"{SERVICEBUS}::test_a_message_that_is_handled_for_longer_than_the_lock_stays_with_its_consumer[session]",),
+        rows=(52,),
+    ),
+    Break(
+        "a record with a header that is not UTF-8 ends its consumer",
+        "messaging.brokers.kafka.consumer:_headers",
+        without("SystemError"),
+        (f"{KAFKA}::test_a_record_with_a_header_that_is_not_utf_8_is_no_event",),
+        rows=(53,),
+    ),
+    Break(
+        "a message of Pub/Sub that may have killed its consumer is handed out as a new one",
+        "messaging.brokers.pubsub.consumer:PubSubConsumer._delivery",
+        never("_terms"),
+        (f"{PUBSUB}::test_who_was_cut_off_until_the_deadline_hands_out_nothing_that_another_one_has",),
+        rows=(53,),
+    ),
+    Break(
+        "a message that cannot be decoded stops its queue",
+        "messaging.brokers.rabbitmq.consumer:RabbitMQConsumer._open",
+        never("_failures"),
+        (f"{UNDECODABLE}::test_a_message_that_cannot_be_decoded_stops_no_queue[timestamp]",),
+        rows=(53,),
+    ),
+    Break(
+        "a message of Service Bus that may have killed its consumer is handed out as a new one",
+        "messaging.brokers.servicebus.consumer:ServiceBusConsumer._delivery",
+        never("delivery_count", "old"),
+        (f"{SERVICEBUS}::test_who_was_cut_off_until_the_lock_ended_settles_and_hands_out_nothing[session]",),
+        rows=(53,),
+    ),
+    Break(
+        "messages overtake one of their lane that was given back",
+        "messaging.brokers.lane_queue:LaneQueue.take",
+        never("_resting"),
+        (f"{SHELF}::test_other_lanes_pass_by_one_that_rests",),
+        rows=(54,),
+    ),
+    Break(
+        "a message that an MQTT broker refuses is taken for published",
+        "messaging.brokers.mqtt.judging:judged",
+        always("value", at=0),
+        (f"{MQTT}::test_what_the_broker_refuses_is_no_success_and_nobodys_fault",),
+        rows=(54,),
+    ),
+    Break(
+        "a batch that SQS refuses as a whole blames all its messages",
+        "messaging.brokers.sqs.publisher:_Batches._sent",
+        never("blames_one"),
+        (f"{SQS}::test_a_batch_that_is_refused_as_a_whole_is_sent_again_one_by_one",),
+        rows=(54,),
+    ),
+    Break(
+        "a publication that RabbitMQ has not confirmed in time may come after the next one",
+        "messaging.brokers.rabbitmq.publisher:RabbitMQPublisher._confirmed",
+        never("_UNCONFIRMED"),
+        (f"{PUBLISHERS}::test_what_is_not_confirmed_in_time_is_read_before_anything_else_is_published",),
+        rows=(55,),
+    ),
+    Break(
+        "a message that waits in a SQLite file is overtaken",
+        "messaging.brokers.sqlite.broker:_TAKEN",
+        reworded("e.not_before > :now OR ", ""),
+        (f"{SQLITE_BROKER}::test_a_message_that_waits_holds_its_lane_and_no_other",),
+        rows=(55,),
+    ),
+    Break(
+        "FastStream starts with an ack policy that loses messages",
+        "messaging.brokers.faststream:_check",
+        never("ack_policy"),
+        (f"{FASTSTREAM}::test_a_broker_does_not_start_with_an_ack_policy_that_loses_messages",),
+    ),
+    Break(
+        "a position in Kafka counts although its transaction was aborted",
+        "messaging.brokers.kafka.ledger:KafkaLedger._read",
+        reworded("read_committed", "read_uncommitted"),
+        (f"{LEDGER}::test_a_position_of_an_aborted_transaction_does_not_count",),
+    ),
+    Break(
+        "a session of MQTT that expired is made anew in silence",
+        "messaging.brokers.mqtt.sessions:opened",
+        never("session_present"),
+        (f"{MQTT}::test_a_session_that_is_gone_is_told_and_publishers_wait",),
+    ),
+    Break(
+        "a message that the script of Redis could not add is remembered as added",
+        "messaging.brokers.redis_streams.publisher:_SCRIPT",
+        reworded("pcall(add, at)", "true, add(at)"),
+        (f"{PUBLISHERS}::test_what_the_script_cannot_add_is_not_remembered_as_added",),
+    ),
+    Break(
+        "a message that no queue takes counts as published",
+        "messaging.brokers.sqlite.broker:SqlitePublisher._one",
+        instead("STALLED", "PublishStatus.ACKED"),
+        (f"{SQLITE_BROKER}::test_what_no_queue_takes_is_tried_again",),
+    ),
+]
