@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from aiohttp import web
+from fastapi import APIRouter, Depends, FastAPI
 from flask import Flask
 from litestar import Litestar
 from litestar import post as litestar_post
@@ -25,7 +26,7 @@ from retrysafe import Boundary, ConfigurationError
 from retrysafe.backends.registry import connect
 from retrysafe.doctor import check_at_start, diagnose, registry
 from retrysafe.doctor.waivers import Waiver
-from retrysafe.http import aiohttp, flask, litestar, starlette
+from retrysafe.http import aiohttp, fastapi, flask, litestar, starlette
 from retrysafe.http.policy import policy
 from retrysafe.protocol.events import Event
 from tests.docs.pages import ROOT
@@ -113,6 +114,35 @@ def test_routes_that_nothing_guards_in_starlette(boundary: Made) -> None:
     assert routes_of(app) == ["Nothing guards POST /payments, POST /refunds, PATCH /admin/users/{id}."]
     app.add_middleware(starlette.IdempotencyMiddleware, boundary=payments)
     assert routes_of(app) == []
+
+
+def test_dependencies_of_fastapi_that_end_after_the_response(boundary: Made) -> None:
+    def session() -> Iterator[None]:
+        yield
+
+    async def audit() -> AsyncIterator[None]:
+        yield
+
+    def places(late: Annotated[None, Depends(audit)]) -> None: ...
+
+    def app(*dependencies: Any) -> FastAPI:
+        made = FastAPI()
+        router = APIRouter(route_class=fastapi.Idempotency(boundary(shared=True), principal="shared").route_class)
+
+        @router.post("/orders", dependencies=dependencies)
+        def order() -> None: ...
+
+        made.include_router(router, prefix="/shop")
+        made.post("/unguarded", dependencies=[Depends(session)])(lambda: None)
+        return made
+
+    def told(app: FastAPI) -> list[str]:
+        return [one.evidence for one in diagnose(app=app) if one.id == "application-late-dependency"]
+
+    (late,) = told(app(Depends(session), Depends(places)))
+    names = [f"{function.__module__}.{function.__qualname__}" for function in (session, audit)]
+    assert late.endswith(f"POST /shop/orders: {names[0]}, {names[1]}.")
+    assert told(app(Depends(session, scope="function"), Depends(lambda: None))) == []
 
 
 def test_routes_that_nothing_guards_in_litestar(boundary: Made) -> None:

@@ -13,9 +13,10 @@ from uuid import UUID
 import pytest
 
 from retrysafe import Boundary, KeyReused
+from retrysafe.claims.responses import ResponseCodec
 from retrysafe.http.bodies import Body
 from retrysafe.http.guard import Guard
-from retrysafe.http.messages import Request, Response, ResponseCodec
+from retrysafe.http.messages import Request, Response
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import scoped
 from retrysafe.http.problems import Refusal
