@@ -55,13 +55,6 @@ BREAKS: list[Break] = [
         rows=(4,),
     ),
     Break(
-        "a completed key is busy for ever",
-        "protocol.decisions:_BY_STATE",
-        instead("REPLAY", "Decision.BUSY"),
-        (f"{CRASHES}::test_dead_before_it_could_answer_its_answer_is_replayed[sqlite-keyed]",),
-        rows=(6,),
-    ),
-    Break(
         "a request without an answer is not put again",
         "protocol.requests:ask",
         always("unsent"),

@@ -227,7 +227,7 @@ BREAKS: list[Break] = [
         "an entry of the journal that a living process works on is resumed too",
         "http.client.journal:Journal.take",
         never("is_held"),
-        (f"{DURABLE}::test_c02_what_a_living_process_is_at_is_left_alone[httpx]",),
+        (f"{DURABLE}::test_c02_what_a_living_process_is_at_is_left_alone",),
     ),
     Break(
         "credentials are in the journal",
