@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from retrysafe.protocol.records import EffectiveState
 from retrysafe.testing import differential
 from retrysafe.testing.suite import (
@@ -11,6 +13,7 @@ from tests.stores.harnesses.base import AnyHarness
 from tests.tables import each_row
 
 
+@pytest.mark.every_value
 @each_row("standing", EffectiveState)
 def test_every_event_agrees_with_the_table(standing: EffectiveState, harness: AnyHarness) -> None:
     assert differential.check(harness, standing) >= len(differential.EVENTS) * len(differential.GUARDS)
