@@ -18,6 +18,8 @@ import pytest
 from retrysafe import Boundary, ConfigurationError
 from retrysafe.testing.crashing import Report, crash_points
 
+pytestmark = pytest.mark.slow
+
 
 class Files:
     """SQLite files with a table of charges."""
@@ -194,7 +196,6 @@ def _bare_socket(path: str) -> None:
         pass
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "told"),
     [
@@ -240,14 +241,12 @@ def _wait_for_ever(path: str) -> None:
         db.execute("DROP TABLE tried")
 
 
-@pytest.mark.slow
 @pytest.mark.one_of("slow tests")
 def test_a_retry_that_hangs_is_found(files: Files) -> None:
     report = files.explore(_wait_for_ever, patience=6)
     assert "a process hung" in str(report)
 
 
-@pytest.mark.slow
 @pytest.mark.one_of("slow tests")
 def test_a_lease_lapses_also_for_a_retry_that_opens_and_closes_its_own_boundary(files: Files) -> None:
     def run(path: str) -> None:
@@ -261,7 +260,6 @@ def test_a_lease_lapses_also_for_a_retry_that_opens_and_closes_its_own_boundary(
     assert "InProgress" not in str(report)
 
 
-@pytest.mark.slow
 @pytest.mark.one_of("slow tests")
 def test_pairs_follow_from_the_seed_and_crash_the_retry_too(files: Files) -> None:
     report = crash_points(_lose_the_mark, fresh=files.fresh, check=lambda path: None, pairs=8, seed=3)
@@ -272,7 +270,6 @@ def test_pairs_follow_from_the_seed_and_crash_the_retry_too(files: Files) -> Non
     assert [violation.point for violation in again.violations] == [violation.point for violation in report.violations]
 
 
-@pytest.mark.slow
 @pytest.mark.one_of("slow tests")
 def test_state_that_all_runs_share_is_explored_one_point_at_a_time(tmp_path: Path) -> None:
     """Two at once would see each other's rows."""

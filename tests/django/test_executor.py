@@ -152,6 +152,7 @@ def test_database_that_is_not_supported() -> None:
         Boundary("b", store=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"DJANGO_SETTINGS_MODULE": "no.such.module"}])
 def test_django_that_is_not_configured(settings: dict[str, str]) -> None:
     program = BUILDING
@@ -160,6 +161,7 @@ def test_django_that_is_not_configured(settings: dict[str, str]) -> None:
     assert "Django is not configured" in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_django_that_is_not_installed() -> None:
     program = "import sys; sys.modules['django'] = None" + BUILDING
     done = subprocess.run(
@@ -670,6 +672,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
 
 
+@pytest.mark.slow
 def test_fork(postgresql_alias: str) -> None:
     name = unique()
     done = subprocess.run(

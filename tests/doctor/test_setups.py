@@ -77,6 +77,7 @@ def test_facts_that_fail_a_check(check: str) -> None:
 # ------------------------------------------------------------ what is more than a finding
 
 
+@pytest.mark.slow
 def test_a_lease_that_ends_before_the_transaction_does(ground: Ground) -> None:
     url = postgresql.database(ground)
     postgresql.perform(url, "ALTER DATABASE shop SET idle_in_transaction_session_timeout = '10s'")
@@ -93,6 +94,7 @@ def test_indexes_that_are_gone_are_made_again(ground: Ground, command: Any) -> N
     assert diagnose(stores=[url], within=20) == []
 
 
+@pytest.mark.slow
 def test_a_frozen_server_is_a_finding_in_time() -> None:
     with closing(redis.server(*redis.SOUND)) as server:
         server.freeze()
@@ -103,6 +105,7 @@ def test_a_frozen_server_is_a_finding_in_time() -> None:
     assert [(one.id, one.evidence) for one in said] == [("store-unreachable", "It did not answer within 1 s.")]
 
 
+@pytest.mark.slow
 def test_a_dead_store_is_a_finding_without_its_password() -> None:
     said = diagnose(stores=[f"postgresql://u:s3cr3t-word@127.0.0.1:{free_port()}/shop"])
     assert [one.id for one in said] == ["store-unreachable"]

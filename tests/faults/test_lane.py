@@ -320,6 +320,7 @@ async def test_what_the_server_refuses_is_the_matter_of_one(backend: Backend) ->
     assert not isinstance(outcomes[3], Won)
 
 
+@pytest.mark.slow
 async def test_a_key_that_somebody_holds_up_holds_up_no_other(backend: Backend, migrated: str) -> None:
     wants = [_want(key) for key in _keys(6)]
     with psycopg.connect(migrated) as other:  # as a transactional claim of an earlier release would

@@ -114,6 +114,7 @@ def guarded_cluster() -> Iterator[str]:
         cluster.close()
 
 
+@pytest.mark.slow
 @each_row("how", POSTGRESQL)
 @each_row(
     ("user", "path", "remedy"),
@@ -138,6 +139,7 @@ def test_a_pool_says_where_its_reason_is(guarded_cluster: str) -> None:
     assert "the log of psycopg.pool says why" in caught.value.detail
 
 
+@pytest.mark.slow
 @each_row("how", POSTGRESQL)
 def test_a_server_that_is_down_is_an_outage(how: str) -> None:
     with pytest.raises(StoreUnavailable) as caught:

@@ -96,7 +96,7 @@ def place(tx: Any, shop: str, key: str, receipt: str = "receipt") -> None:
 
 
 @pytest.mark.fault(27)
-@each_row("level", LEVELS)
+@pytest.mark.parametrize("level", LEVELS)
 def test_a_duplicate_waits_for_no_lock_and_spoils_nothing(level: str, url: str, shop: str, make: Making) -> None:
     """27: had it waited, it would be for the transaction of this very thread."""
     boundary = make(url, effects="transactional")
@@ -137,6 +137,7 @@ def test_an_uncommitted_answer_is_no_answer(url: str, shop: str, make: Making) -
     assert rows_of(url, shop) == [("key", "second")]
 
 
+@pytest.mark.slow
 @each_row("store", [MysqlStore, MysqlDialect])
 def test_a_duplicate_waits_for_nothing_at_all(store: type[MysqlStore], server: MariaDB, make: Making) -> None:
     """The server counts the waits for locks; this one is nobody else's."""
@@ -502,6 +503,7 @@ async def test_a_cancelled_request_gives_its_connection_back(mysql_migrated: str
     await pool.wait_closed()
 
 
+@pytest.mark.slow
 async def test_the_pool_is_exhausted(mysql_migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncmy
 
@@ -523,6 +525,7 @@ async def test_the_pool_is_exhausted(mysql_migrated: str, make: Making, monkeypa
     await pool.wait_closed()
 
 
+@pytest.mark.slow
 @each_row("driver", ["pymysql", "asyncmy"])
 async def test_a_server_that_never_answers(driver: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
     """18: it accepts the connection, and says nothing."""
@@ -540,6 +543,7 @@ async def test_a_server_that_never_answers(driver: str, make: Making, monkeypatc
         await boundary.aclose()
 
 
+@pytest.mark.slow
 @each_row("driver", ["pymysql", "asyncmy"])
 async def test_a_server_that_falls_silent(
     driver: str, server: MariaDB, make: Making, monkeypatch: pytest.MonkeyPatch
@@ -597,6 +601,7 @@ def server(own_mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch) -> MariaDB:
     return own_mariadb
 
 
+@pytest.mark.slow
 def test_transactions_over_kills_of_the_server(server: MariaDB, make: Making) -> None:
     boundary, chance = make(server.url, effects="transactional"), seeded("mariadb kill")
     keys, ran, answers = [f"order-{i}" for i in range(40)], list[str](), dict[str, str]()
@@ -632,6 +637,7 @@ def test_transactions_over_kills_of_the_server(server: MariaDB, make: Making) ->
         assert {key: charge(key) for key in keys} == answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("driver", ["pymysql", "asyncmy"])
 async def test_a_store_that_is_gone_at_completion_returns_the_value(
     driver: str, server: MariaDB, make: Making, told: Told, bank: Bank
@@ -672,6 +678,7 @@ async def test_a_store_that_is_gone_at_completion_returns_the_value(
     await boundary.aclose()
 
 
+@pytest.mark.slow
 async def test_an_async_transaction_over_a_kill(server: MariaDB, make: Making) -> None:
     boundary = make(driven(server.url, "asyncmy"), effects="transactional")
     inside, killed = asyncio.Event(), asyncio.Event()
@@ -717,6 +724,7 @@ def weak_server() -> Iterator[MariaDB]:
     server.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_would_spoil_transactions_is_refused(weak_server: MariaDB, make: Making) -> None:
     boundary = make(weak_server.url)
     connect(weak_server.url).migrate()

@@ -71,6 +71,7 @@ def pooled(pgbouncer: PgBouncer, migrated: str) -> Any:
         yield pool
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effects", EFFECTS)
 def test_many_threads_on_two_server_connections(
     effects: str, pooled: Any, migrated: str, table: str, make: Making
@@ -437,6 +438,7 @@ async def test_an_inbox(driver: str, database: str, make: Making) -> None:
     await boundary.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("colour", ["psycopg", "asyncpg"])
 def test_migrating_sweeping_archiving_and_rotating(colour: str, database: str, make: Making, tmp_path: Path) -> None:
     assert connect(database).migrate(2)

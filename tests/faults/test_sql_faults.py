@@ -338,6 +338,7 @@ SESSION_STATE = re.compile(
 """What a pooler in transaction mode would lose or leak (SET is also a word of UPDATE, see below)."""
 
 
+@pytest.mark.slow
 @pytest.mark.fault(30)
 @pytest.mark.parametrize("effects", ["keyed", "transactional", "external"])
 def test_no_statement_touches_the_session(effects: str, proxy: Proxy, make: Making) -> None:
@@ -497,6 +498,7 @@ class TestExhaustedPool:
         with boundary.claim("key") as claim:
             assert not claim.replayed
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("effects", ["keyed", "transactional"])
     async def test_a_url_async(
         self, effects: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch
@@ -538,6 +540,7 @@ class TestExhaustedPool:
             assert not claim.replayed
         engine.dispose()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("effects", ["keyed", "transactional"])
     async def test_asyncpg(self, effects: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
         import asyncpg

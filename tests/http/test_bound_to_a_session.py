@@ -70,6 +70,7 @@ async def test_k8_a_principal_that_refuses_in_an_outer_guard_of_a_guarded_route(
     assert (await post(app, path="/pay")).status == 401
 
 
+@pytest.mark.slow
 async def test_k8_a_principal_that_refuses_in_aiohttp_and_flask(boundary: Boundary) -> None:
     def refused(request: web.Request) -> str:
         raise web.HTTPUnauthorized
@@ -194,6 +195,7 @@ def test_r33_in_wsgi(boundary: Boundary) -> None:
 SIZE = 8 << 20
 
 
+@pytest.mark.slow
 async def test_r12_an_upload_is_in_memory_once_when_the_handler_begins(boundary: Boundary) -> None:
     held: list[int] = []
 
@@ -215,6 +217,7 @@ async def test_r12_an_upload_is_in_memory_once_when_the_handler_begins(boundary:
     assert held[0] < 1.6 * SIZE
 
 
+@pytest.mark.slow
 async def test_r12_what_an_application_does_not_take_is_refused_as_ever(boundary: Boundary) -> None:
     async def handle(request: web.Request) -> web.Response:
         return web.Response()
@@ -227,6 +230,7 @@ async def test_r12_what_an_application_does_not_take_is_refused_as_ever(boundary
                 assert answer.status == status
 
 
+@pytest.mark.slow
 async def test_a_body_that_a_middleware_has_read_counts(boundary: Boundary) -> None:
     @web.middleware
     async def reading(request: web.Request, handler: Any) -> Any:

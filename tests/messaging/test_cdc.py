@@ -47,6 +47,7 @@ def server() -> Iterator[LogicalCluster]:
         yield made
 
 
+@pytest.mark.slow
 async def test_a_server_that_does_not_answer_keeps_nothing_but_its_thread_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -170,6 +171,7 @@ def no_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---------------------------------------------------------------- the log
 
 
+@pytest.mark.slow
 async def test_what_is_committed_leaves_as_it_was_written_and_what_is_rolled_back_does_not(
     place: Place, no_rounds: None
 ) -> None:
@@ -451,6 +453,7 @@ async def test_what_was_published_and_not_written_down_leaves_again_under_its_id
     assert dying.took == place.broker.took == written
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_killed_is_read_again(server: LogicalCluster) -> None:
     with closing(connect(server.url)) as backend:
         backend.migrate()
@@ -547,6 +550,7 @@ async def test_a_server_that_does_not_say_how_much_of_the_log_is_kept_is_told_of
         answers.set()
 
 
+@pytest.mark.slow
 @each_row("asks", ["check", "create", "opened"])
 async def test_a_relay_stops_while_the_server_of_the_log_is_silent(
     place: Place, monkeypatch: pytest.MonkeyPatch, asks: str
@@ -672,6 +676,7 @@ async def test_messages_leave_when_the_log_has_what_is_no_message(
     assert not place.told("relay_failed")
 
 
+@pytest.mark.slow
 async def test_messages_leave_when_the_server_has_become_one_without_a_log_of_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -239,6 +239,7 @@ def _raise(error: Exception) -> None:
     raise error
 
 
+@pytest.mark.slow
 @pytest.mark.fault(53)
 @pytest.mark.parametrize("away", AWAY)
 @pytest.mark.parametrize("make", ["handler", "batch_handler", "set_handler"])

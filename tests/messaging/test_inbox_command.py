@@ -26,6 +26,8 @@ from tests.messaging.harnesses.base import Place
 from tests.operating.conftest import surroundings
 from tests.processes import Program, ended_by
 
+pytestmark = pytest.mark.slow
+
 GROUP, TOPIC = "inventory", "orders"
 SERVICE = """
 import pathlib
@@ -143,7 +145,6 @@ async def fill(url: str, name: str) -> None:
     await publisher.aclose()
 
 
-@pytest.mark.slow
 @pytest.mark.fault(50)
 @pytest.mark.parametrize("kind", NAMED)
 def test_messages_are_handled_once_from_the_command_line(kind: str, service: Path) -> None:
@@ -166,7 +167,6 @@ def test_messages_are_handled_once_from_the_command_line(kind: str, service: Pat
         asyncio.run(harness.remove(Place(url, name, TOPIC, GROUP, 2)))
 
 
-@pytest.mark.slow
 @pytest.mark.fault(86)
 @pytest.mark.parametrize("once", [(), ("--once", "1h")], ids=["forever", "once"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
@@ -191,7 +191,6 @@ def test_a_consumer_ends_when_it_is_told_to(number: signal.Signals, once: tuple[
     assert (running.returncode, "4 handled" in told) == (int(bool(once and left)), bool(once)), log
 
 
-@pytest.mark.slow
 @pytest.mark.fault(86)
 @pytest.mark.parametrize("once", [(), ("--once", "1h")], ids=["forever", "once"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)

@@ -53,6 +53,7 @@ async def test_who_may_read_alone_consumes(guarded: GuardedKafka) -> None:
         assert consumer.redelivery_window is None, "it may not read the settings of its topic"
 
 
+@pytest.mark.slow
 def test_a_topic_that_may_not_be_written_holds_its_own_messages_up(guarded: GuardedKafka) -> None:
     with closing(KafkaPublisher(guarded.url_of("shop"))) as publisher:
         refused, passed = publisher.publish([ENVELOPE._replace(topic="mails"), ENVELOPE])

@@ -467,7 +467,7 @@ def test_large_messages_are_looked_up_and_archived_by_bytes_not_by_rows(
 # ---------------------------------------------------------------- publishers that behave oddly
 
 
-@each_row("hold", [None, "lease"])
+@pytest.mark.parametrize("hold", [None, "lease"])
 @pytest.mark.fault(53)
 def test_a_poisoned_head_is_given_up_and_burns_no_others_attempts(hold: Any, place: Place) -> None:
     ids = place.write(*(Message("a", n, key="A") for n in range(4)))
@@ -483,7 +483,7 @@ def test_a_poisoned_head_is_given_up_and_burns_no_others_attempts(hold: Any, pla
         assert dead.error.startswith("x\ufffdy")
 
 
-@each_row("hold", [None, "lease"])
+@pytest.mark.parametrize("hold", [None, "lease"])
 def test_a_publisher_that_says_too_little_has_said_nothing(hold: Any, place: Place) -> None:
     class Silent(MemoryPublisher):
         def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:

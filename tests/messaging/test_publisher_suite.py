@@ -17,6 +17,7 @@ from tests.tables import each_row
 ACKED = PublishResult(PublishStatus.ACKED)
 
 
+@pytest.mark.slow
 @pytest.mark.every_value
 @each_row("name", CASES)
 @pytest.mark.parametrize("publishing", PUBLISHINGS)

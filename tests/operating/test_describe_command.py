@@ -30,7 +30,6 @@ from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import Answered, Ending, ModeKind
 from retrysafe.protocol.retry_table import ANSWERS, WITHHELD
 from tests.operating.conftest import Command, Place, in_a_process, surroundings
-from tests.tables import each_row
 
 MODULE = """
 from retrysafe import Boundary, wait
@@ -81,6 +80,7 @@ def test_every_boundary_of_a_module_is_described(module: str, command: Command) 
     assert doubt == {f"asks probe=find_out; if the probe does not know, it {ANSWERS[Decision.DOUBT]}"}
 
 
+@pytest.mark.slow
 def test_one_boundary_is_described_for_people(module: str) -> None:
     done = in_a_process("describe", f"{module}:charges")
     assert done.code == 0, done.err
@@ -168,8 +168,8 @@ def told(boundary: Boundary, when: str) -> str:
     return str(row["retry"])
 
 
-@each_row("ending", Ending)
-@each_row("effects", ["transactional", "keyed", "external"])
+@pytest.mark.parametrize("ending", Ending)
+@pytest.mark.parametrize("effects", ["transactional", "keyed", "external"])
 def test_after_every_ending_a_retry_meets_what_is_described(shelf: Place, effects: Any, ending: Ending) -> None:
     boundary = shelf.boundary(effects=effects, permanent=Permanent)
     try:
@@ -180,8 +180,8 @@ def test_after_every_ending_a_retry_meets_what_is_described(shelf: Place, effect
     assert meets(boundary) == told(boundary, ending.value)
 
 
-@each_row("on_expired", ["new", "refuse"])
-@each_row("effects", ["transactional", "keyed", "external"])
+@pytest.mark.parametrize("on_expired", ["new", "refuse"])
+@pytest.mark.parametrize("effects", ["transactional", "keyed", "external"])
 def test_later_and_other_callers_meet_what_is_described(shelf: Place, effects: Any, on_expired: Any) -> None:
     terms: dict[str, Any] = {"effects": effects, "on_expired": on_expired, "window": "1h", "memory": "2h"}
     boundary = shelf.boundary(**terms)
@@ -194,7 +194,7 @@ def test_later_and_other_callers_meet_what_is_described(shelf: Place, effects: A
     assert meets(boundary) == told(boundary, "the memory is over") == "runs the work"
 
 
-@each_row("effects", ["keyed", "external"])
+@pytest.mark.parametrize("effects", ["keyed", "external"])
 def test_while_it_runs_and_after_it_died_a_caller_meets_what_is_described(shelf: Place, effects: Any) -> None:
     boundary = shelf.boundary(effects=effects, lease=600)
     claim = shelf.boundary(effects=effects, lease=600).claim("K", payload={"amount": 5})
@@ -237,6 +237,7 @@ with Boundary(sys.argv[1], store=sys.argv[2], effects="transactional").claim("K"
 """
 
 
+@pytest.mark.slow
 def test_after_a_crash_in_a_transaction_a_caller_meets_what_is_described(shelf: Place) -> None:
     child = [sys.executable, "-c", DYING, shelf.name, shelf.boundaries]
     assert subprocess.run(child, check=False, env=surroundings()).returncode == 9

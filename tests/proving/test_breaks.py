@@ -61,6 +61,7 @@ def own_deadline() -> None:
     allow_any_time()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_deadline")
 @pytest.mark.parametrize("name", SAMPLED)
 def test_a_break_is_killed(name: str, proof: Record) -> None:

@@ -62,6 +62,7 @@ def test_what_has_passed_is_not_run_again(tmp_path: Path, workers: tuple[str, ..
     assert (ended, third.tests) == (0, {"passed": 5})
 
 
+@pytest.mark.slow
 def test_a_test_has_not_passed_with_a_part_of_it(tmp_path: Path) -> None:
     parts = """\
 def test_parts(subtests):
@@ -74,6 +75,7 @@ def test_parts(subtests):
     assert list(Journal(tmp_path / "journal.jsonl").passed) == []
 
 
+@pytest.mark.slow
 def test_a_journal_of_an_earlier_version_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_text('{"tree": "0123", "seed": 7}\n{"test": "a test", "proofs": []}\n')

@@ -216,6 +216,7 @@ async def test_deliveries_that_wait_hold_no_threads(place: Place, effects: Effec
     assert sorted(effects.of) == sorted(["evt_other", STRIPE.event_id])
 
 
+@pytest.mark.slow
 @POSTGRESQL_TRANSACTIONAL
 @COLOURS
 async def test_a_transaction_that_the_database_wants_again_is_run_again(

@@ -100,7 +100,7 @@ BREAKS: list[Break] = [
         "a message that no broker takes is tried for ever",
         "protocol.publish_policy:judge",
         instead("max_attempts", "1 << 60"),
-        (f"{OPERATING}::test_a_poisoned_head_is_given_up_and_burns_no_others_attempts[sqlite]",),
+        (f"{OPERATING}::test_a_poisoned_head_is_given_up_and_burns_no_others_attempts[sqlite-None]",),
         rows=(53,),
     ),
     Break(

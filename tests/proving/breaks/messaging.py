@@ -30,7 +30,7 @@ BREAKS: list[Break] = [
         "a message gets another id each time it is published",
         "messaging.relay.calling:_envelopes",
         instead("envelope", "queued.envelope._replace(id=str(random.random()))"),
-        (f"{RELAY_FAULTS}::test_published_and_not_marked_it_goes_out_again_under_the_same_id[sqlite]",),
+        (f"{RELAY_FAULTS}::test_published_and_not_marked_it_goes_out_again_under_the_same_id[sqlite-lease-False]",),
         rows=(7,),
     ),
     Break(
@@ -40,7 +40,7 @@ BREAKS: list[Break] = [
             "_conclude(setting, client, claim, flow.judge(wave, [PublishResult('acked')] * len(wave)), total)",
             "_conclude",
         ),
-        (f"{RELAY_FAULTS}::test_a_message_is_marked_after_it_was_published[sqlite]",),
+        (f"{RELAY_FAULTS}::test_a_message_is_marked_after_it_was_published[sqlite-lease-False]",),
         rows=(8,),
     ),
     Break(
@@ -85,7 +85,7 @@ BREAKS: list[Break] = [
         "a message that a publisher refuses as wrong use holds up its bucket for ever",
         "messaging.relay.calling:Calling._in_parts",
         never("_MOST_REFUSED", "_topics"),
-        (f"{DESTINATIONS}::test_a_message_that_a_publisher_refuses_as_wrong_use_holds_up_only_its_lane",),
+        (f"{DESTINATIONS}::test_a_message_that_a_publisher_refuses_as_wrong_use_holds_up_only_its_lane[1-Refusing]",),
         rows=(51,),
     ),
     Break(
