@@ -171,6 +171,7 @@ def test_django_that_is_not_installed() -> None:
 
 
 def test_building_connects_to_nothing(make: Make) -> None:
+    require("postgresql")
     name = add_alias("postgresql", HOST="127.0.0.1", PORT="1")
     boundary = make(name, effects="keyed")
     with pytest.raises(StoreUnavailable) as caught, boundary.claim("k"):

@@ -24,6 +24,8 @@ from tests.operating.conftest import surroundings
 from tests.ports import free_port
 from tests.tables import each_row
 
+pytestmark = pytest.mark.slow
+
 EVERY = [setup for group in BROKEN.values() for setup in group]
 
 
@@ -41,7 +43,6 @@ def examined(arguments: Arguments, folder: Path) -> tuple[int, list[dict[str, An
 
 
 @pytest.mark.one_of("a broken setup is found by its check alone", of=3)
-@pytest.mark.slow
 @pytest.mark.parametrize("setup", EVERY, ids=lambda setup: setup.id)
 def test_a_broken_setup_is_found_by_its_check_alone(setup: Setup, ground: Ground) -> None:
     with setup.making(ground) as arguments:
@@ -53,7 +54,6 @@ def test_a_broken_setup_is_found_by_its_check_alone(setup: Setup, ground: Ground
     assert all(one["evidence"] and one["fix"] for one in found)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("setup", SOUND, ids=lambda setup: setup.name)
 def test_of_a_sound_setup_nothing_is_found(setup: Sound, ground: Ground) -> None:
     with setup.making(ground) as arguments:
@@ -77,7 +77,6 @@ def test_facts_that_fail_a_check(check: str) -> None:
 # ------------------------------------------------------------ what is more than a finding
 
 
-@pytest.mark.slow
 def test_a_lease_that_ends_before_the_transaction_does(ground: Ground) -> None:
     url = postgresql.database(ground)
     postgresql.perform(url, "ALTER DATABASE shop SET idle_in_transaction_session_timeout = '10s'")
@@ -94,7 +93,6 @@ def test_indexes_that_are_gone_are_made_again(ground: Ground, command: Any) -> N
     assert diagnose(stores=[url], within=20) == []
 
 
-@pytest.mark.slow
 def test_a_frozen_server_is_a_finding_in_time() -> None:
     with closing(redis.server(*redis.SOUND)) as server:
         server.freeze()
@@ -105,7 +103,6 @@ def test_a_frozen_server_is_a_finding_in_time() -> None:
     assert [(one.id, one.evidence) for one in said] == [("store-unreachable", "It did not answer within 1 s.")]
 
 
-@pytest.mark.slow
 def test_a_dead_store_is_a_finding_without_its_password() -> None:
     said = diagnose(stores=[f"postgresql://u:s3cr3t-word@127.0.0.1:{free_port()}/shop"])
     assert [one.id for one in said] == ["store-unreachable"]

@@ -132,6 +132,7 @@ def test_postgresql(how: str, user: str | None, path: str | None, remedy: str, g
     assert remedy in error.detail
 
 
+@pytest.mark.slow
 def test_a_pool_says_where_its_reason_is(guarded_cluster: str) -> None:
     url = moved(guarded_cluster, path="/nosuch")
     with ConnectionPool(url, open=True, timeout=1, min_size=1) as pool, pytest.raises(StoreUnavailable) as caught:

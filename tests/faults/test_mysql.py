@@ -564,6 +564,7 @@ async def test_a_server_that_falls_silent(
     await boundary.aclose()
 
 
+@pytest.mark.slow
 @each_row("driver", ["pymysql", "asyncmy"])
 async def test_idle_connections_that_the_server_closed(driver: str, server: MariaDB, make: Making) -> None:
     """They are not lent again: a transaction is not asked twice."""
@@ -732,6 +733,7 @@ def test_a_server_that_would_spoil_transactions_is_refused(weak_server: MariaDB,
         pytest.fail("refused before the handler")
 
 
+@pytest.mark.slow
 def test_what_is_weaker_is_said(weak_server: MariaDB) -> None:
     backend = connect(weak_server.url)
     backend.migrate()

@@ -190,6 +190,7 @@ async def test_what_is_committed_leaves_as_it_was_written_and_what_is_rolled_bac
     assert place.confirmed() > 0
 
 
+@pytest.mark.slow
 async def test_every_kind_of_value_is_read_from_the_log(place: Place, no_rounds: None) -> None:
     async with place.relaying():
         with psycopg.connect(place.url) as tx:

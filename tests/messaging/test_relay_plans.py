@@ -201,7 +201,7 @@ def test_a_look_reads_along_an_index_and_sorts_no_bucket(tmp_path: Path) -> None
         assert not any("TEMP B-TREE" in line for line in page[:3]), f"{name}: {plan}"
 
 
-@each_row("kind", ["paused", "parked", "delayed"])
+@pytest.mark.parametrize("kind", ["paused", "parked", "delayed"])
 def test_what_cannot_leave_is_not_read_again_with_every_batch(kind: str, place: Place) -> None:
     """Nor does it slow what was written after it."""
     key = {"paused": lambda n: None, "parked": lambda n: "hot", "delayed": lambda n: f"k{n % 3}"}[kind]

@@ -406,6 +406,7 @@ async def test_a_stop_before_a_run_ends_it_and_not_the_next(world: World) -> Non
     await world.boundaries[-1].aclose()
 
 
+@pytest.mark.slow
 @ONE
 @pytest.mark.parametrize("by", ["stop", "cancel"])
 async def test_a_run_that_ends_early_gives_back_what_it_has_not_handled(world: World, by: str) -> None:

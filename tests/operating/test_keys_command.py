@@ -73,6 +73,7 @@ def test_a_key_is_expired_only_when_that_is_confirmed(place: Place) -> None:
     assert place.retry() == "again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "left"), [("y\n", "expired"), ("\n", "completed"), ("no\n", "completed")])
 def test_on_a_terminal_it_asks(shelf: Place, answer: str, left: str) -> None:
     shelf.completed()

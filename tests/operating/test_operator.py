@@ -353,6 +353,7 @@ operator.release(operator.show(bytes.fromhex(key_hash)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("moment", "left"), [("intent", "unknown"), ("outcome", "released")])
 def test_a_killed_operator_leaves_a_whole_audit(place: Place, tmp_path: Path, moment: str, left: str) -> None:
     import json

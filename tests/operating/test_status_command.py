@@ -25,6 +25,7 @@ from tests.operating.conftest import Command, Place, in_a_process
 from tests.tables import each_row
 
 
+@pytest.mark.slow
 def test_a_store_is_described_and_counted(place: Place, command: Command) -> None:
     place.unknown("U1")
     place.unknown("U2")

@@ -13,6 +13,8 @@ from tests.proving import journal, proofs
 from tests.proving.journal import Journal
 from tests.tables import each_row
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TESTS = """\
 import os
@@ -50,7 +52,6 @@ def _run(folder: Path, stopped_at: int, *workers: str, tests: str = TESTS) -> tu
     return done.returncode, run
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
 def test_what_has_passed_is_not_run_again(tmp_path: Path, workers: tuple[str, ...]) -> None:
     ended, first = _run(tmp_path, 3, *workers)
@@ -62,7 +63,6 @@ def test_what_has_passed_is_not_run_again(tmp_path: Path, workers: tuple[str, ..
     assert (ended, third.tests) == (0, {"passed": 5})
 
 
-@pytest.mark.slow
 def test_a_test_has_not_passed_with_a_part_of_it(tmp_path: Path) -> None:
     parts = """\
 def test_parts(subtests):
@@ -75,7 +75,6 @@ def test_parts(subtests):
     assert list(Journal(tmp_path / "journal.jsonl").passed) == []
 
 
-@pytest.mark.slow
 def test_a_journal_of_an_earlier_version_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_text('{"tree": "0123", "seed": 7}\n{"test": "a test", "proofs": []}\n')

@@ -10,10 +10,8 @@ from retrysafe.testing.suite import (
     test_the_prepared_standings_are_what_they_say as test_the_prepared_standings_are_what_they_say,
 )
 from tests.stores.harnesses.base import AnyHarness
-from tests.tables import each_row
 
 
-@pytest.mark.every_value
-@each_row("standing", EffectiveState)
+@pytest.mark.parametrize("standing", EffectiveState)
 def test_every_event_agrees_with_the_table(standing: EffectiveState, harness: AnyHarness) -> None:
     assert differential.check(harness, standing) >= len(differential.EVENTS) * len(differential.GUARDS)
