@@ -381,7 +381,7 @@ class Hanging:
         raise AssertionError
 
 
-@each_row("hold", [None, "lease"])
+@pytest.mark.parametrize("hold", [None, "lease"])
 async def test_who_cancels_a_relay_makes_no_dead_letter(hold: Any, place: Place) -> None:
     place.write(Message("orders", 1))
     for _ in range(4):
