@@ -148,6 +148,7 @@ def test_a_server_that_is_down_is_an_outage(how: str) -> None:
     assert type(caught.value) is StoreUnavailable
 
 
+@pytest.mark.slow
 def test_a_permission_that_is_taken_away_while_work_runs_loses_no_outcome(guarded_cluster: str) -> None:
     runs: list[int] = []
     tables = b"ON ALL TABLES IN SCHEMA public"

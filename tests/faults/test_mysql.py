@@ -744,6 +744,7 @@ def test_what_is_weaker_is_said(weak_server: MariaDB) -> None:
     backend.close()
 
 
+@pytest.mark.slow
 def test_a_result_larger_than_a_packet_breaks_no_store(weak_server: MariaDB) -> None:
     """The server hangs up on it; that is said, and the next statement is answered."""
     backend = connect(weak_server.url)
@@ -773,6 +774,7 @@ def test_versions(version: str, refused: bool) -> None:
     assert [finding.name for finding in found if finding.level == "refuse"] == (["version"] if refused else [])
 
 
+@pytest.mark.slow
 def test_a_replica_is_refused(server: MariaDB, make: Making) -> None:
     run_sql(server.url, "SET GLOBAL read_only = ON")
     try:

@@ -99,6 +99,7 @@ def test_many_threads_on_two_server_connections(
     assert set(records_of(migrated, boundary.name)) == {("completed", 1)}
 
 
+@pytest.mark.slow
 def test_a_key_that_is_claimed_in_a_transaction_is_claimed_for_every_session(pooled: Any, make: Making) -> None:
     """The gate is the transaction's, not the session's, which the next client will have."""
     boundary = make(pooled, effects="transactional")

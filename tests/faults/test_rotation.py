@@ -254,6 +254,7 @@ def test_a_partition_in_use_is_left_for_later(database: str, make: Making) -> No
     assert (rest.removed, rest.skipped) == (200 - done.removed, ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["write", "read"])
 def test_a_rotation_that_is_killed_changes_nothing(moment: str, database: str) -> None:
     fill(database, 300)

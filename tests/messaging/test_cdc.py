@@ -204,6 +204,7 @@ async def test_every_kind_of_value_is_read_from_the_log(place: Place, no_rounds:
     assert {one.id: one for one in place.broker.took} == {one.id: one for one in written}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["bytea_output = 'escape'", "client_encoding = 'LATIN1'"])
 async def test_the_log_is_read_as_it_was_written_whatever_the_database_is_set_to(
     place: Place, no_rounds: None, setting: str

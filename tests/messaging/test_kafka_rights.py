@@ -62,6 +62,7 @@ def test_a_topic_that_may_not_be_written_holds_its_own_messages_up(guarded: Guar
     assert passed.status is PublishStatus.ACKED
 
 
+@pytest.mark.slow
 async def test_who_may_write_nowhere_is_told_and_publishes_when_it_may(guarded: GuardedKafka) -> None:
     """The brokers give it no number of a producer, of which its client dies."""
     async with aclosing(AsyncKafkaPublisher(guarded.url_of("nobody"))) as publisher:

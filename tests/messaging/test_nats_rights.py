@@ -44,6 +44,7 @@ async def test_a_consumer_without_a_right_says_so(guarded: GuardedNats) -> None:
             await consumer.receive(1, 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("user", "said"), [("shop", "permissions violation"), ("nobody", "Authorization Violation")])
 def test_the_doctor_says_so(guarded: GuardedNats, user: str, said: str) -> None:
     (found,) = diagnose(brokers=[guarded.url_of(user)], topics=["orders"], within=20)
