@@ -40,7 +40,7 @@ from tests.messaging.own_brokers import KafkaServer
 from tests.tables import each_row
 
 ENVELOPE = Envelope(
-    "01-1", "orders", "order-7", "placed.v1", "/shop", 10, {"X-Tenant": "ä"}, b'{"a": 1}', "application/json"
+    "01-1", "orders", "order-7", "placed.v1", "/shop", 10, {"X-Tenant": "ä"}, b'{"a":1}', "application/json"
 )
 EVENT = CloudEvent(
     {"type": "placed", "source": "/other", "id": "ev-1", "partitionkey": "K", "datacontenttype": "application/json"},
@@ -72,7 +72,7 @@ def test_other_consumers_read_our_records(mode: Mode) -> None:
     }
     assert event.get_data() == {"a": 1}
     read = envelope_from(record.headers, record.key, record.value, "")  # type: ignore[arg-type]
-    assert read._replace(payload=read.payload.replace(b":1", b": 1")) == ENVELOPE
+    assert read == ENVELOPE
 
 
 @each_row("written", [binding.to_binary_event, binding.to_structured_event])
@@ -90,10 +90,7 @@ def test_any_payload_arrives_in_structured_mode(payload: bytes) -> None:
     for kind in ("application/json", "text/plain"):
         record = record_of(ENVELOPE._replace(payload=payload, media_type=kind), "structured", "")
         read = envelope_from(record.headers, record.key, record.value, "")  # type: ignore[arg-type]
-        assert (read.payload.replace(b"1.5}", b"1.50}").replace(b"Infinity", b"1e400"), read.media_type) == (
-            payload,
-            kind,
-        )
+        assert (read.payload, read.media_type) == (payload, kind)
 
 
 def test_a_record_that_is_no_event_has_its_key_and_its_topic() -> None:
@@ -296,6 +293,25 @@ async def test_a_partition_is_left_when_what_was_handed_out_is_settled(broker: K
         await trial.published(*"ABCDEFGH" * 2)
         found = [await trial.take(two, 1), await trial.take(one, 1)]
         assert min(numbers([*found[0], *found[1]])) >= 16
+
+
+@pytest.mark.slow
+@pytest.mark.fault(52)
+async def test_a_paused_partition_that_left_and_came_back_is_read_again(broker: KafkaBench) -> None:
+    """librdkafka keeps a pause over the end of an assignment: the next one has to end it."""
+    broker.options.update(prefetch=2, leave_within="100ms")
+    trial = Trial(broker)
+    await trial.published(*"ABCDEFGH" * 4)
+    async with trial.consumer() as one:
+        held = await trial.take(one, 4)
+        async with trial.consumer() as two:
+            await trial.take(two, 1)
+        await one.ack(held)
+        seen = {*numbers(held)}
+        while len(seen) < 32:
+            found = await trial.take(one, 1)
+            seen |= {*numbers(found)}
+            await one.ack(found)
 
 
 @pytest.mark.slow

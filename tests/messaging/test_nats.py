@@ -37,7 +37,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.partition = Partition("orders.0", "group-orders", LEASE)
-        self.partition.reconnected("inbox", "stream.group-orders")
+        self.partition.reconnected("inbox")
 
     def message(self, sequence: int, pin: str = "ours", *, now: float = 0.0, delivered: int = 1) -> Delivery | None:
         reply = f"$JS.ACK.stream.group.{delivered}.{sequence}.{sequence}.1795388637700051664.0"

@@ -18,7 +18,9 @@ from retrysafe.backends.registry import connect
 from retrysafe.messaging import Inbox, InboxMessage, MessageOutcome, Subscription
 from retrysafe.messaging.brokers.memory.broker import MemoryBroker, MemoryConsumer
 from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, declare
+from retrysafe.messaging.errors import BrokerUnavailable
 from retrysafe.messaging.subscription import working
+from retrysafe.messaging.subscription.watchdog import RECONNECTS, STALLED, Watchdog
 from retrysafe.protocol.messages import Delivery
 from tests.conftest import require
 from tests.faults.helpers import own_database
@@ -339,6 +341,54 @@ async def test_a_window_that_is_read_from_the_broker_is_checked_before_anything_
         async with asyncio.timeout(20):
             await (subscription.arun_forever() if forever else subscription.arun_once())
     assert (handled, {*world.names()} - {"consumer_lag"}) == ([], set())
+
+
+@each_row(
+    ("lag", "received", "held", "stalls"),
+    [
+        ((9, 9), (0, 0), (), True),
+        ((9, 12), (4, 4), (), True),
+        ((9, 8), (0, 0), (), False),
+        ((9, 9), (0, 1), (), False),
+        ((9, 9), (0, 0), ("p",), False),
+        ((0, 0), (0, 0), (), False),
+    ],
+)
+def test_a_partition_with_messages_of_which_none_arrives_is_stalled(
+    lag: tuple[int, int], received: tuple[int, int], held: tuple[str, ...], stalls: bool
+) -> None:
+    watchdog = Watchdog()
+    assert watchdog.look({"p": lag[0]}, {"p": received[0]}, held, 0.0) == {}
+    assert watchdog.look({"p": lag[0]}, {"p": received[0]}, held, STALLED - 1) == {}
+    later = [watchdog.look({"p": lag[1]}, {"p": received[1]}, held, STALLED + n) for n in range(3)]
+    assert later == ([{"p": 0} if stalls else {}, {}, {}])
+
+
+@ONE
+async def test_a_consumer_that_gives_nothing_is_connected_anew_and_then_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retrysafe.messaging.subscription.watchdog.STALLED", 0.0)
+    monkeypatch.setattr("retrysafe.messaging.subscription.subscription.LAG_EVERY", 0.0)
+
+    class Dead(Recording):
+        assigned = ("orders",)
+        closings = 0
+
+        async def lag(self) -> dict[str, int]:
+            return {"orders": 3}
+
+        async def aclose(self) -> None:
+            self.closings += 1
+            await super().aclose()
+
+    dead = Dead(MemoryBroker())
+    handle = world.inbox().handler("stock")(lambda message: None)
+    with pytest.raises(BrokerUnavailable, match="3 messages wait in orders"):
+        async with asyncio.timeout(20):
+            await Subscription(dead, handle).arun_forever()
+    assert dead.closings == RECONNECTS + 1
+    assert world.names().count("consumer_stalled") == RECONNECTS + 1
 
 
 @pytest.mark.slow

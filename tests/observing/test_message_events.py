@@ -232,6 +232,6 @@ def test_a_partition_that_another_consumer_has_now_is_told_as_empty(tmp_path: Pa
         pass
 
     subscription = Subscription(broker.consumer("orders"), handle)
-    assert asyncio.run(subscription._tell_lag({"orders.7"})) == set()
+    assert subscription._tell_lag({"orders.7"}, {}) == set()
     (told,) = seen.of("consumer_lag")
     assert told.fields == {"partition": "orders.7", "messages": 0}

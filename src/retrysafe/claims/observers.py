@@ -141,6 +141,12 @@ EVENTS: dict[str, EventSpec] = {
     "lag_uncounted": EventSpec(
         WARNING, "a broker or log did not say how far a consumer or relay is behind, which goes on", ("error",)
     ),
+    "consumer_stalled": EventSpec(
+        WARNING,
+        "messages wait in a partition that a consumer has, and none arrived for a minute: it connects anew, and ends "
+        "after several connections that did not help",
+        ("partition", "messages", "reconnects"),
+    ),
     "retention_unknown": EventSpec(
         WARNING,
         "it is not known for how long the broker may deliver a message again: the window must be longer; say how long "
