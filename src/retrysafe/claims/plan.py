@@ -19,7 +19,7 @@ _MOST_CODECS = 64
 class Plan:
     """The constant part of claims: settings, operation, scope, and the hash of what their keys begin with."""
 
-    __slots__ = ("_lookup", "lease_mode", "operation", "scope", "settings")
+    __slots__ = ("_lookup", "_secrets", "lease_mode", "operation", "scope", "settings")
 
     def __init__(self, settings: BoundarySettings, operation: str, scope: str, lease_mode: LeaseMode | None) -> None:
         self.settings = settings
@@ -27,23 +27,25 @@ class Plan:
         self.scope = scope
         self.lease_mode = lease_mode
         """The mode of claims that nothing transactional is around; None for a transactional boundary."""
+        self._secrets = settings.secrets
         self._lookup = keys.Lookup(settings.secret, settings.name, scope, operation)
 
     def request(self, key: str, fingerprint: Fingerprint) -> ClaimRequest:
         """What a new attempt at a key asks for."""
-        settings = self.settings
+        settings, found, secrets = self.settings, self._lookup.of(key), self._secrets
         return ClaimRequest(
-            self._lookup.of(key),
+            found,
             settings.name,
             self.scope,
             self.operation,
-            fingerprint.stored,
+            secrets.keyed(fingerprint.stored, found),
             attempt_ids.new(),
             settings.effects,
             settings.clocks,
             settings.on_expired,
             None if settings.quota is None else settings.quota.allowance(settings.name, self.scope),
-            fingerprint.older,
+            fingerprint,
+            secrets,
         )
 
 
