@@ -192,6 +192,8 @@ class ClaimRequest(NamedTuple):
     plain: Fingerprint | None = None
     """The payload before it was keyed; None if ``fingerprint`` is not keyed."""
     secrets: "Secrets | None" = None
+    scoped: bool = True
+    """Whether the scope names the tenant: else it is refused under a schema that only one tenant has."""
 
     @property
     def payload(self) -> Fingerprint:
