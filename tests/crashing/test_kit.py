@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from retrysafe import Boundary, ConfigurationError
+from retrysafe.backends.migrations import on_demand
 from retrysafe.testing.crashing import Report, crash_points
 
 pytestmark = pytest.mark.slow
@@ -68,6 +69,20 @@ def charge_once(path: str) -> None:
 def test_state_in_memory_is_refused(run: Callable[[str], object], files: Files) -> None:
     with pytest.raises(ConfigurationError, match="needs state outside the process, and found"):
         files.explore(run)
+
+
+@pytest.mark.slow
+def test_a_boundary_built_inside_on_a_new_file_has_no_state_in_memory(files: Files) -> None:
+    """Its tables are planned in a database of ours in memory, once per process."""
+
+    def run(path: str) -> None:
+        on_demand.creation.cache_clear()
+        boundary = Boundary("b", store=f"sqlite:///{path}.own", observers=())
+        with boundary.claim("A"):
+            pass
+        boundary.close()
+
+    files.explore(run)
 
 
 def test_state_that_a_run_changes_in_memory_is_refused(files: Files) -> None:

@@ -290,6 +290,11 @@ class Backend:
             mine = theirs if theirs in self._places() else self._asked()
             self._judge_place(place, theirs, mine)
         if self._needs_check():
+            if self._home_is_unknown():
+                schema, as_connected = run(_schema(self), execute)
+                if place is not None and not as_connected and self.serves_sync:
+                    schema, _ = run(_schema(self), self.client())
+                self._has_home(schema)
             self._judge(run(self._checking(), execute))
 
     async def acheck(self, execute: AsyncExecutor, place: Place | None = None) -> None:
@@ -299,7 +304,19 @@ class Backend:
             mine = theirs if theirs in self._places() else await self._aasked()
             self._judge_place(place, theirs, mine)
         if self._needs_check():
+            if self._home_is_unknown():
+                schema, as_connected = await arun(_schema(self), execute)
+                if place is not None and not as_connected and self.serves_async:
+                    schema, _ = await arun(_schema(self), self.aclient())
+                self._has_home(schema)
             self._judge(await arun(self._checking(), execute))
+
+    def _home_is_unknown(self) -> bool:
+        return getattr(self.store, "home", "") is None
+
+    def _has_home(self, schema: str) -> None:
+        store: Any = self.store
+        store.home = schema
 
     def _asked(self) -> object:
         """What our own database says of itself; only its event loop can ask through a pool or engine of async code."""
@@ -459,6 +476,12 @@ class Backend:
         if self.near is not None:
             await self.near.aclose()
         self.close()
+
+
+def _schema(backend: Backend) -> Steps[tuple[str, bool]]:
+    """The schema of a connection, and whether it is the one that it was connected with; see `SqlStore.home`."""
+    store: Any = backend.store
+    return (yield from ask(store.schema()))
 
 
 def _whereabouts(backend: Backend) -> Steps[object]:

@@ -22,6 +22,7 @@ def of_engine(engine: Any, sessions: Any = None) -> Backend:
         )
     if engine.dialect.name == "sqlite":
         _refuse_memory(engine.url)
+    module.watch(engine)
     return Backend(
         store_of(engine.dialect.name),
         sync=partial(module.EngineClient, engine, sessions),
@@ -39,6 +40,7 @@ def of_async_engine(engine: Any, sessions: Any = None) -> Backend:
     if engine.dialect.name == "sqlite":
         _refuse_memory(engine.url)
         _prepare(engine.url.database)
+    module.watch(engine.sync_engine)
     return Backend(
         store_of(engine.dialect.name),
         sync=None,

@@ -12,7 +12,10 @@ from retrysafe.protocol.transitions import RULES, Transition
 
 
 def want_params(request: ClaimRequest) -> dict[str, Any]:
-    """What a claim asks for."""
+    """What a claim asks for.
+
+    ``home`` is None for one that the schema of a tenant may be around: else it is refused there.
+    """
     return {
         "key": request.key,
         "boundary": request.boundary,
@@ -24,6 +27,7 @@ def want_params(request: ClaimRequest) -> dict[str, Any]:
         "lease": request.clocks.lease,
         "window": request.clocks.window,
         "memory": request.clocks.memory,
+        "home": None if request.scoped else "",
     }
 
 

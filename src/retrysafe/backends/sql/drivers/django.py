@@ -27,6 +27,7 @@ from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 from retrysafe.backends.sql.drivers.base import arguments, fail, in_turn, not_connected, refuse_encoding, this_process
 from retrysafe.backends.sql.drivers.own import CHECKOUT, MOST_CONNECTIONS, all_lent
 from retrysafe.backends.sql.drivers.sqlite_connections import Connections, refuse_connection
+from retrysafe.backends.sql.tenants import under_tenant
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.locks import Places
@@ -319,6 +320,8 @@ class DjangoClient:
         self._closed = False
 
     def __call__(self, request: Query, /) -> Rows:
+        if home := request.params.get("home"):
+            _refuse_tenant(connections[self._alias], home)
         with self._lent(request) as connection, _translating(self._alias, alone=True):
             return in_turn(request, lambda query: perform(connection, query))
 
@@ -475,6 +478,22 @@ def _is_in_memory(connection: Any) -> bool:
             "or 'file:name?mode=memory&cache=shared' as Django's tests do."
         )
     return True
+
+
+def _refuse_tenant(connection: Any, home: str) -> None:
+    """Raise `ConfigurationError` where the request works in another schema than our own connections do.
+
+    Asked past Django, whose log and counts of queries are the user's; what never connected has set nothing.
+    """
+    if connection.vendor != "postgresql" or connection.connection is None or connection.needs_rollback:
+        return
+    schema = getattr(connection, "schema_name", None)  # of django-tenants, which sets it with the next statement
+    if schema is None:
+        with suppress(connection.Database.Error), connection.connection.cursor() as cursor:
+            cursor.execute("SELECT current_schema()")
+            schema = cursor.fetchone()[0]
+    if schema and schema != home:
+        raise under_tenant(f"search_path is set to {schema} on Django's connection")
 
 
 def _refuse_waiting_for_itself(connection: Any, request: Query) -> None:

@@ -10,8 +10,9 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Engine, exc
+from sqlalchemy import Connection, Engine, event, exc
 from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe.backends.sql.drivers.base import (
@@ -28,6 +29,7 @@ from retrysafe.backends.sql.drivers.base import (
     this_process,
 )
 from retrysafe.backends.sql.drivers.sqlite_connections import refuse_asked
+from retrysafe.backends.sql.tenants import under_tenant
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
 
@@ -127,6 +129,8 @@ class InTransaction:
                 return self._control(request)
             self._end_savepoint_before(request)
             connection = self._connection()
+            if _TRANSLATES in connection.get_execution_options():
+                refuse_tenant(request)
             if request.writes and _ended(connection):
                 return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
             return in_turn(request, lambda query: perform(connection, query))
@@ -278,6 +282,31 @@ class AsyncInTransaction:
         return await self.handle.run_sync(on)
 
 
+_TRANSLATES = "schema_translate_map"
+_translated: WeakKeyDictionary[Engine, bool] = WeakKeyDictionary()
+"""Of an engine that we were given, whether work on it has been under the schemas of tenants."""
+
+
+def watch(engine: Engine) -> None:
+    """Note it when a schema_translate_map is set on the engine, on what is derived from it, or on its connections."""
+    if engine in _translated:
+        return
+    _translated[engine] = _TRANSLATES in engine.get_execution_options()
+
+    def note(_: object, options: dict[str, Any]) -> None:
+        if options.get(_TRANSLATES):
+            _translated[engine] = True
+
+    event.listen(engine, "set_engine_execution_options", note)
+    event.listen(engine, "set_connection_execution_options", note)
+
+
+def refuse_tenant(request: Query) -> None:
+    """Raise `ConfigurationError` for a claim without a tenant."""
+    if request.params.get("home") is not None:
+        raise under_tenant("schema_translate_map of SQLAlchemy")
+
+
 def _file_of(engine: Engine | AsyncEngine) -> str | None:
     """The file of a SQLite engine; None for every other database."""
     return engine.url.database if engine.dialect.name == "sqlite" else None
@@ -291,10 +320,13 @@ class EngineClient:
 
     def __init__(self, engine: Engine, sessions: sessionmaker[Session] | None = None) -> None:
         self._engine = engine
+        watch(engine)
         self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._sessions = sessions
 
     def __call__(self, request: Query, /) -> Rows:
+        if _translated[self._engine]:
+            refuse_tenant(request)
         try:
             with self._autocommit.connect() as connection:
                 return _alone(connection, request)
@@ -324,10 +356,13 @@ class AsyncEngineClient:
 
     def __init__(self, engine: AsyncEngine, sessions: async_sessionmaker[AsyncSession] | None = None) -> None:
         self._engine = engine
+        watch(engine.sync_engine)
         self._sessions = sessions
         self._leased: AsyncEngine | None = None
 
     async def __call__(self, request: Query, /) -> Rows:
+        if _translated[self._engine.sync_engine]:
+            refuse_tenant(request)
         try:
             if self._leased is None:
                 self._leased = await self._for_leased()
