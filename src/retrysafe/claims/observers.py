@@ -229,6 +229,11 @@ EVENTS: dict[str, EventSpec] = {
         "messages are due for too long: no relay publishes them, or not fast enough",
         ("due", "oldest_due", "relays"),
     ),
+    "cleanup_held": EventSpec(
+        WARNING,
+        "a transaction has been open for more than a minute: the database keeps what has left, and relays slow down",
+        ("holder", "seconds"),
+    ),
     "topic_paused": EventSpec(
         WARNING, "an operator has paused a topic: its messages are not published", ("topic", "actor")
     ),

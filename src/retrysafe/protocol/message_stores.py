@@ -12,6 +12,7 @@ from retrysafe.protocol.messages import (
     DeadLetterFilter,
     Envelope,
     Groups,
+    Holder,
     InboxLetter,
     Look,
     Place,
@@ -133,6 +134,10 @@ class OperableOutbox(OutboxStore, Protocol):
 
     def counts(self) -> Ask[tuple[int, int]]:
         """How many messages are dead letters, and how many are kept that have left."""
+        ...
+
+    def holders(self) -> Ask[list[Holder]] | None:
+        """What keeps the database from cleaning up what has left, the oldest first; None where it does not tell."""
         ...
 
     def pause(self, topic: str) -> Ask[None]:

@@ -48,6 +48,7 @@ BROKEN: dict[str, tuple[Setup, ...]] = {
 
 UNMADE: dict[str, dict[str, Any]] = {
     "mysql-version": {"findings": [("refuse", "version", "The server is MySQL 8.0.18.")]},
+    "postgresql-held-cleanup": {"holders": [("session 7 of report in shop (psql, idle in transaction)", 90)]},
     "sqlite-network-file-system": {"file": "/mnt/shop.db", "mounts": "server:/shop /mnt nfs4 rw 0 0\n"},
     "kafka-permission": {"unread": {"orders": "Topic authorization failed."}},
     "rabbitmq-permission": {"differing": {"orders": "refused"}},

@@ -410,7 +410,30 @@ class PostgresqlStore(SqlStore):
         empty = Query(f"TRUNCATE {partition.quoted}", {})
         return [Ask(empty, reading.count), Ask(Copy(partition, None, spool), reading.count)]
 
-    TRANSACTIONS = "txid_snapshot_xmin(txid_current_snapshot()), txid_current()"
+    TRANSACTIONS = (
+        "coalesce((SELECT min(txid_current() - ((txid_current() - CAST(CAST(n.transactionid AS text) AS bigint)) "
+        "& 4294967295)) FROM pg_locks AS w JOIN pg_locks AS n ON n.virtualtransaction = w.virtualtransaction "
+        "WHERE n.locktype = 'transactionid' AND n.mode = 'ExclusiveLock' AND n.granted "
+        "AND w.locktype = 'relation' AND w.relation = CAST(to_regclass('retrysafe_outbox') AS oid) "
+        "AND w.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()) "
+        "AND w.mode NOT IN ('AccessShareLock', 'RowShareLock') AND w.pid IS DISTINCT FROM pg_backend_pid()), "
+        "txid_snapshot_xmax(txid_current_snapshot())), txid_current()"
+    )
+    """Of those that have written into the table: each of them locks it to its end, whatever else the server does."""
+
+    HOLDERS = (
+        "SELECT h.name, CAST(h.seconds AS bigint) FROM ("
+        "SELECT 'session ' || s.pid || ' of ' || coalesce(s.usename, '?') || ' in ' || s.datname || ' (' || "
+        "concat_ws(', ', nullif(s.application_name, ''), CAST(s.client_addr AS text), s.state) || ')' AS name, "
+        "extract(epoch FROM clock_timestamp() - s.xact_start) AS seconds, "
+        "greatest(age(s.backend_xmin), age(s.backend_xid)) AS held FROM pg_stat_activity AS s "
+        "WHERE s.backend_type = 'client backend' AND s.pid <> pg_backend_pid() UNION ALL "
+        "SELECT 'prepared transaction ' || p.gid || ' of ' || p.owner || ' in ' || p.database, "
+        "extract(epoch FROM clock_timestamp() - p.prepared), age(p.transaction) FROM pg_prepared_xacts AS p UNION ALL "
+        "SELECT 'replication slot ' || r.slot_name, NULL, age(r.xmin) FROM pg_replication_slots AS r"
+        ") AS h WHERE h.held > 0 AND (h.seconds > 60 OR (h.seconds IS NULL AND h.held > 100000)) "
+        "ORDER BY h.held DESC LIMIT 3"
+    )
 
     UNFROZEN = _UNFROZEN
 

@@ -41,6 +41,8 @@ class SqlTransactions:
     """What opens and ends a transaction, and says how far the schema is."""
 
     BEGIN: ClassVar[str] = "BEGIN"
+    HOLDERS: ClassVar[str | None] = None
+    """A query for what keeps the database from cleaning up what was removed: names and seconds, the oldest first."""
     TRANSACTIONS: ClassVar[str] = "0, 0"
     """Below which number all transactions have ended, and one that is higher than those of all that have begun."""
     UNFROZEN: ClassVar[str | None] = None

@@ -25,6 +25,7 @@ class Reporter:
 
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
+        self._holders: list[str] = []
 
     def created(self, envelopes: Iterable[Envelope]) -> None:
         """Messages were written into an outbox."""
@@ -85,6 +86,10 @@ class Reporter:
         self._emit("backlog", None, **fields, **more)
         if standing.oldest_due > stalled_after:
             self._emit("backlog_stalled", None, **fields)
+        holders = [one.name for one in standing.holders]
+        if holders and holders != self._holders:
+            self._emit("cleanup_held", None, holder=holders[0], seconds=standing.holders[0].seconds)
+        self._holders = holders
 
     def operated(self, name: str, **fields: Any) -> None:
         """What a person has done."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrysafe.backends.checks import Examination
 from retrysafe.backends.sql.checks import indexes
+from retrysafe.backends.sql.postgresql import PostgresqlStore
 from retrysafe.protocol.checks import Check, Facts, Severity, told
 from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
 
@@ -46,6 +47,7 @@ def _gather(backend: Backend) -> Steps[dict[str, Any]]:
     facts["indexes"] = [row[0] for row in (yield from ask(_rows(_INDEXES)))]
     facts["tables"] = yield from ask(_rows(_TABLES))
     facts["slots"] = yield from ask(_rows(_SLOTS))
+    facts["holders"] = yield from ask(_rows(PostgresqlStore.HOLDERS))
     facts["unlogged"] = ", ".join(name for name, kept, _ in facts["tables"] if kept == "u")
     facts["lost"] = indexes.missing(indexes.PARTIAL, [row[0] for row in facts["tables"]], facts["indexes"])
     return facts
@@ -126,6 +128,11 @@ def _unread(facts: Facts) -> str | None:
         if not active
     ]
     return f"Nobody reads from: {', '.join(found)}. The log is kept for it." if found else None
+
+
+def _held(facts: Facts) -> str | None:
+    found = [f"{name}{'' if seconds is None else f', for {seconds} s'}" for name, seconds in facts.get("holders", ())]
+    return f"What was removed cannot be cleaned up because of: {'; '.join(found)}." if found else None
 
 
 def _create(facts: Facts) -> list[str]:
@@ -256,6 +263,15 @@ CHECKS = (
         "retrysafe cdc drop --store {address}",
         "how-to/cdc.md",
         _unread,
+    ),
+    Check(
+        "postgresql-held-cleanup",
+        "Is no transaction open for more than a minute, so that what was removed is cleaned up?",
+        Severity.WARNING,
+        "End it (SELECT pg_terminate_backend(pid); ROLLBACK PREPARED 'gid'; SELECT pg_drop_replication_slot('name');), "
+        "and let long reports read from a replica",
+        "how-to/relay.md",
+        _held,
     ),
     Check(
         "postgresql-pooler",
