@@ -105,7 +105,7 @@ async def test_a_process_is_killed_between_any_two_calls(make: Callable[[int], T
             group.create_task(killed(1 + at))
 
 
-@pytest.mark.fault(9)
+@pytest.mark.fault(9, 58)
 def test_a_zombie_with_the_same_id_commits_nothing(make: Callable[[int], Topics]) -> None:
     topics = make(1)
     with ExitStack() as stack:

@@ -643,6 +643,27 @@ def rejecting() -> Judging:
     return Judging(lambda one: PublishResult(PublishStatus.REJECTED, "no"))
 
 
+class Plain:
+    """A publisher that has nothing to close."""
+
+    def publish(self, envelopes: Any) -> Any:
+        return [PublishResult(PublishStatus.REJECTED, "no")] * len(envelopes)
+
+
+class Coroutine:
+    """The same for async code."""
+
+    async def publish(self, envelopes: Any) -> Any:
+        return [PublishResult(PublishStatus.REJECTED, "no")] * len(envelopes)
+
+
+@each_row("publisher", ["Plain", "Coroutine"])
+def test_a_publisher_needs_nothing_to_close(publisher: str, tmp_path: Path) -> None:
+    place = Place("sqlite", f"sqlite:///{tmp_path}/shop.db")
+    place.write(Message("a", 1))
+    assert main(["relay", "--store", place.url, "--publisher", f"{__name__}:{publisher}", "--once"]) == 1
+
+
 def test_the_command_ends_with_1_when_a_message_did_not_leave(tmp_path: Path) -> None:
     place = Place("sqlite", f"sqlite:///{tmp_path}/shop.db")
     place.write(Message("a", 1))

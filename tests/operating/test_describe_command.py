@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -243,3 +244,15 @@ def test_after_a_crash_in_a_transaction_a_caller_meets_what_is_described(shelf: 
     assert subprocess.run(child, check=False, env=surroundings()).returncode == 9
     boundary = shelf.boundary(effects="transactional")
     assert meets(boundary) == told(boundary, "its process died")
+
+
+@pytest.mark.slow
+def test_a_boundary_without_a_name_of_its_own_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As README's first example makes one."""
+    readme = Path(__file__).parents[2] / "README.md"
+    (tmp_path / "main.py").write_text(readme.read_text().split("```python\n", 1)[1].split("```", 1)[0])
+    monkeypatch.chdir(tmp_path)
+    done = in_a_process("describe", "main")
+    assert done.code == 0, done.err
+    assert re.search(r"^boundary +shop$", done.out, re.MULTILINE)
+    assert re.search(r"^route +POST /payments\npolicy +guarded$", done.out, re.MULTILINE)

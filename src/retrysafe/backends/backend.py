@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -418,6 +418,14 @@ class Backend:
     def migrate(self, partitions: int | None = None) -> list[Migration]:
         """Apply the missing migrations, with the records in so many ``partitions``; return them."""
         return self._tables.migrate(partitions)
+
+    def perform_on_schema(self, statements: Sequence[str]) -> None:
+        """Perform statements that mend the schema, each by itself, with patience for locks that are taken."""
+        self._tables.perform(statements)
+
+    async def aperform_on_schema(self, statements: Sequence[str]) -> None:
+        """`perform_on_schema` through the async client."""
+        await self._tables.aperform(statements)
 
     async def amigrate(self, partitions: int | None = None) -> list[Migration]:
         """`migrate` through the async client."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from retrysafe.admin.operator import connected
 from retrysafe.backends.backend import Backend
-from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr
+from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr, made
 from retrysafe.cli.opening import add_store, loaded, store_of
 from retrysafe.cli.stopping import ended_by_signals
 from retrysafe.messaging.brokers.sync_publisher import SyncPublisher
@@ -164,7 +164,9 @@ def _relay(relay: Relay, publisher: Any, *, once: bool) -> Relayed | None:
         relay.run_forever()
         return None
     finally:
-        publisher.close()
+        close = getattr(publisher, "close", None)
+        if close is not None:
+            close()
 
 
 async def _arelay(relay: Relay, publisher: Any, *, once: bool) -> Relayed | None:
@@ -174,14 +176,17 @@ async def _arelay(relay: Relay, publisher: Any, *, once: bool) -> Relayed | None
         await relay.arun_forever()
         return None
     finally:
-        await publisher.aclose()
+        aclose = getattr(publisher, "aclose", None)
+        if aclose is not None:
+            await aclose()
 
 
 def _publisher(options: argparse.Namespace, backend: Backend) -> Any:
     if options.publisher:
         return _loaded(options.publisher)
     url, spec, given = chosen(options, _SIDE, ", or give --publisher")
-    publisher = spec.load(spec.publisher)(url, asynchronous=backend.serves_async, **given)
+    load = spec.load(spec.publisher)
+    publisher = made(_SIDE, lambda: load(url, asynchronous=backend.serves_async, **given))
     if backend.serves_async or not inspect.iscoroutinefunction(publisher.publish):
         return publisher
     return SyncPublisher(lambda: publisher)

@@ -296,6 +296,11 @@ class Finding(NamedTuple):
     text: str
 
 
+def counted(number: int, *, capped: bool = False) -> str:
+    """A count as it is told; ``capped``: not everything was looked at."""
+    return f"{'at least ' * (capped and number > 0)}{number:,}"
+
+
 class Partition(NamedTuple):
     """One of the tables that records are spread over by key hash, and its size in bytes."""
 

@@ -161,6 +161,17 @@ class PostgresqlStore(SqlStore):
         f"CAST(CAST(to_regclass('{TABLE}') AS oid) AS bigint)"
     )
     HAS_SCHEMA = "SELECT CAST(to_regclass('retrysafe_schema') AS text)"
+    MIGRATION_BOUNDS = "SELECT set_config('lock_timeout', '1s', true), set_config('statement_timeout', '0', true)"
+    BLOCKERS = (
+        "SELECT DISTINCT ON (a.xact_start, a.pid) concat('process ', a.pid, ' (', concat_ws(', ', "
+        "'user ' || a.usename, nullif(a.application_name, ''), a.state, "
+        "'in its transaction for ' || round(extract(epoch FROM clock_timestamp() - a.xact_start)) || ' s'), "
+        "'); to end it: SELECT pg_terminate_backend(', a.pid, ')') "
+        "FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid JOIN pg_class AS c ON c.oid = l.relation "
+        "WHERE l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+        "AND starts_with(CAST(c.relname AS text), 'retrysafe_') AND a.pid <> pg_backend_pid() "
+        "ORDER BY a.xact_start, a.pid LIMIT 3"
+    )
     MIGRATION_LOCK = "SELECT pg_advisory_xact_lock(7303014801234711)"
 
     def __init__(self) -> None:

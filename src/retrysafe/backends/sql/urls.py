@@ -104,6 +104,7 @@ def asyncpg(url: str) -> Backend:
         asynchronous=connect_,
         address=without_password(url),
         places=_place("postgresql", url),
+        own_connections=True,
     )
 
 

@@ -23,10 +23,6 @@ _FACTS = (
     "current_setting('synchronous_standby_names'), "
     + ", ".join(f"(SELECT setting FROM pg_settings WHERE name = '{name}')" for name in _SETTINGS)
 )
-_INDEXES = (
-    "SELECT c.relname FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid "
-    "WHERE i.indisvalid AND starts_with(CAST(c.relname AS text), 'retrysafe_') AND pg_table_is_visible(c.oid)"
-)
 _TABLES = (
     "SELECT c.relname, CAST(c.relpersistence AS text), EXISTS (SELECT 1 FROM pg_index AS i "
     "WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL) FROM pg_class AS c "
@@ -44,12 +40,11 @@ _PID = Query("SELECT pg_backend_pid()", {}, writes=False)
 def _gather(backend: Backend) -> Steps[dict[str, Any]]:
     row = yield from ask(_rows(_FACTS))
     facts: dict[str, Any] = dict(zip(("database", "replicas", "standbys", *_SETTINGS), row[0], strict=True))
-    facts["indexes"] = [row[0] for row in (yield from ask(_rows(_INDEXES)))]
     facts["tables"] = yield from ask(_rows(_TABLES))
     facts["slots"] = yield from ask(_rows(_SLOTS))
     facts["holders"] = yield from ask(_rows(PostgresqlStore.HOLDERS))
     facts["unlogged"] = ", ".join(name for name, kept, _ in facts["tables"] if kept == "u")
-    facts["lost"] = indexes.missing(indexes.PARTIAL, [row[0] for row in facts["tables"]], facts["indexes"])
+    facts["lost"] = yield from indexes.lost_on_postgresql(backend.store, [row[0] for row in facts["tables"]])
     return facts
 
 
@@ -136,7 +131,8 @@ def _held(facts: Facts) -> str | None:
 
 
 def _create(facts: Facts) -> list[str]:
-    return [index.create("CREATE INDEX CONCURRENTLY IF NOT EXISTS") for index in facts["lost"]]
+    statements: list[str] = facts["lost"].statements
+    return statements
 
 
 CHECKS = (
@@ -241,9 +237,10 @@ CHECKS = (
         "postgresql-indexes",
         "Are the indexes of the migrations there, and valid?",
         Severity.WARNING,
-        "{program} doctor --store {store} --fix  (CREATE INDEX CONCURRENTLY, for each of them)",
+        "{program} doctor --store {store} --fix  (CREATE INDEX CONCURRENTLY, for each of them, "
+        "with partitions on each partition first)",
         "how-to/own-the-schema.md",
-        lambda facts: indexes.evidence(facts.get("lost", [])),
+        lambda facts: indexes.evidence(facts["lost"].indexes) if "lost" in facts else None,
         _create,
     ),
     Check(

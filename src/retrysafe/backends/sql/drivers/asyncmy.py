@@ -13,6 +13,7 @@ from asyncmy.errors import MySQLError
 
 from retrysafe.backends.backend import hang_up
 from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, ain_turn, arguments, fail, not_connected, refuse_encoding
+from retrysafe.backends.sql.drivers.deadline import PATIENCE
 from retrysafe.backends.sql.drivers.own import AsyncOwn, is_quiet
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows
@@ -29,14 +30,15 @@ _Failures = (MySQLError, OSError, EOFError, RuntimeError)
 async def perform(connection: Any, query: Query) -> Rows:
     """Perform one statement. A connection whose statement was cut off is closed: its answer would be the next one's."""
     sql, args = arguments(query, "%s")
+    deadline = PATIENCE if query.patient else DEADLINE
     try:
-        async with asyncio.timeout(DEADLINE), connection.cursor(Cursor) as cursor:
+        async with asyncio.timeout(deadline), connection.cursor(Cursor) as cursor:
             await cursor.execute(sql, tuple(args))
             rows = [tuple(row) for row in await cursor.fetchall()] if cursor.description else []
             return Rows(rows, cursor.rowcount)
     except TimeoutError as error:
         connection.close()
-        raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
+        raise StoreUnavailable(f"no answer within {deadline:g} s") from error
     except asyncio.CancelledError:
         connection.close()
         raise

@@ -26,6 +26,7 @@ from retrysafe.backends.sql.drivers.base import (
     unheard,
     unreplicated,
 )
+from retrysafe.backends.sql.drivers.deadline import PATIENCE
 from retrysafe.backends.sql.drivers.lane import QueryLanes
 from retrysafe.backends.sql.drivers.own import AsyncOwn
 from retrysafe.errors import ConfigurationError, StoreUnavailable
@@ -44,10 +45,11 @@ _Failures = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClie
 async def perform(connection: Any, query: Query) -> Rows:
     """Perform one statement."""
     sql, args = arguments(query, "$")
+    deadline = PATIENCE if query.patient else DEADLINE
     if query.control is None and ("RETURNING" in sql or sql.startswith("SELECT") or not query.writes):
-        rows = [tuple(row) for row in await connection.fetch(sql, *args, timeout=DEADLINE)]
+        rows = [tuple(row) for row in await connection.fetch(sql, *args, timeout=deadline)]
         return Rows(rows, len(rows))
-    status: str = await connection.execute(sql, *args, timeout=DEADLINE)
+    status: str = await connection.execute(sql, *args, timeout=deadline)
     count = status.rsplit(" ", 1)[-1]
     return Rows([], int(count) if count.isdigit() else 0)
 

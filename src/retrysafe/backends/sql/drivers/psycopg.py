@@ -29,7 +29,7 @@ from retrysafe.backends.sql.drivers.base import (
     unheard,
     unreplicated,
 )
-from retrysafe.backends.sql.drivers.deadline import until
+from retrysafe.backends.sql.drivers.deadline import PATIENCE, until
 from retrysafe.backends.sql.drivers.own import AsyncOwn, Own, is_quiet
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
@@ -57,17 +57,18 @@ class HangUpDeadline:
     A cancellation would not do: psycopg tells the server of it, and then waits for an answer to the statement again.
     """
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    def __init__(self, connection: psycopg.AsyncConnection[Any], request: Query | None = None) -> None:
         self._connection = connection
         self._over = False
+        self._seconds = PATIENCE if request is not None and request.patient else DEADLINE
 
     def __enter__(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(DEADLINE, self._hang_up)
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._hang_up)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._timer.cancel()
         if self._over and isinstance(error, psycopg.Error):
-            raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
+            raise StoreUnavailable(f"no answer within {self._seconds:g} s") from error
 
     def _hang_up(self) -> None:
         self._over = True
@@ -78,10 +79,12 @@ class HangUpDeadline:
 class _Cursor(psycopg.Cursor[Any]):
     """A cursor for statements of ours on whoever's connection: a server that does not answer is given up."""
 
-    def perform(self, sql: bytes, args: Sequence[Any], *, prepare: bool | None = None) -> None:
+    def perform(
+        self, sql: bytes, args: Sequence[Any], *, prepare: bool | None = None, seconds: float = DEADLINE
+    ) -> None:
         connection = self.connection
         with connection.lock:
-            connection.wait(until(self._execute_gen(sql, args, prepare=prepare), connection, DEADLINE))
+            connection.wait(until(self._execute_gen(sql, args, prepare=prepare), connection, seconds))
 
 
 def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
@@ -90,7 +93,7 @@ def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
     params = query.params
     cursor = _Cursor(connection, row_factory=tuple_row)  # whatever factories the user's connection has
     prepare_if_direct(connection)
-    cursor.perform(sql, [params[name] for name in names])
+    cursor.perform(sql, [params[name] for name in names], seconds=PATIENCE if query.patient else DEADLINE)
     return Rows(cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
 
@@ -210,7 +213,7 @@ class AsyncInTransaction:
             if self._joined:
                 async with asyncio.timeout(DEADLINE):
                     return await ain_turn(request, lambda query: aperform(self.handle, query))
-            with HangUpDeadline(self.handle):
+            with HangUpDeadline(self.handle, request):
                 return await ain_turn(request, lambda query: aperform(self.handle, query))
         except TimeoutError as error:
             raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
@@ -374,7 +377,7 @@ class AsyncPsycopgClient(_Hearing):
     async def __call__(self, request: Query, /) -> Rows:
         async with self._source.lent() as connection:
             try:
-                with HangUpDeadline(connection):
+                with HangUpDeadline(connection, request):
                     return await ain_turn(request, lambda query: aperform(connection, query))
             except psycopg.Error as error:
                 fail(error, alone=True)

@@ -20,7 +20,7 @@ from retrysafe.backends.sql.drivers.base import (
     refuse_encoding,
     this_process,
 )
-from retrysafe.backends.sql.drivers.deadline import timely
+from retrysafe.backends.sql.drivers.deadline import PATIENCE, timely
 from retrysafe.backends.sql.drivers.own import Own, is_quiet
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.requests import Query, Rows
@@ -49,7 +49,7 @@ def perform(connection: Any, query: Query) -> Rows:
     """Perform one statement; a server that does not answer is given up at the deadline."""
     sql, args = arguments(query, "%s")
     with (
-        timely(connection, DEADLINE),
+        timely(connection, PATIENCE if query.patient else DEADLINE),
         connection.cursor(Cursor) as cursor,
     ):  # whatever cursors the user's connection makes
         cursor.execute(sql, tuple(args))
