@@ -481,7 +481,8 @@ class Backend:
 def _schema(backend: Backend) -> Steps[tuple[str, bool]]:
     """The schema of a connection, and whether it is the one that it was connected with; see `SqlStore.home`."""
     store: Any = backend.store
-    return (yield from ask(store.schema()))
+    found: tuple[str, bool] = yield from ask(store.schema())
+    return found
 
 
 def _whereabouts(backend: Backend) -> Steps[object]:
