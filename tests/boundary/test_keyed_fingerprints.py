@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -87,3 +89,25 @@ def test_a_keyring_is_rotated_and_switched_on_while_fingerprints_are_kept(tmp_pa
         claimed(path, "k", {}, encryption=rotated)
     with pytest.raises(ResultUnreadable, match="'old', and the keyring has new"):
         claimed(path, "k", PAYLOAD, encryption=Keyring({"new": NEW}))
+
+
+@each_row("first, again", [(42, "42"), ("42", 42), (UUID(int=7), str(UUID(int=7)))])
+def test_the_argument_that_is_the_key_is_compared_as_the_key_is(tmp_path: Path, first: Any, again: Any) -> None:
+    path = tmp_path / "shop.db"
+    boundary, runs = Boundary("orders", store=f"sqlite:///{path}", observers=()), []
+
+    @boundary.once(key="order", operation="charge")
+    def charge(order: Any, amount: Any = 1) -> str:
+        runs.append(order)
+        return "charged"
+
+    with closing(boundary):
+        charge(first)
+        charge(again)
+        with pytest.raises(KeyReused, match=r"differs in: amount\."):
+            charge(again, "1")
+        plain = fingerprint.of_fields({"order": first, "amount": 2}).stored
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("UPDATE retrysafe_records SET fingerprint = ?", (plain,))
+        charge(first, 2)
+    assert runs == [first]
