@@ -881,3 +881,39 @@ def test_stopping_ends_an_idle_relay_and_says_goodbye(place: Place) -> None:
         until(lambda: operator.status().alive == 1)
     with place.operator() as operator:
         assert operator.status().relays == []
+
+
+def test_a_relay_publishes_what_it_was_given(place: Place) -> None:
+    """Two services of one database, whose messages share topics and keys."""
+    mail = Outbox(place.url, source="/mail", observers=())
+    place.write(*(Message("shared", n, key=f"k{n % 3}") for n in range(6)), Message("orders", 0))
+    with closing(place.open()) as connection:
+        if place.kind == "mysql":
+            connection.begin()
+        mail.add_many(connection, [Message("shared", n, key=f"k{n % 3}") for n in range(5)])
+        connection.commit()
+    for options, left in (
+        ({"sources": ["/none"]}, 0),
+        ({"sources": ["/mail"], "topics": ["orders"]}, 0),
+        ({"sources": ["/mail"]}, 5),
+        ({"topics": ["orders"]}, 1),
+        ({"sources": ["/shop", "/mail"]}, 6),
+    ):
+        assert place.relay(**options).run_once().published == left, options
+    for wrong in ({"sources": "/mail"}, {"topics": []}):
+        with pytest.raises(ConfigurationError):
+            place.relay(**wrong)
+
+
+def test_relays_of_different_brokers_on_one_outbox_are_told(place: Place) -> None:
+    class Other(MemoryPublisher):
+        pass
+
+    for options, told_of in (({}, 1), ({"sources": ["/shop"]}, 0)):
+        told = Told()
+        first = place.relay(Other(), **options)
+        second = place.relay(observers=[told], **options)
+        with first._working(first._opened()) as (setting, client):
+            first._round(setting, client, Sum())
+            second.run_once()
+        assert told.names["relays_differ"] == told_of

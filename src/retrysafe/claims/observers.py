@@ -229,6 +229,11 @@ EVENTS: dict[str, EventSpec] = {
         "messages are due for too long: no relay publishes them, or not fast enough",
         ("due", "oldest_due", "relays"),
     ),
+    "relays_differ": EventSpec(
+        ERROR,
+        "another relay of this database publishes to another kind of broker, and one of them takes all messages",
+        ("relay", "publishes_to"),
+    ),
     "cleanup_held": EventSpec(
         WARNING,
         "a transaction has been open for more than a minute: the database keeps what has left, and relays slow down",

@@ -116,6 +116,13 @@ def add_to(verbs: Any) -> None:
         "(see retrysafe cdc)",
     )
     parser.add_argument("--slot", metavar="NAME", default=SLOT, help=f"with --cdc: the replication slot ({SLOT})")
+    for name in ("source", "topic"):
+        parser.add_argument(
+            f"--{name}",
+            metavar=name.upper(),
+            action="append",
+            help=f"publish messages of this {name} alone; may be repeated (default: all)",
+        )
     parser.add_argument("--once", action="store_true", help="exit when no message is due")
     parser.set_defaults(run=run)
 
@@ -143,6 +150,8 @@ def run(options: argparse.Namespace) -> int:
         publish_timeout=options.publish_timeout,
         stalled_after=options.stalled_after,
         listen=store if options.listen == "" else options.listen,
+        sources=options.source,
+        topics=options.topic,
         cdc=None if options.cdc is None else Slot(options.cdc or store, name=options.slot),
     )
     with ended_by_signals(relay.stop, lambda: _WAITS):

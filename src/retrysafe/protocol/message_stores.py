@@ -30,6 +30,10 @@ from retrysafe.protocol.requests import Ask
 class OutboxStore(Protocol):
     """What to ask about messages that wait to leave. Every method is pure."""
 
+    def takes(self, envelope: Envelope) -> bool:
+        """Whether a message may leave, as far as it is restricted what does."""
+        ...
+
     def add(self, envelopes: Sequence[Envelope]) -> list[Ask[None]]:
         """Write messages, in this order."""
         ...

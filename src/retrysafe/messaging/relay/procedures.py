@@ -214,8 +214,8 @@ def standing(outbox: OperableOutbox) -> Steps[OutboxStatus]:
     return OutboxStatus(backlog, relays, paused, dead, kept, held)
 
 
-def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[tuple[bool, list[RelaySeen]]]:
-    """Say that a relay is there; whether it is the one who tells how things stand, and those that it has forgotten.
+def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[tuple[bool, list[RelaySeen], list[RelaySeen]]]:
+    """Say that a relay is there; whether it is the one who tells how things stand, those forgotten, and the others.
 
     A bucket that is missing would never be relayed: emptying all tables, as tests do, takes them with it.
     """
@@ -229,7 +229,8 @@ def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[tuple[bool, li
     if gone:
         yield from ask(outbox.bye([relay.name for relay in gone]))
     first = min((relay.name for relay in relays if relay.silent < GONE), default=name)
-    return name == first, gone
+    others = [relay for relay in relays if relay.silent < GONE and relay.name != name]
+    return name == first, gone, others
 
 
 def _require_alike(name: str, relays: Sequence[RelaySeen]) -> None:
