@@ -348,7 +348,7 @@ class NatsConsumer:
 
         What was asked for must not be open any more when messages are given back: the server would give them to it.
         """
-        await self._listening[partition.place].drain()
+        await self._listening[partition.place].drain()  # type: ignore[no-untyped-call]
         pin = partition.pin
         self._shelf.forget(partition.place)
         for reply in partition.lost():
