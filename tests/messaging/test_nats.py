@@ -288,6 +288,22 @@ async def test_consumers_share_the_partitions() -> None:
 
 
 @pytest.mark.slow
+async def test_a_held_backlog_is_handed_over_long_before_the_lease_ends() -> None:
+    """What is given back must not come back to the request that is still open."""
+    require("nats")
+    async with bench("nats") as broker:
+        broker.options["lease"] = "60s"
+        trial = Trial(broker)
+        await trial.published(*ascii_letters * 4)
+        async with trial.consumer() as two:
+            async with trial.consumer() as one:
+                await trial.take(one, 8)
+                assert await two.receive(1, 0.2) == []
+            async with asyncio.timeout(20):
+                assert sorted(numbers(await trial.take(two, 208, settle=True))) == [*range(208)]
+
+
+@pytest.mark.slow
 async def test_the_window_is_read_from_the_stream() -> None:
     require("nats")
     async with bench("nats") as broker, Trial(broker).consumer() as consumer:
