@@ -68,6 +68,6 @@ def test_rows_that_fail_are_named_and_what_is_slow_is_marked(
         "row 1: 2",
         "mark it slow: it has used subprocess.Popen",
         "mark it slow: it has used time.sleep",
-        "mark it slow: it has used a timer of the event loop",
+        "mark it slow: it has used asyncio.sleep",
     ):
         assert line in told, line
