@@ -141,9 +141,7 @@ BREAKS: list[Break] = [
         "messages of a broker that keeps them for longer than the inbox are handled",
         "messaging.subscription.subscription:Subscription._received.receive",
         skipping("_retention"),
-        (
-            f"{SUBSCRIPTION}::test_a_window_that_is_read_from_the_broker_is_checked_before_anything_is_handled",
-        ),
+        (f"{SUBSCRIPTION}::test_a_window_that_is_read_from_the_broker_is_checked_before_anything_is_handled",),
         rows=(57,),
     ),
     Break(

@@ -389,9 +389,7 @@ BREAKS: list[Break] = [
         "a URL of an unknown kind is refused with its password",
         "backends.registry:_of_scheme",
         unwrapped("without_password"),
-        (
-            f"{REGISTRY}::test_a_url_that_cannot_be_read_is_refused_without_its_password",
-        ),
+        (f"{REGISTRY}::test_a_url_that_cannot_be_read_is_refused_without_its_password",),
     ),
     Break(
         "a message from the log overtakes one of its lane that is in the table",
