@@ -12,9 +12,12 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from retrysafe import StoreUnavailable
+from retrysafe.backends.registry import connect
 from retrysafe.backends.sql.drivers import own
+from retrysafe.protocol.requests import Query
 from tests.faults.conftest import Making
-from tests.faults.helpers import driven, own_database
+from tests.faults.helpers import driven, own_database, unique
 from tests.tables import each_row
 
 
@@ -25,6 +28,11 @@ def database(migrated: str) -> Iterator[str]:
         yield url
 
 
+def _alone(url: str) -> str:
+    """A URL whose backend nothing else uses, so that no connection of before is kept."""
+    return f"{url}?application_name={unique()}"
+
+
 def _engine(url: str, stack: ExitStack) -> Any:
     engine = sqlalchemy.create_engine(driven(url, "psycopg"))
     stack.callback(engine.dispose)
@@ -32,11 +40,11 @@ def _engine(url: str, stack: ExitStack) -> Any:
 
 
 STORES: dict[str, Callable[[str, ExitStack], Any]] = {
-    "psycopg": lambda url, stack: url,
+    "psycopg": lambda url, stack: _alone(url),
     "pool": lambda url, stack: stack.enter_context(psycopg_pool.ConnectionPool(url, min_size=0, max_size=2, open=True)),
     "engine": _engine,
-    "async psycopg": lambda url, stack: url,
-    "asyncpg": lambda url, stack: driven(url, "asyncpg"),
+    "async psycopg": lambda url, stack: _alone(url),
+    "asyncpg": lambda url, stack: driven(_alone(url), "asyncpg"),
     "async engine": lambda url, stack: create_async_engine(driven(url, "asyncpg")),
 }
 READ_ONLY, WRITABLE = (
@@ -54,9 +62,10 @@ def _set(url: str, statement: str) -> None:
 @each_row("way, effects", [(way, effects) for way in STORES for effects in ("keyed", "transactional")])
 async def test_a_spell_without_writes(way: str, effects: str, database: str, make: Making) -> None:
     """After it the first claim succeeds, also on a connection that was only read by meanwhile."""
-    is_async = "async" in way
+    is_async = way.startswith("async")
     with ExitStack() as stack:
-        boundary = make(STORES[way](database, stack), effects=effects)
+        store = STORES[way](database, stack)
+        boundary = make(store, effects=effects)
 
         async def claimed(key: str) -> bool:
             if is_async:
@@ -65,20 +74,18 @@ async def test_a_spell_without_writes(way: str, effects: str, database: str, mak
             with boundary.claim(key) as claim:
                 return not claim.replayed
 
-        assert await claimed("before")
-        if is_async:
-            await boundary.aclose()
-        else:
-            boundary.close()
         _set(database, READ_ONLY)
         try:
-            assert not await claimed("before")
+            with pytest.raises(StoreUnavailable, match="read-only"):
+                await claimed("during")
+            asked = Query("SELECT 1", {}, writes=False)
+            await connect(store).aclient()(asked) if is_async else connect(store).client()(asked)
         finally:
             _set(database, WRITABLE)
         assert await claimed("after")
-        if is_async:
-            await boundary.aclose()
-        boundary.close()
+        await boundary.aclose() if is_async else boundary.close()
+        if is_async and hasattr(store, "dispose"):
+            await store.dispose()
 
 
 class _Driver:
