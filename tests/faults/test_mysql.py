@@ -481,13 +481,10 @@ def test_all_own_connections_are_in_use(mysql_migrated: str, make: Making, monke
         assert not claim.replayed
 
 
-async def test_a_cancelled_request_gives_its_connection_back(mysql_migrated: str, make: Making) -> None:
-    """32: wherever it is cancelled, also while the connection is put back into the mode it had."""
-    import asyncmy
-
+async def test_a_cancelled_request_disturbs_no_later_one(mysql_migrated: str) -> None:
+    """32: wherever it is cancelled."""
     options = connect(mysql_migrated)._asynchronous.args[0]  # type: ignore[union-attr]
-    pool = await asyncmy.create_pool(minsize=1, maxsize=1, **options)
-    client = asyncmy_executor.AsyncmyClient.on(pool)
+    client = asyncmy_executor.AsyncmyClient(options, own.Size(1))
     for turns in range(1, 12):
         task = asyncio.create_task(client(Query("SELECT 'mine'", {}, writes=False)))
         for _ in range(turns):
@@ -495,34 +492,8 @@ async def test_a_cancelled_request_gives_its_connection_back(mysql_migrated: str
         task.cancel()
         with suppress(asyncio.CancelledError, StoreUnavailable):
             await task
-        async with asyncio.timeout(DEADLINE), pool.acquire() as connection, connection.cursor() as cursor:
-            await cursor.execute("SELECT 'yours'")
-            assert await cursor.fetchall() == (("yours",),)
-            assert not connection.get_autocommit()
-    pool.close()
-    await pool.wait_closed()
-
-
-@pytest.mark.slow
-async def test_the_pool_is_exhausted(mysql_migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
-    import asyncmy
-
-    monkeypatch.setattr(asyncmy_executor, "CHECKOUT", 0.1)
-    options = connect(mysql_migrated)._asynchronous.args[0]  # type: ignore[union-attr]
-    pool = await asyncmy.create_pool(minsize=0, maxsize=1, **options)
-    for effects in ("keyed", "transactional"):
-        boundary = make(pool, effects=effects)
-        async with pool.acquire():
-            with pytest.raises(StoreUnavailable):
-                async with boundary.claim("key"):
-                    pytest.fail("it has not been claimed")
-        async with boundary.claim("key") as claim:
-            assert not claim.replayed
-            claim.result = effects
-        async with pool.acquire() as connection:
-            assert not connection.get_autocommit()  # as it was
-    pool.close()
-    await pool.wait_closed()
+        assert (await client(Query("SELECT 'yours'", {}, writes=False))).rows == [("yours",)]
+    await client.aclose()
 
 
 @pytest.mark.slow

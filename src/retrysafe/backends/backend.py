@@ -124,6 +124,8 @@ class Backend:
         self._aclients: dict[asyncio.AbstractEventLoop, tuple[int, AsyncClient]] = {}
         self._lock = ProcessLock()
         self._checked: set[int] = set()
+        self.refusal = ""
+        """Why it cannot be connected to, if that is known; empty where it can."""
         self.warnings: list[Finding] = []
         """Findings of the check, and notices from the server, that were not reported yet."""
         self.heartbeats: dict[int, Closable] = {}
@@ -240,6 +242,8 @@ class Backend:
 
     def _heeded(self, client: C) -> C:
         """The client, which now adds what it hears from its server to the warnings."""
+        if self.refusal:
+            raise ConfigurationError(self.refusal)
         from retrysafe.protocol.client import Hearing
 
         if isinstance(client, Hearing):

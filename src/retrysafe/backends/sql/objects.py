@@ -89,9 +89,9 @@ def of_psycopg_pool(pool: Any) -> Backend:
     module = driver("psycopg", "psycopg")
     return Backend(
         store_of("postgresql"),
-        sync=partial(module.PsycopgClient.on, pool),
+        sync=partial(module.PsycopgClient.beside, pool),
         asynchronous=None,
-        address=without_password(pool.conninfo),
+        address=without_password(pool.conninfo) if isinstance(pool.conninfo, str) else "postgresql://…",
         places=lambda: {identity.pool(pool)},
     )
 
@@ -101,8 +101,8 @@ def of_async_psycopg_pool(pool: Any) -> Backend:
     return Backend(
         store_of("postgresql"),
         sync=None,
-        asynchronous=partial(module.AsyncPsycopgClient.on, pool),
-        address=without_password(pool.conninfo),
+        asynchronous=partial(module.AsyncPsycopgClient.beside, pool),
+        address=without_password(pool.conninfo) if isinstance(pool.conninfo, str) else "postgresql://…",
         places=lambda: {identity.pool(pool)},
     )
 
@@ -110,7 +110,7 @@ def of_async_psycopg_pool(pool: Any) -> Backend:
 def of_asyncmy_pool(pool: Any) -> Backend:
     module = driver("asyncmy", "mysql")
     return Backend(
-        store_of("mysql"), sync=None, asynchronous=partial(module.AsyncmyClient.on, pool), address="mysql://…"
+        store_of("mysql"), sync=None, asynchronous=partial(module.AsyncmyClient.beside, pool), address="mysql://…"
     )
 
 
@@ -119,7 +119,7 @@ def of_asyncpg_pool(pool: Any) -> Backend:
     return Backend(
         store_of("postgresql"),
         sync=None,
-        asynchronous=partial(module.AsyncpgClient.on, pool),
+        asynchronous=partial(module.AsyncpgClient.beside, pool),
         address="postgresql://…",
         places=lambda: {identity.pool(pool)},
     )

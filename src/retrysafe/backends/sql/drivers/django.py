@@ -8,6 +8,7 @@ connection, so that the ORM works inside them.
 from __future__ import annotations
 
 import os
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,8 +25,16 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
-from retrysafe.backends.sql.drivers.base import arguments, fail, in_turn, not_connected, refuse_encoding, this_process
-from retrysafe.backends.sql.drivers.own import CHECKOUT, MOST_CONNECTIONS, all_lent
+from retrysafe.backends.sql.drivers.base import (
+    arguments,
+    fail,
+    in_turn,
+    is_of_connection,
+    not_connected,
+    refuse_encoding,
+    this_process,
+)
+from retrysafe.backends.sql.drivers.own import CHECKOUT, LONGEST_LIFE, Size
 from retrysafe.backends.sql.drivers.sqlite_connections import Connections, refuse_connection
 from retrysafe.backends.sql.tenants import under_tenant
 from retrysafe.backends.urls import without_password
@@ -47,6 +56,8 @@ _DEADLINES: dict[str, dict[str, Any]] = {
 
 _IMPATIENT: dict[str, dict[str, Any]] = {"sqlite": {"timeout": 0.15}}
 """Vendor → options of the heartbeat's connections: a renewal is tried again long before the lease lapses."""
+
+_SIZE = Size(more="give store= as a URL with another number (?pool=20)")
 
 MARKED = (
     "An earlier error in the atomic block has marked it for rollback, so nothing in it can be committed. "
@@ -316,14 +327,28 @@ class DjangoClient:
         self._impatient = impatient
         self._idle: deque[Any] = deque()
         self._file: Connections[_OnFile] | None = None
-        self._places = Places(MOST_CONNECTIONS)
+        self._places = Places(_SIZE.most)
+        self._used: weakref.WeakSet[Any] = weakref.WeakSet()
         self._closed = False
 
     def __call__(self, request: Query, /) -> Rows:
         if home := request.params.get("home"):
             _refuse_tenant(connections[self._alias], home)
         with self._lent(request) as connection, _translating(self._alias, alone=True):
-            return in_turn(request, lambda query: perform(connection, query))
+            try:
+                return in_turn(request, lambda query: perform(connection, query))
+            except django.db.Error as error:
+                if self._passes_by_another(connection, error):
+                    fail(error, alone=True, passes=True)
+                raise
+
+    def _passes_by_another(self, connection: Any, error: Exception) -> bool:
+        """Close our connections if an error is theirs; whether a new one may do better."""
+        if connection is connections[self._alias] or not is_of_connection(error):
+            return False
+        _close(connection)
+        self._hang_up()
+        return connection in self._used
 
     @contextmanager
     def transaction(self) -> Iterator[OwnAtomic]:
@@ -354,7 +379,7 @@ class DjangoClient:
             yield threads
             return
         here = this_process()
-        with self._places.taken(CHECKOUT, all_lent):
+        with self._places.taken(CHECKOUT, _SIZE.all_lent):
             if threads.vendor == "sqlite":
                 with self._file_of(threads).lent() as lent:
                     yield lent.wrapper
@@ -398,6 +423,7 @@ class DjangoClient:
         elif self._closed or _is_test_run():
             _close(connection)
         else:
+            self._used.add(connection)
             self._idle.append(connection)
 
     def _hang_up(self) -> None:
@@ -437,9 +463,10 @@ def _opened(alias: str, *, impatient: bool) -> _OnFile:
 def _made(like: Any, *, impatient: bool) -> Any:
     """A connection with the alias's settings as they are now, in autocommit mode, for one thread after another."""
     settings = dict(like.settings_dict)
-    options = settings["OPTIONS"]
-    if not options.get("pool"):
-        options = {**_DEADLINES.get(like.vendor, {}), **options}
+    options = dict(settings["OPTIONS"])
+    if options.pop("pool", None):  # a request that holds a connection of it must not wait for a second one
+        settings["CONN_MAX_AGE"] = LONGEST_LIFE
+    options = {**_DEADLINES.get(like.vendor, {}), **options}
     if impatient:
         options = {**options, **_IMPATIENT.get(like.vendor, {})}
     settings.update(AUTOCOMMIT=True, OPTIONS=options)

@@ -22,12 +22,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from retrysafe.backends.sql.drivers.base import NO_ROWS, is_unreachable, sqlstate
-from retrysafe.backends.sql.drivers.own import CHECKOUT, all_lent
+from retrysafe.backends.sql.drivers.own import CHECKOUT, Size
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows
 
 Perform = Callable[[Query], Awaitable[Rows]]
 
+_OVERDUE = Size().all_lent
 MOST_AT_ONCE = 64
 MOST_BYTES = 1 << 20
 """How many bytes of results one statement writes, unless a single result is larger."""
@@ -44,8 +45,9 @@ class _Item(NamedTuple):
 class QueryLane:
     """The queue of one kind of query."""
 
-    def __init__(self, perform: Perform) -> None:
+    def __init__(self, perform: Perform, overdue: Callable[[], StoreUnavailable] = _OVERDUE) -> None:
         self._perform = perform
+        self._overdue = overdue
         self._loop = asyncio.get_running_loop()
         self._queue: list[_Item] = []
         self._is_under_way = False
@@ -105,7 +107,7 @@ class QueryLane:
             if item.answer.done():  # its caller was cancelled
                 continue
             if item.since < oldest:
-                item.answer.set_exception(all_lent())
+                item.answer.set_exception(self._overdue())
             elif key in chosen or len(chosen) >= MOST_AT_ONCE or (chosen and size > room):
                 rest.append(item)
             else:
@@ -169,8 +171,10 @@ def _fail(batch: list[_Item], error: StoreUnavailable) -> None:
 class QueryLanes:
     """The lanes of one client, by the statements that perform many queries."""
 
-    def __init__(self, perform: Perform) -> None:
+    def __init__(self, perform: Perform, overdue: Callable[[], StoreUnavailable] = _OVERDUE) -> None:
         self._perform = perform
+        self._overdue = overdue
+        """The error of a query that has queued up for too long."""
         self._lanes: dict[str, QueryLane] = {}
 
     def __call__(self, query: Query) -> Awaitable[Rows]:
@@ -179,7 +183,7 @@ class QueryLanes:
             return self._perform(query)
         lane = self._lanes.get(query.merged)
         if lane is None:
-            lane = self._lanes[query.merged] = QueryLane(self._perform)
+            lane = self._lanes[query.merged] = QueryLane(self._perform, self._overdue)
         return lane.ask(query)
 
     async def aclose(self) -> None:
