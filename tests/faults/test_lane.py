@@ -464,3 +464,43 @@ def _terminate(url: str, pids: Sequence[int]) -> None:
     with psycopg.connect(url, autocommit=True) as admin:
         for pid in pids:
             admin.execute("SELECT pg_terminate_backend(%s)", (pid,))
+
+
+async def test_replays_of_one_key_share_its_row(make: Making, migrated: str, performed: list[Query]) -> None:
+    """They do not queue up behind one another: as many statements as for different keys."""
+    boundary = make(driven(migrated, "asyncpg"))
+
+    async def one(key: str) -> object:
+        async with boundary.claim(key) as claim:
+            if not claim.replayed:
+                claim.result = key
+            return claim.result
+
+    async def statements(keys: Sequence[str]) -> int:
+        performed.clear()
+        assert await asyncio.gather(*map(one, keys)) == [*keys]
+        return len(performed)
+
+    different = [f"key-{number}" for number in range(MANY)]
+    await statements(different)
+    assert await statements(["key-0"] * MANY) <= await statements(different)
+    await boundary.aclose()
+
+
+async def test_rivals_for_one_key_in_one_statement_have_one_winner(make: Making, migrated: str) -> None:
+    boundary = make(driven(migrated, "asyncpg"))
+    all_asked = asyncio.Event()
+
+    async def one() -> bool:
+        try:
+            async with boundary.claim("key"):
+                await all_asked.wait()
+                return True
+        except InProgress:
+            return False
+
+    tasks = [asyncio.create_task(one()) for _ in range(MANY)]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    all_asked.set()
+    assert sum(await asyncio.gather(*tasks)) == 1
+    await boundary.aclose()

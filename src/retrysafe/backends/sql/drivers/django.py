@@ -435,6 +435,8 @@ class DjangoClient:
 class _OnFile:
     """A connection of our own to a SQLite file."""
 
+    file: tuple[int, int] | None = None
+
     def __init__(self, wrapper: Any) -> None:
         self.wrapper = wrapper
         self._driver = wrapper.connection

@@ -5,7 +5,8 @@ the loop, so nothing waits for a timer.
 What a query is told does not differ from what it would be told alone:
 
 - Its answer is the row of its key, which the store parses and judges like that of a statement of its own. A statement
-  never has a key twice: the later query waits for the next one.
+  never has a key twice. Queries that are told the record, whoever wrote it, share the row of one that asks for the same
+  key: they would find it so a moment later. A query that is told of its own writing alone waits for the next statement.
 - When the server has refused the statement, it has undone all of it. Each query is then performed alone, outside of the
   lane, so that an error, or a lock that somebody holds, is the matter of the one that met it. A merged statement waits
   for no lock for long.
@@ -99,7 +100,7 @@ class QueryLane:
 
     def _taken(self) -> list[_Item]:
         """What one statement is to perform, in the order of the keys, so that no two wait for each other."""
-        chosen: dict[bytes, _Item] = {}
+        chosen: dict[bytes, list[_Item]] = {}
         rest: list[_Item] = []
         room, oldest = MOST_BYTES, self._loop.time() - CHECKOUT
         for item in self._queue:
@@ -108,13 +109,15 @@ class QueryLane:
                 continue
             if item.since < oldest:
                 item.answer.set_exception(self._overdue())
+            elif key in chosen and item.query.otherwise is not None:
+                chosen[key].append(item)
             elif key in chosen or len(chosen) >= MOST_AT_ONCE or (chosen and size > room):
                 rest.append(item)
             else:
-                chosen[key] = item
+                chosen[key] = [item]
                 room -= size
         self._queue = rest
-        return [chosen[key] for key in sorted(chosen)]
+        return [item for key in sorted(chosen) for item in chosen[key]]
 
     async def _together(self, batch: list[_Item]) -> None:
         try:
@@ -129,7 +132,9 @@ class QueryLane:
     async def _answers(self, queries: list[Query]) -> list[Rows | Query]:
         merged = queries[0].merged
         assert merged is not None
-        params = {name: [query.params[name] for query in queries] for name in queries[0].params}
+        asked = {query.params["key"]: query for query in reversed(queries)}  # the first of a key asks for all of them
+        first = [asked[key] for key in reversed(asked)]
+        params = {name: [query.params[name] for query in first] for name in queries[0].params}
         try:
             rows = await self._perform(Query(merged, params))
         except StoreUnavailable as error:
