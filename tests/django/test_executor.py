@@ -508,9 +508,10 @@ def test_connections_live_as_long_as_conn_max_age_says(make: Make, age: int | No
 @pytest.mark.skipif(django.VERSION < (5, 1), reason="Django 5.1 brought the pool")
 def test_djangos_pool(make: Make) -> None:
     require("postgresql")
-    name = add_alias("postgresql", OPTIONS={"pool": {"min_size": 0, "max_size": 2}})
+    name = add_alias("postgresql", OPTIONS={"pool": {"min_size": 0, "max_size": 1, "timeout": 1}})
     connect(name).migrate()
     boundary = make(name, effects="keyed")
+    connections[name].ensure_connection()  # the pool's only one, as a request holds it that has read
     with boundary.claim("k") as claim:
         claim.result = 1
     with transaction.atomic(using=name), boundary.claim("l") as claim:
