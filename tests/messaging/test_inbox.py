@@ -108,7 +108,7 @@ def test_two_consumers_each_handle_a_message_and_one_name_is_given_once(world: W
     assert world.applied() == ["1", "1"]
     with pytest.raises(ConfigurationError, match="handler 'mail' already"):
         inbox.handler("mail")
-    with pytest.raises(ConfigurationError, match="no option 'attemps'"):
+    with pytest.raises(ConfigurationError, match="attemps= is no option"):
         inbox.handler("other", attemps=3)(handle)  # type: ignore[call-arg]
 
 

@@ -152,7 +152,7 @@ def test_relays_are_seen_and_those_that_died_are_forgotten(place: Place) -> None
         first._reporter._observers = Observers((told,))
         run(first._presence.steps(), connect(place.url).client())
         (lost,) = [one.fields for one in told.occurrences if one.name == "relay_lost"]
-        assert (lost["relay"], lost["silent"] >= 61) == (str(second._presence._name), True)
+        assert (lost["relay"], lost["silent"] >= 61) == (f"{second._presence._name}@memory", True)
         (only,) = operator.status().relays
         assert only.silent < 60
         run(first._presence.farewell(), connect(place.url).client())

@@ -358,6 +358,9 @@ def test_every_occurrence_is_counted_or_measured_or_known_not_to_be() -> None:
     known["slot_created"] = "told once in the life of a slot"
     known["log_unavailable"] = "the relay polls, and tries the log again"
     known["upstream_failed"] = "counted by the gateway, by route and error"
+    known["cleanup_held"] = "told with the name of who holds it; the outbox's age is measured"
+    known["relays_differ"] = "an error of the set-up, told once"
+    known["consumer_stalled"] = "told once for each partition; lag is measured"
     assert uncounted == known.keys()
     assert {name for counter in COUNTERS for name in counter.events} <= EVENTS.keys()
     assert set(ENDINGS) < set(EVENTS)
