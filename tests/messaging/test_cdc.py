@@ -232,6 +232,7 @@ class Counting:
         self._connection.consume_input()
 
 
+@pytest.mark.slow
 async def test_no_more_of_a_large_transaction_is_taken_than_is_read(place: Place) -> None:
     """libpq keeps in memory what it has taken."""
     place.slot.create()

@@ -807,6 +807,7 @@ async def test_a_handler_that_raises_leaves_its_traceback_in_the_log(
     await world.boundaries[-1].aclose()
 
 
+@pytest.mark.slow
 @ONE
 async def test_a_redrive_that_is_cut_short_stays_marked(world: World) -> None:
     inbox = world.inbox()
