@@ -60,7 +60,7 @@ from tests.tables import each_row
         ({"store": "sqlite:///x.db?sychronous=FULL"}, "no option 'sychronous'"),
         ({"store": "mysql://localhost"}, "write mysql://"),
         ({"store": "mysql://u:hunter2@localhost/a/b"}, r"mysql://u:\*\*\*@localhost/a/b"),
-        ({"store": "mariadb+pymysql://localhost/shop?charset=latin1"}, "no option 'charset'"),
+        ({"store": "mariadb+pymysql://localhost/shop?charset=latin1"}, "charset is utf8mb4"),
         ({"store": "mysql+asyncmy://localhost/shop?ssl_key=x"}, "go with ssl_ca"),
         ({"name": ""}, "name"),
     ],

@@ -37,6 +37,8 @@ from tests.faults.helpers import DEADLINE, auntil, own_database, unique
 from tests.faults.servers import LogicalCluster, postgresql_programs
 from tests.tables import each_row
 
+pytestmark = pytest.mark.slow  # its fixture starts a server of its own
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LogicalCluster]:
@@ -47,7 +49,6 @@ def server() -> Iterator[LogicalCluster]:
         yield made
 
 
-@pytest.mark.slow
 async def test_a_server_that_does_not_answer_keeps_nothing_but_its_thread_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -171,7 +172,6 @@ def no_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---------------------------------------------------------------- the log
 
 
-@pytest.mark.slow
 async def test_what_is_committed_leaves_as_it_was_written_and_what_is_rolled_back_does_not(
     place: Place, no_rounds: None
 ) -> None:
@@ -190,7 +190,6 @@ async def test_what_is_committed_leaves_as_it_was_written_and_what_is_rolled_bac
     assert place.confirmed() > 0
 
 
-@pytest.mark.slow
 async def test_every_kind_of_value_is_read_from_the_log(place: Place, no_rounds: None) -> None:
     async with place.relaying():
         with psycopg.connect(place.url) as tx:
@@ -204,7 +203,6 @@ async def test_every_kind_of_value_is_read_from_the_log(place: Place, no_rounds:
     assert {one.id: one for one in place.broker.took} == {one.id: one for one in written}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["bytea_output = 'escape'", "client_encoding = 'LATIN1'"])
 async def test_the_log_is_read_as_it_was_written_whatever_the_database_is_set_to(
     place: Place, no_rounds: None, setting: str
@@ -232,7 +230,6 @@ class Counting:
         self._connection.consume_input()
 
 
-@pytest.mark.slow
 async def test_no_more_of_a_large_transaction_is_taken_than_is_read(place: Place) -> None:
     """libpq keeps in memory what it has taken."""
     place.slot.create()
@@ -340,7 +337,6 @@ async def test_what_is_in_the_log_before_it_can_be_seen_is_waited_for(place: Pla
         await place.until_took(1)
 
 
-@pytest.mark.slow
 @pytest.mark.one_of("slow tests")
 async def test_what_others_see_leaves_while_the_log_has_what_nobody_sees(
     place: Place, monkeypatch: pytest.MonkeyPatch
@@ -456,7 +452,6 @@ async def test_what_was_published_and_not_written_down_leaves_again_under_its_id
     assert dying.took == place.broker.took == written
 
 
-@pytest.mark.slow
 async def test_a_server_that_is_killed_is_read_again(server: LogicalCluster) -> None:
     with closing(connect(server.url)) as backend:
         backend.migrate()
@@ -553,7 +548,6 @@ async def test_a_server_that_does_not_say_how_much_of_the_log_is_kept_is_told_of
         answers.set()
 
 
-@pytest.mark.slow
 @each_row("asks", ["check", "create", "opened"])
 async def test_a_relay_stops_while_the_server_of_the_log_is_silent(
     place: Place, monkeypatch: pytest.MonkeyPatch, asks: str
@@ -679,7 +673,6 @@ async def test_messages_leave_when_the_log_has_what_is_no_message(
     assert not place.told("relay_failed")
 
 
-@pytest.mark.slow
 async def test_messages_leave_when_the_server_has_become_one_without_a_log_of_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
