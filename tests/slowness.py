@@ -1,6 +1,6 @@
 """One rule decides what `make quick` runs: a test that starts a process or a server, or waits for a clock, is slow.
 
-A test that does so without the marker fails, and is told to have it.
+A test that does so without the marker fails there, and is told to have it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         result = yield
     finally:
         _is_listening = False
-    if _seen:
+    if _seen and "not slow" in item.config.option.markexpr:
         pytest.fail(f"mark it slow: it has used {', '.join(dict.fromkeys(_seen))}", pytrace=False)
     return result
 

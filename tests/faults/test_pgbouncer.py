@@ -112,6 +112,7 @@ def test_a_key_that_is_claimed_in_a_transaction_is_claimed_for_every_session(poo
             assert (again.replayed, again.result) == (True, "first")
 
 
+@pytest.mark.slow
 def test_a_rolled_back_claim_leaves_nothing_in_the_session(pooled: Any, make: Making) -> None:
     boundary = make(pooled, effects="transactional")
     session = "SELECT pg_backend_pid()"

@@ -77,6 +77,7 @@ async def test_who_may_write_nowhere_is_told_and_publishes_when_it_may(guarded: 
         assert result.status is PublishStatus.ACKED
 
 
+@pytest.mark.slow
 def test_a_wrong_password_is_told(guarded: GuardedKafka) -> None:
     result = published(guarded.url_of("shop").replace(":shop@", ":secret@"), "orders")
     assert result == PublishResult(PublishStatus.UNAVAILABLE, "_AUTHENTICATION: Local: Authentication failure")

@@ -247,6 +247,7 @@ FAULTS: dict[Callable[[World], None], str] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_its_fault_fires_an_alert_and_no_other_does(world: World, fault: Callable[[World], None]) -> None:
     assert world.alerts() == set()
