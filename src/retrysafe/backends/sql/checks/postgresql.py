@@ -42,7 +42,7 @@ def _gather(backend: Backend) -> Steps[dict[str, Any]]:
     facts: dict[str, Any] = dict(zip(("database", "replicas", "standbys", *_SETTINGS), row[0], strict=True))
     facts["tables"] = yield from ask(_rows(_TABLES))
     facts["slots"] = yield from ask(_rows(_SLOTS))
-    facts["holders"] = yield from ask(_rows(PostgresqlStore.HOLDERS))
+    facts["holders"] = yield from ask(_rows(PostgresqlStore.HOLDERS))  # pyright: ignore[reportArgumentType]
     facts["unlogged"] = ", ".join(name for name, kept, _ in facts["tables"] if kept == "u")
     facts["lost"] = yield from indexes.lost_on_postgresql(backend.store, [row[0] for row in facts["tables"]])
     return facts

@@ -162,10 +162,10 @@ class Lent(_Using[C]):
     """A connection that is lent, for ``with``; a child of the process that took it does not end it."""
 
     __slots__ = ("_pid", "_place")
-    _own: Own[C]
+    _own: Own[C]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, own: Own[C], place: Place) -> None:
-        self._own = own
+        self._own = own  # pyright: ignore[reportIncompatibleVariableOverride]
         self._place = place
         self._pid = os.getpid()
 
@@ -248,10 +248,10 @@ class AsyncLent(_Using[C]):
     """A connection that is lent, for ``async with``."""
 
     __slots__ = ()
-    _own: AsyncOwn[C]
+    _own: AsyncOwn[C]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, own: AsyncOwn[C]) -> None:
-        self._own = own
+        self._own = own  # pyright: ignore[reportIncompatibleVariableOverride]
 
     async def __aenter__(self) -> C:
         self._kept, self.was_used = await self._own.take()

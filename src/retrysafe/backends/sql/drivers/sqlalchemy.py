@@ -358,7 +358,7 @@ class _Beside(OptionEngine):
         self._ours = self._copied(engine)
         self._root = engine
         while hasattr(self._root, "_proxied"):
-            self._root = self._root._proxied
+            self._root = self._root._proxied  # pyright: ignore[reportAttributeAccessIssue]
         event.listen(self._root, "engine_disposed", self._dispose_too)
 
     def _copied(self, engine: Engine) -> Pool | None:
