@@ -79,10 +79,10 @@ WITH_SERVICES = trap '$(SERVICES) stop' EXIT; ($(START_SERVICES)) & starting=$$!
 	wait $$starting || exit; eval "$$($(SERVICES) env $(SERVERS))";
 
 quick: $(VENV)/.suite-stamp ## Run the tests that need no service and take no time
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(ARGS)
 
 test: ## Run the tests against real services (SERVERS="postgresql-18 mysql-9": in these versions)
-	@$(call WITH_SERVICES,$(VENV)/.suite-stamp) $(BIN)/python -m pytest -n $(WORKERS) --durations=20 $(ARGS)
+	@$(call WITH_SERVICES,$(VENV)/.suite-stamp) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=20 $(ARGS)
 
 # The same for each: with GOAL=ready it makes their environments only.
 GOAL ?= quick
@@ -96,12 +96,12 @@ pythons: ## Run the quick tests on every other version of Python that pyproject.
 
 coverage: ## Run the tests, and show which lines no test runs (twice as long)
 	@$(call WITH_SERVICES,$(VENV)/.dev-stamp) \
-	$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term-missing $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --cov --cov-report=term-missing $(ARGS)
 
 prove: ## Prove the promises at full length, with engines and a browser, and write the figures of the guarantees page; goes on where it was stopped
 	@$(call WITH_SERVICES,$(VENV)/.prove-stamp engines chromium) \
 	RETRYSAFE_EFFORT=full RETRYSAFE_PROOFS=tests/proving/proofs.json RETRYSAFE_JOURNAL=.prove/journal.jsonl \
-	$(BIN)/python -m pytest -n auto -o faulthandler_timeout=1800 $(ARGS) && $(BIN)/python scripts/generate-docs
+	$(BIN)/python -m pytest -n auto --dist worksteal -o faulthandler_timeout=1800 $(ARGS) && $(BIN)/python scripts/generate-docs
 
 soak: $(VENV)/.dev-stamp ## Simulate schedules on all cores until one breaks a promise: ARGS="--seeds 1000000 --from 0"
 	$(BIN)/python -m tests.laboratory.simulation $(ARGS)

@@ -1,8 +1,9 @@
 """Chooses the cells of matrices for `make test`: others for each commit, all of them in `make prove`.
 
 A cell is one parametrised case of a test. The executors of a store (drivers, colours, versions of its server) count as
-one value: of them each cell takes one. Of these values each is in a cell that is chosen; in the suites, which are
-marked `every_pair`, each pair. So every test meets every store, and every executor is met by some tests.
+one value: of them each cell takes one. Of these values each is in a cell that is chosen. The suites of stores, brokers
+and frameworks are marked `every_value` or `every_pair`: there each version of a server counts for itself. Of a test
+that is `slow`, and no suite, one cell is enough.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _counts: pytest.StashKey[dict[str, int]] = pytest.StashKey()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers."""
-    config.addinivalue_line("markers", "every_pair: `make test` has every pair of values, not only every value")
-    config.addinivalue_line("markers", "one_cell: `make test` takes one of its cells, a different one for each commit")
+    config.addinivalue_line("markers", "every_value: a suite, of which `make test` has every value, versions included")
+    config.addinivalue_line("markers", "every_pair: a suite, of which `make test` has every pair of values")
     config.addinivalue_line("markers", "beside: needs an engine, a browser or a program that only `make prove` fetches")
     config.addinivalue_line("markers", "one_of(group, of=5): `make test` takes one of so many tests of the group")
     config.stash[_counts] = {}
@@ -41,7 +42,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, 
     calls = metafunc._calls
     if len(calls) > 1 and not _takes_all(metafunc.config):
         test = metafunc.definition
-        kept = choose([values_of(call.params) for call in calls], _strength(test), effort.chance_of(test.nodeid))
+        values = [values_of(call.params, versions=_is_suite(test)) for call in calls]
+        kept = choose(values, _strength(test), effort.chance_of(test.nodeid))
         _count(metafunc.config, test.nodeid, len(calls) - len(kept))
         calls[:] = [calls[number] for number in kept]
     return result
@@ -97,9 +99,13 @@ def _takes_all(config: pytest.Config) -> bool:
 
 def _strength(test: pytest.Item) -> int:
     """How many axes there are of which every combination of values is met; 0: one cell is enough."""
-    if test.get_closest_marker("one_cell") is not None:
-        return 0
-    return 2 if test.get_closest_marker("every_pair") is not None else 1
+    if test.get_closest_marker("every_pair") is not None:
+        return 2
+    return 1 if test.get_closest_marker("slow") is None or _is_suite(test) else 0
+
+
+def _is_suite(test: pytest.Item) -> bool:
+    return any(test.get_closest_marker(name) is not None for name in ("every_value", "every_pair"))
 
 
 def _count(config: pytest.Config, test: str, left: int) -> None:
@@ -125,18 +131,18 @@ def choose(cells: Sequence[Values], strength: int, chance: Random) -> list[int]:
     return sorted(kept)
 
 
-def values_of(params: Mapping[str, object]) -> Values:
+def values_of(params: Mapping[str, object], *, versions: bool = False) -> Values:
     """The value of each axis in a cell; the axes of a tuple are its places."""
-    return tuple(sorted((name, value) for param in params.items() for name, value in _flat(*param)))
+    return tuple(sorted((name, _shown(value, versions)) for param in params.items() for name, value in _flat(*param)))
 
 
-def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:
+def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:
     if isinstance(value, tuple):
         for place, one in enumerate(value):
-            yield f"{name} {place}", _shown(one)
+            yield f"{name} {place}", one
     else:
-        yield name, _shown(value)
+        yield name, value
 
 
-def _shown(value: object) -> str:
-    return kind_of(value) if isinstance(value, str) else saferepr(value, maxsize=None)
+def _shown(value: object, versions: bool) -> str:
+    return kind_of(value, versions=versions) if isinstance(value, str) else saferepr(value, maxsize=None)

@@ -1,15 +1,15 @@
 """One rule decides what `make quick` runs: a test that starts a process or a server, or waits for a clock, is slow.
 
-A test that does so without the marker fails, and is told to have it.
+A test that does so without the marker fails there, and is told to have it.
 """
 
 from __future__ import annotations
 
-import selectors
+import asyncio
 import sys
-import threading
 import time
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,23 +20,26 @@ NO_TIME = 0.05
 
 _seen: list[str] = []
 _is_listening = False
-_unnoted_select: Any = selectors.DefaultSelector.select
+_folders: tuple[str, ...] = ()
+"""With the test, and with all that tests share."""
 _unnoted_sleep = time.sleep
+_unnoted_asyncio_sleep = asyncio.sleep
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker, and listen."""
     config.addinivalue_line("markers", "slow: starts a process or a server, or waits for a clock; not in `make quick`")
     sys.addaudithook(_note)
-    selectors.DefaultSelector.select = _select  # type: ignore[method-assign]
     time.sleep = _sleep
+    asyncio.sleep = _asyncio_sleep  # type: ignore[assignment]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     """Listen to the fixtures too."""
-    global _is_listening
+    global _is_listening, _folders
     _seen.clear()
+    _folders = (str(item.path.parent), str(Path(__file__).parent))
     _is_listening = item.get_closest_marker("slow") is None
     return (yield)
 
@@ -49,7 +52,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         result = yield
     finally:
         _is_listening = False
-    if _seen:
+    if _seen and "not slow" in item.config.option.markexpr:
         pytest.fail(f"mark it slow: it has used {', '.join(dict.fromkeys(_seen))}", pytrace=False)
     return result
 
@@ -62,16 +65,16 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _sleep(seconds: float) -> None:
-    """Note a sleep of this thread: those of others are no waiting of the test."""
-    if _is_listening and seconds >= NO_TIME and threading.current_thread() is threading.main_thread():
-        _seen.append("time.sleep")
+    _note_sleep("time.sleep", seconds)
     _unnoted_sleep(seconds)
 
 
-def _select(self: Any, timeout: float | None = None) -> Any:
-    """An event loop that waits for nothing but the time."""
-    ready = _unnoted_select(self, timeout)
-    waited = _is_listening and not ready and timeout is not None and timeout >= NO_TIME
-    if waited and threading.current_thread() is threading.main_thread():
-        _seen.append("a timer of the event loop")
-    return ready
+async def _asyncio_sleep(delay: float, result: Any = None) -> Any:
+    _note_sleep("asyncio.sleep", delay)
+    return await _unnoted_asyncio_sleep(delay, result)
+
+
+def _note_sleep(name: str, seconds: float) -> None:
+    """Note a sleep that a test asks for by itself: how long others wait depends on how busy the machine is."""
+    if _is_listening and seconds >= NO_TIME and sys._getframe(2).f_code.co_filename.startswith(_folders):
+        _seen.append(name)

@@ -63,6 +63,7 @@ class _Outcome:
     def __init__(self, count: int) -> None:
         self.count = count
         self.failed: list[BaseException] = []
+        self.labels: list[str] = []
         self.skipped: list[BaseException] = []
 
     @contextmanager
@@ -75,13 +76,15 @@ class _Outcome:
         except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - a row may fail with anything
             error.add_note(f"row {label}")
             self.failed.append(error)
+            self.labels.append(label)
 
     def tell(self) -> None:
         """Raise what has failed."""
         if len(self.failed) == 1:
             raise self.failed[0]
         if self.failed:
-            raise BaseExceptionGroup(f"{len(self.failed)} of {self.count} rows failed", self.failed)
+            rows = "; ".join(f"row {label}" for label in self.labels)
+            raise BaseExceptionGroup(f"{len(self.failed)} of {self.count} rows failed: {rows}", self.failed)
         if len(self.skipped) == self.count:
             raise self.skipped[0]
 

@@ -26,7 +26,7 @@ def test_cell(a, b): ...
 @pytest.mark.parametrize("b", "pqr")
 def test_pair(a, b): ...
 
-@pytest.mark.one_cell
+@pytest.mark.slow
 @pytest.mark.parametrize("c", range(10))
 def test_one(c): ...
 
@@ -64,10 +64,8 @@ def test_a_run_says_what_it_leaves(pytester: pytest.Pytester, monkeypatch: pytes
     pytester.makeini("[pytest]\naddopts = -p tests.proving.plugin -p tests.cells -p no:cacheprovider")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     for arguments, length, passed in (
-        ([], "short", "short"),
         (["-n", "2"], "short", "short"),
         ([], "full", "43"),
-        (["-k", "test_cell"], "short", "16"),
         (["test_it.py::test_one"], "short", "10"),
     ):
         monkeypatch.setenv(effort.EFFORT, length)

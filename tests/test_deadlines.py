@@ -33,6 +33,7 @@ def test_beside_them():
 """
 
 
+@pytest.mark.slow
 def test_a_test_that_hangs_is_named_and_the_run_goes_on(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +77,7 @@ def test_forks():
 """
 
 
+@pytest.mark.slow
 def test_a_child_collects_nothing_that_an_earlier_test_has_left(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,26 +80,31 @@ def loaded(imported: str = "from retrysafe import *") -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_imports_nothing_until_a_name_is_asked_for() -> None:
     found = loaded("import retrysafe")
     assert {name for name in found if name.startswith("retrysafe.")} == set()
     assert "typing" not in found
 
 
+@pytest.mark.slow
 def test_imports_nothing_but_the_standard_library() -> None:
     roots = {name.partition(".")[0] for name in loaded()}
     assert roots - set(sys.stdlib_module_names) == {"retrysafe"}
 
 
+@pytest.mark.slow
 def test_imports_nothing_heavy() -> None:
     assert {name: HEAVY[name] for name in sorted(loaded() & HEAVY.keys())} == {}
 
 
+@pytest.mark.slow
 def test_imports_no_feature_that_nobody_uses() -> None:
     found = loaded("import retrysafe; retrysafe.Boundary")
     assert {name: OF_FEATURES[name] for name in sorted(found & OF_FEATURES.keys())} == {}
 
 
+@pytest.mark.slow
 def test_imports_no_concrete_store_or_executor() -> None:
     parts = (
         "retrysafe.backends.sql.",

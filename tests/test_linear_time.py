@@ -48,6 +48,7 @@ OURS = {
 }
 """Expressions that are ambiguous when a text is searched; no peer chooses what they read."""
 LINEAR = {
+    "cli/brokers.py: sub": "it begins at the beginning of a word",
     "messaging/error_kinds.py: _VARYING": "each part begins at the beginning of a word, or matches at the first digit",
     "scan/effects.py: _ADDED": "it begins at the beginning of a word, and every repetition is possessive",
 }

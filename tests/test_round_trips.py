@@ -351,6 +351,7 @@ def noted_redis(
         yield server.url
 
 
+@pytest.mark.slow
 def test_redis(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     kind = redis.connection.AbstractConnection
     send = kind.send_packed_command
@@ -371,6 +372,7 @@ def test_redis(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
         boundary.close()
 
 
+@pytest.mark.slow
 async def test_async_redis(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     send = Wire.send
 
@@ -453,6 +455,7 @@ def test_pymysql_quota_in_the_callers_transaction(mariadb: str, key: str) -> Non
     boundary.close()
 
 
+@pytest.mark.slow
 def test_redis_quota(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     """One request, to the slot of the scope."""
     kind = redis.connection.AbstractConnection

@@ -50,12 +50,16 @@ def and_on_other_versions(
     whole = {**table, **further}
     for name, (service, _) in whole.items():
         local = "sqlite" if "sqlite" in name.lower() else name.split()[0]
-        _STORES[name] = OTHER_VERSIONS.get(service, service) if service else local
+        _STORES[name] = service or local
     return whole
 
 
-def kind_of(value: str) -> str:
-    """The kind of an alternative, the store of an executor, the service of another version, or the text itself."""
+def kind_of(value: str, *, versions: bool) -> str:
+    """The kind of an alternative, the store of an executor, the service of another version, or the text itself.
+
+    With ``versions``, those of one server are kinds of their own.
+    """
     if isinstance(value, Alternative):
         return value.kind
-    return OTHER_VERSIONS.get(value) or _STORES.get(value, value)
+    kind = _STORES.get(value, value)
+    return kind if versions else OTHER_VERSIONS.get(kind, kind)

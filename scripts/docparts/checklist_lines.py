@@ -49,7 +49,9 @@ def test(node: str) -> Cover:
 RELAYED = "messaging/test_relay.py::"
 HANDLED = "messaging/test_inbox.py::"
 CONSUMED = "messaging/test_consumer_faults.py::"
-STREAMS = "streams"
+SPANS = "streams/test_ledger.py::"
+LEDGER = feature("`Ledger`", "how-to/streams.md#the-ledger")
+KAFKA = feature("`KafkaTransactions`", "how-to/kafka-transactions.md")
 BATCH = "batch"
 STEPS = "steps and recovery points"
 
@@ -97,8 +99,9 @@ DEFINITIONS = (
             feature("`Boundary(effects=)`", BOUNDARY),
             page("which one", "explanation/transactional-or-leased.md#which-one"),
             CRASHED,
+            check("`retrysafe scan`", "how-to/scan.md"),
         ),
-        "nothing finds effects whose calls `crash_points` cannot see, though it tells that there are some",
+        "nothing finds effects whose calls neither `crash_points` nor `scan` can see, though the first tells of some",
     ),
     Line("D4", "How long duplicates may come", (feature("`Boundary(window=)`", BOUNDARY), WINDOWS, DESCRIBE)),
     Line(
@@ -244,9 +247,9 @@ CLIENTS = (
             WINDOWS,
             check("`retrysafe describe` shows window and memory", "reference/commands.md#retrysafe-describe"),
             check("the HTTP client: `Host(retention=)`", "how-to/http-client.md#declare-who-honours-keys"),
+            check("`retrysafe doctor --retried-for`", "how-to/doctor.md#what-it-looks-at"),
             test("http/client/test_durable.py::test_c03_nor_between_two_attempts"),
         ),
-        "nothing compares them with the schedule of other clients",
     ),
 )
 
@@ -438,8 +441,11 @@ CONSUMING = (
     Line(
         "M2",
         "Every consumer that writes has an inbox",
-        (INBOX, test(f"{HANDLED}test_two_consumers_each_handle_a_message_and_one_name_is_given_once")),
-        "nothing finds a consumer of yours that has none",
+        (
+            INBOX,
+            check("`retrysafe scan`", "how-to/scan.md#rs401-a-consumer-without-an-inbox-repeats-its-effects"),
+            test(f"{HANDLED}test_two_consumers_each_handle_a_message_and_one_name_is_given_once"),
+        ),
     ),
     Line(
         "M3",
@@ -523,7 +529,14 @@ PUBLISHING = (
             test("messaging/test_operating.py::test_events_tell_what_left_and_what_did_not"),
         ),
     ),
-    Line("P8", "Change data capture only when polling is stable", (), "change data capture"),
+    Line(
+        "P8",
+        "Change data capture only when polling is stable",
+        (
+            feature("`Relay(cdc=)`", "how-to/cdc.md"),
+            test("messaging/test_cdc.py::test_relays_are_switched_over_in_both_directions_under_load"),
+        ),
+    ),
     Line("P9", "Payloads have versions", (OUTBOX, test("messaging/test_outbox.py::test_every_attribute_is_written"))),
     Line(
         "P10",
@@ -533,23 +546,64 @@ PUBLISHING = (
 )
 
 STREAM = (
-    Line("S1", "Where it commits is settled first", (), STREAMS),
-    Line("S2", "State and output commit together where they can", (), STREAMS),
-    Line("S3", "Sinks are idempotent where they can't", (), STREAMS),
-    Line("S4", "The sink knows the sequence", (), STREAMS),
-    Line("S5", "A restart computes the same", (), STREAMS),
-    Line("S6", "No wall clock and no chance in the logic", (), STREAMS),
-    Line("S7", "Keys of ordering are stable", (), STREAMS),
-    Line("S8", "Replays are expected", (), STREAMS),
-    Line("S9", "Deduplication is checked on large replays", (), STREAMS),
+    Line(
+        "S1",
+        "Where it commits is settled first",
+        (LEDGER, KAFKA, test(f"{SPANS}test_a_process_that_is_killed_leaves_both_or_neither")),
+    ),
+    Line(
+        "S2",
+        "State and output commit together where they can",
+        (
+            KAFKA,
+            test("messaging/test_kafka_transactions.py::test_state_and_offsets_go_together"),
+            test("messaging/test_kafka_transactions.py::test_a_process_is_killed_between_any_two_calls"),
+        ),
+    ),
+    Line(
+        "S3",
+        "Sinks are idempotent where they can't",
+        (LEDGER, test(f"{SPANS}test_a_span_is_written_once_and_what_overlaps_is_left_out")),
+    ),
+    Line(
+        "S4",
+        "The sink knows the sequence",
+        (LEDGER, test(f"{SPANS}test_input_that_was_never_written_is_missed")),
+    ),
+    Line(
+        "S5",
+        "A restart computes the same",
+        (test("streams/test_engines.py::test_flink_that_was_killed_goes_on_from_its_checkpoint"),),
+        "nothing looks at the logic of a job",
+    ),
+    Line("S6", "No wall clock and no chance in the logic", (), "nothing looks at the logic of a job"),
+    Line(
+        "S7",
+        "Keys of ordering are stable",
+        (feature("`Outbox.add(key=)`", "how-to/outbox.md"),),
+        "nothing compares the keys of two versions of a job",
+    ),
+    Line(
+        "S8",
+        "Replays are expected",
+        (LEDGER, test("messaging/test_kafka_transactions.py::test_a_group_that_is_ahead_of_the_topic_repeats_nothing")),
+    ),
+    Line(
+        "S9",
+        "Deduplication is checked on large replays",
+        (test("streams/test_engines.py::test_a_killed_job_that_runs_again_writes_each_number_once"),),
+    ),
     Line(
         "S10",
         'The limits of "exactly once" are written down',
         (
             page("when code can still run twice", "explanation/when-code-can-still-run-twice.md"),
             page('why not "exactly once"', "explanation/unknown-outcomes.md#why-not-exactly-once"),
+            page(
+                "what Kafka's transactions do not do",
+                "how-to/kafka-transactions.md#what-it-costs-and-what-it-does-not-do",
+            ),
         ),
-        f"for {STREAMS}",
     ),
 )
 
@@ -629,8 +683,7 @@ OPERATION = (
     Line(
         "O10",
         "A change of retries reviews the windows",
-        (DESCRIBE, WINDOWS),
-        "nothing compares them with your clients' schedule",
+        (DESCRIBE, WINDOWS, check("`retrysafe doctor --retried-for`", "how-to/doctor.md#what-it-looks-at")),
     ),
 )
 

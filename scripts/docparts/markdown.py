@@ -94,7 +94,9 @@ def _parameter(parameter: inspect.Parameter) -> str:
     if parameter.default is parameter.empty:
         star = _STARS.get(parameter.kind, "")
         return f"{star}{parameter.name}{annotation}"
-    default = "reject()" if parameter.name == "concurrency" else repr(parameter.default)
+    default = repr(parameter.default)
+    if type(parameter.default).__name__ == "Reject":
+        default = "reject()"
     if default.startswith("<"):
         default = "…"
     return f"{parameter.name}{annotation} = {default}"

@@ -20,7 +20,7 @@ from retrysafe.claims.outcome import encode_result
 from retrysafe.claims.responses import is_http, refuse_response, stored_answer
 from retrysafe.claims.scopes import TAKES, check_scope
 from retrysafe.claims.sealing import Bound, sealed
-from retrysafe.claims.settings import BoundarySettings, Waiters, clocks_of, largest_result, reject
+from retrysafe.claims.settings import BoundarySettings, Waiters, clocks_of, fingerprint_secrets, largest_result, reject
 from retrysafe.entrypoint import EntryPoint
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.protocol import keys
@@ -140,8 +140,9 @@ class Boundary(Generic[Tx]):
             says so. By default a second one is refused, unless the same line of code builds it again with the same
             ``effects``, ``window``, ``memory``, ``on_expired`` and ``secret``, the other has been closed, or nobody can
             reach it any more. On another store a boundary of the same name has other keys.
-        secret: keys the hashes under which keys are stored and derived; set it when keys are guessable and the
-            store can be read by others. Changing it makes every stored key unknown.
+        secret: keys the hashes under which keys are stored and derived, and by which payloads are compared; set it when
+            keys or payloads are guessable and the store can be read by others. Changing it makes every stored key
+            unknown.
 
     Durations are seconds, `datetime.timedelta`, or text such as "30s", "5m", "48h".
 
@@ -207,6 +208,7 @@ class Boundary(Generic[Tx]):
         _check_kinds(quota, encryption, codec, probe)
         check_scope(scope)
         _check_quota(quota, clocks, backend)
+        checked = keys.check_secret(secret)
         clocks = clocks._replace(margin=backend.store.capabilities.margin)
         settings = BoundarySettings(
             name=name,
@@ -221,11 +223,12 @@ class Boundary(Generic[Tx]):
             on_missing=on_missing,
             codec=JSONCodec() if codec is None or type(codec) is JSONCodec else CheckedCodec(codec),
             observers=Observers((LoggingObserver(),) if observers is None else _checked_observers(observers)),
-            secret=keys.check_secret(secret),
+            secret=checked,
             warned=[],
             waiters=Waiters(),
             encryption=encryption,
             quota=quota,
+            secrets=fingerprint_secrets(checked, encryption),
             largest_result=largest_result(backend, encryption),
         )
         self.entrypoint = EntryPoint(settings, shared=shared, origin=key_spaces.origin_of_caller(1))

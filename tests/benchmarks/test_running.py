@@ -60,6 +60,7 @@ def test_rows_that_fail_hang_or_need_what_is_not_there_leave_the_others(
     assert "failed: planted/breaks" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_row_says_wall_cpu_and_spread_of_every_contender(run: Run) -> None:
     row = rows_of(run("works"))["planted/works"]
     assert row["contenders"].keys() == {OURS, FLOOR}
@@ -70,6 +71,7 @@ def test_a_row_says_wall_cpu_and_spread_of_every_contender(run: Run) -> None:
     assert found.low <= found.median <= found.high < 1  # ours hashes ten times as much
 
 
+@pytest.mark.slow
 def test_what_a_run_writes_tells_no_machine_by_name(run: Run) -> None:
     found = run("works", "loses")
     assert found["machine"].keys() == {"cores", "processor", "architecture", "system", "load before"}
@@ -83,6 +85,7 @@ def test_a_run_of_some_rows_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> 
         running.main()
 
 
+@pytest.mark.slow
 def test_round_trips_are_counted_at_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
     with planted.answering() as address:
         monkeypatch.setenv("RETRYSAFE_TEST_REDIS", address)

@@ -6,9 +6,12 @@ import asyncio
 import os
 import signal
 
+import pytest
+
 from retrysafe.entrypoint import _in_entering
 
 
+@pytest.mark.slow
 def test_claims_of_an_event_loop_are_entered_in_a_child_of_its_process() -> None:
     """An executor counts on idle threads, which only the parent has: the child waited for ever."""
     with asyncio.Runner() as runner:

@@ -300,6 +300,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [("-m", "app.worker"), ("worker.py",)], ids=["by name", "by path"])
 def test_the_module_that_a_process_was_started_with_has_the_name_it_is_imported_by(
     url: str, tmp_path: Path, how: tuple[str, ...]

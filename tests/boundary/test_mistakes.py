@@ -46,6 +46,7 @@ def test_a_store_in_place_of_a_boundary(tmp_path: Path) -> None:
         require_boundary(sessions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "url", "extra"),
     [
@@ -79,6 +80,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_sync_sqlalchemy_needs_no_greenlet(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WITHOUT_GREENLET, f"sqlite:///{tmp_path / 'shop.db'}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

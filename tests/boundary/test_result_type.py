@@ -9,7 +9,6 @@ from enum import Enum
 import pytest
 
 from retrysafe import Boundary, Claim, ConfigurationError, ResultNotEncodable, ResultUnreadable
-from tests.tables import each_row
 
 
 class Size(Enum):
@@ -30,7 +29,7 @@ def boundary() -> Boundary[None]:
     return Boundary("shop", store="memory://", effects="external", observers=())
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("kind", "value"),
     [
         (Receipt, RECEIPT),

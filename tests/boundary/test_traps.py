@@ -335,6 +335,7 @@ def test_a_claim_that_is_left_twice_stays_out_of_the_way_of_others(transactional
     assert freed() is None
 
 
+@pytest.mark.slow
 def test_a_child_forked_inside_the_block_does_not_settle_its_parents_claim(tmp_path: Path) -> None:
     for effects in ("keyed", "transactional"):
         terms: dict[str, Any] = {"store": f"sqlite:///{tmp_path / 'fork.db'}", "effects": effects}

@@ -213,6 +213,7 @@ def test_what_was_left_behind_is_forgotten_by_its_command(file: str, left: str, 
     assert len(remembered(file, "shop")) == 1
 
 
+@pytest.mark.slow
 def test_what_an_attempt_holds_is_left_and_said_to_be(file: str, left: str, capsys: Output) -> None:
     program = [sys.executable, "-c", _HOLDING, left, file]
     assert subprocess.run(program, cwd=ROOT, env=environment(), check=False, timeout=DEADLINE).returncode == 9
@@ -247,6 +248,7 @@ def test_a_store_that_serves_async_code_only_cannot_forget_either(capsys: Output
     assert "by a URL that serves both" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_run_that_is_interrupted_forgets_what_it_wrote(file: str, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "retrysafe", "bench", "--store", file, "--clients", "2", "--seconds", "3600"]
@@ -259,6 +261,7 @@ def test_a_run_that_is_interrupted_forgets_what_it_wrote(file: str, number: sign
         assert operator.count().records == 0
 
 
+@pytest.mark.slow
 def test_a_run_whose_report_nobody_reads_forgets_what_it_wrote(file: str) -> None:
     """As with `| head -1`."""
     command = [sys.executable, "-m", "retrysafe", "bench", "--store", file, *LOAD]

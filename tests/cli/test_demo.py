@@ -18,6 +18,8 @@ import pytest
 from tests.faults.conftest import dynamodb, migrated, mysql_migrated, server_of  # noqa: F401 - fixtures
 from tests.faults.helpers import until
 
+pytestmark = pytest.mark.slow
+
 FORMS = [pytest.param([], id="http"), pytest.param(["--functions"], id="functions")]
 COMMAND = [sys.executable, "-m", "retrysafe", "demo"]
 
@@ -46,7 +48,6 @@ def audited(folder: Path, seed: int, *arguments: str, payments: int = 5) -> dict
     return lanes
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_retrysafe_charges_once_where_the_others_charge_twice(tmp_path: Path, form: list[str]) -> None:
     lanes = audited(tmp_path, 11, *form)
@@ -55,19 +56,16 @@ def test_retrysafe_charges_once_where_the_others_charge_twice(tmp_path: Path, fo
     assert lanes["retrysafe"]["replayed"] > 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_a_bank_without_keys_ends_in_doubt_never_in_a_second_charge(tmp_path: Path, form: list[str]) -> None:
     assert audited(tmp_path, 13, "--bank-without-keys", *form)["retrysafe"]["uncertain"] > 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_one_payment_with_every_fault_that_fits(tmp_path: Path, form: list[str]) -> None:
     assert audited(tmp_path, 14, *form, payments=1)["retrysafe"]["charged_once"] == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("package", ["uvicorn", "starlette"])
 def test_without_a_server_the_demo_says_so_and_calls_functions(tmp_path: Path, package: str) -> None:
     file = tmp_path / "audit.json"
@@ -82,7 +80,6 @@ def test_without_a_server_the_demo_says_so_and_calls_functions(tmp_path: Path, p
     assert json.loads(file.read_text())["form"] == "functions"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--bank-without-keys", "--functions"]], ids=["keyed", "external"])
 @pytest.mark.parametrize("kind", ["psycopg", "pymysql", "redis", "redis-cluster", "redis-sentinel", "dynamodb"])
 def test_on_every_store(tmp_path: Path, kind: str, options: list[str], request: pytest.FixtureRequest) -> None:
@@ -128,7 +125,6 @@ def test_what_cannot_be_done_is_said_in_one_line(arguments: list[str], complaint
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_whoever_ends_the_demo_ends_all_of_it(end: signal.Signals, tmp_path: Path) -> None:
     long_enough = [*COMMAND, "--payments", "3000"]  # it must still be at work when the signal comes

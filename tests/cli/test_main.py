@@ -18,6 +18,7 @@ from retrysafe.cli import main
 from tests.tables import each_row
 
 
+@pytest.mark.slow
 def test_python_m_retrysafe_is_the_command_line() -> None:
     command = [sys.executable, "-m", "retrysafe", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -51,6 +52,7 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str
     assert f"retrysafe {verb}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [(), ("--help",)])
 def test_a_command_imports_no_verb_but_its_own(before: tuple[str, ...]) -> None:
     imported = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr, sep='\\n'))"
@@ -153,6 +155,7 @@ print("goes on", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_first_process_of_a_container_before_it_waits_for_one() -> None:
     """The kernel hands such a process no signal that it does not handle."""
     done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=False)
@@ -160,6 +163,7 @@ def test_sigterm_ends_the_first_process_of_a_container_before_it_waits_for_one()
     assert done.stdout.endswith("[1]\n")
 
 
+@pytest.mark.slow
 def test_what_is_said_on_a_closed_stderr_does_not_go_to_stdout() -> None:
     command = [sys.executable, "-m", "retrysafe", "status", "--store", "nonsense://x"]
     done = subprocess.run(

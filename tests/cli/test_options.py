@@ -47,6 +47,7 @@ NAMED = {
         SnsPublisher,
     )
 }
+NAMED |= {(Relay, "sources"): "source", (Relay, "topics"): "topic"}
 PUBLISHERS = (
     *(KafkaPublisher, AsyncKafkaPublisher, MqttPublisher, NatsPublisher, SqsPublisher, SnsPublisher),
     *(PubSubPublisher, RabbitMQPublisher, RedisStreamsPublisher, AsyncRedisStreamsPublisher, ServiceBusPublisher),

@@ -44,6 +44,7 @@ def test_it_goes_on_until_nothing_is_left(url: str, capsys: pytest.CaptureFixtur
     assert standing(url) == {"running": 5}
 
 
+@pytest.mark.slow
 def test_what_is_removed_is_in_the_archive(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill(url, 25)
     archive = tmp_path / "archive.jsonl"

@@ -92,6 +92,7 @@ def test_our_middleware_keeps_the_rules(name: str, store: str, tmp_path: Path) -
     assert skipped == {"K11", "R9", "R21", "R26", "R27", "R29", "T1"} | lacking
 
 
+@pytest.mark.slow
 def test_one_rule_can_be_a_test_of_its_own() -> None:
     able = Capabilities(features=apps.ASGI_FEATURES)
     with on_uvicorn(Boundary("fixture", store="memory://")) as url:

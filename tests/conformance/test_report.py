@@ -25,6 +25,7 @@ def check(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=240, check=False)
 
 
+@pytest.mark.slow
 def test_a_server_without_fault_gives_exit_code_0(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     with Reference() as url:
@@ -36,6 +37,7 @@ def test_a_server_without_fault_gives_exit_code_0(tmp_path: Path) -> None:
     assert (told["name"], told["mode"], told["server"]) == ("reference", "leased", "asyncio")
 
 
+@pytest.mark.slow
 def test_a_broken_rule_gives_exit_code_1_and_says_what_was_sent_expected_and_received() -> None:
     with Reference("merges lines") as url:
         done = check(url, "--only", "R2, R4,R14")
@@ -47,6 +49,7 @@ def test_a_broken_rule_gives_exit_code_1_and_says_what_was_sent_expected_and_rec
     assert 'POST /base/act Idempotency-Key: "' in done.stdout
 
 
+@pytest.mark.slow
 def test_the_mode_and_the_capabilities_can_be_given(tmp_path: Path) -> None:
     able = tmp_path / "able.json"
     able.write_text('{"fixture": 1, "features": ["gate"], "unsupported": {"K2": "they all quote"}}')
@@ -59,6 +62,7 @@ def test_the_mode_and_the_capabilities_can_be_given(tmp_path: Path) -> None:
     assert "needs the feature 'stream': not offered" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -80,6 +84,7 @@ def test_what_cannot_be_done_is_said_in_one_line(arguments: list[str], complaint
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_server_without_the_fixture_cannot_be_checked() -> None:
     with Reference() as url:
         done = check(url.replace("/base", "/elsewhere"))

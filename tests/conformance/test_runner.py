@@ -155,6 +155,7 @@ def test_every_wrong_server_is_tried() -> None:
     assert named == {wrong for wrong in WRONG if not wrong.startswith("fingerprint without ")}
 
 
+@pytest.mark.slow
 def test_a_server_without_a_layer_passes_only_what_asks_it_to_keep_out_of_the_way() -> None:
     with Reference("guards nothing") as url:
         report = conformance.run(url, timeout=TIMEOUT)

@@ -13,6 +13,8 @@ from retrysafe.conformance import wire
 from retrysafe.conformance.wire import Address, Connection, Request, Silent, address
 from tests.tables import each_row
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def answering(*pieces: bytes, hold: bool = False) -> Iterator[tuple[Connection, list[bytes]]]:

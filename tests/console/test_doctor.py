@@ -52,6 +52,7 @@ async def test_a_broker_that_is_gone_is_a_finding_without_its_password(deck: Dec
     assert "s3cr-t" not in page.html
 
 
+@pytest.mark.slow
 async def test_brokers_that_never_answer_are_findings_when_their_time_is_over(
     shelf: Deck, monkeypatch: pytest.MonkeyPatch
 ) -> None:

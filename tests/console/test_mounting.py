@@ -91,6 +91,7 @@ class _Wsgi(httpx.AsyncBaseTransport):
         return httpx.Response(response.status_code, headers=response.headers, content=content, request=request)
 
 
+@pytest.mark.slow
 def test_as_a_view_of_django(shelf: Deck) -> None:
     """In a process of its own, since Django's settings are a process's."""
     shelf.unknown("K")
@@ -166,6 +167,7 @@ def test_options_that_do_not_go_together_are_refused(shelf: Deck, command: Comma
     assert (none.code, "does not exist" in none.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_it_serves_by_itself_and_reads_only(shelf: Deck, tmp_path: Any) -> None:
     shelf.unknown("K")
     audit = tmp_path / "audit.jsonl"

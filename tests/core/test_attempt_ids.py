@@ -21,6 +21,7 @@ def test_an_id_is_new_and_names_this_process() -> None:
     assert os.uname().nodename.split(".")[0].endswith(worker.host)
 
 
+@pytest.mark.slow
 def test_a_forked_child_has_ids_of_its_own() -> None:
     new()
     reading, writing = os.pipe()

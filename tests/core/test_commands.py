@@ -26,6 +26,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_shell_reads_back_what_was_quoted(text: str) -> None:
     word = quoted(text)

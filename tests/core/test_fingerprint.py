@@ -54,7 +54,7 @@ def test_no_parts_are_not_the_same_as_no_check() -> None:
 
 def test_fingerprints_of_two_versions_differ_in_every_part() -> None:
     one = fingerprint.of_parts({"a": b"1", "b": b"2"})
-    assert fingerprint.differing(one, b"\x03" + one[1:]) == ("a", "b")
+    assert fingerprint.differing(one, b"\x04" + one[1:]) == ("a", "b")
 
 
 def test_an_unchecked_fingerprint_differs_in_every_part_of_the_other() -> None:
@@ -63,7 +63,7 @@ def test_an_unchecked_fingerprint_differs_in_every_part_of_the_other() -> None:
 
 def test_a_fingerprint_of_an_unknown_layout_can_still_be_compared() -> None:
     """Two versions of retrysafe are live during a deployment (fault 83): the answer is KeyReused, not a crash."""
-    assert fingerprint.differing(b"\x03\x00\x05\xff\xff", fingerprint.of_parts({"a": b""})) == ("a",)
+    assert fingerprint.differing(b"\x04\x00\x05\xff\xff", fingerprint.of_parts({"a": b""})) == ("a",)
 
 
 # ---------------------------------------------------------------- payloads

@@ -23,6 +23,7 @@ def _forked() -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_exception_that_ends_the_wait_leaves_nothing_open_and_no_gate_shut(monkeypatch: pytest.MonkeyPatch) -> None:
     is_used, may_end, done = threading.Event(), threading.Event(), list[str]()
@@ -47,6 +48,7 @@ def test_an_exception_that_ends_the_wait_leaves_nothing_open_and_no_gate_shut(mo
     thread.join()
 
 
+@pytest.mark.slow
 def test_forks_of_several_threads_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that goes on while the other closes what is idle would leave its child what is half closed."""
     other, waited = threading.get_ident() + 1, list[bool]()
@@ -82,6 +84,7 @@ def test_a_child_finds_out_by_itself_that_it_is_one(monkeypatch: pytest.MonkeyPa
         assert done == [os.getpid()]
 
 
+@pytest.mark.slow
 def test_a_fork_within_a_fork_opens_no_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
 
@@ -134,6 +137,7 @@ def test_the_garbage_collector_may_use_something_in_a_thread_that_waits_for_a_fo
     assert collected
 
 
+@pytest.mark.slow
 def test_a_signal_handler_may_fork() -> None:
     codes: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda *_: codes.append(_forked()))

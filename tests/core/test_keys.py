@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from uuid import UUID
+from uuid import RFC_4122, UUID
 
 import pytest
 from hypothesis import given
@@ -90,7 +90,7 @@ def test_stored_hashes_stay_as_they_are_for_ever() -> None:
 
 
 LOOKUP = "557a6b6bc2dfa204c5318ee243f7337f5593226cf3a57943992cdf9aa1911ef6"
-DERIVED = "rs1-6c2335a03b591c2596891a304e39643aaf30c303506f6916d87dd93d88309225"
+DERIVED = "c4f8bef9-55bb-4e80-8d28-0d4af1f83fec"
 
 
 def test_derived_keys_depend_on_key_and_name_and_secret_alone() -> None:
@@ -103,8 +103,27 @@ def test_derived_keys_depend_on_key_and_name_and_secret_alone() -> None:
         keys.derive(None, keys.lookup(None, "b", "", "op", "other"), "stripe"),
     }
     assert len(others | {derived}) == 4
-    assert re.fullmatch(r"rs1-[0-9a-f]{64}", derived)
+    assert str(UUID(derived)) == derived
+    assert UUID(derived).version == 4
+    assert UUID(derived).variant == RFC_4122
     assert record_key.hex() not in derived
+
+
+TAKES = {
+    "Adyen, Idempotency-Key": r".{1,64}",
+    "Square, idempotency_key": r".{1,45}",
+    "AWS, ClientToken": r"[!-~]{1,64}",
+    "Google (AIP-155), request_id": r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}",
+    "Stripe, Idempotency-Key": r".{1,255}",
+}
+"""The keys that providers take, from their reference pages."""
+
+
+@each_row("takes", TAKES.values(), ids=list(TAKES))
+def test_every_provider_takes_a_derived_key(takes: str) -> None:
+    record_key = keys.lookup(None, "b", "", "op", "key")
+    for name in ("charge", "", "x" * 1000, *map(str, range(64))):
+        assert re.fullmatch(takes, keys.derive(None, record_key, name))
 
 
 def test_a_redacted_key_shows_only_the_beginning_of_its_hash() -> None:

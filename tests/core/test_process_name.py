@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from retrysafe.process_name import ProcessName
 
 
+@pytest.mark.slow
 def test_a_name_lasts_and_is_nobody_elses_nor_that_of_a_child() -> None:
     one, other = ProcessName("here:"), ProcessName("here:")
     name = str(one)

@@ -108,6 +108,7 @@ def test_a_handler_of_ours_that_is_given_back_to_us_too_late_does_what_was_befor
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 def test_a_child_is_ended_by_a_signal_that_its_parent_heeds() -> None:
     heard = list[str]()
     with stopped_by_signals(lambda: heard.append("stop")):
@@ -150,6 +151,7 @@ def test_a_stop_before_the_first_run_is_for_that_one() -> None:
         assert not second.rung
 
 
+@pytest.mark.slow
 def test_who_runs_alone_refuses_a_second_run_but_not_its_parents() -> None:
     stops = Stops("It runs already.")
     with stops.run():
@@ -233,6 +235,7 @@ def test_a_run_that_outlives_the_event_loop_that_it_waited_on_has_not_ended_by_a
         assert not later.rung
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parent", ["runs", "has run", "was told early"])
 def test_a_child_has_runs_and_stops_of_its_own(parent: str) -> None:
     """A stop in it is for what begins in it, and what its parent was told is the parent's."""

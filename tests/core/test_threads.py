@@ -229,6 +229,7 @@ def test_it_ends_when_nobody_has_it() -> None:
     until(gone)
 
 
+@pytest.mark.slow
 def test_a_child_begins_its_own() -> None:
     own = OwnThread(NAME)
     asyncio.run(own.run(lambda: None))

@@ -22,6 +22,8 @@ from tests.conftest import require
 from tests.crashing.bank import charges
 from tests.faults.helpers import unique
 
+pytestmark = pytest.mark.slow
+
 
 class On(NamedTuple):
     """Where a library does its work."""
@@ -163,7 +165,6 @@ def execute(on: On, sql: str) -> None:
         db.execute(sql.encode())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("run", SERVERS, ids=lambda run: run.__name__)
 def test_a_charge_that_a_retry_repeats_is_found(run: Callable[[On], Any], tmp_path: Path) -> None:
     server = SERVERS[run]
@@ -214,7 +215,6 @@ async def by_aiohttp(url: str) -> None:
         await response.read()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "run", [by_urllib, by_httpx, by_async_httpx, by_requests, by_aiohttp], ids=lambda run: run.__name__
 )
@@ -231,7 +231,6 @@ def _with_the_same_key(url: str) -> None:
     urllib.request.urlopen(request, timeout=60).close()
 
 
-@pytest.mark.slow
 @pytest.mark.one_of("slow tests")
 def test_a_request_that_is_repeated_with_its_key_is_fine(bank: tuple[str, str]) -> None:
     report = crash_points(_with_the_same_key, fresh=lambda: f"{bank[0]}/charges", check=lambda url: None)
@@ -244,7 +243,6 @@ def _with_a_payload_of_the_moment(url: str) -> None:
     urllib.request.urlopen(request, timeout=60).close()
 
 
-@pytest.mark.slow
 @pytest.mark.one_of("slow tests")
 def test_one_key_with_different_payloads_is_found(bank: tuple[str, str]) -> None:
     report = crash_points(_with_a_payload_of_the_moment, fresh=lambda: f"{bank[0]}/charges", check=lambda url: None)
@@ -318,7 +316,6 @@ async def in_async_redis(url: str) -> None:
             await pipe.incr("retrysafe-tests:charges").expire("retrysafe-tests:charges", 60).execute()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("run", [in_redis, in_async_redis], ids=lambda run: run.__name__)
 def test_commands_of_redis_are_boundaries(run: Callable[[str], Any]) -> None:
     require("redis")

@@ -16,7 +16,10 @@ from pathlib import Path
 import pytest
 
 from retrysafe import Boundary, ConfigurationError
+from retrysafe.backends.migrations import on_demand
 from retrysafe.testing.crashing import Report, crash_points
+
+pytestmark = pytest.mark.slow
 
 
 class Files:
@@ -66,6 +69,20 @@ def charge_once(path: str) -> None:
 def test_state_in_memory_is_refused(run: Callable[[str], object], files: Files) -> None:
     with pytest.raises(ConfigurationError, match="needs state outside the process, and found"):
         files.explore(run)
+
+
+@pytest.mark.slow
+def test_a_boundary_built_inside_on_a_new_file_has_no_state_in_memory(files: Files) -> None:
+    """Its tables are planned in a database of ours in memory, once per process."""
+
+    def run(path: str) -> None:
+        on_demand.creation.cache_clear()
+        boundary = Boundary("b", store=f"sqlite:///{path}.own", observers=())
+        with boundary.claim("A"):
+            pass
+        boundary.close()
+
+    files.explore(run)
 
 
 def test_state_that_a_run_changes_in_memory_is_refused(files: Files) -> None:
@@ -194,7 +211,6 @@ def _bare_socket(path: str) -> None:
         pass
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "told"),
     [
@@ -240,14 +256,12 @@ def _wait_for_ever(path: str) -> None:
         db.execute("DROP TABLE tried")
 
 
-@pytest.mark.slow
 @pytest.mark.one_of("slow tests")
 def test_a_retry_that_hangs_is_found(files: Files) -> None:
     report = files.explore(_wait_for_ever, patience=6)
     assert "a process hung" in str(report)
 
 
-@pytest.mark.slow
 @pytest.mark.one_of("slow tests")
 def test_a_lease_lapses_also_for_a_retry_that_opens_and_closes_its_own_boundary(files: Files) -> None:
     def run(path: str) -> None:
@@ -261,7 +275,6 @@ def test_a_lease_lapses_also_for_a_retry_that_opens_and_closes_its_own_boundary(
     assert "InProgress" not in str(report)
 
 
-@pytest.mark.slow
 @pytest.mark.one_of("slow tests")
 def test_pairs_follow_from_the_seed_and_crash_the_retry_too(files: Files) -> None:
     report = crash_points(_lose_the_mark, fresh=files.fresh, check=lambda path: None, pairs=8, seed=3)
@@ -272,7 +285,6 @@ def test_pairs_follow_from_the_seed_and_crash_the_retry_too(files: Files) -> Non
     assert [violation.point for violation in again.violations] == [violation.point for violation in report.violations]
 
 
-@pytest.mark.slow
 @pytest.mark.one_of("slow tests")
 def test_state_that_all_runs_share_is_explored_one_point_at_a_time(tmp_path: Path) -> None:
     """Two at once would see each other's rows."""

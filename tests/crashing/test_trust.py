@@ -24,6 +24,8 @@ from tests.crashing.test_kit import Files, charge, charge_once
 from tests.faults.helpers import until
 from tests.tables import each_row
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
@@ -169,7 +171,6 @@ def _by_a_connection_of_its_own(path: str) -> None:
         db.execute("INSERT INTO charges VALUES ('A', 0)")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("run", [_by_a_cursor_of_its_own, _by_a_connection_of_its_own], ids=lambda run: run.__name__)
 def test_statements_by_other_classes_are_boundaries(run: Callable[[str], None], files: Files) -> None:
     report = files.explore(run)

@@ -18,6 +18,8 @@ from retrysafe_demo.processes import DemoError
 from tests.demo.banks import OpenBank
 from tests.tables import each_row
 
+pytestmark = pytest.mark.slow
+
 PAYMENT = {"id": "A-1", "account": "DE01", "amount": "12.30", "currency": "EUR"}
 KEY = {"Idempotency-Key": '"7c1ea1de-7c5b-4a39-b46e-5cf6bd2a0ad1"'}
 

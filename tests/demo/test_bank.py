@@ -15,6 +15,8 @@ from retrysafe_demo.payments import Payment
 from retrysafe_demo.schedule import Fault
 from tests.demo.banks import Fate, OpenBank
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_charge_is_on_the_disk_when_it_is_answered(bank: OpenBank) -> None:
     receipt = bank.charge()

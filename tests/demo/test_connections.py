@@ -20,6 +20,8 @@ from retrysafe_demo.talk import Ending, How
 from retrysafe_demo.workers import Workers
 from tests.tables import each_row
 
+pytestmark = pytest.mark.slow
+
 CREATED = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\nIdempotent-Replayed: true\r\n\r\n{}"
 
 

@@ -127,6 +127,7 @@ def doctored(path: str, sql: str) -> None:
         file.execute(sql)
 
 
+@pytest.mark.slow
 def test_the_audit_believes_the_tables_and_not_the_workers(tmp_path: Path) -> None:
     def plant(pipeline: Pipeline) -> bool:
         inventory = path_of(pipeline.places.inventory)
@@ -139,6 +140,7 @@ def test_the_audit_believes_the_tables_and_not_the_workers(tmp_path: Path) -> No
     assert count.breaches() == {"stock_wrong": 1, "mails_twice": 1}
 
 
+@pytest.mark.slow
 def test_what_does_not_come_to_its_end_is_lost_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, furnish = SimpleNamespace(monotonic=lambda: 0.0), shop.furnish
 
@@ -162,6 +164,7 @@ def test_what_does_not_come_to_its_end_is_lost_and_said(tmp_path: Path, monkeypa
     assert pipeline.complaints == ["pipeline: it did not come to its end in time"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_pipeline_leaves_no_process_behind(tmp_path: Path) -> None:
     def interrupt(pipeline: Pipeline) -> bool:
         raise KeyboardInterrupt
@@ -179,6 +182,7 @@ def killed(process: int) -> None:
     os.close(watched)
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_start_ends_the_pipeline(tmp_path: Path) -> None:
     def rob(pipeline: Pipeline) -> bool:
         for seat in pipeline._seats:

@@ -24,6 +24,8 @@ from retrysafe_demo.processes import DemoError
 from retrysafe_demo.report import Findings
 from retrysafe_demo.run import Options, run
 
+pytestmark = pytest.mark.slow
+
 PAYMENTS = take(shipped(), 4)
 
 
@@ -176,7 +178,6 @@ def test_charges_are_counted_twice_as_they_happen() -> None:
     assert view.seen[Lane.RETRYSAFE][-1][0] == 0
 
 
-@pytest.mark.slow
 @pytest.mark.one_of("slow tests")
 def test_every_fault_strikes_every_lane_of_functions() -> None:
     view = Watching()
@@ -193,7 +194,6 @@ def test_every_fault_strikes_every_lane_of_functions() -> None:
     assert findings.complaints == []
 
 
-@pytest.mark.slow
 @pytest.mark.one_of("slow tests")
 def test_every_fault_strikes_every_api() -> None:
     """A kill befalls all requests of a worker, so one that was to kill or stop it may be gone before it does."""

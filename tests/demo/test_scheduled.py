@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 STOPS = 30
 _STOPPING = f"""
 import os, threading
@@ -23,6 +25,7 @@ thread.join()
 """
 
 
+@pytest.mark.slow
 def test_a_thread_that_stops_its_process_says_nothing_until_it_goes_on() -> None:
     """A signal to the process alone may be another thread's, and the one that sent it would run on for a while."""
     with subprocess.Popen([sys.executable, "-c", _STOPPING], stdout=subprocess.PIPE) as process:

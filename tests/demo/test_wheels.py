@@ -50,6 +50,7 @@ def environment() -> dict[str, str]:
     return kept | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
 
 
+@pytest.mark.slow
 def test_the_wheels_hold_the_migrations_the_types_and_no_tests(wheels: list[Path]) -> None:
     names = [name for wheel in wheels for name in zipfile.ZipFile(wheel).namelist()]
     assert "retrysafe/backends/migrations/sqlite/0001_records.sql" in names

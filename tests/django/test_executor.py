@@ -152,6 +152,7 @@ def test_database_that_is_not_supported() -> None:
         Boundary("b", store=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"DJANGO_SETTINGS_MODULE": "no.such.module"}])
 def test_django_that_is_not_configured(settings: dict[str, str]) -> None:
     program = BUILDING
@@ -160,6 +161,7 @@ def test_django_that_is_not_configured(settings: dict[str, str]) -> None:
     assert "Django is not configured" in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_django_that_is_not_installed() -> None:
     program = "import sys; sys.modules['django'] = None" + BUILDING
     done = subprocess.run(
@@ -169,6 +171,7 @@ def test_django_that_is_not_installed() -> None:
 
 
 def test_building_connects_to_nothing(make: Make) -> None:
+    require("postgresql")
     name = add_alias("postgresql", HOST="127.0.0.1", PORT="1")
     boundary = make(name, effects="keyed")
     with pytest.raises(StoreUnavailable) as caught, boundary.claim("k"):
@@ -505,9 +508,10 @@ def test_connections_live_as_long_as_conn_max_age_says(make: Make, age: int | No
 @pytest.mark.skipif(django.VERSION < (5, 1), reason="Django 5.1 brought the pool")
 def test_djangos_pool(make: Make) -> None:
     require("postgresql")
-    name = add_alias("postgresql", OPTIONS={"pool": {"min_size": 0, "max_size": 2}})
+    name = add_alias("postgresql", OPTIONS={"pool": {"min_size": 0, "max_size": 1, "timeout": 1}})
     connect(name).migrate()
     boundary = make(name, effects="keyed")
+    connections[name].ensure_connection()  # the pool's only one, as a request holds it that has read
     with boundary.claim("k") as claim:
         claim.result = 1
     with transaction.atomic(using=name), boundary.claim("l") as claim:
@@ -670,6 +674,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
 
 
+@pytest.mark.slow
 def test_fork(postgresql_alias: str) -> None:
     name = unique()
     done = subprocess.run(

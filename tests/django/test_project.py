@@ -12,6 +12,8 @@ import pytest
 from tests.conftest import require
 from tests.faults.helpers import ROOT, environment
 
+pytestmark = pytest.mark.slow
+
 
 def manage(folder: Path, kind: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command of the project."""
@@ -32,7 +34,6 @@ def manage(folder: Path, kind: str, *arguments: str) -> subprocess.CompletedProc
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgresql", "mysql"])
 def test_projects_tests_pass(kind: str, tmp_path: Path) -> None:
     if kind in ("postgresql", "mysql"):

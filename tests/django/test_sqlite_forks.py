@@ -24,7 +24,7 @@ set_up()
 
 from django.db import connections  # noqa: E402
 
-pytestmark = pytest.mark.fault(87)
+pytestmark = [pytest.mark.slow, pytest.mark.fault(87)]
 
 
 @pytest.fixture

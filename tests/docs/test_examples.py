@@ -22,6 +22,7 @@ def _name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("workplace")
 @pytest.mark.parametrize(
     "page",

@@ -57,6 +57,7 @@ def test_streams_as_they_are_declared(stream: tuple[str, str]) -> None:
     assert sorted(ids(url, name)) == ["nats-replicas", "nats-retention"]
 
 
+@pytest.mark.slow
 def test_brokers_are_asked_side_by_side() -> None:
     """Each of these answers when all were asked, so one after the other they would not answer in time."""
     require("rabbitmq")

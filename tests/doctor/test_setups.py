@@ -24,6 +24,8 @@ from tests.operating.conftest import surroundings
 from tests.ports import free_port
 from tests.tables import each_row
 
+pytestmark = pytest.mark.slow
+
 EVERY = [setup for group in BROKEN.values() for setup in group]
 
 
@@ -41,7 +43,6 @@ def examined(arguments: Arguments, folder: Path) -> tuple[int, list[dict[str, An
 
 
 @pytest.mark.one_of("a broken setup is found by its check alone", of=3)
-@pytest.mark.slow
 @pytest.mark.parametrize("setup", EVERY, ids=lambda setup: setup.id)
 def test_a_broken_setup_is_found_by_its_check_alone(setup: Setup, ground: Ground) -> None:
     with setup.making(ground) as arguments:
@@ -53,7 +54,6 @@ def test_a_broken_setup_is_found_by_its_check_alone(setup: Setup, ground: Ground
     assert all(one["evidence"] and one["fix"] for one in found)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("setup", SOUND, ids=lambda setup: setup.name)
 def test_of_a_sound_setup_nothing_is_found(setup: Sound, ground: Ground) -> None:
     with setup.making(ground) as arguments:

@@ -62,7 +62,6 @@ def audited(host: str) -> dict[str, int]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("profile", ["RetryStorm", "HotKey", "KeyFlood"])
 def test_a_profile_passes_against_a_guarded_endpoint(profile: str, application: Callable[..., str]) -> None:
     host = application()

@@ -47,6 +47,7 @@ def all_is_well(done: subprocess.CompletedProcess[str]) -> None:
     assert "    60 mails\n    60 orders with a mail\n" in done.stdout
 
 
+@pytest.mark.slow
 def test_every_order_is_reserved_and_mailed_once_while_processes_are_killed(tmp_path: Path) -> None:
     done = run(tmp_path / "shop", "--faults")
     all_is_well(done)
@@ -99,6 +100,7 @@ def test_on_nats(tmp_path: Path, name: str) -> None:
     asyncio.run(without_stream(url, name))
 
 
+@pytest.mark.slow
 def test_on_mqtt(tmp_path: Path, name: str) -> None:
     require("mqtt")
     url = os.environ["RETRYSAFE_TEST_MQTT"]
@@ -145,10 +147,12 @@ def kafka(name: str) -> Iterator[str]:
     delete(url, f"{name}.orders.placed")
 
 
+@pytest.mark.slow
 def test_on_redis_streams(tmp_path: Path, streams: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", streams, SHOP_NAME=name))
 
 
+@pytest.mark.slow
 def test_on_rabbitmq(tmp_path: Path, rabbitmq: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", rabbitmq, SHOP_NAME=name))
 

@@ -525,28 +525,6 @@ async def test_a_cancelled_handler_is_in_doubt_only_where_its_effect_is(
     await boundary.aclose()
 
 
-async def test_a_connection_that_its_pool_has_taken_back_already_does_not_hide_what_became_of_the_caller() -> None:
-    """As when it broke while the caller was cancelled: asyncpg's pool then refuses to take it once more."""
-    from asyncpg import InternalClientError
-
-    from retrysafe.backends.sql.drivers.asyncpg import Pooled
-
-    class Connection:
-        def add_log_listener(self, listener: object) -> None: ...
-        def remove_log_listener(self, listener: object) -> None: ...
-
-    class Pool:
-        async def acquire(self, **options: object) -> Connection:
-            return Connection()
-
-        async def release(self, connection: object) -> None:
-            raise InternalClientError("release() called on a free connection holder")
-
-    with pytest.raises(asyncio.CancelledError):
-        async with Pooled(Pool(), lambda connection, notice: None).lent():
-            raise asyncio.CancelledError
-
-
 async def test_a_connection_of_asyncpg_that_did_not_answer_in_time_is_not_lent_again(
     migrated: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

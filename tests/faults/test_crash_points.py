@@ -20,6 +20,8 @@ from retrysafe import Boundary, InProgress, OutcomeUnknown, StoreUnavailable, cu
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, MOMENTS, Bank, Moment, Proxy, Told, driven, plain, rows_of, unique, until
 
+pytestmark = pytest.mark.slow
+
 MOST = 400
 """No guarded operation takes this many messages."""
 UNCERTAIN: tuple[type[Exception], ...] = (StoreUnavailable, InProgress, OutcomeUnknown)
@@ -192,7 +194,6 @@ def test_a_lost_message_in_an_own_transaction_never_doubles_its_effect(
     _once_each(migrated, table, {key: _answer(partial(charge, key)) for key in keys})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_a_lost_message_in_an_async_own_transaction_never_doubles_its_effect(
@@ -221,7 +222,6 @@ async def test_a_lost_message_in_an_async_own_transaction_never_doubles_its_effe
     await boundary.aclose()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_lost_message_in_the_callers_transaction_never_doubles_its_effect(
     moment: Moment, proxy: Proxy, make: Making, migrated: str, table: str

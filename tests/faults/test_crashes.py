@@ -25,6 +25,8 @@ from tests.faults.helpers import (
 )
 from tests.stores.ageing import let_lapse
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60
 """Seconds within which a dead attempt must be followed by another; it takes a lease."""
 

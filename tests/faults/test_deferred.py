@@ -130,6 +130,7 @@ def never(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("random.random", lambda: 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(18)
 async def test_a_result_is_recorded_when_the_trouble_is_over(trouble: Trouble, make: Making, told: Told) -> None:
     boundary = make(trouble.url, lease=LEASE)
@@ -146,6 +147,7 @@ async def test_a_result_is_recorded_when_the_trouble_is_over(trouble: Trouble, m
     await boundary.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(18)
 @pytest.mark.parametrize("trouble", ["sqlite", "psycopg", "redis", "dynamodb"], indirect=True)
 def test_in_a_thread_it_is_recorded_too(trouble: Trouble, make: Making, told: Told) -> None:
@@ -271,6 +273,7 @@ other.execute("ROLLBACK")
 """
 
 
+@pytest.mark.slow
 def test_what_is_left_is_tried_once_more_when_the_process_ends(troubled_file: Trouble) -> None:
     subprocess.run([sys.executable, "-c", ENDS_AT_ONCE, troubled_file.url], cwd=ROOT, check=True, timeout=60)
     assert records_of(file_of(troubled_file), "exits") == [("completed", 1)]
@@ -410,6 +413,7 @@ async def test_statements_of_our_own_are_put_again_while_the_database_asks_for_i
     await boundary.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(23)
 @pytest.mark.parametrize("engine", [False, True])
 def test_and_by_sync_code_on_every_kind_of_connection(engine: bool, contended: str, make: Making, told: Told) -> None:
@@ -435,6 +439,7 @@ def test_what_redis_refuses_for_the_moment_may_be_put_again(code: str) -> None:
     assert (caught.value.transient, caught.value.unsent) == (True, True)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(23)
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 async def test_a_transaction_of_our_own_is_begun_again_before_the_handler(

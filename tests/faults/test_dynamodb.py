@@ -30,6 +30,7 @@ from retrysafe.backends.dynamodb.client import AsyncDynamodbClient
 from retrysafe.backends.dynamodb.store import LARGEST_ITEM, MARGIN, RESERVED, DynamodbStore, size_of
 from retrysafe.backends.registry import connect
 from retrysafe.cli import main
+from retrysafe.protocol.fingerprint import Secrets
 from retrysafe.protocol.procedures import claim, sweep
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Bank, Child, Told, auntil, items_of, records_of, renewals_of, unique, until
@@ -89,6 +90,7 @@ def _item(boundary: str) -> dict[str, Any]:
 # ---------------------------------------------------------------- lost requests and lost replies
 
 
+@pytest.mark.slow
 @pytest.mark.fault(44)
 @pytest.mark.parametrize("fate", LOST)
 @pytest.mark.parametrize("call", [0, 1])
@@ -108,6 +110,7 @@ def test_a_lost_claim_or_completion_is_recognised_as_ones_own(
     assert (runs, records_of(dynamodb_url(), boundary.name)) == ([1], [("completed", 1)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fate", LOST)
 async def test_the_same_on_an_event_loop(fate: Fate, through: str, http_proxy: HttpProxy, make: Making) -> None:
     """44."""
@@ -122,6 +125,7 @@ async def test_the_same_on_an_event_loop(fate: Fate, through: str, http_proxy: H
         await boundary.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(44)
 @pytest.mark.parametrize("fate", LOST)
 def test_a_lost_takeover_is_recognised_as_ones_own(
@@ -187,6 +191,7 @@ def test_whatever_call_is_lost_the_effect_happens_once(
     assert len(lost_at) >= 6, "three looks, a claim, a completion, two replays"
 
 
+@pytest.mark.slow
 @pytest.mark.fault(44)
 @pytest.mark.parametrize("call", [0, 1])
 def test_an_sdk_that_tries_again_by_itself_changes_nothing(call: int, http_proxy: HttpProxy, dynamodb: str) -> None:
@@ -213,6 +218,7 @@ def _own_table(client: Any) -> None:
 # ---------------------------------------------------------------- what is asked
 
 
+@pytest.mark.slow
 @pytest.mark.fault(46, 48)
 def test_every_read_is_consistent_and_nothing_rests_on_a_request_token(
     through: str, http_proxy: HttpProxy, make: Making
@@ -243,6 +249,7 @@ def test_every_read_is_consistent_and_nothing_rests_on_a_request_token(
             assert arguments["ConditionExpression"]
 
 
+@pytest.mark.slow
 def test_a_fresh_key_takes_two_calls_and_a_replay_one(through: str, http_proxy: HttpProxy, make: Making) -> None:
     boundary = make(through)
     with boundary.claim("first") as claim:
@@ -292,6 +299,7 @@ def test_what_the_service_has_not_removed_yet_is_forgotten_all_the_same(dynamodb
     assert records_of(dynamodb, boundary.name) == [("completed", 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(46)
 def test_a_request_that_arrives_again_much_later_changes_nothing(
     through: str, http_proxy: HttpProxy, make: Making
@@ -335,6 +343,7 @@ def _from_wire(arguments: dict[str, Any]) -> dict[str, Any]:
 CODES = ["ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded"]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(47)
 @pytest.mark.parametrize("code", CODES)
 def test_a_service_that_asks_to_come_again_is_asked_again(
@@ -356,6 +365,7 @@ def test_a_service_that_asks_to_come_again_is_asked_again(
     assert records_of(dynamodb_url(), boundary.name) == [("completed", 1)]
 
 
+@pytest.mark.slow
 def test_what_a_gateway_gave_up_may_have_been_carried_out(through: str, http_proxy: HttpProxy, make: Making) -> None:
     """44: claim and completion are done, and answered with 504 by something in between."""
     boundary = make(through, effects="external")
@@ -369,6 +379,7 @@ def test_what_a_gateway_gave_up_may_have_been_carried_out(through: str, http_pro
     assert records_of(dynamodb_url(), boundary.name) == [("completed", 1)]
 
 
+@pytest.mark.slow
 def test_a_resolution_that_a_gateway_gave_up_is_known_as_done(
     through: str, http_proxy: HttpProxy, make: Making
 ) -> None:
@@ -381,6 +392,7 @@ def test_a_resolution_that_a_gateway_gave_up_is_known_as_done(
         assert (claim.replayed, claim.result) == (True, "found")
 
 
+@pytest.mark.slow
 async def test_the_same_back_off_on_an_event_loop(through: str, http_proxy: HttpProxy, make: Making) -> None:
     """47."""
     boundary, left = make(through), [3]
@@ -396,6 +408,7 @@ async def test_the_same_back_off_on_an_event_loop(through: str, http_proxy: Http
     await boundary.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(47)
 def test_a_service_that_turns_everything_away_is_unavailable(
     through: str, http_proxy: HttpProxy, make: Making, monkeypatch: pytest.MonkeyPatch
@@ -480,6 +493,7 @@ def test_a_silent_service_at_the_end_leaves_the_value_and_an_alert(
 # ---------------------------------------------------------------- clocks
 
 
+@pytest.mark.slow
 @pytest.mark.fault(60, 61, 62)
 @pytest.mark.parametrize("skew", [3600.0, -3600.0])
 def test_a_workers_wall_clock_does_not_matter(skew: float, dynamodb: str, make: Making) -> None:
@@ -502,6 +516,7 @@ def test_a_workers_wall_clock_does_not_matter(skew: float, dynamodb: str, make: 
         assert abs(int(item["updated"]) - now) < 300e6, "an instant was not the service's"
 
 
+@pytest.mark.slow
 @pytest.mark.fault(60)
 @pytest.mark.parametrize("shift", [3600.0, -3600.0])
 def test_the_services_clock_decides_not_the_machines(
@@ -549,6 +564,7 @@ def test_a_worker_stopped_beyond_its_lease_is_fenced(colour: str, dynamodb: str,
         assert claim.result == "second"
 
 
+@pytest.mark.slow
 def test_without_a_date_a_lease_is_watched_for_its_whole_length(
     through: str, http_proxy: HttpProxy, make: Making, told: Told
 ) -> None:
@@ -615,13 +631,16 @@ def test_the_largest_result_fits_and_one_byte_more_is_withheld(own_table: str, m
     assert {state for state, _ in records_of(own_table, boundary.name)} == {"completed"}
 
 
-def test_what_is_reserved_for_the_fixed_part_suffices(own_table: str, make: Making) -> None:
+def test_what_is_reserved_for_the_fixed_part_suffices(
+    own_table: str, make: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """49: the largest fixed part that a claim accepts, and the largest result beside it, are one item."""
     boundary = make(own_table)
     with boundary.claim("key") as claim:
         (item,) = items_of(own_table, "boundary", boundary.name)
         room = RESERVED - 512 - size_of({name: _plain(value) for name, value in item.items()})
         claim.result = 1
+    monkeypatch.setattr(Secrets, "keyed", lambda _secrets, plain, _key: plain)  # as long as it is given
     accepted = [
         length
         for length in (room - 40, *range(room - 3, room + 4), room + 39)
@@ -759,6 +778,7 @@ def test_a_time_to_live_on_another_attribute_is_not_taken_away(dynamodb: str) ->
     client.close()
 
 
+@pytest.mark.slow
 def test_a_worker_without_permission_to_look_at_settings_may_work(
     through: str, http_proxy: HttpProxy, make: Making, told: Told
 ) -> None:
@@ -908,6 +928,7 @@ def test_a_loop_that_ends_without_closing_leaves_nothing_open(dynamodb: str, mak
     asyncio.run(end())
 
 
+@pytest.mark.slow
 async def test_many_first_calls_at_once_open_one_client(
     through: str, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:

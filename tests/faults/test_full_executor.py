@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from retrysafe import Boundary
@@ -71,6 +72,7 @@ async def test_messages_are_published_taken_and_settled(executor: Executor, tmp_
     assert executor.is_full
 
 
+@pytest.mark.slow
 async def test_a_client_of_mqtt_connects(executor: Executor) -> None:
     """A session ends when its consumer, whose connection was lost, has not come back in time."""
     require("mqtt")

@@ -163,6 +163,7 @@ def test_what_is_left_when_the_loop_ends_is_written(file: Traced) -> None:
     assert stored(file) == list(range(200))
 
 
+@pytest.mark.slow
 def test_a_crash_in_a_group_leaves_nothing_of_it(file: Traced) -> None:
     pid = os.fork()
     if pid == 0:

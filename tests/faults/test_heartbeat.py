@@ -142,6 +142,7 @@ def test_sync_work_that_never_asks_is_fenced_all_the_same(store: str, make: Maki
     assert records_of(store, boundary.name) == [("running", 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(20)
 async def test_async_work_is_stopped_when_its_lease_is_lost(astore: str, make: Making, told: Told) -> None:
     boundary = make(astore, lease=LEASE)
@@ -217,6 +218,7 @@ async def test_async_work_is_stopped_before_expiry_when_the_server_falls_silent(
     await boundary.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(20)
 def test_ensure_held_does_not_believe_in_a_lease_it_cannot_renew(
     proxy: Proxy, migrated: str, make: Making, told: Told, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -223,7 +224,8 @@ async def test_a_shared_statement_is_planned_once_and_looks_keys_up_by_the_index
                 await performed_in(connection, query, 1 + number % 3)
             found = await connection.fetchrow(plans, sql)
             assert found["custom_plans"] <= 5, "the server tries so many before it decides"
-            nulls = ", ".join("NULL" for _ in query.params)
+            asked = max(map(int, re.findall(r"\$(\d+)", sql)))
+            nulls = ", ".join(["NULL"] * asked)
             plan = await connection.fetch(f"EXPLAIN EXECUTE {found['name']} ({nulls})")
             assert not [line for (line,) in plan if "Seq Scan" in line]
 
@@ -320,6 +322,7 @@ async def test_what_the_server_refuses_is_the_matter_of_one(backend: Backend) ->
     assert not isinstance(outcomes[3], Won)
 
 
+@pytest.mark.slow
 async def test_a_key_that_somebody_holds_up_holds_up_no_other(backend: Backend, migrated: str) -> None:
     wants = [_want(key) for key in _keys(6)]
     with psycopg.connect(migrated) as other:  # as a transactional claim of an earlier release would
@@ -463,3 +466,43 @@ def _terminate(url: str, pids: Sequence[int]) -> None:
     with psycopg.connect(url, autocommit=True) as admin:
         for pid in pids:
             admin.execute("SELECT pg_terminate_backend(%s)", (pid,))
+
+
+async def test_replays_of_one_key_share_its_row(make: Making, migrated: str, performed: list[Query]) -> None:
+    """They do not queue up behind one another: as many statements as for different keys."""
+    boundary = make(driven(migrated, "asyncpg"))
+
+    async def one(key: str) -> object:
+        async with boundary.claim(key) as claim:
+            if not claim.replayed:
+                claim.result = key
+            return claim.result
+
+    async def statements(keys: Sequence[str]) -> int:
+        performed.clear()
+        assert await asyncio.gather(*map(one, keys)) == [*keys]
+        return len(performed)
+
+    different = [f"key-{number}" for number in range(MANY)]
+    await statements(different)
+    assert await statements(["key-0"] * MANY) <= await statements(different)
+    await boundary.aclose()
+
+
+async def test_rivals_for_one_key_in_one_statement_have_one_winner(make: Making, migrated: str) -> None:
+    boundary = make(driven(migrated, "asyncpg"))
+    all_asked = asyncio.Event()
+
+    async def one() -> bool:
+        try:
+            async with boundary.claim("key"):
+                await all_asked.wait()
+                return True
+        except InProgress:
+            return False
+
+    tasks = [asyncio.create_task(one()) for _ in range(MANY)]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    all_asked.set()
+    assert sum(await asyncio.gather(*tasks)) == 1
+    await boundary.aclose()

@@ -36,7 +36,7 @@ from tests.proving.plugin import Record
 from tests.proving.proofs import Proof
 from tests.stores.ageing import age_at
 
-pytestmark = [pytest.mark.fault(2, 6, 13, 14, 15, 16, 17, 18, 19, 28, 44)]
+pytestmark = [pytest.mark.slow, pytest.mark.fault(2, 6, 13, 14, 15, 16, 17, 18, 19, 28, 44)]
 
 
 class Way(NamedTuple):
@@ -173,7 +173,6 @@ def _named(ways: str) -> Sequence[Way]:
     return WAYS if ways == "all" else [way for way in WAYS if way.name == ways]
 
 
-@pytest.mark.slow
 @each_way
 @each_cell
 def test_whatever_befalls_a_message_the_effect_happens_once(
@@ -185,13 +184,11 @@ def test_whatever_befalls_a_message_the_effect_happens_once(
     _walk(bench, _points(bench, chance, _named(ways)), proof)
 
 
-@pytest.mark.slow
 @each_cell
 def test_two_faults_in_one_operation(bench: Bench, chance: Random, proof: Record) -> None:
     _walk(bench, _pairs(bench, chance), proof)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bench", [cell for cell in CELLS if cell[0] in HTTP], indirect=True, ids=" ".join)
 def test_a_request_that_arrives_twice(bench: Bench, chance: Random, proof: Record) -> None:
     """HTTP alone allows it: something in between that got no answer sends it again."""
@@ -234,7 +231,6 @@ def _is_given_up(bench: Bench) -> bool:
     return hits == ["half-open"] and (answer.receipt is not None) == (bench.cell.mode == "keyed")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "bench",
     [

@@ -17,6 +17,8 @@ from retrysafe import LeaseLost, StoreUnavailable, wait
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Bank, Proxy, Told, auntil, driven, reached, records_of, until
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60
 COMPLETED = b"UPDATE 1\x00"
 """What the server answers to a completion."""

@@ -114,6 +114,7 @@ def guarded_cluster() -> Iterator[str]:
         cluster.close()
 
 
+@pytest.mark.slow
 @each_row("how", POSTGRESQL)
 @each_row(
     ("user", "path", "remedy"),
@@ -131,13 +132,15 @@ def test_postgresql(how: str, user: str | None, path: str | None, remedy: str, g
     assert remedy in error.detail
 
 
-def test_a_pool_says_where_its_reason_is(guarded_cluster: str) -> None:
+@pytest.mark.slow
+def test_a_store_from_a_pool_says_its_reason_itself(guarded_cluster: str) -> None:
     url = moved(guarded_cluster, path="/nosuch")
     with ConnectionPool(url, open=True, timeout=1, min_size=1) as pool, pytest.raises(StoreUnavailable) as caught:
         claimed(pool)
-    assert "the log of psycopg.pool says why" in caught.value.detail
+    assert "nosuch" in caught.value.detail
 
 
+@pytest.mark.slow
 @each_row("how", POSTGRESQL)
 def test_a_server_that_is_down_is_an_outage(how: str) -> None:
     with pytest.raises(StoreUnavailable) as caught:
@@ -145,6 +148,7 @@ def test_a_server_that_is_down_is_an_outage(how: str) -> None:
     assert type(caught.value) is StoreUnavailable
 
 
+@pytest.mark.slow
 def test_a_permission_that_is_taken_away_while_work_runs_loses_no_outcome(guarded_cluster: str) -> None:
     runs: list[int] = []
     tables = b"ON ALL TABLES IN SCHEMA public"

@@ -96,7 +96,7 @@ def place(tx: Any, shop: str, key: str, receipt: str = "receipt") -> None:
 
 
 @pytest.mark.fault(27)
-@each_row("level", LEVELS)
+@pytest.mark.parametrize("level", LEVELS)
 def test_a_duplicate_waits_for_no_lock_and_spoils_nothing(level: str, url: str, shop: str, make: Making) -> None:
     """27: had it waited, it would be for the transaction of this very thread."""
     boundary = make(url, effects="transactional")
@@ -137,6 +137,7 @@ def test_an_uncommitted_answer_is_no_answer(url: str, shop: str, make: Making) -
     assert rows_of(url, shop) == [("key", "second")]
 
 
+@pytest.mark.slow
 @each_row("store", [MysqlStore, MysqlDialect])
 def test_a_duplicate_waits_for_nothing_at_all(store: type[MysqlStore], server: MariaDB, make: Making) -> None:
     """The server counts the waits for locks; this one is nobody else's."""
@@ -480,13 +481,10 @@ def test_all_own_connections_are_in_use(mysql_migrated: str, make: Making, monke
         assert not claim.replayed
 
 
-async def test_a_cancelled_request_gives_its_connection_back(mysql_migrated: str, make: Making) -> None:
-    """32: wherever it is cancelled, also while the connection is put back into the mode it had."""
-    import asyncmy
-
+async def test_a_cancelled_request_disturbs_no_later_one(mysql_migrated: str) -> None:
+    """32: wherever it is cancelled."""
     options = connect(mysql_migrated)._asynchronous.args[0]  # type: ignore[union-attr]
-    pool = await asyncmy.create_pool(minsize=1, maxsize=1, **options)
-    client = asyncmy_executor.AsyncmyClient.on(pool)
+    client = asyncmy_executor.AsyncmyClient(options, own.Size(1))
     for turns in range(1, 12):
         task = asyncio.create_task(client(Query("SELECT 'mine'", {}, writes=False)))
         for _ in range(turns):
@@ -494,35 +492,11 @@ async def test_a_cancelled_request_gives_its_connection_back(mysql_migrated: str
         task.cancel()
         with suppress(asyncio.CancelledError, StoreUnavailable):
             await task
-        async with asyncio.timeout(DEADLINE), pool.acquire() as connection, connection.cursor() as cursor:
-            await cursor.execute("SELECT 'yours'")
-            assert await cursor.fetchall() == (("yours",),)
-            assert not connection.get_autocommit()
-    pool.close()
-    await pool.wait_closed()
+        assert (await client(Query("SELECT 'yours'", {}, writes=False))).rows == [("yours",)]
+    await client.aclose()
 
 
-async def test_the_pool_is_exhausted(mysql_migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
-    import asyncmy
-
-    monkeypatch.setattr(asyncmy_executor, "CHECKOUT", 0.1)
-    options = connect(mysql_migrated)._asynchronous.args[0]  # type: ignore[union-attr]
-    pool = await asyncmy.create_pool(minsize=0, maxsize=1, **options)
-    for effects in ("keyed", "transactional"):
-        boundary = make(pool, effects=effects)
-        async with pool.acquire():
-            with pytest.raises(StoreUnavailable):
-                async with boundary.claim("key"):
-                    pytest.fail("it has not been claimed")
-        async with boundary.claim("key") as claim:
-            assert not claim.replayed
-            claim.result = effects
-        async with pool.acquire() as connection:
-            assert not connection.get_autocommit()  # as it was
-    pool.close()
-    await pool.wait_closed()
-
-
+@pytest.mark.slow
 @each_row("driver", ["pymysql", "asyncmy"])
 async def test_a_server_that_never_answers(driver: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
     """18: it accepts the connection, and says nothing."""
@@ -540,6 +514,7 @@ async def test_a_server_that_never_answers(driver: str, make: Making, monkeypatc
         await boundary.aclose()
 
 
+@pytest.mark.slow
 @each_row("driver", ["pymysql", "asyncmy"])
 async def test_a_server_that_falls_silent(
     driver: str, server: MariaDB, make: Making, monkeypatch: pytest.MonkeyPatch
@@ -560,6 +535,7 @@ async def test_a_server_that_falls_silent(
     await boundary.aclose()
 
 
+@pytest.mark.slow
 @each_row("driver", ["pymysql", "asyncmy"])
 async def test_idle_connections_that_the_server_closed(driver: str, server: MariaDB, make: Making) -> None:
     """They are not lent again: a transaction is not asked twice."""
@@ -597,6 +573,7 @@ def server(own_mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch) -> MariaDB:
     return own_mariadb
 
 
+@pytest.mark.slow
 def test_transactions_over_kills_of_the_server(server: MariaDB, make: Making) -> None:
     boundary, chance = make(server.url, effects="transactional"), seeded("mariadb kill")
     keys, ran, answers = [f"order-{i}" for i in range(40)], list[str](), dict[str, str]()
@@ -632,6 +609,7 @@ def test_transactions_over_kills_of_the_server(server: MariaDB, make: Making) ->
         assert {key: charge(key) for key in keys} == answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("driver", ["pymysql", "asyncmy"])
 async def test_a_store_that_is_gone_at_completion_returns_the_value(
     driver: str, server: MariaDB, make: Making, told: Told, bank: Bank
@@ -672,6 +650,7 @@ async def test_a_store_that_is_gone_at_completion_returns_the_value(
     await boundary.aclose()
 
 
+@pytest.mark.slow
 async def test_an_async_transaction_over_a_kill(server: MariaDB, make: Making) -> None:
     boundary = make(driven(server.url, "asyncmy"), effects="transactional")
     inside, killed = asyncio.Event(), asyncio.Event()
@@ -717,6 +696,7 @@ def weak_server() -> Iterator[MariaDB]:
     server.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_would_spoil_transactions_is_refused(weak_server: MariaDB, make: Making) -> None:
     boundary = make(weak_server.url)
     connect(weak_server.url).migrate()
@@ -724,6 +704,7 @@ def test_a_server_that_would_spoil_transactions_is_refused(weak_server: MariaDB,
         pytest.fail("refused before the handler")
 
 
+@pytest.mark.slow
 def test_what_is_weaker_is_said(weak_server: MariaDB) -> None:
     backend = connect(weak_server.url)
     backend.migrate()
@@ -734,6 +715,7 @@ def test_what_is_weaker_is_said(weak_server: MariaDB) -> None:
     backend.close()
 
 
+@pytest.mark.slow
 def test_a_result_larger_than_a_packet_breaks_no_store(weak_server: MariaDB) -> None:
     """The server hangs up on it; that is said, and the next statement is answered."""
     backend = connect(weak_server.url)
@@ -763,6 +745,7 @@ def test_versions(version: str, refused: bool) -> None:
     assert [finding.name for finding in found if finding.level == "refuse"] == (["version"] if refused else [])
 
 
+@pytest.mark.slow
 def test_a_replica_is_refused(server: MariaDB, make: Making) -> None:
     run_sql(server.url, "SET GLOBAL read_only = ON")
     try:

@@ -71,6 +71,7 @@ def pooled(pgbouncer: PgBouncer, migrated: str) -> Any:
         yield pool
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effects", EFFECTS)
 def test_many_threads_on_two_server_connections(
     effects: str, pooled: Any, migrated: str, table: str, make: Making
@@ -98,6 +99,7 @@ def test_many_threads_on_two_server_connections(
     assert set(records_of(migrated, boundary.name)) == {("completed", 1)}
 
 
+@pytest.mark.slow
 def test_a_key_that_is_claimed_in_a_transaction_is_claimed_for_every_session(pooled: Any, make: Making) -> None:
     """The gate is the transaction's, not the session's, which the next client will have."""
     boundary = make(pooled, effects="transactional")
@@ -110,6 +112,7 @@ def test_a_key_that_is_claimed_in_a_transaction_is_claimed_for_every_session(poo
             assert (again.replayed, again.result) == (True, "first")
 
 
+@pytest.mark.slow
 def test_a_rolled_back_claim_leaves_nothing_in_the_session(pooled: Any, make: Making) -> None:
     boundary = make(pooled, effects="transactional")
     session = "SELECT pg_backend_pid()"
@@ -437,6 +440,7 @@ async def test_an_inbox(driver: str, database: str, make: Making) -> None:
     await boundary.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("colour", ["psycopg", "asyncpg"])
 def test_migrating_sweeping_archiving_and_rotating(colour: str, database: str, make: Making, tmp_path: Path) -> None:
     assert connect(database).migrate(2)

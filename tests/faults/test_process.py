@@ -20,6 +20,8 @@ from tests.faults.helpers import DEADLINE, Child, business_table, driven, plain,
 from tests.stores.ageing import let_lapse
 from tests.stores.harnesses.redis import redis_url
 
+pytestmark = pytest.mark.slow
+
 STORES = ["sqlite", "postgresql", "mysql"]
 
 
@@ -31,7 +33,6 @@ def store(request: pytest.FixtureRequest) -> str:
     return url
 
 
-@pytest.mark.slow
 @pytest.mark.fault(85)
 def test_a_crash_loop_counts_every_attempt_before_its_effect(store: str, make: Making) -> None:
     """85."""
@@ -80,7 +81,6 @@ def test_a_crash_in_a_transaction_leaves_nothing(store: str, make: Making) -> No
     assert records_of(store, boundary.name) == []
 
 
-@pytest.mark.slow
 @pytest.mark.fault(87)
 @pytest.mark.parametrize("effects", ["keyed", "transactional"])
 def test_a_fork_gets_connections_and_a_heartbeat_of_its_own(store: str, effects: str, make: Making) -> None:
@@ -91,7 +91,6 @@ def test_a_fork_gets_connections_and_a_heartbeat_of_its_own(store: str, effects:
         assert family.ends() == 0
 
 
-@pytest.mark.slow
 @pytest.mark.fault(87)
 @pytest.mark.parametrize("topology", ["", "_CLUSTER", "_SENTINEL"])
 def test_a_fork_gets_a_redis_connection_and_a_heartbeat_of_its_own(topology: str, make: Making) -> None:
@@ -142,7 +141,6 @@ def _charge_from_many_threads(url: str, boundary: Boundary, effects: str, table:
     assert len(records_of(plain(url), boundary.name)) == 24 * 8
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["sqlite", "postgresql+psycopg", "postgresql+asyncpg", "mysql+asyncmy", "redis", "redis-cluster", "redis-sentinel"],

@@ -94,6 +94,7 @@ def test_forgotten_scripts_are_loaded_again(url: str, make: Making) -> None:
                 node.script_flush()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(40)
 @pytest.mark.parametrize("colour", ["sync", "async"])
 async def test_a_server_without_our_scripts_is_given_them(colour: str, make: Making, told: Told) -> None:
@@ -677,6 +678,7 @@ async def test_a_waiting_task_is_woken_from_elsewhere(url: str) -> None:
     assert len(asyncio.all_tasks()) == len(tasks) - 1, "the listener lives on"
 
 
+@pytest.mark.slow
 def test_a_listener_does_not_keep_the_interpreter(url: str) -> None:
     program = f"""
 import asyncio

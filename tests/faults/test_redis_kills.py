@@ -20,6 +20,8 @@ from tests.faults.helpers import DEADLINE, NOT_NOW, ROOT, Bank, Told, again, red
 from tests.faults.redis_servers import FailoverSet, Server, installed
 from tests.tables import each_row
 
+pytestmark = pytest.mark.slow
+
 KEYS = [f"order-{i}" for i in range(30)]
 DOCS = ROOT / "docs"
 _CAPABLE = RedisStore.capabilities

@@ -20,6 +20,8 @@ from tests.faults.conftest import Making, own_primary
 from tests.faults.helpers import DEADLINE, Bank, Told, driven, records_of, unique, until
 from tests.faults.servers import Cluster, Replica
 
+pytestmark = pytest.mark.slow
+
 SYNCHRONOUS = {"synchronous_standby_names": "second"}
 
 

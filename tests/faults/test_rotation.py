@@ -113,6 +113,7 @@ def held_rotation(url: str) -> Iterator[Callable[[], int]]:
             end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg async", "asyncpg"])
 def test_what_is_not_forgotten_is_the_same_afterwards(driver: str, database: str) -> None:
     fill(database, 500)
@@ -253,7 +254,8 @@ def test_a_partition_in_use_is_left_for_later(database: str, make: Making) -> No
     assert (rest.removed, rest.skipped) == (200 - done.removed, ())
 
 
-@each_row("moment", ["write", "read"])
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["write", "read"])
 def test_a_rotation_that_is_killed_changes_nothing(moment: str, database: str) -> None:
     fill(database, 300)
     fill(database, 20, "running", name="kept")

@@ -15,7 +15,7 @@ from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, completed_elsewhere, reached
 from tests.faults.redis_servers import COMPILER, WithItsClock, installed
 
-pytestmark = [pytest.mark.fault(42)]
+pytestmark = [pytest.mark.slow, pytest.mark.fault(42)]
 HOUR = 3600
 
 

@@ -63,6 +63,7 @@ def _refuses(operation: Callable[[], Any]) -> None:
     assert "Retry with the same key once the store is back" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(28)
 def test_transactions_over_kills_of_the_server(server: Cluster, shop: str, make: Making) -> None:
     boundary, chance = make(server.url, effects="transactional"), seeded("server kill")
@@ -113,6 +114,7 @@ def test_transactions_over_kills_of_the_server(server: Cluster, shop: str, make:
     assert {key: again(partial(charge, key)) for key in KEYS} == answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effects", ["keyed", "external"])
 def test_a_store_that_is_gone_at_completion_returns_the_value(
     effects: str, server: Cluster, make: Making, told: Told, bank: Bank
@@ -153,6 +155,7 @@ def test_a_store_that_is_gone_at_completion_returns_the_value(
     assert ("unknown", 1) in records_of(server.url, boundary.name)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(28)
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 async def test_async_transactions_over_a_kill(driver: str, server: Cluster, shop: str, make: Making) -> None:

@@ -18,7 +18,6 @@ import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
 
-import retrysafe.backends.sql.drivers.asyncpg as asyncpg_executor
 import retrysafe.backends.sql.drivers.own as own
 import retrysafe.backends.sql.drivers.psycopg as psycopg_executor
 import retrysafe.backends.sql.drivers.sqlite as sqlite_executor
@@ -338,6 +337,7 @@ SESSION_STATE = re.compile(
 """What a pooler in transaction mode would lose or leak (SET is also a word of UPDATE, see below)."""
 
 
+@pytest.mark.slow
 @pytest.mark.fault(30)
 @pytest.mark.parametrize("effects", ["keyed", "transactional", "external"])
 def test_no_statement_touches_the_session(effects: str, proxy: Proxy, make: Making) -> None:
@@ -497,6 +497,7 @@ class TestExhaustedPool:
         with boundary.claim("key") as claim:
             assert not claim.replayed
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("effects", ["keyed", "transactional"])
     async def test_a_url_async(
         self, effects: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch
@@ -512,47 +513,6 @@ class TestExhaustedPool:
         async with boundary.claim("key") as claim:
             assert not claim.replayed
         await boundary.aclose()
-
-    @pytest.mark.parametrize("effects", ["keyed", "transactional"])
-    def test_psycopg(self, effects: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
-        from psycopg_pool import ConnectionPool
-
-        monkeypatch.setattr(own, "CHECKOUT", 0.1)
-        with ConnectionPool(migrated, min_size=1, max_size=1, timeout=0.1, open=True) as pool:
-            boundary = make(pool, effects=effects)
-            with pool.connection(timeout=DEADLINE), pytest.raises(StoreUnavailable), boundary.claim("key"):
-                pytest.fail("it has not been claimed")
-            monkeypatch.setattr(own, "CHECKOUT", DEADLINE)
-            with boundary.claim("key") as claim:
-                assert not claim.replayed
-
-    @pytest.mark.parametrize("effects", ["keyed", "transactional"])
-    def test_sqlalchemy(self, effects: str, migrated: str, make: Making) -> None:
-        from sqlalchemy import create_engine
-
-        engine = create_engine(driven(migrated, "psycopg"), pool_size=1, max_overflow=0, pool_timeout=0.1)
-        boundary = make(engine, effects=effects)
-        with engine.connect(), pytest.raises(StoreUnavailable, match="QueuePool"), boundary.claim("key"):
-            pytest.fail("it has not been claimed")
-        with boundary.claim("key") as claim:
-            assert not claim.replayed
-        engine.dispose()
-
-    @pytest.mark.parametrize("effects", ["keyed", "transactional"])
-    async def test_asyncpg(self, effects: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
-        import asyncpg
-
-        monkeypatch.setattr(asyncpg_executor, "CHECKOUT", 0.1)
-        async with asyncpg.create_pool(migrated, min_size=1, max_size=1) as pool:
-            boundary = make(pool, effects=effects)
-            async with pool.acquire():
-                with pytest.raises(StoreUnavailable):
-                    async with boundary.claim("key"):
-                        pytest.fail("it has not been claimed")
-            monkeypatch.setattr(asyncpg_executor, "CHECKOUT", DEADLINE)
-            async with boundary.claim("key") as claim:
-                assert not claim.replayed
-            await boundary.aclose()
 
 
 @pytest.mark.fault(84)
@@ -759,7 +719,7 @@ class TestCancelledTransaction:
 
     def test_a_connection_with_an_open_transaction_is_discarded(self, migrated: str) -> None:
         """Whatever kept it from being rolled back."""
-        keeper = own.Own(psycopg_executor.Connecting(migrated, lambda notice: None))
+        keeper = own.Own(psycopg_executor.Connecting(lambda: psycopg.connect(migrated), lambda notice: None))
         with keeper.lent() as left_open:
             left_open.execute("BEGIN")
         with keeper.lent() as fresh:
@@ -767,7 +727,9 @@ class TestCancelledTransaction:
         keeper.close()
 
     async def test_a_connection_of_tasks_with_an_open_transaction_is_discarded(self, migrated: str) -> None:
-        keeper = own.AsyncOwn(psycopg_executor.AsyncConnecting(migrated, lambda notice: None))
+        keeper = own.AsyncOwn(
+            psycopg_executor.AsyncConnecting(lambda: psycopg.AsyncConnection.connect(migrated), lambda notice: None)
+        )
         async with keeper.lent() as left_open:
             await left_open.execute("BEGIN")
         async with keeper.lent() as fresh:

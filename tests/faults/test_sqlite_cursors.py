@@ -108,6 +108,7 @@ async def test_it_keeps_no_later_claim_of_a_task_from_writing(
     await boundary.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", READS)
 def test_a_child_inherits_no_connection_that_it_keeps_open(
     read: Callable[[sqlite3.Connection], Any], boundary: Boundary[Any], path: Path

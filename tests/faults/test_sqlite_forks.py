@@ -32,7 +32,7 @@ from retrysafe.messaging.brokers.sqlite import SqlitePublisher, declare
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from tests.faults.helpers import begin, until
 
-pytestmark = pytest.mark.fault(87)
+pytestmark = [pytest.mark.slow, pytest.mark.fault(87)]
 
 REFUSED = 3
 ON_A_BUSY_DISK = 10.0

@@ -36,7 +36,6 @@ from tests.faults.helpers import (
     standing,
     until,
 )
-from tests.tables import each_row
 
 KINDS = ("sqlite", "psycopg", "psycopg async", "asyncpg", "sqlite async")
 STORES = ("sqlite", "psycopg")
@@ -134,7 +133,7 @@ def test_a_locked_record_is_passed_over(database: str) -> None:
 
 
 @pytest.mark.fault(79)
-@each_row("how", ["sweep", "remove"])
+@pytest.mark.parametrize("how", ["sweep", "remove"])
 def test_a_key_that_is_claimed_while_it_is_removed_stays(how: str, database: str, make: Making) -> None:
     """The claim is not committed when the statement meets its row, and is committed then."""
     import psycopg
@@ -428,6 +427,7 @@ async def test_a_failure_is_told_and_tried_again(colour: str, sqlite_url: str) -
     assert told.occurrences[0].fields == {"error": "the disk is full"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STORES)
 def test_a_forked_child_sweeps_too_and_exits_at_once(kind: str, request: pytest.FixtureRequest) -> None:
     url = url_of(kind, request)

@@ -46,6 +46,7 @@ def by_tls(kind: str, plain: str, front: Front, options: dict[str, str], other: 
     return front.url(plain, scheme, **given)
 
 
+@pytest.mark.slow
 async def test_claims_are_made_and_replayed(kind: str, plain: str, front: Front) -> None:
     name, url = f"tls-{secrets.token_hex(6)}", by_tls(kind, plain, front, STORES[kind][1])
     boundary = Boundary(name, store=url, effects="keyed")
@@ -63,6 +64,7 @@ async def test_claims_are_made_and_replayed(kind: str, plain: str, front: Front)
     await boundary.aclose()
 
 
+@pytest.mark.slow
 async def test_whom_nobody_trusts_gets_no_claim(kind: str, plain: str, front: Front, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with fronted(plain, tmp_path / "other") as other:

@@ -17,7 +17,7 @@ from tests.faults.conftest import Making
 from tests.faults.helpers import Child, ask_sql, own_database, run_sql, unique
 from tests.stores.ageing import mysql_connection
 
-pytestmark = [pytest.mark.fault(82, 83)]
+pytestmark = [pytest.mark.slow, pytest.mark.fault(82, 83)]
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mysql"])

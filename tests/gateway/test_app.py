@@ -17,6 +17,7 @@ from tests.gateway.upstreams import OK, Asked, Upstream, always, answering, befo
 from tests.tables import each_row
 
 
+@pytest.mark.slow
 def test_live_ready_and_counted() -> None:
     with before(always(OK), effects="external") as (front, upstream):
         live = front.ask("GET", "/-/health/live")
@@ -38,6 +39,7 @@ def test_live_ready_and_counted() -> None:
     assert "order-1" not in counted
 
 
+@pytest.mark.slow
 def test_failures_are_counted_by_their_standard_name() -> None:
     with before(answering(b""), effects="external") as (front, _):
         assert front.ask(key="order-1").status == 502
@@ -52,6 +54,7 @@ def locked(path: Path) -> sqlite3.Connection:
     return lock
 
 
+@pytest.mark.slow
 @each_row("choice", ["closed", "open"])
 def test_r25_a_store_that_is_away(choice: str, tmp_path: Path) -> None:
     """Refused; or, where that was chosen, sent with the derived key, by which the upstream can still recognise it."""
@@ -75,6 +78,7 @@ def test_r25_a_store_that_is_away(choice: str, tmp_path: Path) -> None:
         assert again.status == 200
 
 
+@pytest.mark.slow
 def test_a_gateway_whose_store_is_away_is_live_and_not_ready() -> None:
     with before(always(OK), store="redis://127.0.0.1:1/0") as (front, _):
         ready = front.ask("GET", "/-/health/ready")
@@ -84,6 +88,7 @@ def test_a_gateway_whose_store_is_away_is_live_and_not_ready() -> None:
         assert front.ask("GET").status == 200, "what needs no key needs no store"
 
 
+@pytest.mark.slow
 def test_r9_a_store_that_goes_away_in_between_does_not_take_the_answer_with_it(tmp_path: Path) -> None:
     path = tmp_path / "keys.db"
     came, go = threading.Event(), threading.Event()
@@ -147,6 +152,7 @@ async def test_a_request_that_is_cut_before_it_was_sent_says_so() -> None:
     assert json.loads(sent[1]["body"])["type"] == "https://shop.example/problems/upstream-unavailable/"
 
 
+@pytest.mark.slow
 async def test_a_gateway_is_closed_when_all_that_was_cut_is_recorded(tmp_path: Path) -> None:
     came = threading.Event()
 

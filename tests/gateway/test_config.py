@@ -177,6 +177,7 @@ def test_the_first_route_that_matches_counts() -> None:
     assert {one.guard.boundary.name for one in guards.all} == {"shop"}
 
 
+@pytest.mark.slow
 def test_a_key_of_one_route_is_refused_on_another_whatever_their_policies() -> None:
     routes = (Route("POST /payments", effects="keyed", window="48h"), Route("PUT /orders/{id}", key="required"))
     with before(always(OK), routes=routes) as (front, upstream):
@@ -189,6 +190,7 @@ def test_a_key_of_one_route_is_refused_on_another_whatever_their_policies() -> N
         assert len(upstream.seen) == 3
 
 
+@pytest.mark.slow
 def test_a_route_for_everything_is_a_route_as_any_other() -> None:
     with before(always(OK), routes=(Route("/**", key="required"),)) as (front, upstream):
         for method in ("POST", "PUT", "DELETE", "PATCH"):
@@ -197,6 +199,7 @@ def test_a_route_for_everything_is_a_route_as_any_other() -> None:
         assert len(upstream.seen) == 1
 
 
+@pytest.mark.slow
 def test_a_route_that_is_off_and_one_by_method_on_the_same_path() -> None:
     routes = (Route("DELETE /orders/{id}", key="optional"), Route("/orders/**", key="off"))
     with before(always(OK), routes=routes) as (front, _):
@@ -309,6 +312,7 @@ def options(**given: Any) -> argparse.Namespace:
     return argparse.Namespace(**{**unset, **given})
 
 
+@pytest.mark.slow
 def test_a_document_is_read_from_the_upstream_and_what_the_file_says_comes_first(tmp_path: Path) -> None:
     body = json.dumps(DOCUMENT).encode()
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)

@@ -72,6 +72,7 @@ def test_a_service_in_another_language_keeps_every_rule_that_a_gateway_can_hold(
         assert result.reason, "what is left out has its reason"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("node")
 def test_and_those_that_effects_have_a_part_in_without_its_help(tmp_path: Path) -> None:
     rules = ("R1", "R2", "R8", "R16", "R17", "D1")
@@ -99,6 +100,7 @@ def _seen(report: Report) -> set[str]:
 # ---------------------------------------------------------------- with neighbours
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("node")
 @each_row("kind", ["sqlite", "postgresql", "redis"])
 def test_and_the_others_with_a_proxy_before_it_and_a_store_that_comes_and_goes(kind: str, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from tests.gateway.upstreams import OK, Asked, Behaviour, Upstream, always, answ
 from tests.ports import free_port
 from tests.tables import each_row
 
+pytestmark = pytest.mark.slow
+
 CREATED = b"HTTP/1.1 201 Created\r\nContent-Length: 4\r\n\r\ndone"
 IMPATIENT = Timeouts(connect=30, read=1.5)
 
@@ -96,7 +98,6 @@ def _dripping(asked: Asked) -> None:
         threading.Event().wait(0.05)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("effects", ["external", "keyed"])
 @pytest.mark.parametrize("how", LOST)
 def test_an_answer_that_is_lost_leaves_the_key_as_the_effects_want_it(how: str, effects: str) -> None:

@@ -20,9 +20,8 @@ from retrysafe.testing.time_travel import lapse
 from tests.gateway.processes import GatewayProcess, Service
 from tests.gateway.upstreams import Answer, Front
 from tests.stores.ageing import do_at
-from tests.tables import each_row
 
-pytestmark = pytest.mark.usefixtures("node")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("node")]
 
 
 class Shop:
@@ -76,7 +75,6 @@ def open_gates(service: Service, order: str) -> None:
     service.control(f"/release?id={order}%20answer")
 
 
-@pytest.mark.slow
 @pytest.mark.fault(3)
 @pytest.mark.fault(5)
 @pytest.mark.parametrize(
@@ -108,8 +106,8 @@ def test_every_worker_is_killed_in_mid_request(shop: Shop, effects: str, paid: b
         assert len(shop.lines()) == 1, "once"
 
 
-@each_row("effects", ["keyed", "external"])
-@each_row("paid", [False, True], ids=["before it was paid", "after it was paid"])
+@pytest.mark.parametrize("effects", ["keyed", "external"])
+@pytest.mark.parametrize("paid", [False, True], ids=["before it was paid", "after it was paid"])
 def test_the_service_is_killed_in_mid_request(shop: Shop, effects: str, paid: bool) -> None:
     with Service(shop.ledger, recognises=True) as service, shop.gateway(service, effects) as gateway:
         first = shop.begin(gateway, "gated-1")
@@ -148,7 +146,6 @@ def test_what_runs_when_the_gateway_is_stopped_comes_to_its_end(shop: Shop) -> N
         assert len(shop.lines()) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("effects", "code"), [("external", "outcome-unknown"), ("keyed", None)])
 def test_what_is_cut_after_the_grace_is_recorded_at_once(shop: Shop, effects: str, code: str | None) -> None:
     with Service(shop.ledger, recognises=True) as service:

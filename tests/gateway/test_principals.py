@@ -72,6 +72,7 @@ def test_k8_a_header_needs_networks_to_be_believed_of() -> None:
         TrustedHeader("X-User", ())
 
 
+@pytest.mark.slow
 @pytest.mark.fault(74)
 def test_k8_two_principals_do_not_share_a_key_and_nobody_has_none() -> None:
     principal = TrustedHeader("X-User", (ip_network("127.0.0.0/8"),))
@@ -260,6 +261,7 @@ class Now:
         return self.seconds
 
 
+@pytest.mark.slow
 async def test_published_keys_are_asked_for_seldom_and_followed_when_they_change(issuer: Issuer) -> None:
     now = Now()
     async with aiohttp.ClientSession() as session:
@@ -290,6 +292,7 @@ async def asked(published: PublishedKeys) -> None:
     await published._asking
 
 
+@pytest.mark.slow
 async def test_while_an_issuer_was_never_reached_nobody_is_guessed(issuer: Issuer) -> None:
     issuer.status = 503
     now = Now()
@@ -305,6 +308,7 @@ async def test_while_an_issuer_was_never_reached_nobody_is_guessed(issuer: Issue
         assert await finder(bearer(issuer.token("a"))) == "ann"
 
 
+@pytest.mark.slow
 async def test_a_document_of_keys_that_never_ends_is_not_kept(issuer: Issuer) -> None:
     now = Now()
     async with aiohttp.ClientSession() as session:
@@ -318,6 +322,7 @@ async def test_a_document_of_keys_that_never_ends_is_not_kept(issuer: Issuer) ->
         assert await finder(bearer(issuer.token("a"))) == "ann"
 
 
+@pytest.mark.slow
 async def test_who_names_a_known_key_does_not_wait_for_an_issuer_and_all_others_wait_once(issuer: Issuer) -> None:
     now = Now()
     async with aiohttp.ClientSession() as session:
@@ -345,6 +350,7 @@ async def test_who_names_a_known_key_does_not_wait_for_an_issuer_and_all_others_
         assert issuer.asked == 2
 
 
+@pytest.mark.slow
 def test_a_gateway_with_published_keys(issuer: Issuer) -> None:
     principal = Claims(("RS256",), jwks_url=issuer.url)
     with before(always(OK), principal=principal) as (front, upstream):

@@ -8,6 +8,7 @@ import threading
 from ipaddress import ip_network
 from typing import Any
 
+import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
@@ -49,6 +50,7 @@ OFFERS = {
 }
 
 
+@pytest.mark.slow
 @each_row("cut", [None, 0, 7, -5], ids=["one", "after the head", "in the body", "in the head"])
 @each_row("offer", OFFERS)
 def test_the_body_of_a_request_that_offers_an_upgrade_is_its_body(offer: str, cut: int | None) -> None:
@@ -63,6 +65,7 @@ def test_the_body_of_a_request_that_offers_an_upgrade_is_its_body(offer: str, cu
         assert got.count(b"HTTP/1.1 200") == 2
 
 
+@pytest.mark.slow
 def test_a_chunked_body_and_several_offers_on_one_connection() -> None:
     chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED)
     one = b"PUT /a HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -72,6 +75,7 @@ def test_a_chunked_body_and_several_offers_on_one_connection() -> None:
         assert [seen.body for seen in upstream.seen[:3]] == [SMUGGLED] * 3
 
 
+@pytest.mark.slow
 def test_an_offer_on_a_connection_that_is_to_be_closed() -> None:
     begin = head(b"Connection: close, Upgrade", b"Upgrade: h2c")
     with before(always(OK)) as (front, upstream):
@@ -79,6 +83,7 @@ def test_an_offer_on_a_connection_that_is_to_be_closed() -> None:
         assert [(seen.line, seen.body) for seen in upstream.seen] == [(b"POST /orders HTTP/1.1", SMUGGLED)]
 
 
+@pytest.mark.slow
 @each_row("method", [b"GET", b"POST"])
 def test_a_websocket_is_refused_and_its_body_is_no_request(method: bytes) -> None:
     offer = (b"Connection: Upgrade", b"Upgrade: websocket")
@@ -89,6 +94,7 @@ def test_a_websocket_is_refused_and_its_body_is_no_request(method: bytes) -> Non
         assert (got.count(b"HTTP/1.1 "), upstream.seen) == (1, [])
 
 
+@pytest.mark.slow
 def test_behind_a_server_that_ends_such_a_request_with_its_head_it_is_refused() -> None:
     """As uvicorn does by itself."""
     upstream = Upstream(always(OK))
@@ -102,6 +108,7 @@ def test_behind_a_server_that_ends_such_a_request_with_its_head_it_is_refused() 
         upstream.close()
 
 
+@pytest.mark.slow
 @each_row("target", [b"/", b"shop.example:443"])
 def test_after_connect_nothing_is_read(target: bytes) -> None:
     with before(always(OK)) as (front, upstream):
@@ -111,6 +118,7 @@ def test_after_connect_nothing_is_read(target: bytes) -> None:
         assert not upstream.seen
 
 
+@pytest.mark.slow
 def test_what_curl_sends_to_ask_for_http_2() -> None:
     if shutil.which("curl") is None:
         absent("no curl: what it sends with --http2 is written out in the tests beside this one")
@@ -122,6 +130,7 @@ def test_what_curl_sends_to_ask_for_http_2() -> None:
         assert [seen.body for seen in upstream.seen] == [b"amount=7"]
 
 
+@pytest.mark.slow
 def test_trailers_are_no_fields() -> None:
     begin = b"POST /orders HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: %b\r\n\r\n"
     trailers = b"2\r\n{}\r\n0\r\nIdempotency-Key: evil\r\nX-User: admin\r\nX-Last: 1\r\n\r\n"
@@ -133,6 +142,7 @@ def test_trailers_are_no_fields() -> None:
             assert not [name for name in (b"idempotency-key", b"x-user", b"x-last") if seen.all(name)]
 
 
+@pytest.mark.slow
 def test_what_is_no_http_is_refused() -> None:
     with before(always(OK)) as (front, _):
         assert said(front, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").startswith(b"HTTP/1.1 400")
@@ -145,6 +155,7 @@ HOSTS = {
 }
 
 
+@pytest.mark.slow
 @each_row("which", HOSTS)
 def test_a_request_has_one_host(which: str) -> None:
     with before(always(OK)) as (front, upstream):
@@ -153,6 +164,7 @@ def test_a_request_has_one_host(which: str) -> None:
         assert said(front, b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200"), "HTTP/1.0 knows no Host"
 
 
+@pytest.mark.slow
 def test_a_transfer_coding_that_nobody_undoes_is_refused() -> None:
     begin = b"POST /orders HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"
     with before(always(OK)) as (front, upstream):
@@ -160,6 +172,7 @@ def test_a_transfer_coding_that_nobody_undoes_is_refused() -> None:
         assert (got[:12], upstream.seen) == (b"HTTP/1.1 400", [])
 
 
+@pytest.mark.slow
 def test_no_second_key_passes_with_an_underscore() -> None:
     with before(always(OK)) as (front, upstream):
         extra = (b"Idempotency-Key: k1", b"Idempotency_Key: evil", b"X_Forwarded_For: 1.2.3.4", b"X_Own: 1")
@@ -170,6 +183,7 @@ def test_no_second_key_passes_with_an_underscore() -> None:
         assert seen.all(b"x_own") == [b"1"]
 
 
+@pytest.mark.slow
 @each_row(("host", "code"), [("keep", b"422"), ("upstream", b"200")])
 def test_the_host_is_part_of_what_a_key_stands_for_where_it_is_passed_on(host: str, code: bytes) -> None:
     """Two sites of one service are told apart by it."""
@@ -393,6 +407,7 @@ def test_p2_what_was_asked_before_is_answered_before_a_connection_is_ended() -> 
     assert len(protocol.pipeline) == 0, "nothing is read behind it"
 
 
+@pytest.mark.slow
 def test_p2_over_a_real_connection() -> None:
     with before(always(OK)) as (front, upstream):
         assert said(front, TOO_LARGE["many fields"]).startswith(b"HTTP/1.1 431")
@@ -403,6 +418,7 @@ def test_p2_over_a_real_connection() -> None:
 # ---------------------------------------------------------------- what a request says of itself
 
 
+@pytest.mark.slow
 @each_row("length", [b"2 ", b"2\t", b" 2 \t "])
 def test_blanks_around_a_value_are_no_part_of_it(length: bytes) -> None:
     request = b"POST /orders HTTP/1.1\r\nHost: h\r\nConnection: close\r\nX-A:  b \t\r\nContent-Length:%b\r\n\r\nhi"
@@ -411,6 +427,7 @@ def test_blanks_around_a_value_are_no_part_of_it(length: bytes) -> None:
         assert (upstream.seen[0].body, upstream.seen[0].all(b"content-length")) == (b"hi", [b"2"])
 
 
+@pytest.mark.slow
 @each_row("length", [b"2 2", b"+2", b"0x2", b"2\x0b", b"2,2", b"", b"\xc2\xb2"])
 def test_a_length_that_is_none_is_refused(length: bytes) -> None:
     request = b"POST /orders HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: %b\r\n\r\nhi"
@@ -419,6 +436,7 @@ def test_a_length_that_is_none_is_refused(length: bytes) -> None:
         assert not upstream.seen
 
 
+@pytest.mark.slow
 @each_row(
     ("target", "path"),
     [(b"http://other/a?b=1", b"/a?b=1"), (b"HTTP://other", b"/"), (b"https://other?b=1", b"/?b=1")],
@@ -433,6 +451,7 @@ def test_p3_the_authority_of_the_absolute_form_is_the_host(target: bytes, path: 
         assert seen.all(b"x-forwarded-host") == [b"other"]
 
 
+@pytest.mark.slow
 @each_row("target", [b"http://ann@other/a", b"ftp://other/a", b"http:///a", b"http://"])
 def test_p3_an_absolute_form_that_can_be_read_in_two_ways_is_refused(target: bytes) -> None:
     request = b"POST %b HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" % target
@@ -441,6 +460,7 @@ def test_p3_an_absolute_form_that_can_be_read_in_two_ways_is_refused(target: byt
         assert not upstream.seen
 
 
+@pytest.mark.slow
 def test_p3_an_absolute_form_needs_one_host_too() -> None:
     for hosts in (b"", b"Host: a\r\nHost: b\r\n"):
         request = b"POST http://other/a HTTP/1.1\r\n%bConnection: close\r\nContent-Length: 0\r\n\r\n" % hosts
@@ -467,6 +487,7 @@ def told(front: Front, names: list[bytes]) -> None:
     said(front, BEGIN + lines + b"Connection: close\r\nContent-Length: 0\r\n\r\n")
 
 
+@pytest.mark.slow
 @each_row("spelt", [b"-", b"_", b"."])
 def test_p1_what_only_a_proxy_may_tell_is_not_believed_of_strangers(spelt: bytes) -> None:
     principal = TrustedHeader("X-Account", (ip_network("10.0.0.0/8"),))
@@ -477,6 +498,7 @@ def test_p1_what_only_a_proxy_may_tell_is_not_believed_of_strangers(spelt: bytes
         assert {name for name, value in seen.fields if value == b"eve"} == {name.lower() for name in PLAIN}
 
 
+@pytest.mark.slow
 def test_p1_names_that_are_listed_are_passed_on() -> None:
     principal = TrustedHeader("X-Account", (ip_network("127.0.0.0/8"),))
     with before(always(OK), principal=principal, trust_headers=("X-Client-Cert", "Remote_User")) as (front, upstream):

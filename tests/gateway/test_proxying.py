@@ -17,6 +17,8 @@ from tests.gateway.processes import GatewayProcess, Service
 from tests.gateway.upstreams import OK, Asked, Front, Upstream, always, before
 from tests.tables import each_row
 
+pytestmark = pytest.mark.slow
+
 TARGETS = ["/a%2Fb", "/a/b/", "//a", "/a/../b", "/a/%2e%2E/b", "/a;x=1?b=%20&a=1&a=2&c", "/?a=%C3%A9"]
 
 

@@ -18,6 +18,8 @@ from aiohttp.test_utils import TestServer
 from retrysafe import Boundary, current, wait
 from retrysafe.http.aiohttp import idempotency, idempotent
 
+pytestmark = pytest.mark.slow
+
 Do = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MODES = ["keyed", "transactional"]
 

@@ -1082,6 +1082,7 @@ async def test_a_leased_request_is_ended_once_when_a_500_tells_of_such_an_error(
     assert len(left) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.fault(24)
 @POSTGRESQL_TRANSACTIONAL
 async def test_restarts_are_bounded(place: Place) -> None:

@@ -72,6 +72,7 @@ async def test_k8_a_principal_that_refuses_in_an_outer_guard_of_a_guarded_route(
     assert (await post(app, path="/pay")).status == 401
 
 
+@pytest.mark.slow
 async def test_k8_a_principal_that_refuses_in_aiohttp_and_flask(boundary: Boundary) -> None:
     def refused(request: web.Request) -> str:
         raise web.HTTPUnauthorized
@@ -270,6 +271,7 @@ def test_r33_in_wsgi(boundary: Boundary) -> None:
 SIZE = 8 << 20
 
 
+@pytest.mark.slow
 async def test_r12_an_upload_is_in_memory_once_when_the_handler_begins(boundary: Boundary) -> None:
     held: list[int] = []
 
@@ -291,6 +293,7 @@ async def test_r12_an_upload_is_in_memory_once_when_the_handler_begins(boundary:
     assert held[0] < 1.6 * SIZE
 
 
+@pytest.mark.slow
 async def test_r12_what_an_application_does_not_take_is_refused_as_ever(boundary: Boundary) -> None:
     async def handle(request: web.Request) -> web.Response:
         return web.Response()
@@ -303,6 +306,7 @@ async def test_r12_what_an_application_does_not_take_is_refused_as_ever(boundary
                 assert answer.status == status
 
 
+@pytest.mark.slow
 async def test_a_body_that_a_middleware_has_read_counts(boundary: Boundary) -> None:
     @web.middleware
     async def reading(request: web.Request, handler: Any) -> Any:

@@ -41,7 +41,7 @@ def _told_errors_stay_silent() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.every_pair
+@pytest.mark.every_value
 @pytest.mark.usefixtures("_told_errors_stay_silent")
 @pytest.mark.parametrize("cell", THERE, ids=lambda cell: cell.id)
 def test_every_rule(cell: Cell, tmp_path: Path, subtests: pytest.Subtests) -> None:

@@ -623,7 +623,7 @@ def test_one_guard_inside_another_claims_once(site: Site) -> None:
     assert code(post(client, None)) == "key-missing"
 
 
-@each_row("kind", ["function", "dispatch", "method", "around", "async"])
+@pytest.mark.parametrize("kind", ["function", "dispatch", "method", "around", "async"])
 def test_k8_the_middleware_leaves_views_that_guard_themselves_to_their_own_guard(small: Site, kind: str) -> None:
     """The view knows whose request it is: what it gave to one is not replayed to another."""
     mine = idempotent(small.boundary(), principal="user")
@@ -771,6 +771,7 @@ RESTARTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RESTARTS)
 @door
 def test_a_transaction_that_the_database_wants_again(

@@ -26,6 +26,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
         yield started
 
 
+@pytest.mark.slow
 def test_the_essential_rules(server: Server) -> None:
     _k3_two_lines_are_refused(server)
     _r1_of_many_at_once_one_runs(server)

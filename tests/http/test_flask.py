@@ -435,8 +435,8 @@ def test_r16_an_exception_without_a_handler_frees_the_key(shop: Shop, place: Pla
 # ------------------------------------------------------------ bodies
 
 
-@each_row("early", [None, "form", "get_data", "read"])
-@each_row("memory_limit", [0, 1 << 20])
+@pytest.mark.parametrize("early", [None, "form", "get_data", "read"])
+@pytest.mark.parametrize("memory_limit", [0, 1 << 20])
 def test_r12_the_body_counts_whoever_read_it_before(
     shop: Shop, memory: Boundary, early: str | None, memory_limit: int
 ) -> None:
@@ -466,7 +466,7 @@ def test_r12_the_body_counts_whoever_read_it_before(
         assert post(shop, **form("2")).status_code == 422
 
 
-@each_row("early", [True, False])
+@pytest.mark.parametrize("early", [True, False])
 def test_r12_over_the_hard_limit_whoever_reads_it(shop: Shop, memory: Boundary, early: bool) -> None:
     @shop.app.before_request
     def before() -> None:

@@ -67,6 +67,7 @@ async def target(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         yield Target(fleet.address, path)
 
 
+@pytest.mark.slow
 async def test_whatever_comes_over_the_wire_is_answered_below_500_and_has_its_effect_once(target: Target) -> None:
     number = int(os.environ.get("RETRYSAFE_FUZZ_SEED", secrets.randbits(32)))
     print(f"RETRYSAFE_FUZZ_SEED={number}")
@@ -86,6 +87,7 @@ async def test_what_the_description_allows_is_answered_below_500_and_has_its_eff
     assert set(target.lines()) == {1}
 
 
+@pytest.mark.slow
 async def test_the_demos_api_charges_once_whatever_its_description_allows(tmp_path: Path) -> None:
     books = tmp_path / "ledger.jsonl"
     store = f"sqlite:///{tmp_path / 'keys.db'}"

@@ -164,7 +164,7 @@ def test_f1_the_body_counts_byte_by_byte(boundary: Boundary) -> None:
     assert reused.value.differing == ("body",)
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("one", "other"),
     [
         (request(path=b"/a%2Fb"), request(path=b"/a/b")),
@@ -230,17 +230,17 @@ def test_the_same_key_at_another_endpoint_is_another_key_if_so_chosen(boundary: 
 
 
 @pytest.mark.fault(65)
-@each_row("status", [400, 402, 404, 405, 409, 410, 413, 415, 422, 451])
+@pytest.mark.parametrize("status", [400, 402, 404, 405, 409, 410, 413, 415, 422, 451])
 def test_r25_refusals_of_the_application_are_stored(boundary: Boundary, status: int) -> None:
     assert served(boundary, [status, 200]) == [status, status]
 
 
-@each_row("status", [401, 403, 408, 421, 425, 429])
+@pytest.mark.parametrize("status", [401, 403, 408, 421, 425, 429])
 def test_refusals_of_which_a_retry_may_fare_better_free_the_key(boundary: Boundary, status: int) -> None:
     assert served(boundary, [status, 200]) == [status, 200]
 
 
-@each_row("status", [500, 502, 503, 504])
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
 def test_a_5xx_frees_a_keyed_key_and_is_stored_if_so_chosen(boundary: Boundary, status: int) -> None:
     assert served(boundary, [status, 200]) == [status, 200]
     assert served(boundary, [status, 200], key="other", on_5xx="store") == [status, status]

@@ -19,6 +19,7 @@ BETWEEN = 60
 """Answers between two kills."""
 
 
+@pytest.mark.slow
 @each_row("bank", [False, True], ids=["transactional", "keyed"])
 async def test_on_sqlite_every_order_has_one_line_whoever_is_killed(tmp_path: Path, *, bank: bool) -> None:
     report = await judge(f"sqlite:///{tmp_path / 'shop.db'}", every_answers(BETWEEN), bank=bank, requests=REQUESTS)

@@ -263,6 +263,7 @@ async def test_r32_a_litestar_handler_in_its_application(sides: tuple[Side, Side
     judge(case, [(client, await over_asgi(app, client)) for client in CLIENTS * 2])
 
 
+@pytest.mark.slow
 @EVERY
 @PAIRS
 @pytest.mark.parametrize("inside", ["decorator", "application"])

@@ -32,6 +32,8 @@ from rest_framework.views import APIView  # isort: skip
 from retrysafe.http import django as of_django  # isort: skip
 from retrysafe.http import drf as of_drf  # isort: skip
 
+pytestmark = pytest.mark.slow
+
 
 class Shop:
     """An application in some framework."""

@@ -115,6 +115,7 @@ def test_k6_a_method_in_small_letters_in_wsgi(boundary: Boundary, guard: str) ->
     assert wsgi_post(serving, None, method="post", path="/payments").code == "key-missing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["/payments", "http://shop/payments", "/p%61yments"])
 async def test_k6_in_aiohttp(boundary: Boundary, target: str) -> None:
     async def handle(request: web.Request) -> web.Response:
@@ -139,6 +140,7 @@ RULES: Any = {
 NOTHING = {"POST /paymets", "PUT /payments"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", ["starlette", "fastapi", "flask", "aiohttp"])
 async def test_a_rule_that_matches_no_route_is_told_once(
     boundary: Boundary, framework: str, caplog: pytest.LogCaptureFixture

@@ -258,6 +258,7 @@ def test_r32_django(boundary: Boundary, principal: Any, how: str, tmp_path: Path
             assert middleware(asked).status_code == 200
 
 
+@pytest.mark.slow
 @CHOICES
 async def test_r32_aiohttp(boundary: Boundary, principal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pay = _decorated_as_by("aiohttp_security.api")

@@ -104,6 +104,7 @@ def _await_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     raise AssertionError(log.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.fault(6, 16, 19)
 def test_the_essential_rules(server: Server) -> None:
     _f19_a_body_that_is_reset_in_the_middle_claims_nothing(server)

@@ -97,6 +97,7 @@ def test_an_application_that_migrates_at_its_start_starts(make: Any, unmigrated:
     assert life.seen == ["started", "ended"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [starlette, plain])
 def test_an_application_starts_while_its_store_is_down(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     life = Life()
@@ -207,6 +208,7 @@ report("store-not-migrated", SchemaOutdated("Run:  retrysafe migrate --store X")
 """
 
 
+@pytest.mark.slow
 def test_the_error_is_seen_where_nobody_set_logging_up() -> None:
     done = subprocess.run([sys.executable, "-c", UNCONFIGURED], capture_output=True, text=True, check=True)
     assert "retrysafe migrate --store X" in done.stderr

@@ -18,6 +18,8 @@ import pytest
 
 from tests.http.apps import wsgi_shop
 
+pytestmark = pytest.mark.slow
+
 SERVERS = ["gunicorn-sync", "gunicorn-gthread", "werkzeug", "waitress"]
 
 

@@ -16,6 +16,8 @@ from retrysafe.protocol.records import EffectiveState
 from tests.layered.conftest import Entry, Fast, Layers
 from tests.proving.effort import effort
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_replay_comes_from_the_fast_store_once_it_is_kept_there(layers: Layers) -> None:
     first = layers.do("k")
@@ -301,7 +303,6 @@ class Model:
         return int(seconds * 1000 + micros // 1000)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(effort(4, 12)))
 def test_a_random_history_shows_only_what_the_truth_allows(layers: Layers, seed: int) -> None:
     model = Model(layers, random.Random(seed))

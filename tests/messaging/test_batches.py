@@ -10,7 +10,7 @@ import pytest
 
 from retrysafe import ConfigurationError
 from retrysafe.messaging import HandleResult, InboxMessage
-from tests.messaging.inboxes import World, delivery
+from tests.messaging.inboxes import World, delivery, envelope
 
 
 def became(handled: list[HandleResult]) -> list[str]:
@@ -224,3 +224,27 @@ def test_a_batch_needs_transactions(world: World) -> None:
         world.inbox().set_handler("stock", max_batch=0)
     with pytest.raises(ConfigurationError, match="batch_bytes="):
         world.inbox().batch_handler("stock", batch_bytes=0)
+
+
+@pytest.mark.parametrize("world", ["postgresql"], indirect=True)
+def test_a_message_whose_transaction_is_lost_while_it_is_handled_spends_its_attempts(world: World) -> None:
+    """As by idle_in_transaction_session_timeout, when its work takes longer; others in its batch go on without it."""
+    calls: list[str] = []
+    inbox = world.inbox()
+
+    def lost(message: InboxMessage[Any]) -> None:
+        world.apply(message.tx, message.envelope.id)
+        if message.envelope.id == "7":
+            calls.append(message.envelope.id)
+            pid = message.tx.info.backend_pid
+            with world.connected() as look:
+                look(f"SELECT pg_terminate_backend({pid})")
+
+    single = inbox.handler("stock", max_attempts=3)(lost)
+    assert [single.handle(envelope("7")).became.value for _ in range(3)] == ["failed", "failed", "dead"]
+    assert len(calls) == 3
+    batch = inbox.batch_handler("batched", max_attempts=1)(lost)
+    assert became(batch.handle_many([delivery(n, n) for n in range(20)])) == [
+        "dead" if n == 7 else "handled" for n in range(20)
+    ]
+    assert world.applied() == sorted(str(n) for n in range(20) if n != 7)

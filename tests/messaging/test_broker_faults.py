@@ -30,7 +30,10 @@ from tests.tables import each_row
 
 MOST_FRAMES = 200
 # aio-pika closes a connection that is lost in a task which its __del__ makes, as may be too late
-pytestmark = pytest.mark.filterwarnings("ignore:.*Connection.close.*:pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*Connection.close.*:pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 @pytest.fixture
@@ -77,7 +80,6 @@ async def road_to(kind: str) -> AsyncIterator[OnARoad]:
         yield publishing
 
 
-@pytest.mark.slow
 @pytest.mark.fault(51)
 @pytest.mark.parametrize("moment", ["frame lost", "after the frame"])
 @pytest.mark.parametrize("kind", ["kafka", "rabbitmq", "redis", "webhook"])
@@ -236,7 +238,6 @@ def mortal(request: pytest.FixtureRequest) -> Iterator[Mortal]:
     made.close()
 
 
-@pytest.mark.slow
 @pytest.mark.fault(51)
 async def test_a_broker_goes_away_under_load_and_comes_back(mortal: Mortal, outbox: Place) -> None:
     """Messages are written all the while, and lose no attempt; they leave when it is back, each key in order.

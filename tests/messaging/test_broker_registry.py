@@ -65,6 +65,7 @@ def test_no_scheme_belongs_to_two() -> None:
     assert len(schemes) == len(set(schemes))
 
 
+@pytest.mark.slow
 def test_the_registry_needs_no_library() -> None:
     """As the help of the command line is read where none is installed."""
     source = "import sys\nfrom retrysafe.messaging.brokers import registry\nlist(registry.specs())\nprint(*sys.modules)"

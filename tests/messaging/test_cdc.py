@@ -37,6 +37,8 @@ from tests.faults.helpers import DEADLINE, auntil, own_database, unique
 from tests.faults.servers import LogicalCluster, postgresql_programs
 from tests.tables import each_row
 
+pytestmark = pytest.mark.slow  # its fixture starts a server of its own
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LogicalCluster]:
@@ -335,7 +337,6 @@ async def test_what_is_in_the_log_before_it_can_be_seen_is_waited_for(place: Pla
         await place.until_took(1)
 
 
-@pytest.mark.slow
 @pytest.mark.one_of("slow tests")
 async def test_what_others_see_leaves_while_the_log_has_what_nobody_sees(
     place: Place, monkeypatch: pytest.MonkeyPatch

@@ -56,6 +56,7 @@ async def queue() -> AsyncIterator[str]:
         await (await connection.channel()).queue_delete(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", [in_binary_of_amqp, in_binary_of_rabbitmq, structured])
 async def test_an_event_that_its_publisher_repeats_is_applied_once(queue: str, message: Any, tmp_path: Any) -> None:
     """Each has a message id of its own, which aio-pika makes up."""

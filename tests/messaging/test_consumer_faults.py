@@ -41,6 +41,8 @@ from tests.messaging.harnesses.sqs import SqsBench
 from tests.messaging.own_brokers import NatsServer, RabbitMQServer
 from tests.proving.effort import chance_of, effort
 
+pytestmark = pytest.mark.slow
+
 AnyBench = KafkaBench | NatsBench | PubSubBench | RabbitMQBench | RedisBench | ServiceBusBench | SqsBench
 KINDS: tuple[Kind, ...] = ("before", "after", "mid-message")
 REMOTE = ("kafka", "nats", "rabbitmq", "redis", *effort((), ("pubsub", "servicebus", "sqs")))
@@ -100,7 +102,6 @@ def in_order(seen: Sequence[int]) -> bool:
     return first == sorted(first)
 
 
-@pytest.mark.slow
 @pytest.mark.fault(50)
 async def test_nothing_is_lost_wherever_the_connection_is_cut(broker: AnyBench, request: Any) -> None:
     trial = Trial(broker)
@@ -127,7 +128,6 @@ async def test_nothing_is_lost_wherever_the_connection_is_cut(broker: AnyBench, 
                 await trial.nothing(later)
 
 
-@pytest.mark.slow
 @pytest.mark.one_of("slow tests")
 @pytest.mark.fault(50)
 async def test_a_question_about_topics_that_is_lost_is_asked_again_soon() -> None:
@@ -147,7 +147,6 @@ async def test_a_question_about_topics_that_is_lost_is_asked_again_soon() -> Non
             await consumer.aclose()
 
 
-@pytest.mark.slow
 @pytest.mark.fault(50)
 async def test_an_ack_that_cannot_be_told_raises_nothing(broker: AnyBench) -> None:
     trial = Trial(broker)
@@ -183,7 +182,6 @@ async def mortal(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Any, Any
         server.close()
 
 
-@pytest.mark.slow
 @pytest.mark.fault(50)
 async def test_a_broker_that_ends_under_load_hands_out_what_is_left(mortal: tuple[Any, AnyBench]) -> None:
     server, broker = mortal
@@ -246,7 +244,6 @@ async def test_a_storm_of_duplicates_is_applied_once(broker: AnyBench, store: st
     check(store, 60)
 
 
-@pytest.mark.slow
 @pytest.mark.fault(50, 52)
 async def test_consumers_that_are_killed_apply_everything_once(
     broker: AnyBench, store: str, request: pytest.FixtureRequest
@@ -460,7 +457,6 @@ async def test_entries_whose_answer_was_lost_are_handed_out(broker: AnyBench) ->
         assert proxy.hits
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("keys", [("A", "A"), tuple(range(40))])
 @pytest.mark.parametrize("broker", ["redis"], indirect=True)
 async def test_an_ack_makes_room_at_once(broker: AnyBench, keys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

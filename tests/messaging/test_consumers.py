@@ -23,6 +23,7 @@ def consumer_bench(request: pytest.FixtureRequest, tmp_path: Path) -> OpenConsum
 
 
 @pytest.mark.slow
+@pytest.mark.every_value
 @each_row("name", CASES)
 def test_consumer_conformance(name: str, consumer_bench: OpenConsumerBench) -> None:
     published(name, consumer_bench)

@@ -194,6 +194,7 @@ async def consumed(debezium: Debezium, handled: list[Envelope]) -> Counter[Any]:
     return told
 
 
+@pytest.mark.slow
 def test_a_slot_that_was_lost_is_mended_from_the_table(debezium: Debezium) -> None:
     debezium.connect()
     debezium.write_orders(range(5))
@@ -207,6 +208,7 @@ def test_a_slot_that_was_lost_is_mended_from_the_table(debezium: Debezium) -> No
     debezium.until_arrived()
 
 
+@pytest.mark.slow
 def test_what_the_slot_has_confirmed_may_be_removed(debezium: Debezium) -> None:
     _, note, look, has_reached, remove = STATEMENTS
     debezium.connect()

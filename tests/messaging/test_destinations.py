@@ -170,8 +170,8 @@ def relayed_once(place: Place, publisher: Any) -> Relayed:
 
 
 @pytest.mark.fault(51)
-@each_row("kind", [Refusing, AsyncRefusing, GroupRefusing, RoutedRefusing])
-@each_row("refused", [1, 90])
+@pytest.mark.parametrize("kind", [Refusing, AsyncRefusing, GroupRefusing, RoutedRefusing])
+@pytest.mark.parametrize("refused", [1, 90])
 def test_a_message_that_a_publisher_refuses_as_wrong_use_holds_up_only_its_lane(
     refused: int, kind: type[Refusing | AsyncRefusing], place: Place
 ) -> None:

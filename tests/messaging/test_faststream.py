@@ -155,6 +155,7 @@ async def test_a_failure_is_tried_again_and_what_fails_for_good_is_in_the_dead_l
     await remove(service)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(50)
 async def test_what_was_not_committed_is_not_acked(service: Service) -> None:
     hold = asyncio.Event()

@@ -444,6 +444,7 @@ async def test_what_was_made_from_an_iterator_begins_anew_with_the_same() -> Non
         await consumer.aclose()
 
 
+@pytest.mark.slow
 def test_a_child_that_drops_what_it_inherited_disturbs_its_parent_in_nothing() -> None:
     """Clients of brokers that were collected in a child said goodbye by the socket that their parent used."""
 
@@ -539,6 +540,7 @@ publisher.close()
 """
 
 
+@pytest.mark.slow
 def test_a_publisher_of_webhooks_that_was_used_before_a_fork_publishes_in_the_child() -> None:
     """It waited for its parent's threads for ever, and for what they were sending."""
     done = subprocess.run(

@@ -69,10 +69,69 @@ def test_octets_that_are_not_utf8_stay_different() -> None:
 # ---------------------------------------------------------------- headers
 
 
-@each_row("name", ["ce-subject", "CE-Sequence", "cloudEvents:id", "cloudevents_subject", "data", "data_base64"])
-def test_a_header_that_would_be_read_as_an_attribute_is_refused(name: str) -> None:
+_RESERVED = [
+    *("ce-subject", "CE-Sequence", "cloudevents_subject", "ce_id", "Content-Type", "data", "data_base64"),
+    *("Nats-Msg-Id", "Nats-TTL", "googclient_x", "AWS.id", "amazon.x", "x-death", "retrysafe-headers"),
+]
+
+
+@each_row("name", _RESERVED)
+def test_a_header_that_a_broker_keeps_for_itself_is_refused_when_it_is_added(name: str) -> None:
     with pytest.raises(MessageRefused, match="would be read as"):
         checked({name: "forged"})
+
+
+def _of_kafka(sent: Envelope, mode: Any) -> Envelope:
+    from retrysafe.messaging.brokers.kafka.envelope import envelope_from, record_of
+
+    record = record_of(sent, mode, "")
+    return envelope_from(record.headers, record.key, record.value, sent.topic)  # type: ignore[arg-type]
+
+
+def _of_nats(sent: Envelope, mode: Any) -> Envelope:
+    from retrysafe.messaging.brokers.nats.messages import content_of, envelope_from
+
+    payload, told = content_of(sent, mode)
+    return envelope_from(told, payload, sent.topic)
+
+
+def _of_mqtt(sent: Envelope, mode: Any) -> Envelope:
+    from retrysafe.messaging.brokers.mqtt.messages import content_of, envelope_from
+
+    return envelope_from(content_of(sent, mode), sent.topic)
+
+
+def _of_sqs(sent: Envelope, mode: Any) -> Envelope:
+    from retrysafe.messaging.brokers.sqs.messages import content_of, envelope_from
+
+    body, told = content_of(sent, mode)
+    return envelope_from({"Body": body, "MessageAttributes": told}, sent.topic)
+
+
+def _of_pubsub(sent: Envelope, mode: Any) -> Envelope:
+    from retrysafe.messaging.brokers.pubsub.messages import content_of, envelope_from
+
+    made = content_of(sent, mode)
+    return envelope_from(made.data, made.attributes, made.ordering_key, sent.topic)
+
+
+def _of_amqp(sent: Envelope, mode: Any) -> Envelope:
+    from retrysafe.messaging.brokers.amqp_binding import content_of
+
+    body, media_type, told = content_of(sent, "rabbitmq", mode)
+    own = {"id": sent.id, "type": sent.type, "source": sent.source, "datacontenttype": media_type}
+    return envelope_from(told, own, body, sent.topic)
+
+
+@each_row("carried", [_of_kafka, _of_nats, _of_mqtt, _of_sqs, _of_pubsub, _of_amqp])
+def test_both_modes_of_every_broker_carry_the_same_octets_and_headers(carried: Any) -> None:
+    """Else the copy of a message in the other mode is another message under the same id, and a dead letter."""
+    told = checked({"X-Tenant": "a", "trace_id": "b", "a.b": "c", "tenant": "d"})
+    for payload in (b'{"a":1}', b'{"a": 1}', b'{"a":1.50}', b"[1e400]", b'{"a":1,"a":2}', b'"\\u00e4"', b"\xff", b""):
+        sent = envelope("1", payload=payload, headers=told)
+        for mode in ("binary", "structured"):
+            read = carried(sent, mode)
+            assert (read.payload, read.headers, read.id) == (payload, told, "1"), mode
 
 
 @each_row("binding", ["amqp", "rabbitmq"])

@@ -26,6 +26,8 @@ from tests.messaging.harnesses.base import Place
 from tests.operating.conftest import surroundings
 from tests.processes import Program, ended_by
 
+pytestmark = pytest.mark.slow
+
 GROUP, TOPIC = "inventory", "orders"
 SERVICE = """
 import pathlib
@@ -143,7 +145,6 @@ async def fill(url: str, name: str) -> None:
     await publisher.aclose()
 
 
-@pytest.mark.slow
 @pytest.mark.fault(50)
 @pytest.mark.parametrize("kind", NAMED)
 def test_messages_are_handled_once_from_the_command_line(kind: str, service: Path) -> None:
@@ -166,7 +167,6 @@ def test_messages_are_handled_once_from_the_command_line(kind: str, service: Pat
         asyncio.run(harness.remove(Place(url, name, TOPIC, GROUP, 2)))
 
 
-@pytest.mark.slow
 @pytest.mark.fault(86)
 @pytest.mark.parametrize("once", [(), ("--once", "1h")], ids=["forever", "once"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
@@ -191,7 +191,6 @@ def test_a_consumer_ends_when_it_is_told_to(number: signal.Signals, once: tuple[
     assert (running.returncode, "4 handled" in told) == (int(bool(once and left)), bool(once)), log
 
 
-@pytest.mark.slow
 @pytest.mark.fault(86)
 @pytest.mark.parametrize("once", [(), ("--once", "1h")], ids=["forever", "once"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
@@ -235,6 +234,9 @@ def test_a_second_signal_ends_a_consumer_whose_handlers_do_not_end(
         ("service:reserve --broker amqp://u:12#s3cret@h --topic t", "percent-encoded"),
         ("service:reserve --broker nats://s3#cret@h --topic t --group g", "percent-encoded"),
         ("service:reserve --broker kafka://h --topic= --group g", "--topic is empty"),
+        ("service:reserve --broker kafka://h --topic t", "--topic and --group must not be empty"),
+        ("service:reserve --broker nats://h --topic t", "--topic and --group must not be empty"),
+        ("service:reserve --broker redis://h --topic t", "--topic and --group must not be empty"),
         ("service:reserve --broker nats://h --topic t --group g --credentials /none", "need nkeys: pip install"),
         ("service:reserve --broker sqlite:///b.db --group g --lanes 100000000", "lanes= is a number from 1 to 10000"),
         ("service:reserve --broker amqp://h --topic t --partitions 100000000", "must be from 1 to 10000"),

@@ -70,6 +70,7 @@ def test_a_message_that_kills_its_consumers_ends_alone_in_the_dead_letters(make:
     assert KEYS < 10  # the poison has messages behind it in its lane
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", ["postgresql"], indirect=True)
 @pytest.mark.fault(53)
 def test_what_is_handled_beside_a_message_that_kills_is_not_given_up_with_it(world: World) -> None:

@@ -40,7 +40,7 @@ from tests.messaging.own_brokers import KafkaServer
 from tests.tables import each_row
 
 ENVELOPE = Envelope(
-    "01-1", "orders", "order-7", "placed.v1", "/shop", 10, {"X-Tenant": "ä"}, b'{"a": 1}', "application/json"
+    "01-1", "orders", "order-7", "placed.v1", "/shop", 10, {"X-Tenant": "ä"}, b'{"a":1}', "application/json"
 )
 EVENT = CloudEvent(
     {"type": "placed", "source": "/other", "id": "ev-1", "partitionkey": "K", "datacontenttype": "application/json"},
@@ -72,7 +72,7 @@ def test_other_consumers_read_our_records(mode: Mode) -> None:
     }
     assert event.get_data() == {"a": 1}
     read = envelope_from(record.headers, record.key, record.value, "")  # type: ignore[arg-type]
-    assert read._replace(payload=read.payload.replace(b":1", b": 1")) == ENVELOPE
+    assert read == ENVELOPE
 
 
 @each_row("written", [binding.to_binary_event, binding.to_structured_event])
@@ -90,10 +90,7 @@ def test_any_payload_arrives_in_structured_mode(payload: bytes) -> None:
     for kind in ("application/json", "text/plain"):
         record = record_of(ENVELOPE._replace(payload=payload, media_type=kind), "structured", "")
         read = envelope_from(record.headers, record.key, record.value, "")  # type: ignore[arg-type]
-        assert (read.payload.replace(b"1.5}", b"1.50}").replace(b"Infinity", b"1e400"), read.media_type) == (
-            payload,
-            kind,
-        )
+        assert (read.payload, read.media_type) == (payload, kind)
 
 
 def test_a_record_that_is_no_event_has_its_key_and_its_topic() -> None:
@@ -188,6 +185,7 @@ def test_what_promises_depend_on_cannot_be_set() -> None:
 # ---------------------------------------------------------------- publishing
 
 
+@pytest.mark.slow
 @pytest.mark.fault(54)
 async def test_a_full_queue_of_the_client_is_waited_for() -> None:
     require("kafka")
@@ -198,6 +196,7 @@ async def test_a_full_queue_of_the_client_is_waited_for() -> None:
         assert [one.id for one in await made.arrived()] == [one.id for one in envelopes]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(54)
 async def test_a_message_that_found_no_room_blames_no_message() -> None:
     """Nothing leaves the client's queue: those behind it were not tried."""
@@ -209,6 +208,7 @@ async def test_a_message_that_found_no_room_blames_no_message() -> None:
         await made.mend()
 
 
+@pytest.mark.slow
 async def test_a_publish_that_is_cancelled_leaves_the_publisher_as_it_was() -> None:
     require("kafka")
     async with kafka() as made:
@@ -222,6 +222,7 @@ async def test_a_publish_that_is_cancelled_leaves_the_publisher_as_it_was() -> N
         assert made.envelope(9).id in {one.id for one in await made.arrived()}
 
 
+@pytest.mark.slow
 async def test_the_command_line_relays_to_kafka(tmp_path: Path) -> None:
     require("kafka")
     store = f"sqlite:///{tmp_path}/shop.db"
@@ -244,6 +245,7 @@ async def settle(consumer: Consumer, trial: Trial, count: int) -> None:
     await consumer.ack(await trial.take(consumer, count))
 
 
+@pytest.mark.slow
 @pytest.mark.fault(50)
 async def test_what_was_handed_out_and_never_settled_is_told_to_be_redelivered(broker: KafkaBench) -> None:
     """Kafka counts no deliveries: who dies of a message has said before that it may be handed out."""
@@ -256,6 +258,7 @@ async def test_what_was_handed_out_and_never_settled_is_told_to_be_redelivered(b
         assert [one.redelivered for one in await trial.take(later, 3)] == [True] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.fault(52)
 async def test_what_is_settled_after_a_partition_has_gone_is_not_committed(broker: KafkaBench) -> None:
     broker.options["leave_within"] = "100ms"
@@ -276,6 +279,7 @@ async def test_what_is_settled_after_a_partition_has_gone_is_not_committed(broke
         assert sorted(numbers(await trial.take(three, 16))) == list(range(16))
 
 
+@pytest.mark.slow
 @pytest.mark.fault(52)
 async def test_a_partition_is_left_when_what_was_handed_out_is_settled(broker: KafkaBench) -> None:
     broker.options["leave_within"] = "30s"
@@ -291,6 +295,26 @@ async def test_a_partition_is_left_when_what_was_handed_out_is_settled(broker: K
         assert min(numbers([*found[0], *found[1]])) >= 16
 
 
+@pytest.mark.slow
+@pytest.mark.fault(52)
+async def test_a_paused_partition_that_left_and_came_back_is_read_again(broker: KafkaBench) -> None:
+    """librdkafka keeps a pause over the end of an assignment: the next one has to end it."""
+    broker.options.update(prefetch=2, leave_within="100ms")
+    trial = Trial(broker)
+    await trial.published(*"ABCDEFGH" * 4)
+    async with trial.consumer() as one:
+        held = await trial.take(one, 4)
+        async with trial.consumer() as two:
+            await trial.take(two, 1)
+        await one.ack(held)
+        seen = {*numbers(held)}
+        while len(seen) < 32:
+            found = await trial.take(one, 1)
+            seen |= {*numbers(found)}
+            await one.ack(found)
+
+
+@pytest.mark.slow
 async def test_a_consumer_that_handles_for_long_keeps_its_partition() -> None:
     """The client is polled meanwhile, or its group would take it for dead after max.poll.interval.ms."""
     require("kafka")
@@ -312,6 +336,7 @@ async def test_a_consumer_that_handles_for_long_keeps_its_partition() -> None:
                 await consumer.aclose()
 
 
+@pytest.mark.slow
 async def test_no_more_is_in_memory_than_was_asked_for(broker: KafkaBench) -> None:
     broker.options["prefetch"] = 2
     trial = Trial(broker)
@@ -327,6 +352,7 @@ async def test_no_more_is_in_memory_than_was_asked_for(broker: KafkaBench) -> No
         await consumer.aclose()
 
 
+@pytest.mark.slow
 async def test_a_partition_that_has_room_again_goes_on_at_once() -> None:
     require("kafka")
     async with kafka() as made:
@@ -346,6 +372,7 @@ async def test_a_partition_that_has_room_again_goes_on_at_once() -> None:
             await consumer.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(50)
 async def test_messages_that_a_topic_no_longer_has_are_told(broker: KafkaBench) -> None:
     from confluent_kafka import TopicPartition
@@ -365,6 +392,7 @@ async def test_messages_that_a_topic_no_longer_has_are_told(broker: KafkaBench) 
     assert [(one.name, one.fields["messages"]) for one in told] == [("messages_trimmed", 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(50)
 async def test_a_group_that_is_ahead_of_the_topic_begins_with_the_oldest_message(broker: KafkaBench) -> None:
     """As when the topic was made again, or a broker has lost the end of a partition: nothing is passed by."""
@@ -389,6 +417,7 @@ async def test_a_group_that_is_ahead_of_the_topic_begins_with_the_oldest_message
         await trial.nothing(later)
 
 
+@pytest.mark.slow
 async def test_bytes_are_counted_that_may_not_be_handed_out_yet(broker: KafkaBench) -> None:
     broker.options["prefetch_bytes"] = 1000
     trial = Trial(broker)
@@ -440,6 +469,7 @@ async def test_a_sender_that_was_closed_reports_what_it_does_not_send() -> None:
     assert report.code() == KafkaError._PURGE_QUEUE
 
 
+@pytest.mark.slow
 @pytest.mark.fault(53)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("before", [0, 100])
@@ -459,6 +489,7 @@ async def test_a_record_with_a_header_that_is_not_utf_8_is_no_event(broker: Kafk
         await trial.nothing(later)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(53)
 async def test_the_window_of_an_inbox_is_compared_with_what_topics_keep(broker: KafkaBench, tmp_path: Any) -> None:
     day = 86_400
@@ -491,6 +522,7 @@ async def test_a_topic_that_is_missing_is_told(broker: KafkaBench) -> None:
     await consumer.aclose()
 
 
+@pytest.mark.slow
 async def test_a_client_that_has_failed_for_good_is_replaced(
     broker: KafkaBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -576,6 +608,7 @@ def test_who_publishes_while_the_client_is_closed_ends_nobody_elses_wave() -> No
     delete(url, topic)
 
 
+@pytest.mark.slow
 def test_a_publisher_that_was_used_before_a_fork_publishes_in_the_child() -> None:
     """It has none of its parent's threads, and waited for ever."""
     require("kafka")

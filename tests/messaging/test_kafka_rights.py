@@ -53,6 +53,7 @@ async def test_who_may_read_alone_consumes(guarded: GuardedKafka) -> None:
         assert consumer.redelivery_window is None, "it may not read the settings of its topic"
 
 
+@pytest.mark.slow
 def test_a_topic_that_may_not_be_written_holds_its_own_messages_up(guarded: GuardedKafka) -> None:
     with closing(KafkaPublisher(guarded.url_of("shop"))) as publisher:
         refused, passed = publisher.publish([ENVELOPE._replace(topic="mails"), ENVELOPE])
@@ -61,6 +62,7 @@ def test_a_topic_that_may_not_be_written_holds_its_own_messages_up(guarded: Guar
     assert passed.status is PublishStatus.ACKED
 
 
+@pytest.mark.slow
 async def test_who_may_write_nowhere_is_told_and_publishes_when_it_may(guarded: GuardedKafka) -> None:
     """The brokers give it no number of a producer, of which its client dies."""
     async with aclosing(AsyncKafkaPublisher(guarded.url_of("nobody"))) as publisher:
@@ -75,6 +77,7 @@ async def test_who_may_write_nowhere_is_told_and_publishes_when_it_may(guarded: 
         assert result.status is PublishStatus.ACKED
 
 
+@pytest.mark.slow
 def test_a_wrong_password_is_told(guarded: GuardedKafka) -> None:
     result = published(guarded.url_of("shop").replace(":shop@", ":secret@"), "orders")
     assert result == PublishResult(PublishStatus.UNAVAILABLE, "_AUTHENTICATION: Local: Authentication failure")

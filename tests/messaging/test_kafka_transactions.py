@@ -80,6 +80,7 @@ def make() -> Iterator[Callable[[int], Topics]]:
         delete(one.url, one.input, one.output)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(7, 9)
 async def test_a_process_is_killed_between_any_two_calls(make: Callable[[int], Topics]) -> None:
     """Its successor has its transactional id, which ends what it had begun."""
@@ -104,7 +105,7 @@ async def test_a_process_is_killed_between_any_two_calls(make: Callable[[int], T
             group.create_task(killed(1 + at))
 
 
-@pytest.mark.fault(9)
+@pytest.mark.fault(9, 58)
 def test_a_zombie_with_the_same_id_commits_nothing(make: Callable[[int], Topics]) -> None:
     topics = make(1)
     with ExitStack() as stack:
@@ -186,6 +187,7 @@ def produced(stream: KafkaTransactions, topics: Topics, until_left: Callable[[],
             return tx
 
 
+@pytest.mark.slow
 @pytest.mark.fault(9)
 async def test_a_consumer_that_was_thought_dead_commits_nothing(make: Callable[[int], Topics]) -> None:
     """It has a transactional id of its own: nothing but its group refuses it."""

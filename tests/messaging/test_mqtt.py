@@ -105,6 +105,7 @@ def test_a_broker_that_is_busy_blames_no_message(code: int | None, status: Publi
     assert ended(ConnectionEnded("it ended", code)).status is status
 
 
+@pytest.mark.slow
 async def test_what_the_broker_refuses_is_no_success_and_nobodys_fault(url: str, topic: str) -> None:
     """The library says that it is published."""
     publisher = MqttPublisher(url)
@@ -152,6 +153,7 @@ def mute() -> Iterator[Mute]:
     made.close()
 
 
+@pytest.mark.slow
 async def test_without_an_acknowledgement_nobody_knows(mute: Mute) -> None:
     """And no more is sent than the broker receives."""
     publisher = MqttPublisher(mute.url, timeout="3s")
@@ -162,6 +164,7 @@ async def test_without_an_acknowledgement_nobody_knows(mute: Mute) -> None:
     assert mute.published == 2
 
 
+@pytest.mark.slow
 async def test_who_asks_again_at_once_gets_a_new_connection(url: str, topic: str) -> None:
     """An answer that is there at once lets the event loop hear nothing: neither that the connection is lost."""
     road = road_to(url)
@@ -179,6 +182,7 @@ async def test_who_asks_again_at_once_gets_a_new_connection(url: str, topic: str
     road.close()
 
 
+@pytest.mark.slow
 async def test_a_process_with_many_open_files_publishes_and_consumes(url: str, topic: str) -> None:
     """select(), with which the library's own thread waits, takes no descriptor from 1024 on."""
     least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -199,6 +203,7 @@ async def test_a_process_with_many_open_files_publishes_and_consumes(url: str, t
         resource.setrlimit(resource.RLIMIT_NOFILE, (least, most))
 
 
+@pytest.mark.slow
 async def test_who_has_given_up_connecting_takes_no_session_later() -> None:
     with (
         socket.create_server(("127.0.0.1", 0), backlog=0) as full,
@@ -217,6 +222,7 @@ async def test_who_has_given_up_connecting_takes_no_session_later() -> None:
         assert first.recv(1) == b""
 
 
+@pytest.mark.slow
 @each_row("sent", [b"\xf0\xff\xff\xff\xff\xff", b"\x20\x02\x00", b"\x00" * 9])
 async def test_what_is_no_mqtt_ends_the_connection(sent: bytes) -> None:
     def serve() -> None:
@@ -234,6 +240,7 @@ async def test_what_is_no_mqtt_ends_the_connection(sent: bytes) -> None:
         await serving
 
 
+@pytest.mark.slow
 async def test_a_password_is_in_no_text() -> None:
     address = address_of("mqtts://user:s3cr%40t@127.0.0.1:1?cafile=ca.pem")
     assert address.password == "s3cr@t"
@@ -325,6 +332,7 @@ def test_what_strangers_send_has_an_envelope() -> None:
 # ---------------------------------------------------------------- sessions
 
 
+@pytest.mark.slow
 async def test_strangers_messages_and_retained_ones_are_handed_out(url: str, topic: str) -> None:
     await send(url, topic, b"\xff\xfe", retain=True)
     await send(url, topic, b"x" * 1_000_000)
@@ -338,6 +346,7 @@ async def test_strangers_messages_and_retained_ones_are_handed_out(url: str, top
     await send(url, topic, b"", retain=True)
 
 
+@pytest.mark.slow
 async def test_a_session_that_is_gone_is_told_and_publishers_wait(url: str, topic: str) -> None:
     await without_sessions(url, topic, partitions=None, group=GROUP)
     consumer = MqttConsumer(url, topic, group=GROUP, lease="3s", keep="1h")
@@ -350,6 +359,7 @@ async def test_a_session_that_is_gone_is_told_and_publishers_wait(url: str, topi
     assert said.status is PublishStatus.STALLED, "a session that the consumer has made would have what came later only"
 
 
+@pytest.mark.slow
 async def test_who_wants_a_session_that_is_used_stands_by(url: str, topic: str) -> None:
     first, second = (MqttConsumer(url, topic, group=GROUP, lease="5s", keep="1h") for _ in range(2))
     assert await first.receive(1, 0.5) == []
@@ -364,6 +374,7 @@ async def test_who_wants_a_session_that_is_used_stands_by(url: str, topic: str) 
     await publisher.aclose()
 
 
+@pytest.mark.slow
 async def test_a_client_that_takes_the_session_is_told_of_and_not_fought_without_pause(url: str, topic: str) -> None:
     consumer = MqttConsumer(url, topic, group=GROUP, lease="3s", keep="1h")
     assert await consumer.receive(1, 0.5) == []
@@ -378,6 +389,7 @@ async def test_a_client_that_takes_the_session_is_told_of_and_not_fought_without
         await closing.aclose()
 
 
+@pytest.mark.slow
 async def test_no_more_is_received_than_prefetch(url: str, topic: str) -> None:
     publisher = MqttPublisher(url)
     await publisher.publish([envelope(topic, number) for number in range(5)])
@@ -398,6 +410,7 @@ def own() -> Iterator[MqttServer]:
     made.close()
 
 
+@pytest.mark.slow
 async def test_what_is_acknowledged_outlives_the_broker(own: MqttServer) -> None:
     await declare(own.url, "orders", group=GROUP, keep="1h")
     publisher = MqttPublisher(own.url, timeout="5s")

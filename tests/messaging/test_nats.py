@@ -37,7 +37,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.partition = Partition("orders.0", "group-orders", LEASE)
-        self.partition.reconnected("inbox", "stream.group-orders")
+        self.partition.reconnected("inbox")
 
     def message(self, sequence: int, pin: str = "ours", *, now: float = 0.0, delivered: int = 1) -> Delivery | None:
         reply = f"$JS.ACK.stream.group.{delivered}.{sequence}.{sequence}.1795388637700051664.0"
@@ -243,6 +243,7 @@ def test_what_a_stream_says(said: dict[str, Any], status: str) -> None:
 # ---------------------------------------------------------------- on the server
 
 
+@pytest.mark.slow
 @pytest.mark.fault(52)
 async def test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_its_consumer() -> None:
     import nats
@@ -262,6 +263,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_it
             await trial.nothing(later)
 
 
+@pytest.mark.slow
 async def test_consumers_share_the_partitions() -> None:
     require("nats")
     async with bench("nats") as broker:
@@ -285,6 +287,23 @@ async def test_consumers_share_the_partitions() -> None:
             await asyncio.gather(*working)
 
 
+@pytest.mark.slow
+async def test_a_held_backlog_is_handed_over_long_before_the_lease_ends() -> None:
+    """What is given back must not come back to the request that is still open."""
+    require("nats")
+    async with bench("nats") as broker:
+        broker.options["lease"] = "60s"
+        trial = Trial(broker)
+        await trial.published(*ascii_letters * 4)
+        async with trial.consumer() as two:
+            async with trial.consumer() as one:
+                await trial.take(one, 8)
+                assert await two.receive(1, 0.2) == []
+            async with asyncio.timeout(20):
+                assert sorted(numbers(await trial.take(two, 208, settle=True))) == [*range(208)]
+
+
+@pytest.mark.slow
 async def test_the_window_is_read_from_the_stream() -> None:
     require("nats")
     async with bench("nats") as broker, Trial(broker).consumer() as consumer:
@@ -293,6 +312,7 @@ async def test_the_window_is_read_from_the_stream() -> None:
         assert consumer.redelivery_window == 7 * 86400
 
 
+@pytest.mark.slow
 async def test_settings_that_cannot_be_are_refused() -> None:
     for wrong in ({"topics": []}, {"group": ""}, {"prefetch": 0}, {"prefetch_bytes": 0}):
         with pytest.raises(ConfigurationError, match="must not be empty"):
@@ -305,6 +325,7 @@ async def test_settings_that_cannot_be_are_refused() -> None:
             await declare(made.url, made.topic, stream="another")
 
 
+@pytest.mark.slow
 async def test_a_topic_that_is_no_subject_keeps_no_other() -> None:
     require("nats")
     async with subjects() as made:
@@ -312,6 +333,7 @@ async def test_a_topic_that_is_no_subject_keeps_no_other() -> None:
         assert [one.status for one in said] == [PublishStatus.RETRYABLE, PublishStatus.ACKED]
 
 
+@pytest.mark.slow
 async def test_headers_count_for_the_size_of_a_message() -> None:
     """The server hangs up on a message that is too large with its headers."""
     require("nats")
@@ -328,6 +350,7 @@ async def test_a_server_that_is_not_there_is_told_at_once() -> None:
     await publisher.aclose()
 
 
+@pytest.mark.slow
 async def test_a_message_is_no_answer_of_the_server_whatever_its_headers_say() -> None:
     require("nats")
     async with bench("nats") as broker:
@@ -343,6 +366,7 @@ async def test_a_message_is_no_answer_of_the_server_whatever_its_headers_say() -
             await trial.nothing(later)
 
 
+@pytest.mark.slow
 async def test_a_durable_consumer_that_is_deleted_is_made_again() -> None:
     import nats
 
@@ -362,6 +386,7 @@ async def test_a_durable_consumer_that_is_deleted_is_made_again() -> None:
                     seen |= set(numbers(await consumer.receive(10, 1.0)))
 
 
+@pytest.mark.slow
 async def test_a_server_that_greets_nobody_is_hung_up_on() -> None:
     """The library leaves such a connection open: a consumer that tries again and again would gather them."""
     with socket.create_server(("127.0.0.1", 0)) as mute:

@@ -28,6 +28,7 @@ def guarded() -> Iterator[GuardedNats]:
         yield server
 
 
+@pytest.mark.slow
 async def test_a_subject_that_may_not_be_written_holds_its_own_messages_up(guarded: GuardedNats) -> None:
     async with aclosing(NatsPublisher(guarded.url_of("shop"), timeout="4s")) as publisher:
         refused, passed = await publisher.publish([ENVELOPE._replace(topic="mails"), ENVELOPE])
@@ -36,12 +37,14 @@ async def test_a_subject_that_may_not_be_written_holds_its_own_messages_up(guard
     assert passed == PublishResult(PublishStatus.ACKED)
 
 
+@pytest.mark.slow
 async def test_a_consumer_without_a_right_says_so(guarded: GuardedNats) -> None:
     async with aclosing(NatsConsumer(guarded.url_of("shop"), "orders", group="mail", timeout="1s")) as consumer:
         with pytest.raises(nats.errors.Error, match=r'permissions violation for publish to "\$js.api.stream.names"'):
             await consumer.receive(1, 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("user", "said"), [("shop", "permissions violation"), ("nobody", "Authorization Violation")])
 def test_the_doctor_says_so(guarded: GuardedNats, user: str, said: str) -> None:
     (found,) = diagnose(brokers=[guarded.url_of(user)], topics=["orders"], within=20)

@@ -77,6 +77,7 @@ def elsewhere(place: Place) -> Iterator[Any]:
         assert one.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_relay_in_a_thread_hears_of_another_process(place: Place, elsewhere: Any) -> None:
     publisher = MemoryPublisher()
     relay = place.relay(publisher, listen=place.url)
@@ -88,6 +89,7 @@ def test_a_relay_in_a_thread_hears_of_another_process(place: Place, elsewhere: A
         until(lambda: [one.id for one in publisher.published] == [id_])
 
 
+@pytest.mark.slow
 async def test_a_relay_on_a_loop_hears_of_another_process(place: Place, elsewhere: Any) -> None:
     publisher = AsyncMemoryPublisher()
     url = asyncpg_url(place.url)
@@ -150,6 +152,7 @@ def test_a_server_that_is_asked_for_a_pooler_and_is_silent_is_waited_for_no_long
     refuse_pooler(place.url)
 
 
+@pytest.mark.slow
 async def test_a_relay_stops_while_the_server_that_it_would_listen_to_is_silent(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +176,7 @@ async def test_a_relay_stops_while_the_server_that_it_would_listen_to_is_silent(
         answers.set()
 
 
+@pytest.mark.slow
 def test_a_listener_that_is_cut_off_comes_back_and_looks(place: Place) -> None:
     """What was written meanwhile is found, although nobody told of it."""
     parts = psycopg.conninfo.conninfo_to_dict(place.url)
@@ -205,6 +209,7 @@ def _written_in_silence(place: Place) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_a_child_that_lives_on_does_not_keep_a_relay_that_listens(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +234,7 @@ def test_a_child_that_lives_on_does_not_keep_a_relay_that_listens(
     assert not was_kept
 
 
+@pytest.mark.slow
 def test_a_child_that_hangs_up_leaves_its_parent_listening(place: Place) -> None:
     bell = StopSignal()
     made = listener.Listening(place.url, bell)
@@ -282,6 +288,7 @@ def test_only_postgresql_notifies_and_is_listened_to(tmp_path: Path) -> None:
         Relay(url, MemoryPublisher(), listen=url)
 
 
+@pytest.mark.slow
 def test_the_command_listens_to_its_store(place: Place, elsewhere: Any, tmp_path: Path) -> None:
     from tests.messaging.children import taken
 

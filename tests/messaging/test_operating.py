@@ -152,7 +152,7 @@ def test_relays_are_seen_and_those_that_died_are_forgotten(place: Place) -> None
         first._reporter._observers = Observers((told,))
         run(first._presence.steps(), connect(place.url).client())
         (lost,) = [one.fields for one in told.occurrences if one.name == "relay_lost"]
-        assert (lost["relay"], lost["silent"] >= 61) == (str(second._presence._name), True)
+        assert (lost["relay"], lost["silent"] >= 61) == (f"{second._presence._name}@memory", True)
         (only,) = operator.status().relays
         assert only.silent < 60
         run(first._presence.farewell(), connect(place.url).client())
@@ -467,7 +467,7 @@ def test_large_messages_are_looked_up_and_archived_by_bytes_not_by_rows(
 # ---------------------------------------------------------------- publishers that behave oddly
 
 
-@each_row("hold", [None, "lease"])
+@pytest.mark.parametrize("hold", [None, "lease"])
 @pytest.mark.fault(53)
 def test_a_poisoned_head_is_given_up_and_burns_no_others_attempts(hold: Any, place: Place) -> None:
     ids = place.write(*(Message("a", n, key="A") for n in range(4)))
@@ -483,7 +483,7 @@ def test_a_poisoned_head_is_given_up_and_burns_no_others_attempts(hold: Any, pla
         assert dead.error.startswith("x\ufffdy")
 
 
-@each_row("hold", [None, "lease"])
+@pytest.mark.parametrize("hold", [None, "lease"])
 def test_a_publisher_that_says_too_little_has_said_nothing(hold: Any, place: Place) -> None:
     class Silent(MemoryPublisher):
         def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
@@ -641,6 +641,27 @@ def test_the_command_spreads_a_topic_over_partitions(tmp_path: Path) -> None:
 
 def rejecting() -> Judging:
     return Judging(lambda one: PublishResult(PublishStatus.REJECTED, "no"))
+
+
+class Plain:
+    """A publisher that has nothing to close."""
+
+    def publish(self, envelopes: Any) -> Any:
+        return [PublishResult(PublishStatus.REJECTED, "no")] * len(envelopes)
+
+
+class Coroutine:
+    """The same for async code."""
+
+    async def publish(self, envelopes: Any) -> Any:
+        return [PublishResult(PublishStatus.REJECTED, "no")] * len(envelopes)
+
+
+@each_row("publisher", ["Plain", "Coroutine"])
+def test_a_publisher_needs_nothing_to_close(publisher: str, tmp_path: Path) -> None:
+    place = Place("sqlite", f"sqlite:///{tmp_path}/shop.db")
+    place.write(Message("a", 1))
+    assert main(["relay", "--store", place.url, "--publisher", f"{__name__}:{publisher}", "--once"]) == 1
 
 
 def test_the_command_ends_with_1_when_a_message_did_not_leave(tmp_path: Path) -> None:
@@ -860,3 +881,39 @@ def test_stopping_ends_an_idle_relay_and_says_goodbye(place: Place) -> None:
         until(lambda: operator.status().alive == 1)
     with place.operator() as operator:
         assert operator.status().relays == []
+
+
+def test_a_relay_publishes_what_it_was_given(place: Place) -> None:
+    """Two services of one database, whose messages share topics and keys."""
+    mail = Outbox(place.url, source="/mail", observers=())
+    place.write(*(Message("shared", n, key=f"k{n % 3}") for n in range(6)), Message("orders", 0))
+    with closing(place.open()) as connection:
+        if place.kind == "mysql":
+            connection.begin()
+        mail.add_many(connection, [Message("shared", n, key=f"k{n % 3}") for n in range(5)])
+        connection.commit()
+    for options, left in (
+        ({"sources": ["/none"]}, 0),
+        ({"sources": ["/mail"], "topics": ["orders"]}, 0),
+        ({"sources": ["/mail"]}, 5),
+        ({"topics": ["orders"]}, 1),
+        ({"sources": ["/shop", "/mail"]}, 6),
+    ):
+        assert place.relay(**options).run_once().published == left, options
+    for wrong in ({"sources": "/mail"}, {"topics": []}):
+        with pytest.raises(ConfigurationError):
+            place.relay(**wrong)
+
+
+def test_relays_of_different_brokers_on_one_outbox_are_told(place: Place) -> None:
+    class Other(MemoryPublisher):
+        pass
+
+    for options, told_of in (({}, 1), ({"sources": ["/shop"]}, 0)):
+        told = Told()
+        first = place.relay(Other(), **options)
+        second = place.relay(observers=[told], **options)
+        with first._working(first._opened()) as (setting, client):
+            first._round(setting, client, Sum())
+            second.run_once()
+        assert told.names["relays_differ"] == told_of

@@ -17,6 +17,8 @@ from tests.tables import each_row
 ACKED = PublishResult(PublishStatus.ACKED)
 
 
+@pytest.mark.slow
+@pytest.mark.every_value
 @each_row("name", CASES)
 @pytest.mark.parametrize("publishing", PUBLISHINGS)
 async def test_ours(name: str, publishing: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:

@@ -316,6 +316,7 @@ async def test_a_consumer_that_may_not_consume_is_set_up_wrongly(code: grpc.Stat
             await consumer.receive(1, 5.0)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(52)
 async def test_acknowledgements_that_fail_for_a_while_are_repeated() -> None:
     """As a subscription with exactly-once delivery says of each."""
@@ -357,6 +358,7 @@ async def counted() -> AsyncIterator[tuple[Topic, PubSubPublisher, Between]]:
         await publisher.aclose()
 
 
+@pytest.mark.slow
 async def test_the_order_of_a_key_is_that_of_calls_and_within_a_call() -> None:
     """A request has messages of one ordering key."""
     async with counted() as (made, publisher, server):
@@ -369,6 +371,7 @@ async def test_the_order_of_a_key_is_that_of_calls_and_within_a_call() -> None:
         assert len(arrived) == len(sent)
 
 
+@pytest.mark.slow
 async def test_a_key_that_has_failed_is_published_again() -> None:
     """The library's own publisher would refuse it until it is told to go on."""
     async with counted() as (made, publisher, server):
@@ -381,6 +384,7 @@ async def test_a_key_that_has_failed_is_published_again() -> None:
         assert [one.id for one in await made.arrived()] == [first.id, second.id]
 
 
+@pytest.mark.slow
 async def test_requests_have_the_limits_of_the_service() -> None:
     async with counted() as (made, publisher, server):
         sent = [made.envelope(number, key=None) for number in range(1500)]
@@ -390,6 +394,7 @@ async def test_requests_have_the_limits_of_the_service() -> None:
         assert sorted(one.id for one in await made.arrived()) == sorted(one.id for one in sent)
 
 
+@pytest.mark.slow
 @each_row("mode", ["binary", "structured"])
 async def test_the_largest_message_is_taken(mode: Mode) -> None:
     """Whatever a request has beside it."""
@@ -403,6 +408,7 @@ async def test_the_largest_message_is_taken(mode: Mode) -> None:
         assert said == [PublishStatus.ACKED, PublishStatus.REJECTED]
 
 
+@pytest.mark.slow
 async def test_a_message_that_is_refused_alone_leaves_the_others_of_its_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -414,6 +420,7 @@ async def test_a_message_that_is_refused_alone_leaves_the_others_of_its_request(
         assert [one.status for one in said] == [PublishStatus.ACKED, PublishStatus.RETRYABLE, PublishStatus.ACKED]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(50, 51)
 async def test_a_server_that_is_killed_while_it_is_published_to_loses_nothing_that_is_not_told() -> None:
     """It forgets its topics, which is told too, until they are declared again."""
@@ -483,6 +490,7 @@ async def eventually(consumer: PubSubConsumer, within: float) -> Any:
     return []
 
 
+@pytest.mark.slow
 @pytest.mark.fault(52)
 async def test_a_message_that_is_handled_for_longer_than_the_deadline_stays_with_its_consumer() -> None:
     """So does its key."""
@@ -496,6 +504,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_deadline_stays_with
             await one.ack([found])
 
 
+@pytest.mark.slow
 async def test_a_consumer_that_has_gone_takes_no_message_from_others() -> None:
     """What a request brings that nobody waits for is hidden until the deadline."""
     require("pubsub")
@@ -508,6 +517,7 @@ async def test_a_consumer_that_has_gone_takes_no_message_from_others() -> None:
             assert numbers(await two.receive(1, 5.0)) == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(52)
 async def test_who_was_cut_off_until_the_deadline_hands_out_nothing_that_another_one_has() -> None:
     require("pubsub")
@@ -531,6 +541,7 @@ async def test_who_was_cut_off_until_the_deadline_hands_out_nothing_that_another
             await asyncio.to_thread(road.close)
 
 
+@pytest.mark.slow
 async def test_no_more_are_held_than_are_to_be_fetched_ahead() -> None:
     async with between(prefetch=3, prefetch_bytes=1 << 20) as (server, broker, consumer):
         trial = Trial(broker)
@@ -645,6 +656,7 @@ asyncio.run(publish("parent"))
 """
 
 
+@pytest.mark.slow
 def test_a_process_may_fork_when_all_is_closed() -> None:
     require("pubsub")
     command = [sys.executable, "-c", FORKING, os.environ["RETRYSAFE_TEST_PUBSUB"]]

@@ -56,6 +56,7 @@ async def test_a_group_without_an_exchange_is_refused() -> None:
         await declare("amqp://127.0.0.1:1/", "placed", group="mail")
 
 
+@pytest.mark.slow
 async def test_a_queue_that_is_missing_is_told_at_once_and_found_when_it_is_declared(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

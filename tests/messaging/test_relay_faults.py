@@ -52,8 +52,8 @@ class Spy(MemoryPublisher):
 
 
 @pytest.mark.fault(8)
-@each_row("keep", [False, True])
-@each_row("hold", [None, "lease"])
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("hold", [None, "lease"])
 def test_a_message_is_marked_after_it_was_published(hold: Any, keep: bool, place: Place) -> None:
     place.write(Message("a", 1, key="A"))
     spy = Spy(place)
@@ -80,8 +80,8 @@ class Died(BaseException):
 
 
 @pytest.mark.fault(7)
-@each_row("keep", [False, True])
-@each_row("hold", [None, "lease"])
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("hold", [None, "lease"])
 def test_published_and_not_marked_it_goes_out_again_under_the_same_id(hold: Any, keep: bool, place: Place) -> None:
     (id_,) = place.write(Message("a", 1, key="A"))
     first = Spy(place, Died())
@@ -359,7 +359,7 @@ def test_an_attempt_that_its_relay_outlives_is_no_suspicion(place: Place) -> Non
     assert list(place.sql("SELECT id FROM retrysafe_outbox_attempts")) == []
 
 
-@each_row("hold", [None, "lease"])
+@pytest.mark.parametrize("hold", [None, "lease"])
 def test_who_interrupts_a_relay_makes_no_dead_letter(hold: Any, place: Place) -> None:
     """Three times Ctrl-C while a broker did not answer, and the message counted as one that kills relays."""
     place.write(Message("orders", 1))
@@ -381,7 +381,7 @@ class Hanging:
         raise AssertionError
 
 
-@each_row("hold", [None, "lease"])
+@pytest.mark.parametrize("hold", [None, "lease"])
 async def test_who_cancels_a_relay_makes_no_dead_letter(hold: Any, place: Place) -> None:
     place.write(Message("orders", 1))
     for _ in range(4):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
 from retrysafe.backends.sql import outbox_operating
 from retrysafe.backends.sql.outbox import FOREVER
+from retrysafe.backends.sql.postgresql import PostgresqlStore
+from retrysafe.doctor.stores import examine
 from retrysafe.errors import StoreUnavailable
 from retrysafe.messaging.brokers.memory.publisher import MemoryPublisher
 from retrysafe.messaging.outbox import outbox_of
@@ -201,7 +203,7 @@ def test_a_look_reads_along_an_index_and_sorts_no_bucket(tmp_path: Path) -> None
         assert not any("TEMP B-TREE" in line for line in page[:3]), f"{name}: {plan}"
 
 
-@each_row("kind", ["paused", "parked", "delayed"])
+@pytest.mark.parametrize("kind", ["paused", "parked", "delayed"])
 def test_what_cannot_leave_is_not_read_again_with_every_batch(kind: str, place: Place) -> None:
     """Nor does it slow what was written after it."""
     key = {"paused": lambda n: None, "parked": lambda n: "hot", "delayed": lambda n: f"k{n % 3}"}[kind]
@@ -399,3 +401,75 @@ def test_a_look_that_takes_long_makes_the_next_one_wait(place: Place) -> None:
         clock[0] += took[1] * 4
         run(relay._presence.steps(), client)
         assert told.names["backlog"] == 2
+
+
+@contextmanager
+def held_open(place: Place, *statements: str) -> Iterator[int]:
+    """A transaction of another session, which has read and done this; the number of its process."""
+    with closing(place.open()) as foreign:
+        foreign.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        foreign.execute("SELECT count(*) FROM retrysafe_outbox")
+        for statement in statements:
+            foreign.execute(statement)
+        yield foreign.info.backend_pid
+        foreign.rollback()
+
+
+def test_a_look_does_not_walk_through_what_other_buckets_removed_under_a_snapshot(postgresql: str) -> None:
+    with own_database(postgresql) as url:
+        place, count = Place("postgresql", url), 20_000
+        names = "bucket, lane, message_id, topic, message_type, source, created, headers, payload, media_type"
+        with held_open(place):
+            place.sql(
+                f"INSERT INTO retrysafe_outbox ({names}) SELECT mod(n, 64), n, 'm', 't', 'v1', '/s', 1, '{{}}', "
+                f"'x', 't' FROM generate_series(1, {count}) n"
+            )
+            place.sql("DELETE FROM retrysafe_outbox")
+            with closing(place.open()) as connection:
+                looks = asks(place)
+                for name in ("batch", "empty", "waiting"):
+                    sql, params = spelled(looks[name])
+                    plan = connection.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", params).fetchone()[0]
+                    read = plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]
+                    assert read < 3 * count / (1 if name == "waiting" else 8), name
+        connect(url).close()
+
+
+@each_row(
+    ("statement", "moves"),
+    [
+        ("SELECT 1", True),
+        ("CREATE TEMPORARY TABLE job (n int)", True),
+        ("UPDATE retrysafe_outbox SET topic = topic", False),
+    ],
+)
+def test_the_mark_waits_for_those_alone_that_have_written_messages(
+    statement: str, moves: bool, postgresql: str
+) -> None:
+    with own_database(postgresql) as url:
+        place = Place("postgresql", url)
+        place.write(Message("orders", 1))
+        relay = place.relay()
+        with held_open(place, statement), relay._working(relay._opened()) as (_, client):
+            for _ in range(4):
+                run(relay._low.steps(), client)
+            assert (relay._low.mark > 0) == moves
+        connect(url).close()
+
+
+def test_a_session_that_holds_back_the_cleanup_is_told_by_name(
+    postgresql: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PostgresqlStore, "HOLDERS", PostgresqlStore.HOLDERS.replace("> 60", "> 0"))
+    with own_database(postgresql) as url:
+        place, told = Place("postgresql", url), Told()
+        with held_open(place) as pid:
+            place.write(Message("orders", 1))
+            drained(place.relay(observers=[told]))
+            with place.operator() as operator:
+                name = operator.status().holders[0].name
+            found = {one.id: one.evidence for one in examine(url, 20.0, [])}
+        assert f"session {pid} of " in name
+        assert told.names["cleanup_held"] == 1
+        assert str(pid) in found["postgresql-held-cleanup"]
+        connect(url).close()

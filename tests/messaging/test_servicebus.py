@@ -420,6 +420,7 @@ def is_transfer(message: bytes) -> bool:
 LARGE = b"x" * 2000
 
 
+@pytest.mark.slow
 @pytest.mark.fault(51)
 async def test_a_message_whose_answer_is_lost_is_taken_once() -> None:
     """The library does not send it again by itself; the relay does, and the service recognises it."""
@@ -435,6 +436,7 @@ async def test_a_message_whose_answer_is_lost_is_taken_once() -> None:
         assert [one.id for one in await made.arrived()] == [given.id]
 
 
+@pytest.mark.slow
 async def test_a_message_without_an_answer_is_no_success() -> None:
     async with by_a_proxy(timeout="2s") as (made, publisher, proxy):
         async with asyncio.timeout(60):
@@ -449,6 +451,7 @@ async def test_a_message_without_an_answer_is_no_success() -> None:
         proxy.go()
 
 
+@pytest.mark.slow
 async def test_a_topic_that_is_full_blames_no_message() -> None:
     require("servicebus")
     url, name = os.environ["RETRYSAFE_TEST_SERVICEBUS"], f"suite-{secrets.token_hex(6)}"
@@ -463,6 +466,7 @@ async def test_a_topic_that_is_full_blames_no_message() -> None:
     await without(url, name)
 
 
+@pytest.mark.slow
 async def test_a_publisher_without_the_right_to_send_waits() -> None:
     require("servicebus")
     async with topics() as made:
@@ -477,6 +481,7 @@ async def test_a_publisher_without_the_right_to_send_waits() -> None:
         await stranger.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(54)
 async def test_a_batch_that_is_refused_is_divided() -> None:
     """An entity with partitions takes batches of one session."""
@@ -492,6 +497,7 @@ async def test_a_batch_that_is_refused_is_divided() -> None:
         assert arrived == [sent[at].id for at in (0, 2, 1, 3)]
 
 
+@pytest.mark.slow
 async def test_batches_have_the_size_that_the_service_tells() -> None:
     async with by_a_proxy() as (made, publisher, _):
         sent = [made.envelope(number, payload=LARGE * 50) for number in range(7)]
@@ -503,6 +509,7 @@ async def test_batches_have_the_size_that_the_service_tells() -> None:
         assert arrived == [one.id for one in sent if one.id != sent[3].id]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(54)
 async def test_a_message_that_is_too_large_harms_no_other() -> None:
     """The service ends the link for it, and what comes next has another one."""
@@ -517,6 +524,7 @@ async def test_a_message_that_is_too_large_harms_no_other() -> None:
         assert other.status is PublishStatus.ACKED
 
 
+@pytest.mark.slow
 async def test_a_queue_that_wants_sessions_blames_no_message() -> None:
     require("servicebus")
     async with queue(requires_session=True) as (_, name):
@@ -527,6 +535,7 @@ async def test_a_queue_that_wants_sessions_blames_no_message() -> None:
         await publisher.aclose()
 
 
+@pytest.mark.slow
 async def test_a_batch_that_is_divided_ends_where_nothing_answers() -> None:
     """Or each part of it would take the whole time."""
     async with by_a_proxy(timeout="2s") as (made, publisher, proxy):
@@ -547,6 +556,7 @@ async def test_a_batch_that_is_divided_ends_where_nothing_answers() -> None:
         assert said == [PublishStatus.UNKNOWN] + [PublishStatus.POSTPONED] * 3
 
 
+@pytest.mark.slow
 async def test_what_is_under_way_when_a_publisher_is_closed_connects_no_more() -> None:
     async with by_a_proxy(timeout="5s") as (made, publisher, proxy):
         await publisher.publish([made.envelope(9)])
@@ -602,6 +612,7 @@ async def test_a_message_that_cannot_be_decoded_stops_no_session(ordered: bool) 
         await asyncio.to_thread(proxy.close)
 
 
+@pytest.mark.slow
 async def test_a_session_that_rested_leaves_no_task() -> None:
     """Or after a hundred of them no other session would be taken while one rests."""
     require("servicebus")
@@ -674,6 +685,7 @@ async def test_a_connection_that_is_silent_costs_no_session_of_another() -> None
             assert await counts_of_sessions(broker.url, broker.topic, "A", "B") == []
 
 
+@pytest.mark.slow
 async def test_a_consumer_without_sessions_closes_where_nothing_answers() -> None:
     """It does not wait for an answer for each message that it has."""
     require("servicebus")
@@ -777,6 +789,7 @@ async def counts_of_sessions(url: str, topic: str, *names: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 async def test_messages_without_sessions_are_given_up_by_a_consumer_that_closes() -> None:
     require("servicebus")
     async with bench("servicebus", lease="30s", ordered=False) as broker:
@@ -792,6 +805,7 @@ async def test_messages_without_sessions_are_given_up_by_a_consumer_that_closes(
             await trial.nothing(two)
 
 
+@pytest.mark.slow
 async def test_a_session_whose_message_was_given_back_keeps_no_other_waiting() -> None:
     require("servicebus")
     async with bench("servicebus", sessions=1) as broker:
@@ -805,6 +819,7 @@ async def test_a_session_whose_message_was_given_back_keeps_no_other_waiting() -
             await trial.nothing(consumer)
 
 
+@pytest.mark.slow
 async def test_no_session_to_be_had_is_no_failure() -> None:
     """The service says so after the time that it was asked to wait."""
     require("servicebus")
@@ -812,6 +827,7 @@ async def test_no_session_to_be_had_is_no_failure() -> None:
         assert await consumer.receive(1, 3.0) == []
 
 
+@pytest.mark.slow
 async def test_sessions_are_partitions_of_keys_if_publishers_say_so() -> None:
     require("servicebus")
     async with bench("servicebus", partitions=2, prefetch=30) as broker:
@@ -841,6 +857,7 @@ async def test_no_more_are_held_than_are_to_be_fetched_ahead(ordered: bool) -> N
             await trial.take(consumer, 1)
 
 
+@pytest.mark.slow
 async def test_a_subscription_that_is_missing_is_told_until_it_is_made() -> None:
     require("servicebus")
     url, name = os.environ["RETRYSAFE_TEST_SERVICEBUS"], f"suite-{secrets.token_hex(6)}"
@@ -867,6 +884,7 @@ async def test_a_subscription_that_is_missing_is_told_until_it_is_made() -> None
         await declare(entered_by(url, "send"), name, **how)
 
 
+@pytest.mark.slow
 @each_row("ordered", [True, False])
 async def test_a_consumer_that_is_set_up_wrongly_is_told(ordered: bool) -> None:
     require("servicebus")
@@ -882,6 +900,7 @@ async def test_a_consumer_that_is_set_up_wrongly_is_told(ordered: bool) -> None:
         await deaf.aclose()
 
 
+@pytest.mark.slow
 async def test_a_queue_has_consumers_without_a_group() -> None:
     require("servicebus")
     url, name = os.environ["RETRYSAFE_TEST_SERVICEBUS"], f"suite-{secrets.token_hex(6)}"
@@ -902,6 +921,7 @@ async def test_a_queue_has_consumers_without_a_group() -> None:
     await without(url, name)
 
 
+@pytest.mark.slow
 async def test_closing_leaves_no_thread_and_no_task() -> None:
     require("servicebus")
     before = {thread.ident for thread in threading.enumerate()}
@@ -957,6 +977,7 @@ async def test_deliveries_in_vain_are_counted_until_there_are_too_many() -> None
             assert (await one(dead)).dead_letter_reason == "MaxDeliveryCountExceeded"
 
 
+@pytest.mark.slow
 async def test_a_dead_letter_says_why_it_is_one() -> None:
     async with queue(lock_duration=timedelta(seconds=60)) as (client, name):
         async with client.get_queue_sender(name) as sender:

@@ -147,6 +147,7 @@ async def test_a_message_that_waits_holds_its_lane_and_no_other(
     assert [delivery.redelivered for delivery in again] == [True, False]
 
 
+@pytest.mark.slow
 async def test_what_a_dead_consumer_held_is_handed_out_again_and_what_a_living_one_holds_is_not(file: Path) -> None:
     SqlitePublisher(file).publish([message(0, "a")])
     assert received_and_died(file) == 1
@@ -284,6 +285,7 @@ def test_a_consumer_serves_one_event_loop_after_the_other(file: Path) -> None:
     asyncio.run(consumer.aclose())
 
 
+@pytest.mark.slow
 def test_a_consumer_that_was_made_before_a_fork_is_another_one_in_the_child(file: Path) -> None:
     """As in the workers of a server that imports it first: both took what the other held for their own."""
     SqlitePublisher(file).publish([message(number, "a") for number in range(3)])
@@ -305,6 +307,7 @@ def test_a_consumer_that_was_made_before_a_fork_is_another_one_in_the_child(file
         runner.run(consumer.aclose())
 
 
+@pytest.mark.slow
 def test_a_child_that_closes_a_consumer_gives_back_nothing_of_its_parents(file: Path) -> None:
     SqlitePublisher(file).publish([message(0, "a"), message(1, "a")])
     consumer, other = SqliteConsumer(file, "stock"), SqliteConsumer(file, "stock")
@@ -322,6 +325,7 @@ def test_a_child_that_closes_a_consumer_gives_back_nothing_of_its_parents(file: 
             runner.run(one.aclose())
 
 
+@pytest.mark.slow
 def test_a_child_settles_nothing_that_its_parent_has_in_hand(file: Path) -> None:
     SqlitePublisher(file).publish([message(0, "a")])
     consumer, other = SqliteConsumer(file, "stock"), SqliteConsumer(file, "stock")

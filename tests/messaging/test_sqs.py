@@ -239,6 +239,7 @@ def test_the_policy_of_a_queue_keeps_what_others_wrote() -> None:
 # ---------------------------------------------------------------- on the servers
 
 
+@pytest.mark.slow
 @pytest.mark.fault(52)
 async def test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_its_consumer() -> None:
     """So does the key: the queue keeps what follows."""
@@ -252,6 +253,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_it
             await one.ack([found])
 
 
+@pytest.mark.slow
 async def test_a_consumer_that_has_gone_takes_no_message_from_others() -> None:
     """The service goes on with a poll whose caller has gone."""
     require("sqs")
@@ -278,6 +280,7 @@ async def cut_off() -> AsyncIterator[tuple[Any, Any, SqsConsumer]]:
             await asyncio.to_thread(road.close)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(52)
 async def test_who_was_cut_off_for_the_lease_hands_out_nothing_that_another_one_has() -> None:
     async with cut_off() as (broker, road, consumer):
@@ -307,6 +310,7 @@ async def eventually(consumer: SqsConsumer, within: float) -> Any:
     return []
 
 
+@pytest.mark.slow
 async def test_a_message_that_is_refused_alone_leaves_the_others_of_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A character that no message may have: as if it were not found before."""
     require("sqs")

@@ -18,7 +18,9 @@ from retrysafe.backends.registry import connect
 from retrysafe.messaging import Inbox, InboxMessage, MessageOutcome, Subscription
 from retrysafe.messaging.brokers.memory.broker import MemoryBroker, MemoryConsumer
 from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, declare
+from retrysafe.messaging.errors import BrokerUnavailable
 from retrysafe.messaging.subscription import working
+from retrysafe.messaging.subscription.watchdog import RECONNECTS, STALLED, Watchdog
 from retrysafe.protocol.messages import Delivery
 from tests.conftest import require
 from tests.faults.helpers import own_database
@@ -114,6 +116,7 @@ async def test_a_storm_of_duplicates_is_applied_once_and_in_order(coroutine: boo
     await world.boundaries[-1].aclose()
 
 
+@pytest.mark.slow
 @ONE
 async def test_a_batch_is_bounded_in_bytes(world: World) -> None:
     sizes: list[int] = []
@@ -131,6 +134,7 @@ async def test_a_batch_is_bounded_in_bytes(world: World) -> None:
     await world.boundaries[-1].aclose()
 
 
+@pytest.mark.slow
 @ONE
 async def test_a_message_that_is_handled_after_a_failure_leaves_no_note(world: World) -> None:
     inbox, failed = world.inbox(), set[str]()
@@ -153,6 +157,7 @@ async def test_a_message_that_is_handled_after_a_failure_leaves_no_note(world: W
     await world.boundaries[-1].aclose()
 
 
+@pytest.mark.slow
 @ONE
 async def test_a_consumer_that_is_cancelled_within_is_asked_again(world: World) -> None:
     handler = world.inbox().handler("stock")(lambda one: world.apply(one.tx, one.envelope.id))
@@ -173,6 +178,7 @@ async def test_a_consumer_that_is_cancelled_within_is_asked_again(world: World) 
     await world.boundaries[-1].aclose()
 
 
+@pytest.mark.slow
 @ONE
 @pytest.mark.fault(53)
 async def test_a_failing_message_holds_its_own_lane_and_no_other(world: World) -> None:
@@ -196,6 +202,7 @@ async def test_a_failing_message_holds_its_own_lane_and_no_other(world: World) -
     await world.boundaries[-1].aclose()
 
 
+@pytest.mark.slow
 @ONE
 @pytest.mark.fault(9)
 @pytest.mark.fault(50)
@@ -250,6 +257,7 @@ async def test_stop_lets_what_is_being_handled_end_and_gives_the_rest_back(world
     await world.boundaries[-1].aclose()
 
 
+@pytest.mark.slow
 @ONE
 async def test_stop_ends_a_single_run_with_the_message_in_progress(world: World) -> None:
     """What is in memory, or still comes, is left to the next run; so is a wait for an hour that has just begun."""
@@ -271,6 +279,7 @@ async def test_stop_ends_a_single_run_with_the_message_in_progress(world: World)
     assert applied == [0, 1, 2]
 
 
+@pytest.mark.slow
 @ONE
 async def test_a_message_without_a_key_is_given_back_and_holds_nothing(world: World) -> None:
     seen: list[str] = []
@@ -334,6 +343,55 @@ async def test_a_window_that_is_read_from_the_broker_is_checked_before_anything_
     assert (handled, {*world.names()} - {"consumer_lag"}) == ([], set())
 
 
+@each_row(
+    ("lag", "received", "held", "stalls"),
+    [
+        ((9, 9), (0, 0), (), True),
+        ((9, 12), (4, 4), (), True),
+        ((9, 8), (0, 0), (), False),
+        ((9, 9), (0, 1), (), False),
+        ((9, 9), (0, 0), ("p",), False),
+        ((0, 0), (0, 0), (), False),
+    ],
+)
+def test_a_partition_with_messages_of_which_none_arrives_is_stalled(
+    lag: tuple[int, int], received: tuple[int, int], held: tuple[str, ...], stalls: bool
+) -> None:
+    watchdog = Watchdog()
+    assert watchdog.look({"p": lag[0]}, {"p": received[0]}, held, 0.0) == {}
+    assert watchdog.look({"p": lag[0]}, {"p": received[0]}, held, STALLED - 1) == {}
+    later = [watchdog.look({"p": lag[1]}, {"p": received[1]}, held, STALLED + n) for n in range(3)]
+    assert later == ([{"p": 0} if stalls else {}, {}, {}])
+
+
+@ONE
+async def test_a_consumer_that_gives_nothing_is_connected_anew_and_then_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retrysafe.messaging.subscription.watchdog.STALLED", 0.0)
+    monkeypatch.setattr("retrysafe.messaging.subscription.subscription.LAG_EVERY", 0.0)
+
+    class Dead(Recording):
+        assigned = ("orders",)
+        closings = 0
+
+        async def lag(self) -> dict[str, int]:
+            return {"orders": 3}
+
+        async def aclose(self) -> None:
+            self.closings += 1
+            await super().aclose()
+
+    dead = Dead(MemoryBroker())
+    handle = world.inbox().handler("stock")(lambda message: None)
+    with pytest.raises(BrokerUnavailable, match="3 messages wait in orders"):
+        async with asyncio.timeout(20):
+            await Subscription(dead, handle).arun_forever()
+    assert dead.closings == RECONNECTS + 1
+    assert world.names().count("consumer_stalled") == RECONNECTS + 1
+
+
+@pytest.mark.slow
 @ONE
 async def test_a_subscription_handles_marked_dead_letters_again(world: World) -> None:
     inbox = world.inbox()
@@ -398,8 +456,9 @@ async def test_a_stop_before_a_run_ends_it_and_not_the_next(world: World) -> Non
     await world.boundaries[-1].aclose()
 
 
+@pytest.mark.slow
 @ONE
-@each_row("by", ["stop", "cancel"])
+@pytest.mark.parametrize("by", ["stop", "cancel"])
 async def test_a_run_that_ends_early_gives_back_what_it_has_not_handled(world: World, by: str) -> None:
     """Its consumer lives on, and kept them from everybody."""
     ends: list[Callable[[], object]] = []
@@ -492,6 +551,7 @@ class Leaving(Recording):
         await super().give_back(delivery, delay)
 
 
+@pytest.mark.slow
 @ONE
 @each_row(("how", "left"), [("fails", 1), ("silent", 4), ("cancels itself", 4)])
 async def test_a_run_ends_whatever_the_broker_does_not_take_back(
@@ -516,6 +576,7 @@ async def test_a_run_ends_whatever_the_broker_does_not_take_back(
     await world.boundaries[-1].aclose()
 
 
+@pytest.mark.slow
 @ONE
 async def test_a_silent_ack_keeps_nothing_that_is_given_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working, "LEAVING", 0.2)
@@ -550,6 +611,7 @@ async def test_a_silent_ack_keeps_nothing_that_is_given_back(world: World, monke
     await world.boundaries[-1].aclose()
 
 
+@pytest.mark.slow
 @ONE
 @each_row("call", ["ack", "give_back"])
 async def test_a_client_that_cancels_its_own_call_ends_no_consumer(world: World, call: str) -> None:
@@ -678,6 +740,7 @@ async def test_a_dead_letter_that_is_handled_at_the_second_look_is_not_left(worl
     await world.boundaries[-1].aclose()
 
 
+@pytest.mark.slow
 @ONE
 async def test_a_message_that_failed_and_was_handled_then_is_not_left(world: World) -> None:
     fail = {"1", "2"}
@@ -744,6 +807,7 @@ async def test_a_handler_that_raises_leaves_its_traceback_in_the_log(
     await world.boundaries[-1].aclose()
 
 
+@pytest.mark.slow
 @ONE
 async def test_a_redrive_that_is_cut_short_stays_marked(world: World) -> None:
     inbox = world.inbox()
@@ -834,6 +898,7 @@ async def test_a_handler_that_can_never_run_ends_its_subscription(world: World) 
     await world.boundaries[-1].aclose()
 
 
+@pytest.mark.slow
 @ONE
 async def test_a_store_that_cannot_be_checked_at_the_start_ends_no_subscription(
     world: World, monkeypatch: pytest.MonkeyPatch
@@ -852,6 +917,7 @@ async def test_a_store_that_cannot_be_checked_at_the_start_ends_no_subscription(
     assert world.applied() == ["1"]
 
 
+@pytest.mark.slow
 @ONE
 @each_row("call", ["lag", "ack", "receive"])
 async def test_a_client_that_loses_a_cancellation_keeps_no_subscription_alive(call: str, world: World) -> None:
@@ -898,6 +964,7 @@ async def test_a_client_that_loses_a_cancellation_keeps_no_subscription_alive(ca
     assert not left
 
 
+@pytest.mark.slow
 @ONE
 async def test_a_subscription_outlives_a_look_for_dead_letters_that_fails(world: World) -> None:
     inbox = world.inbox()
@@ -915,6 +982,7 @@ async def test_a_subscription_outlives_a_look_for_dead_letters_that_fails(world:
     await world.boundaries[-1].aclose()
 
 
+@pytest.mark.slow
 @ONE
 async def test_what_no_message_is_to_blame_for_is_raised_by_one_run_and_survived_by_a_long_one(world: World) -> None:
     inbox = world.inbox()

@@ -93,6 +93,7 @@ sys.exit(main(["relay", "--store", "default", "--once", *sys.argv[1:]]))
 """
 
 
+@pytest.mark.slow
 def test_the_command_publishes_from_a_store_for_sync_code(tmp_path: Path) -> None:
     """Django's connections are sync, and NATS has no client for sync code."""
     require("nats")
@@ -114,6 +115,7 @@ def test_the_command_publishes_from_a_store_for_sync_code(tmp_path: Path) -> Non
     asyncio.run(HARNESSES["nats"].remove(Place(url, name, TOPIC, GROUP, 2)))
 
 
+@pytest.mark.slow
 def test_a_forked_process_has_a_publisher_of_its_own() -> None:
     made: list[AsyncMemoryPublisher] = []
 

@@ -55,6 +55,7 @@ async def test_large_and_many_messages_pass_by_tls(kind: str, front: Front) -> N
     await bench.close()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 async def test_whom_nobody_trusts_is_sent_nothing(kind: str, front: Front) -> None:
     scheme, _ = SCHEMES[kind]

@@ -63,6 +63,7 @@ async def published(id: str, properties: dict[str, Any], before: bytes, after: b
         await drained
 
 
+@pytest.mark.slow
 @pytest.mark.fault(53)
 @pytest.mark.parametrize("wrong", WRONG)
 async def test_a_message_that_cannot_be_decoded_stops_no_queue(wrong: str, queue: str, tmp_path: Path) -> None:

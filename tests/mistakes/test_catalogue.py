@@ -40,6 +40,7 @@ def test_a_missing_library(mistake: Mistake, tmp_path: Path) -> None:
     assert re.search(rf"^[\w.]*{mistake.error}: .*{pattern(mistake.fix)}", done.stderr, re.MULTILINE), done.stderr
 
 
+@pytest.mark.slow
 def test_a_module_that_is_missing_for_another_reason_is_not_blamed_on_an_extra() -> None:
     program = "import sys; sys.modules['werkzeug'] = None\nimport retrysafe.http.flask"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

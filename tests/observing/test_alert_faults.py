@@ -359,6 +359,7 @@ def test_a_fault_fires_its_alert_and_no_other(process: Process, fault: Fault) ->
     assert after == {FAULTS[fault]} | BESIDE.get(fault, set())
 
 
+@pytest.mark.slow
 def test_usual_work_fires_nothing(process: Process) -> None:
     """More than an hour of it, which some conditions look back."""
     examine(process)

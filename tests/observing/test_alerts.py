@@ -180,6 +180,7 @@ def test_its_fault_fires_an_alert_and_no_other_does(alert: Alert, promtool: str,
     assert evaluated(promtool, tmp_path, FAULTS[alert.name], first + others) == ""
 
 
+@pytest.mark.slow
 def test_a_quiet_hour_fires_nothing(promtool: str, tmp_path: Path) -> None:
     quiet = {name: "7+0x120" for series in FAULTS.values() for name in series}
     quiet['retrysafe_claims_total{retrysafe_boundary="b",retrysafe_outcome="claimed"}'] = "7+100x120"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
@@ -180,6 +181,7 @@ def consumed(tmp_path: Path, consumer: MemoryConsumer, until: str, *others: Obse
     return seen
 
 
+@pytest.mark.slow
 def test_a_subscription_tells_how_far_it_is_behind(tmp_path: Path, telemetry: Telemetry) -> None:
     broker = MemoryBroker()
     envelope = Envelope("", "orders", "o-1", "placed.v1", "/shop", None, {}, b"1", "application/json")
@@ -191,11 +193,13 @@ def test_a_subscription_tells_how_far_it_is_behind(tmp_path: Path, telemetry: Te
     assert (labels["retrysafe.partition"], value) == ("orders.0", 3)
 
 
+@pytest.mark.slow
 def test_a_broker_that_does_not_tell_the_lag_stops_no_subscription(tmp_path: Path) -> None:
     seen = consumed(tmp_path, Failing(MemoryBroker(), ["orders"], None), "lag_uncounted")
     assert "no permission" in seen.of("lag_uncounted")[0].fields["error"]
 
 
+@pytest.mark.slow
 def test_the_broker_is_not_asked_when_nobody_observes(tmp_path: Path) -> None:
     boundary = Boundary("stock", store=migrated(tmp_path), effects="transactional", observers=())
     broker, handled = MemoryBroker(), asyncio.Event()
@@ -228,6 +232,6 @@ def test_a_partition_that_another_consumer_has_now_is_told_as_empty(tmp_path: Pa
         pass
 
     subscription = Subscription(broker.consumer("orders"), handle)
-    assert asyncio.run(subscription._tell_lag({"orders.7"})) == set()
+    assert subscription._tell_lag({"orders.7"}, {}) == set()
     (told,) = seen.of("consumer_lag")
     assert told.fields == {"partition": "orders.7", "messages": 0}

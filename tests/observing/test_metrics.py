@@ -102,6 +102,7 @@ async def test_a_takeover_and_the_lease_that_was_lost(works: Works, telemetry: T
     assert telemetry.total("retrysafe.in_progress") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", [True, False])
 async def test_a_lease_that_the_heartbeat_lost_is_counted_once(
     tmp_path: Path, telemetry: Telemetry, *, sync: bool
@@ -148,7 +149,7 @@ async def test_a_probe_is_counted_and_timed(works: Works, telemetry: Telemetry) 
     assert telemetry.total("retrysafe.store.duration", step="resolve") == 1
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("effects", "permanent", "ending"),
     [
         ("keyed", (), "released"),
@@ -278,6 +279,7 @@ def test_an_abandoned_attempt_is_forgotten(telemetry: Telemetry) -> None:
     assert telemetry.observer._instruments._running == set()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_forked_inside_the_block_has_no_part_in_the_attempt(telemetry: Telemetry) -> None:
@@ -356,6 +358,9 @@ def test_every_occurrence_is_counted_or_measured_or_known_not_to_be() -> None:
     known["slot_created"] = "told once in the life of a slot"
     known["log_unavailable"] = "the relay polls, and tries the log again"
     known["upstream_failed"] = "counted by the gateway, by route and error"
+    known["cleanup_held"] = "told with the name of who holds it; the outbox's age is measured"
+    known["relays_differ"] = "an error of the set-up, told once"
+    known["consumer_stalled"] = "told once for each partition; lag is measured"
     assert uncounted == known.keys()
     assert {name for counter in COUNTERS for name in counter.events} <= EVENTS.keys()
     assert set(ENDINGS) < set(EVENTS)

@@ -24,7 +24,6 @@ from retrysafe.messaging.relay.operator import OutboxOperator
 from retrysafe.observability.alerts import ALERTS
 from retrysafe.observability.postgresql_alerts import QUERIES, WITHOUT_ROWS
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
-from tests.tables import each_row
 
 LATE = "UPDATE retrysafe_outbox SET created = created - 61000000"
 DIES = """
@@ -248,7 +247,8 @@ FAULTS: dict[Callable[[World], None], str] = {
 }
 
 
-@each_row("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_its_fault_fires_an_alert_and_no_other_does(world: World, fault: Callable[[World], None]) -> None:
     assert world.alerts() == set()
     fault(world)

@@ -239,6 +239,7 @@ async def test_a_takeover_and_who_was_taken_over(works: Works, telemetry: Teleme
     assert (first.status.description, attributes(first)["error.type"]) == ("lease_lost", "LeaseLost")
 
 
+@pytest.mark.slow
 async def test_renewals_that_fail_are_events_told_from_the_heartbeat(works: Works, telemetry: Telemetry) -> None:
     failed, loop = asyncio.Event(), asyncio.get_running_loop()
 

@@ -15,6 +15,8 @@ import pytest
 from tests.conftest import require
 from tests.faults.helpers import ROOT, environment
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import os, sys
 os.environ["DJANGO_SETTINGS_MODULE"] = "tests.office.settings"
@@ -64,7 +66,6 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mysql"])
 def test_staff_operate_keys_in_the_admin(kind: str, tmp_path: Path) -> None:
     if kind != "sqlite":

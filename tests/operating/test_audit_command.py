@@ -172,6 +172,7 @@ def test_memory_does_not_grow_with_the_rows(store: str) -> None:
         assert peak(30_000) < 1.5 * peak(10_000)
 
 
+@pytest.mark.slow
 def test_stdin_is_read_like_a_file(store: str, tmp_path: Path) -> None:
     """In UTF-8 whatever the locale, with a mark of byte order or without; empty lines are no rows."""
     boundary = Boundary("orders", store=store, observers=(), shared=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,7 +31,6 @@ from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import Answered, Ending, ModeKind
 from retrysafe.protocol.retry_table import ANSWERS, WITHHELD
 from tests.operating.conftest import Command, Place, in_a_process, surroundings
-from tests.tables import each_row
 
 MODULE = """
 from retrysafe import Boundary, wait
@@ -81,6 +81,7 @@ def test_every_boundary_of_a_module_is_described(module: str, command: Command) 
     assert doubt == {f"asks probe=find_out; if the probe does not know, it {ANSWERS[Decision.DOUBT]}"}
 
 
+@pytest.mark.slow
 def test_one_boundary_is_described_for_people(module: str) -> None:
     done = in_a_process("describe", f"{module}:charges")
     assert done.code == 0, done.err
@@ -175,8 +176,8 @@ def told(boundary: Boundary, when: str) -> str:
     return str(row["retry"])
 
 
-@each_row("ending", Ending)
-@each_row("effects", ["transactional", "keyed", "external"])
+@pytest.mark.parametrize("ending", Ending)
+@pytest.mark.parametrize("effects", ["transactional", "keyed", "external"])
 def test_after_every_ending_a_retry_meets_what_is_described(shelf: Place, effects: Any, ending: Ending) -> None:
     boundary = shelf.boundary(effects=effects, permanent=Permanent)
     try:
@@ -187,8 +188,8 @@ def test_after_every_ending_a_retry_meets_what_is_described(shelf: Place, effect
     assert meets(boundary) == told(boundary, ending.value)
 
 
-@each_row("on_expired", ["new", "refuse"])
-@each_row("effects", ["transactional", "keyed", "external"])
+@pytest.mark.parametrize("on_expired", ["new", "refuse"])
+@pytest.mark.parametrize("effects", ["transactional", "keyed", "external"])
 def test_later_and_other_callers_meet_what_is_described(shelf: Place, effects: Any, on_expired: Any) -> None:
     terms: dict[str, Any] = {"effects": effects, "on_expired": on_expired, "window": "1h", "memory": "2h"}
     boundary = shelf.boundary(**terms)
@@ -201,7 +202,7 @@ def test_later_and_other_callers_meet_what_is_described(shelf: Place, effects: A
     assert meets(boundary) == told(boundary, "the memory is over") == "runs the work"
 
 
-@each_row("effects", ["keyed", "external"])
+@pytest.mark.parametrize("effects", ["keyed", "external"])
 def test_while_it_runs_and_after_it_died_a_caller_meets_what_is_described(shelf: Place, effects: Any) -> None:
     boundary = shelf.boundary(effects=effects, lease=600)
     claim = shelf.boundary(effects=effects, lease=600).claim("K", payload={"amount": 5})
@@ -244,8 +245,21 @@ with Boundary(sys.argv[1], store=sys.argv[2], effects="transactional").claim("K"
 """
 
 
+@pytest.mark.slow
 def test_after_a_crash_in_a_transaction_a_caller_meets_what_is_described(shelf: Place) -> None:
     child = [sys.executable, "-c", DYING, shelf.name, shelf.boundaries]
     assert subprocess.run(child, check=False, env=surroundings()).returncode == 9
     boundary = shelf.boundary(effects="transactional")
     assert meets(boundary) == told(boundary, "its process died")
+
+
+@pytest.mark.slow
+def test_a_boundary_without_a_name_of_its_own_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As README's first example makes one."""
+    readme = Path(__file__).parents[2] / "README.md"
+    (tmp_path / "main.py").write_text(readme.read_text().split("```python\n", 1)[1].split("```", 1)[0])
+    monkeypatch.chdir(tmp_path)
+    done = in_a_process("describe", "main")
+    assert done.code == 0, done.err
+    assert re.search(r"^boundary +shop$", done.out, re.MULTILINE)
+    assert re.search(r"^route +POST /payments\npolicy +guarded$", done.out, re.MULTILINE)

@@ -12,7 +12,6 @@ from retrysafe import ConfigurationError, Keyring, ResultUnreadable, StoredFailu
 from retrysafe.claims.sealing import MEDIA_TYPE
 from retrysafe.protocol.records import EffectiveState
 from tests.operating.conftest import Command, Place
-from tests.tables import each_row
 
 KEY = Keyring.generate()
 RING = Keyring({"2026-11": KEY})
@@ -40,7 +39,7 @@ def test_an_altered_label_is_shown_as_what_it_is(shelf: Place, command: Command)
     assert "cut off" in done.out
 
 
-@each_row(("outcome", "answer"), [("completed", {"paid": 42}), ("failed", "never")])
+@pytest.mark.parametrize(("outcome", "answer"), [("completed", {"paid": 42}), ("failed", "never")])
 def test_an_answer_by_hand_is_encrypted_with_the_boundarys_keys(place: Place, outcome: Any, answer: Any) -> None:
     record = place.unknown(encryption=RING)
     assert record.result is not None

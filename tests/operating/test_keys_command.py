@@ -28,7 +28,6 @@ from retrysafe.protocol.records import EffectiveState, Record
 from tests.conftest import require
 from tests.operating.conftest import Command, Place, in_a_process, place_of, surroundings
 from tests.stores.harnesses.redis import redis_url
-from tests.tables import each_row
 
 
 def named(place: Place, key: str = "K") -> list[str]:
@@ -61,6 +60,7 @@ def test_a_stuck_key_is_found_looked_at_and_settled(place: Place, tmp_path: Path
     assert "The key is completed. Possible commands: retrysafe keys expire" in again.err
 
 
+@pytest.mark.slow
 def test_a_key_is_expired_only_when_that_is_confirmed(place: Place) -> None:
     place.completed()
     asked = in_a_process("keys", "expire", *named(place))
@@ -73,7 +73,8 @@ def test_a_key_is_expired_only_when_that_is_confirmed(place: Place) -> None:
     assert place.retry() == "again"
 
 
-@each_row(("answer", "left"), [("y\n", "expired"), ("\n", "completed"), ("no\n", "completed")])
+@pytest.mark.slow
+@pytest.mark.parametrize(("answer", "left"), [("y\n", "expired"), ("\n", "completed"), ("no\n", "completed")])
 def test_on_a_terminal_it_asks(shelf: Place, answer: str, left: str) -> None:
     shelf.completed()
     terminal, side = os.openpty()
@@ -170,6 +171,7 @@ def test_a_hundred_thousand_keys_are_listed_a_page_at_a_time(shelf: Place) -> No
     assert grown < 8 * 2**20, f"{grown} bytes more for a hundred times as many keys"
 
 
+@pytest.mark.slow
 def test_who_reads_only_the_beginning_is_not_shown_an_error(shelf: Place) -> None:
     fill(shelf, 3000)  # more than a pipe holds
     line = f"'{sys.executable}' -m retrysafe keys list --store '{shelf.operators}' --limit 0 --json | head -n 1"
@@ -616,6 +618,7 @@ def test_what_runs_says_where_since_when_and_what_can_be_done_if_it_is_dead(
 # ---------------------------------------------------------------- what is pasted
 
 
+@pytest.mark.slow
 def test_a_hint_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
     folder = tmp_path / 'it\'s $(touch owned); `touch owned` & "x"'
     folder.mkdir()

@@ -64,6 +64,7 @@ def locked(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_what_is_unchanged_or_new_is_no_drift(locked: Path) -> None:
     assert set(json.loads((locked / "shop.lock").read_text())["boundaries"]["messages"]["operations"]) == {
         "mailing",
@@ -103,6 +104,7 @@ def test_a_change_is_told_by_what_it_does(before: str, after: str, told: str, lo
     assert told in done.stdout
 
 
+@pytest.mark.slow
 def test_boundaries_of_one_name_are_all_locked_in_the_order_of_the_code(tmp_path: Path) -> None:
     """Those of several stores, say; which of them is the first must not change from one run to the next."""
     text = """
@@ -131,6 +133,7 @@ def refund(order): ...
     assert "operation refund of boundary payments, number 2: is gone" in changed.stdout
 
 
+@pytest.mark.slow
 @each_row(
     "text",
     [
@@ -149,6 +152,7 @@ def test_a_lock_that_was_changed_by_hand_is_refused(text: str, tmp_path: Path) -
     assert (done.returncode, "Traceback" in done.stderr, "shop.lock" in done.stderr) == (2, False, True)
 
 
+@pytest.mark.slow
 def test_outboxes_of_other_modules_are_locked_too(tmp_path: Path) -> None:
     (tmp_path / "events.py").write_text(
         "from retrysafe.messaging import Outbox\n"
@@ -173,6 +177,7 @@ def test_types_that_are_gone_are_told_apart_from_a_declaration_that_is(now: list
     assert list(drift(locks[1] | {"outboxes": {"/shop": []}}, locks[0])) == [], "what is new is not told"
 
 
+@pytest.mark.slow
 def test_a_lock_that_cannot_be_read(tmp_path: Path) -> None:
     assert described(tmp_path, MODULE, "--check").returncode == 2
     (tmp_path / "shop.lock").write_text("{}")
@@ -287,6 +292,7 @@ def look():
 """
 
 
+@pytest.mark.slow
 def test_every_way_in_is_described_with_what_is_declared_of_it(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(DECLARED, encoding="utf-8")
     command = [sys.executable, "-B", "-m", "retrysafe", "describe", "shop"]

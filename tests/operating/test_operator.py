@@ -36,7 +36,6 @@ from retrysafe.backends.registry import connect
 from retrysafe.protocol.procedures import Change
 from retrysafe.protocol.records import EffectiveState, Filter
 from tests.operating.conftest import PLACES, Place, surroundings
-from tests.tables import each_row
 
 
 def exactly_one(changes: list[Change]) -> None:
@@ -95,7 +94,7 @@ def test_an_attempt_that_died_in_doubt_can_be_settled_before_anybody_asks(place:
     assert place.retry() == "found"
 
 
-@each_row("standing", ["running", "lapsed", "completed"])
+@pytest.mark.parametrize("standing", ["running", "lapsed", "completed"])
 def test_what_is_not_in_doubt_is_not_resolved(place: Place, standing: str) -> None:
     if standing == "completed":
         seen = place.completed()
@@ -157,7 +156,7 @@ def test_what_was_used_since_it_was_seen_is_not_expired(place: Place) -> None:
     assert change.record.effective_state is EffectiveState.COMPLETED
 
 
-@each_row("standing", ["running", "unknown"])
+@pytest.mark.parametrize("standing", ["running", "unknown"])
 def test_what_is_not_settled_is_not_expired(place: Place, standing: str) -> None:
     seen = place.unknown()
     if standing == "running":
@@ -174,7 +173,7 @@ def test_what_is_not_settled_is_not_expired(place: Place, standing: str) -> None
 # ---------------------------------------------------------------- races
 
 
-@each_row("round_", range(5))
+@pytest.mark.parametrize("round_", range(5))
 def test_of_two_operators_at_once_exactly_one_changes_the_key(place: Place, round_: int) -> None:
     seen = place.unknown()
     one, other = place.operator(), place.operator()
@@ -187,7 +186,7 @@ def test_of_two_operators_at_once_exactly_one_changes_the_key(place: Place, roun
             place.retry()
 
 
-@each_row("round_", range(5))
+@pytest.mark.parametrize("round_", range(5))
 def test_of_an_operator_and_a_late_owner_exactly_one_settles_the_key(place: Place, round_: int) -> None:
     """The owner was paused beyond its lease and finishes in the very moment in which somebody resolves its key."""
     boundary = place.boundary(lease=600)
@@ -354,6 +353,7 @@ operator.release(operator.show(bytes.fromhex(key_hash)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("moment", "left"), [("intent", "unknown"), ("outcome", "released")])
 def test_a_killed_operator_leaves_a_whole_audit(place: Place, tmp_path: Path, moment: str, left: str) -> None:
     import json

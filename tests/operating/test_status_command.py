@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -19,12 +22,15 @@ from retrysafe.backends.sql.drivers.sqlite import SqliteClient, SqliteFile
 from retrysafe.backends.sql.postgresql import PostgresqlStore, _findings
 from retrysafe.backends.sql.sqlite import SqliteStore
 from retrysafe.cli.status import _difference
+from retrysafe.messaging import Inbox, InboxMessage, InboxOperator, Outbox, needs
 from retrysafe.protocol.records import Finding
 from retrysafe.protocol.requests import Ask, Query, Rows
+from tests.messaging.inboxes import envelope
 from tests.operating.conftest import Command, Place, in_a_process
 from tests.tables import each_row
 
 
+@pytest.mark.slow
 def test_a_store_is_described_and_counted(place: Place, command: Command) -> None:
     place.unknown("U1")
     place.unknown("U2")
@@ -207,3 +213,36 @@ def test_status_exits_with_1_where_boundaries_refuse(refusing: Callable[[], str]
     assert "!! refused: The server may evict records." in done.out
     assert json.loads(command("status", "--store", refusing(), "--json").out)["usable"] is False
     assert command("keys", "list", "--store", refusing()).code == 0, "looking does no harm"
+
+
+def test_messages_that_need_a_person_are_told(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Due without a relay, and dead letters, whether they are marked to be handled again or not."""
+    monkeypatch.setattr(needs, "STALLED", 0.0)
+    url = f"sqlite:///{tmp_path}/shop.db"
+    boundary = Boundary("shop", store=url, effects="transactional", window="7d")
+    assert "!!" not in command("status", "--store", url).out
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as file:
+        assert not file.execute("SELECT name FROM sqlite_master WHERE name LIKE '%box%'").fetchall(), (
+            "looking makes none"
+        )
+    outbox = Outbox(url, source="/shop")
+    with boundary.claim("A-1") as claim:
+        outbox.add(claim.tx, "orders", {"n": 1}, type="placed.v1")
+        claim.result = 1
+
+    @Inbox(boundary).handler("stock", max_attempts=1)
+    def handle(message: InboxMessage[Any]) -> None:
+        raise LookupError("no such article")
+
+    for number in range(2):
+        handle.handle(envelope(number))
+    with InboxOperator(url, observers=()) as operator:
+        operator.redrive(limit=1)
+    said = command("status", "--store", url).out
+    assert "!! Messages are due for" in said
+    assert "no relay is running" in said
+    assert "!! Consumer stock has given up on 1 message." in said
+    assert "!! 1 message of consumer stock waits to be handled again." in said
+    boundary.close()

@@ -42,6 +42,7 @@ async def test_every_order_is_applied_once_and_in_order_whoever_is_killed(kind: 
     assert min(run.kills.values()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.fault(7, 9, 50, 51)
 @pytest.mark.parametrize(
     "name",

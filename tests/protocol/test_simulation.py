@@ -221,6 +221,7 @@ def test_a_seed_gives_the_same_schedule_again() -> None:
     assert str(simulate(1)) != str(simulate(2))
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_schedule_whatever_the_hashes_are() -> None:
     code = (
         "import hashlib; from tests.laboratory.simulation import PLANS, simulate\n"

@@ -26,7 +26,6 @@ class Fault(NamedTuple):
     """Why no break takes the defence out, where none can: the test has then been seen to fail in another way."""
 
 
-TRANSACTIONS = "there is no publisher that uses a broker's transactions"
 STEPS = "there are no steps and recovery points"
 
 CATALOGUE: dict[str, tuple[Fault, ...]] = {
@@ -162,7 +161,12 @@ CATALOGUE: dict[str, tuple[Fault, ...]] = {
             "a lease, or the time for which a broker hides a message, is shorter than the handler",
             "a heartbeat renews the lease, of an attempt as of a stream, and who lost it is fenced",
         ),
-        Fault(58, "a broker's transaction commits late", "the producer is initialised anew", TRANSACTIONS),
+        Fault(
+            58,
+            "a broker's transaction commits late",
+            "who was taken over from is refused by the broker, and begins anew",
+            nothing_to_remove="Kafka itself refuses the commit of a producer whose id another has",
+        ),
         Fault(59, "a dead letter comes back after the window", "it is flagged as late"),
     ),
     "Clocks": (

@@ -51,6 +51,7 @@ def test_every_break_fits_the_source() -> None:
     assert not wrong, "\n".join([f"{len(wrong)} of {len(BREAKS)} breaks:", *wrong])
 
 
+@pytest.mark.slow
 def test_the_tests_that_breaks_name_exist() -> None:
     assert missing(test for one in BREAKS.values() for test in one.killed_by) == ""
 
@@ -61,6 +62,8 @@ def own_deadline() -> None:
     allow_any_time()
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_deadline")
 @pytest.mark.parametrize("name", SAMPLED)
 def test_a_break_is_killed(name: str, proof: Record) -> None:
@@ -75,6 +78,7 @@ def test_a_break_is_killed(name: str, proof: Record) -> None:
 NAMED = list(dict.fromkeys(test for name in SAMPLED for test in BREAKS[name].killed_by))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_deadline")
 @pytest.mark.parametrize("start", range(0, len(NAMED), SHARE))
 def test_the_tests_that_kill_pass_on_a_copy_without_a_break(start: int) -> None:
@@ -82,6 +86,7 @@ def test_the_tests_that_kill_pass_on_a_copy_without_a_break(start: int) -> None:
     assert result.all_were("passed"), result.explained()
 
 
+@pytest.mark.slow
 def test_only_a_failure_in_the_body_of_a_test_kills() -> None:
     planted = run_broken(PROBE)
     assert {name.rpartition("::")[2]: how for name, how in planted.endings.items()} == {

@@ -13,6 +13,8 @@ from tests.proving import journal, proofs
 from tests.proving.journal import Journal
 from tests.tables import each_row
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TESTS = """\
 import os
@@ -50,7 +52,6 @@ def _run(folder: Path, stopped_at: int, *workers: str, tests: str = TESTS) -> tu
     return done.returncode, run
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
 def test_what_has_passed_is_not_run_again(tmp_path: Path, workers: tuple[str, ...]) -> None:
     ended, first = _run(tmp_path, 3, *workers)

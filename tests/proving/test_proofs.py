@@ -54,6 +54,7 @@ def test_without_a_file_there_was_no_run(tmp_path: Path) -> None:
     assert proofs.read(tmp_path / "proofs.json") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "given"), [([], {}), (["-n", "2"], {"RETRYSAFE_SEED": "7"})], ids=["new-seed", "two-workers-given-seed"]
 )

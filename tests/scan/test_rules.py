@@ -36,7 +36,35 @@ def test_every_rule_has_a_page_that_exists() -> None:
     assert [rule.id for rule in EVERY_RULE if not (DOCS / rule.page).exists()] == []
 
 
+_SQLMODEL = (
+    "from fastapi import FastAPI\nfrom sqlmodel import Session, SQLModel\n\napp = FastAPI()\n\n"
+    "class Hero(SQLModel, table=True): ...\n\n"
+)
+_SET = "from retrysafe.http.fastapi import Idempotency\napp.router.route_class = Idempotency(b).route_class\n"
 FRAMEWORKS = {
+    "a row that a model validates": (
+        {
+            "app": f"{_SQLMODEL}@app.post('/')\n"
+            "def add(session: Session, hero: dict):\n    row = Hero.model_validate(hero)\n    session.add(row)\n"
+        },
+        ["RS101"],
+    ),
+    "a row that is the body": (
+        {"app": f"{_SQLMODEL}@app.post('/')\ndef add(session: Session, hero: Hero):\n    session.add(hero)\n"},
+        ["RS101"],
+    ),
+    "a row that a helper is given": (
+        {
+            "app": f"{_SQLMODEL}@app.post('/')\ndef touch(session: Session, id: int):\n"
+            "    put(session, session.get(Hero, id))\n\n"
+            "def put(session: Session, hero: Hero):\n    session.add(hero)\n"
+        },
+        [],
+    ),
+    "fastapi whose route class is set on the application": (
+        {"app": f"{_SQLMODEL}{_SET}@app.post('/')\ndef add(session: Session, hero: Hero):\n    session.add(hero)\n"},
+        [],
+    ),
     "fastapi router of another module": (
         {
             "shop__routing": "import fastapi as web\nrouter = web.APIRouter()\n",

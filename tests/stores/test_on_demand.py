@@ -248,6 +248,7 @@ def test_an_operator_does_not_touch_a_file_of_an_earlier_version(tmp_path: Path)
     assert forms(path) == before
 
 
+@pytest.mark.slow
 def test_many_at_once_make_the_tables_once(tmp_path: Path) -> None:
     """Each in a process of its own, as workers start."""
     url = f"sqlite:///{tmp_path / 'shop.db'}"
@@ -279,6 +280,7 @@ def test_threads_make_the_tables_once(tmp_path: Path) -> None:
     assert asked(tmp_path / "shop.db", "SELECT count(*) FROM retrysafe_outbox_buckets") == [(64,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", ["new", "old"])
 @pytest.mark.parametrize("at", [1, 3, 9, 20])
 def test_a_process_that_is_killed_on_the_way_leaves_the_file_as_it_was(begun: str, at: int, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tests.faults.helpers import unique
 from tests.stores.harnesses.dynamodb import dynamodb_url
 from tests.stores.harnesses.redis import redis_url
 from tests.stores.harnesses.sql import mysql_url, postgresql_url
+from tests.tables import each_row
 
 
 def done(boundary: Boundary, key: str = "K") -> str:
@@ -118,6 +119,25 @@ def test_async_code_has_the_same_clock(driver: str, tmp_path: Path) -> None:
         await boundary.aclose()
 
     asyncio.run(course())
+
+
+@each_row("driver", ["postgresql+asyncpg", "mysql+asyncmy"])
+def test_sync_code_lets_time_pass_for_a_driver_of_async_code_alone(driver: str) -> None:
+    kind, _, _ = driver.partition("+")
+    require(kind)
+    url = {"postgresql": postgresql_url, "mysql": mysql_url}[kind]()
+    store = driver + url[url.index(":") :]
+
+    async def main() -> None:
+        boundary = Boundary(unique(), store=store, window="24h", observers=())
+        first = await adone(boundary)
+        with Clock(boundary) as clock:
+            assert await adone(boundary) == first
+            assert clock.advance("25h") == 1
+            assert await adone(boundary) != first
+        await boundary.aclose()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mysql", "redis"])

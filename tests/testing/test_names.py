@@ -36,6 +36,7 @@ def test_a_name_that_is_none_is_an_attribute_error() -> None:
         testing.nothing  # noqa: B018
 
 
+@pytest.mark.slow
 def test_a_name_is_imported_when_it_is_used() -> None:
     probe = (
         "import sys, retrysafe; before = set(sys.modules); import retrysafe.testing as t; "

@@ -17,6 +17,8 @@ from tests.stores.harnesses.dynamodb import dynamodb_url
 from tests.stores.harnesses.redis import redis_url
 from tests.stores.harnesses.sql import mysql_url, postgresql_url
 
+pytestmark = pytest.mark.slow
+
 SOURCES = str(Path(retrysafe.__file__).parents[1])
 ROOT = Path(__file__).parents[2]
 
@@ -178,7 +180,6 @@ def test_afterwards():
     done.assert_outcomes(passed=2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "postgresql+asyncpg", "mysql", "redis", "dynamodb"])
 @pytest.mark.parametrize("how", ["option", "ini"])
 def test_the_same_tests_run_on_another_store(runs: Runs, kind: str, how: str, database: str) -> None:

@@ -166,6 +166,7 @@ class TestWhole(StoreSuite):
 """
 
 
+@pytest.mark.slow
 def test_a_package_of_somebody_else_runs_every_case(runs: Runs) -> None:
     whole = runs(PACKAGE, "-k", "TestWhole").parseoutcomes()
     assert whole == {"passed": len(CASES) + len(EffectiveState) + 2, "deselected": len(CASES) + len(EffectiveState) + 2}
@@ -173,6 +174,7 @@ def test_a_package_of_somebody_else_runs_every_case(runs: Runs) -> None:
     assert broken["failed"] > len(CASES) / 2
 
 
+@pytest.mark.slow
 def test_random_histories_that_cannot_run_are_told(runs: Runs) -> None:
     runs.pytester.mkpydir("hypothesis").joinpath("__init__.py").write_text("raise ModuleNotFoundError('not here')\n")
     done = runs(PACKAGE, "-rs", "-k", "TestWhole and random")

@@ -99,6 +99,7 @@ async def test_one_effect_each_through_every_door(place: Place, effects: Effects
     assert effects.of == sorted(each + ["evt_later", "evt_fails", "evt_together"] * 4)
 
 
+@pytest.mark.slow
 @MEMORY
 @EVERY_DOOR
 async def test_what_no_provider_sends(place: Place, effects: Effects, clock: Clock, door: str) -> None:
@@ -129,6 +130,7 @@ async def test_what_no_provider_sends(place: Place, effects: Effects, clock: Clo
     assert effects.of == [STRIPE.event_id]
 
 
+@pytest.mark.slow
 @MEMORY
 async def test_a_form_arrives_as_it_was_signed(place: Place, clock: Clock) -> None:
     """Frameworks parse forms of their own accord, and what was signed would be gone."""
@@ -333,6 +335,7 @@ def test_wsgi_half_a_body_is_refused(place: Place, clock: Clock) -> None:
 # ------------------------------------------------------------ Django's own database
 
 
+@pytest.mark.slow
 @MEMORY
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_django_the_orm_and_the_record_commit_together(place: Place, clock: Clock, kind: str) -> None:
@@ -362,6 +365,7 @@ def test_django_the_orm_and_the_record_commit_together(place: Place, clock: Cloc
         boundary.close()
 
 
+@pytest.mark.slow
 def test_django_what_a_handler_did_under_atomic_requests_is_undone_when_it_fails(clock: Clock) -> None:
     """With the record elsewhere, the handler's transaction ends before its record says that it is done."""
     with alias_of("sqlite", ATOMIC_REQUESTS=True) as alias:

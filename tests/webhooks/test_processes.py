@@ -17,6 +17,8 @@ from tests.processes import Child
 from tests.webhooks.conftest import WINDOW
 from tests.webhooks.providers import GITHUB, NOW, PROVIDERS, STRIPE, Provider
 
+pytestmark = pytest.mark.slow
+
 DURABLE = only(lambda name: name != "memory")
 KILLED = only(lambda name: name in ("sqlite", "postgresql-transactional", "redis"))
 

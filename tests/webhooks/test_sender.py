@@ -136,6 +136,7 @@ def wires() -> Iterator[list[Wire]]:
         wire.close()
 
 
+@pytest.mark.slow
 @COLOURS
 def test_one_id_and_body_over_all_attempts_and_a_time_and_signature_of_each(wires: list[Wire], colour: str) -> None:
     wires.append(wire := Wire(answer(500), answer(404), answer(503), answer(204)))
@@ -153,12 +154,14 @@ def test_one_id_and_body_over_all_attempts_and_a_time_and_signature_of_each(wire
     assert json.loads(MESSAGE.body)["data"]["name"] == "Ångström"
 
 
+@pytest.mark.slow
 @COLOURS
 def test_an_endpoint_that_is_gone_is_not_asked_again(wires: list[Wire], colour: str) -> None:
     wires.append(wire := Wire(answer(410)))
     assert Sending(colour).send(wire.url) == Delivery("gone", "msg_1", 1, 410)
 
 
+@pytest.mark.slow
 @COLOURS
 def test_attempts_are_bounded_and_a_redirect_is_a_failure(wires: list[Wire], colour: str) -> None:
     wires.append(wire := Wire(answer(307, "location: /elsewhere"), answer(500), answer(400)))
@@ -181,6 +184,7 @@ def _impatient_once(sending: Sending) -> Sending:
     return sending
 
 
+@pytest.mark.slow
 @COLOURS
 @pytest.mark.parametrize("silence", [CUT, SILENT])
 def test_an_attempt_without_an_answer_leaves_doubt_that_only_a_success_takes_away(
@@ -197,6 +201,7 @@ def test_an_attempt_without_an_answer_leaves_doubt_that_only_a_success_takes_awa
     assert found.reason == ("ReadTimeout" if silence == SILENT else "RemoteProtocolError")
 
 
+@pytest.mark.slow
 @COLOURS
 @pytest.mark.parametrize("location", ["http://[::1", "http://a:99999999999/", "//", "http://xn--a..x/"])
 def test_a_redirect_to_nowhere_is_an_answer(wires: list[Wire], colour: str, location: str) -> None:
@@ -205,6 +210,7 @@ def test_a_redirect_to_nowhere_is_an_answer(wires: list[Wire], colour: str, loca
     assert Sending(colour, max_attempts=1).send(wire.url) == Delivery("gave up", "msg_1", 1, 302, "", 7.0)
 
 
+@pytest.mark.slow
 @COLOURS
 def test_what_a_clients_own_hooks_raise_of_an_answer_is_not_the_answer(wires: list[Wire], colour: str) -> None:
     def raises(response: httpx.Response) -> None:
@@ -222,6 +228,7 @@ def test_what_a_clients_own_hooks_raise_of_an_answer_is_not_the_answer(wires: li
         sending.send(wire.url)
 
 
+@pytest.mark.slow
 @COLOURS
 def test_endpoints_leave_no_cookies(wires: list[Wire], colour: str) -> None:
     wires.append(wire := Wire(answer(500, "set-cookie: theirs=1; Path=/"), answer(200, "set-cookie: theirs=2; Path=/")))
@@ -231,6 +238,7 @@ def test_endpoints_leave_no_cookies(wires: list[Wire], colour: str) -> None:
     assert list(sending.cookies.jar) == []
 
 
+@pytest.mark.slow
 async def test_an_endpoint_that_drips_its_answer_keeps_an_async_sender_to_its_deadline() -> None:
     """Every byte comes in time, and the last one never."""
     left = asyncio.Event()
@@ -269,18 +277,21 @@ def test_what_is_final_is_not_sent_again(colour: str, outcome: Any) -> None:
         Sending(colour).send("http://127.0.0.1:1/", earlier=final._replace(id="msg_2"))
 
 
+@pytest.mark.slow
 @COLOURS
 def test_an_attempt_that_certainly_did_not_arrive_leaves_no_doubt(colour: str) -> None:
     found = Sending(colour, max_attempts=2).send(f"http://127.0.0.1:{free_port()}/")
     assert (found.outcome, found.reason, found.attempts, found.doubtful) == ("gave up", "ConnectError", 2, False)
 
 
+@pytest.mark.slow
 @COLOURS
 def test_a_body_without_an_end_is_not_read(wires: list[Wire], colour: str) -> None:
     wires.append(wire := Wire("HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\nabc"))
     assert Sending(colour).send(wire.url).outcome == "delivered"
 
 
+@pytest.mark.slow
 @COLOURS
 def test_retry_after_is_waited_for_and_not_beyond_the_deadline(wires: list[Wire], colour: str) -> None:
     wires.append(wire := Wire(answer(503, "retry-after: 7"), answer(429, "retry-after: 3600")))
@@ -289,6 +300,7 @@ def test_retry_after_is_waited_for_and_not_beyond_the_deadline(wires: list[Wire]
     assert sending.pauses == [7.0]
 
 
+@pytest.mark.slow
 @COLOURS
 def test_a_relay_calls_once_per_attempt_and_hands_on_what_it_got(wires: list[Wire], colour: str) -> None:
     """Back-off and doubt go on where they were, also from what was stored as JSON."""
@@ -303,6 +315,7 @@ def test_a_relay_calls_once_per_attempt_and_hands_on_what_it_got(wires: list[Wir
     assert sending.pauses == []
 
 
+@pytest.mark.slow
 def test_what_is_told_names_no_path_no_secret_and_no_id(wires: list[Wire]) -> None:
     wires.append(wire := Wire(answer(500), answer(200)))
     sending = Sending("sync")
@@ -318,6 +331,7 @@ def test_what_is_told_names_no_path_no_secret_and_no_id(wires: list[Wire]) -> No
     assert SECRETS[0] not in repr(Endpoint(wire.url, SECRETS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["wsgi", "asgi"])
 async def test_our_receiver_handles_once_what_our_sender_sends_twice(door: str) -> None:
     """The first answer is lost on its way, so the sender cannot know; the id lets the receiver know."""

@@ -9,6 +9,7 @@ from retrysafe.boundary import Boundary
 from retrysafe.claims.declaration import declaration_of
 from retrysafe.claims.decorator import Guarded
 from retrysafe.claims.settings import BoundarySettings
+from retrysafe.entrypoint import EntryPoint
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import ModeKind
 from retrysafe.protocol.records import Reject
@@ -27,9 +28,10 @@ _COVERS = {
 _MISSING = {"error": "is refused (InvalidKey)", "pass": "runs unguarded"}
 
 
-def describe(boundary: Boundary) -> dict[str, Any]:
+def describe(boundary: Boundary | EntryPoint) -> dict[str, Any]:
     """A boundary's settings, its operations, and what a retry gets in each claim mode."""
-    settings = boundary._settings
+    entry = boundary.entrypoint if isinstance(boundary, Boundary) else boundary
+    settings = entry.settings
     return {
         "boundary": settings.name,
         "state": _state(settings),
@@ -41,16 +43,16 @@ def describe(boundary: Boundary) -> dict[str, Any]:
         "quota": _quota(settings),
         "encryption": _encryption(settings),
         "shared": "with others of its name"
-        if boundary.entrypoint.shared
+        if entry.shared
         else "no: a second boundary of this name is refused in one process",
-        "operations": [_owned(boundary, name) for name in sorted(boundary.entrypoint.owners)],
+        "operations": [_owned(entry, name) for name in sorted(entry.owners)],
         "retries": {mode.value: outlook(settings, mode) for mode in MODES[settings.effects]},
     }
 
 
-def _owned(boundary: Boundary, name: str) -> dict[str, Any]:
+def _owned(entry: EntryPoint, name: str) -> dict[str, Any]:
     """The function or entry point that claims keys under an operation."""
-    owner, guarded = boundary.entrypoint.owners[name], boundary._guarded.get(name)
+    owner, guarded = entry.owners[name], entry.guarded.get(name)
     told = {"entry point": owner.title, "key": owner.key} if guarded is None else operation(guarded)
     handlers: Mapping[str, object] = getattr(owner.what, "handlers", None) or {}
     return {

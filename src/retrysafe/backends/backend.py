@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -124,6 +124,8 @@ class Backend:
         self._aclients: dict[asyncio.AbstractEventLoop, tuple[int, AsyncClient]] = {}
         self._lock = ProcessLock()
         self._checked: set[int] = set()
+        self.refusal = ""
+        """Why it cannot be connected to, if that is known; empty where it can."""
         self.warnings: list[Finding] = []
         """Findings of the check, and notices from the server, that were not reported yet."""
         self.heartbeats: dict[int, Closable] = {}
@@ -240,6 +242,8 @@ class Backend:
 
     def _heeded(self, client: C) -> C:
         """The client, which now adds what it hears from its server to the warnings."""
+        if self.refusal:
+            raise ConfigurationError(self.refusal)
         from retrysafe.protocol.client import Hearing
 
         if isinstance(client, Hearing):
@@ -290,6 +294,11 @@ class Backend:
             mine = theirs if theirs in self._places() else self._asked()
             self._judge_place(place, theirs, mine)
         if self._needs_check():
+            if self._home_is_unknown():
+                schema, as_connected = run(_schema(self), execute)
+                if place is not None and not as_connected and self.serves_sync:
+                    schema, _ = run(_schema(self), self.client())
+                self._has_home(schema)
             self._judge(run(self._checking(), execute))
 
     async def acheck(self, execute: AsyncExecutor, place: Place | None = None) -> None:
@@ -299,7 +308,19 @@ class Backend:
             mine = theirs if theirs in self._places() else await self._aasked()
             self._judge_place(place, theirs, mine)
         if self._needs_check():
+            if self._home_is_unknown():
+                schema, as_connected = await arun(_schema(self), execute)
+                if place is not None and not as_connected and self.serves_async:
+                    schema, _ = await arun(_schema(self), self.aclient())
+                self._has_home(schema)
             self._judge(await arun(self._checking(), execute))
+
+    def _home_is_unknown(self) -> bool:
+        return getattr(self.store, "home", "") is None
+
+    def _has_home(self, schema: str) -> None:
+        store: Any = self.store
+        store.home = schema
 
     def _asked(self) -> object:
         """What our own database says of itself; only its event loop can ask through a pool or engine of async code."""
@@ -402,6 +423,14 @@ class Backend:
         """Apply the missing migrations, with the records in so many ``partitions``; return them."""
         return self._tables.migrate(partitions)
 
+    def perform_on_schema(self, statements: Sequence[str]) -> None:
+        """Perform statements that mend the schema, each by itself, with patience for locks that are taken."""
+        self._tables.perform(statements)
+
+    async def aperform_on_schema(self, statements: Sequence[str]) -> None:
+        """`perform_on_schema` through the async client."""
+        await self._tables.aperform(statements)
+
     async def amigrate(self, partitions: int | None = None) -> list[Migration]:
         """`migrate` through the async client."""
         return await self._tables.amigrate(partitions)
@@ -459,6 +488,13 @@ class Backend:
         if self.near is not None:
             await self.near.aclose()
         self.close()
+
+
+def _schema(backend: Backend) -> Steps[tuple[str, bool]]:
+    """The schema of a connection, and whether it is the one that it was connected with; see `SqlStore.home`."""
+    store: Any = backend.store
+    found: tuple[str, bool] = yield from ask(store.schema())
+    return found
 
 
 def _whereabouts(backend: Backend) -> Steps[object]:

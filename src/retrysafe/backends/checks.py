@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.protocol.checks import Check, Facts, Severity
 from retrysafe.protocol.procedures import count, examine
-from retrysafe.protocol.records import Count, EffectiveState, Filter
+from retrysafe.protocol.records import Count, EffectiveState, Filter, counted
 from retrysafe.protocol.requests import Ask, Steps, ask
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _in_doubt(facts: Facts) -> str | None:
     unknown: Count | None = facts.get("unknown")
     if unknown is None or not unknown.records:
         return None
-    number = f"{unknown.records:,}{'+' * unknown.capped}"
+    number = counted(unknown.records, capped=unknown.capped)
     keys = "key is" if number == "1" else "keys are"
     effects = "its effect" if number == "1" else "their effects"
     return f"{number} {keys} unknown: {effects} may or may not have happened, and every retry is refused."

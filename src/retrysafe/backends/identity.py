@@ -14,8 +14,29 @@ from retrysafe.backends.urls import file_of
 _PORTS = {"postgresql": 5432, "mysql": 3306}
 _HARMLESS = {
     *("application_name", "channel_binding", "client_encoding", "connect_timeout", "fallback_application_name"),
-    *("gssencmode", "keepalives", "keepalives_count", "keepalives_idle", "keepalives_interval", "passfile", "password"),
-    *("sslcert", "sslcrl", "sslkey", "sslmode", "sslpassword", "sslrootcert", "ssl_ca", "ssl_cert", "ssl_key"),
+    *(
+        "gssencmode",
+        "keepalives",
+        "keepalives_count",
+        "keepalives_idle",
+        "keepalives_interval",
+        "passfile",
+        "password",
+        "pool",
+    ),
+    *(
+        "charset",
+        "ssl",
+        "sslcert",
+        "sslcrl",
+        "sslkey",
+        "sslmode",
+        "sslpassword",
+        "sslrootcert",
+        "ssl_ca",
+        "ssl_cert",
+        "ssl_key",
+    ),
     *("tcp_user_timeout",),
 }
 """Options of a URL with which it leads where the rest of it says. To asyncpg, others may be settings of the server."""
@@ -79,7 +100,8 @@ def of_alias(alias: str, name: str | None) -> set[Place]:
 
 def of_sqlalchemy(tx: Any) -> Place | None:
     bind = tx.get_bind() if hasattr(tx, "get_bind") else tx
-    return pool(bind.engine.pool)
+    lent_by = bind.engine.pool
+    return pool(getattr(lent_by, "retrysafe_origin", lent_by))
 
 
 def of_sqlite(tx: Any) -> Place:

@@ -138,6 +138,10 @@ def _backend_of(store: object) -> Backend:
         return _layered(store)
     spec, reference = _of_url(store) if isinstance(store, str) else _of_object(store)
     backend: Backend = spec.load(reference)(store)
+    if isinstance(store, str):
+        from retrysafe.backends.urls import second_at
+
+        backend.refusal = second_at(store)
     return backend
 
 

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from retrysafe.backends import migrations
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.migrations import on_demand as tables
+from retrysafe.backends.sql.checks import indexes
+from retrysafe.backends.sql.drivers.base import LOCKED, sqlstate
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol import migrating
 from retrysafe.protocol.migrating import CreatedStore, Migration
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Ask, Query, Steps, ask
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
     from retrysafe.protocol.client import Client
+
+
+PATIENCE = 60.0
+"""Seconds for which a migration tries to get the locks that it needs."""
+_CONCURRENT = " CONCURRENTLY "
+_INDEX = re.compile(r"CREATE INDEX IF NOT EXISTS (\w+) ON (\w+)")
+_TABLES = (
+    "SELECT CAST(c.relname AS text) FROM pg_class AS c WHERE c.relkind IN ('r', 'p') "
+    "AND starts_with(CAST(c.relname AS text), 'retrysafe_') AND pg_table_is_visible(c.oid)"
+)
+R = TypeVar("R")
 
 
 class Schema(NamedTuple):
@@ -101,10 +118,36 @@ class SchemaOfStore:
         chosen = self._chosen(partitions)
         if self._on_demand is not None:
             return self._migrate_file()
-        if run(self._is_up_to_date(partitions), self._backend.client()):
-            return []
-        with self._backend.client().transaction() as opened:
-            return run(self._migration(chosen), opened.execute)
+        applied: list[Migration] = []
+        if not run(self._is_up_to_date(partitions), self._backend.client()):
+            applied = self._patiently(self._migration(chosen))
+        if self._builds_apart:
+            self.perform(run(self._lost_indexes(), self._backend.client()))
+        return applied
+
+    def perform(self, statements: Sequence[str]) -> None:
+        """Perform statements that mend the schema, outside a transaction."""
+        if statements:
+            self._patiently(self._apart(statements))
+
+    def _patiently(self, begin: Callable[[], Steps[R]]) -> R:
+        """Perform steps in one session; again, for a minute, while a lock that they need is taken.
+
+        Claims wait behind a statement that waits for a lock: therefore each waits briefly, and leaves them a while
+        before the next.
+        """
+        pauses, client = _pauses(), self._backend.client()
+        while True:
+            try:
+                with client.transaction() as opened:
+                    return run(begin(), opened.execute)
+            except StoreUnavailable as error:
+                if not _is_locked(error):
+                    raise
+                pause = next(pauses, None)
+                if pause is None:
+                    raise _in_the_way(run(self._blockers(), client)) from error
+            time.sleep(pause)
 
     async def amigrate(self, partitions: int | None = None) -> list[Migration]:
         """`migrate` through the async client."""
@@ -113,10 +156,32 @@ class SchemaOfStore:
         chosen = self._chosen(partitions)
         if self._on_demand is not None:
             return self._migrate_file()
-        if await arun(self._is_up_to_date(partitions), self._backend.aclient()):
-            return []
-        async with self._backend.aclient().transaction() as opened:
-            return await arun(self._migration(chosen), opened.execute)
+        applied: list[Migration] = []
+        if not await arun(self._is_up_to_date(partitions), self._backend.aclient()):
+            applied = await self._apatiently(self._migration(chosen))
+        if self._builds_apart:
+            await self.aperform(await arun(self._lost_indexes(), self._backend.aclient()))
+        return applied
+
+    async def aperform(self, statements: Sequence[str]) -> None:
+        """`perform` through the async client."""
+        if statements:
+            await self._apatiently(self._apart(statements))
+
+    async def _apatiently(self, begin: Callable[[], Steps[R]]) -> R:
+        """`_patiently` for async code."""
+        pauses, client = _pauses(), self._backend.aclient()
+        while True:
+            try:
+                async with client.transaction() as opened:
+                    return await arun(begin(), opened.execute)
+            except StoreUnavailable as error:
+                if not _is_locked(error):
+                    raise
+                pause = next(pauses, None)
+                if pause is None:
+                    raise _in_the_way(await arun(self._blockers(), client)) from error
+            await asyncio.sleep(pause)
 
     def _migrate_file(self) -> list[Migration]:
         """Make all tables of a file, also of features that were never asked for."""
@@ -133,11 +198,91 @@ class SchemaOfStore:
             yield from migrating.check_partitions(self._sql(), partitions)
         return version >= self._needed()
 
-    def _migration(self, chosen: Sequence[Migration]) -> Steps[list[Migration]]:
+    def _migration(self, chosen: Sequence[Migration]) -> Callable[[], Steps[list[Migration]]]:
         store = self._sql()
-        return migrating.migrate(store, chosen, store.migration_lock(), store.migration_unlock())
+        return lambda: migrating.migrate(
+            store,
+            chosen,
+            store.migration_lock(),
+            store.migration_unlock(),
+            bounds=store.migration_bounds(),
+            postponed=_has_rows if self._builds_apart else None,
+        )
+
+    @property
+    def _builds_apart(self) -> bool:
+        """Whether indexes of tables with rows are made after the migration, without a lock that claims wait for.
+
+        Not on connections of the user's, which may begin a transaction by themselves.
+        """
+        return self._backend.kind == "postgresql" and self._backend.own_connections
+
+    def _lost_indexes(self) -> Steps[Sequence[str]]:
+        present = yield from ask(Ask(Query(_TABLES, {}, writes=False), lambda answer: [row[0] for row in answer.rows]))
+        return (yield from indexes.lost_on_postgresql(self._sql(), present)).statements
+
+    def _apart(self, statements: Sequence[str]) -> Callable[[], Steps[None]]:
+        """One by one, each committed by itself.
+
+        What is made CONCURRENTLY waits for transactions without anybody waiting behind it, so it may wait longer.
+        """
+
+        def steps() -> Steps[None]:
+            bounded = self._backend.kind == "postgresql"
+            for statement in statements:
+                if bounded:
+                    yield from _do("SET statement_timeout = 0")
+                    yield from _do(f"SET lock_timeout = '{f'{PATIENCE:g}s' if _CONCURRENT in statement else '1s'}'")
+                yield from _do(statement)
+            if bounded:
+                yield from _do("RESET lock_timeout")
+                yield from _do("RESET statement_timeout")
+
+        return steps
+
+    def _blockers(self) -> Steps[list[str]]:
+        found: list[str] = []
+        try:
+            for question in self._sql().blockers():
+                found = yield from ask(question)
+        except Exception:  # noqa: BLE001 - the role may not see other sessions; the error is told without their names
+            return []
+        return found
 
     def _sql(self) -> Any:
         if not self._backend.has_schema:
             raise ConfigurationError(f"store= ({self._backend.address}) has no schema to migrate.")
         return self._backend.store
+
+
+def _has_rows(statement: str) -> Steps[bool]:
+    """Whether a statement makes an index that `indexes.lost_on_postgresql` makes too, of a table that is not empty."""
+    index = _INDEX.match(statement)
+    if index is None or index[1] not in {one.name for one in indexes.PARTIAL}:
+        return False
+    rows = Query(f"SELECT EXISTS (SELECT 1 FROM {index[2]})", {}, writes=False)
+    found: bool = yield from ask(Ask(rows, lambda answer: bool(answer.rows[0][0])))
+    return found
+
+
+def _do(statement: str) -> Steps[None]:
+    yield from ask(Ask(Query(statement, {}, patient=True), lambda answer: None))
+
+
+def _pauses() -> Iterator[float]:
+    """Pauses between attempts, until the patience is at its end."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        yield random.uniform(1.0, 3.0)
+
+
+def _is_locked(error: StoreUnavailable) -> bool:
+    return error.__cause__ is not None and sqlstate(error.__cause__) == LOCKED
+
+
+def _in_the_way(sessions: list[str]) -> StoreUnavailable:
+    named = f"In the way: {'; '.join(sessions)}" if sessions else "The role may not see which sessions are in the way"
+    return StoreUnavailable(
+        f"Another transaction kept the tables locked for {PATIENCE:g} s. {named}. What is not applied yet has changed "
+        "nothing: migrate again when that transaction has ended"
+    )

@@ -64,4 +64,15 @@ def refuse_percent(url: str, argument: str) -> None:
         )
 
 
+def second_at(url: str) -> str:
+    """Why a URL with a second @ before its path is refused: the password may end at either. Empty for others."""
+    if not _SECOND_AT.match(url):
+        return ""
+    return (
+        f"store={without_password(url)!r}: there is more than one @ before the path. In a user or password it is "
+        "written %40."
+    )
+
+
+_SECOND_AT = re.compile(r"[^/?#]*://[^/?#@]*@[^/?#@]*@")
 _NO_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")

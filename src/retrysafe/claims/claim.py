@@ -178,7 +178,10 @@ class Claim(Generic[Result, Tx]):
         return tx
 
     def key_for(self, name: str) -> str:
-        """The idempotency key for the downstream call ``name``: the same on every attempt of this key."""
+        """The idempotency key for the downstream call ``name``: the same on every attempt of this key.
+
+        A UUID in the shape of version 4: 36 characters, which every provider takes.
+        """
         return keys.derive(self._settings.secret, self._required_request().key, name)
 
     def fail(self, error: BaseException) -> None:

@@ -15,7 +15,7 @@ from retrysafe.claims.claim import Claim
 from retrysafe.claims.restarts import arestarting, restarting
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import ConfigurationError, InvalidKey
-from retrysafe.protocol import fingerprint
+from retrysafe.protocol import fingerprint, keys
 from retrysafe.protocol.canonical import NotCanonical
 from retrysafe.protocol.records import Fingerprint
 
@@ -137,6 +137,7 @@ class Guarded:
         self._key = selector(key, "key", self._arguments.names)
         if payload is not None and payload != "arguments":
             self._select = selector(payload, "payload", self._arguments.names)
+        self._key_argument = key if isinstance(key, str) and key in self._arguments.names else None
         self._takes_tx = "tx" in self._arguments.names and settings.effects == "transactional"
         self._not_payload = {name for name in self._arguments.names[:1] if name in ("self", "cls")}
         if self._takes_tx:
@@ -172,7 +173,11 @@ class Guarded:
             return UNCHECKED
         if self.payload_by != "arguments":
             return fingerprint_of(self._select(bound))
-        return _fingerprinted(self._fields.of, bound)
+        name = self._key_argument
+        if name is None or (given := bound[name]).__class__ is str or given is None:
+            return _fingerprinted(self._fields.of, bound)
+        as_key = _fingerprinted(self._fields.of, {**bound, name: keys.parse(given)})  # 42 and "42" are one key
+        return as_key._replace(older=as_key.older or (lambda: self._fields.of(bound).stored))
 
     @property
     def annotation(self) -> Any:

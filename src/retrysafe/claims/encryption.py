@@ -10,6 +10,7 @@ but OpenSSL has it only since 3.2.
 from __future__ import annotations
 
 import binascii
+import hmac
 import os
 import re
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ FORMAT = 1
 _NONCE, _TAG, _KEY = 24, 16, 32
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PURPOSE = b"retrysafe result v1"
+_FINGERPRINTS = b"retrysafe fingerprint v3"
 _UNENCRYPTED = ("refuse", "read")
 
 
@@ -46,7 +48,10 @@ class Keyring:
             raise ConfigurationError("A keyring needs at least one key; Keyring.generate() makes one.")
         if unencrypted not in _UNENCRYPTED:
             raise ConfigurationError(f"unencrypted={unencrypted!r}: expected one of {', '.join(_UNENCRYPTED)}.")
-        self._ciphers = {_checked_id(name): _Xaes(_key_of(name, key)) for name, key in keys.items()}
+        raw = {_checked_id(name): _key_of(name, key) for name, key in keys.items()}
+        self._ciphers = {name: _Xaes(key) for name, key in raw.items()}
+        self.fingerprint_secrets = tuple(hmac.digest(key, _FINGERPRINTS, "sha256") for key in raw.values())
+        """Secrets for the fingerprints of a boundary that has no other, the one that is written with first."""
         self._current = next(iter(self._ciphers))
         self._reads_unencrypted = unencrypted == "read"
 

@@ -141,6 +141,12 @@ EVENTS: dict[str, EventSpec] = {
     "lag_uncounted": EventSpec(
         WARNING, "a broker or log did not say how far a consumer or relay is behind, which goes on", ("error",)
     ),
+    "consumer_stalled": EventSpec(
+        WARNING,
+        "messages wait in a partition that a consumer has, and none arrived for a minute: it connects anew, and ends "
+        "after several connections that did not help",
+        ("partition", "messages", "reconnects"),
+    ),
     "retention_unknown": EventSpec(
         WARNING,
         "it is not known for how long the broker may deliver a message again: the window must be longer; say how long "
@@ -222,6 +228,16 @@ EVENTS: dict[str, EventSpec] = {
         ERROR,
         "messages are due for too long: no relay publishes them, or not fast enough",
         ("due", "oldest_due", "relays"),
+    ),
+    "relays_differ": EventSpec(
+        ERROR,
+        "another relay of this database publishes to another kind of broker, and one of them takes all messages",
+        ("relay", "publishes_to"),
+    ),
+    "cleanup_held": EventSpec(
+        WARNING,
+        "a transaction has been open for more than a minute: the database keeps what has left, and relays slow down",
+        ("holder", "seconds"),
     ),
     "topic_paused": EventSpec(
         WARNING, "an operator has paused a topic: its messages are not published", ("topic", "actor")

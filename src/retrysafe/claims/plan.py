@@ -19,39 +19,47 @@ _MOST_CODECS = 64
 class Plan:
     """The constant part of claims: settings, operation, scope, and the hash of what their keys begin with."""
 
-    __slots__ = ("_lookup", "lease_mode", "operation", "scope", "settings")
+    __slots__ = ("_lookup", "_scoped", "_secrets", "lease_mode", "operation", "scope", "settings")
 
-    def __init__(self, settings: BoundarySettings, operation: str, scope: str, lease_mode: LeaseMode | None) -> None:
+    def __init__(
+        self, settings: BoundarySettings, operation: str, scope: str, lease_mode: LeaseMode | None, *, named: bool
+    ) -> None:
         self.settings = settings
+        self._scoped = settings.scope is not None or (named and scope != "")
         self.operation = keys.check_name(operation, "operation")
         self.scope = scope
         self.lease_mode = lease_mode
         """The mode of claims that nothing transactional is around; None for a transactional boundary."""
+        self._secrets = settings.secrets
         self._lookup = keys.Lookup(settings.secret, settings.name, scope, operation)
 
     def request(self, key: str, fingerprint: Fingerprint) -> ClaimRequest:
         """What a new attempt at a key asks for."""
-        settings = self.settings
+        settings, found, secrets = self.settings, self._lookup.of(key), self._secrets
         return ClaimRequest(
-            self._lookup.of(key),
+            found,
             settings.name,
             self.scope,
             self.operation,
-            fingerprint.stored,
+            secrets.keyed(fingerprint.stored, found),
             attempt_ids.new(),
             settings.effects,
             settings.clocks,
             settings.on_expired,
             None if settings.quota is None else settings.quota.allowance(settings.name, self.scope),
-            fingerprint.older,
+            fingerprint,
+            secrets,
+            self._scoped,
         )
 
 
 class Plans:
     """The plans of a boundary, or of an entry point with a codec of its own."""
 
-    def __init__(self, settings: BoundarySettings) -> None:
+    def __init__(self, settings: BoundarySettings, *, named: bool = True) -> None:
         self.settings = settings
+        self._named = named
+        """Whether a scope that a claim names is a tenant: entry points name principals."""
         self._with_codecs: dict[int, Plans] = {}
         self._plans: dict[tuple[str, str], Plan] = {}
         kind = ModeKind.KEYED if settings.effects == "keyed" else ModeKind.EXTERNAL
@@ -65,7 +73,7 @@ class Plans:
             scope = str.__str__(scope)
         found = self._plans.get((operation, scope))
         if found is None:
-            found = Plan(self.settings, operation, scope, self._lease_mode)
+            found = Plan(self.settings, operation, scope, self._lease_mode, named=self._named)
             if len(self._plans) >= _MOST:
                 self._plans.clear()
             self._plans[operation, scope] = found
@@ -77,5 +85,5 @@ class Plans:
         if found is None:
             if len(self._with_codecs) >= _MOST_CODECS:
                 self._with_codecs.clear()
-            found = self._with_codecs[id(codec)] = Plans(self.settings._replace(codec=codec))
+            found = self._with_codecs[id(codec)] = Plans(self.settings._replace(codec=codec), named=False)
         return found

@@ -15,6 +15,7 @@ from retrysafe.errors import ConfigurationError, InvalidKey
 from retrysafe.locks import ProcessLock
 from retrysafe.protocol import durations, keys
 from retrysafe.protocol.durations import micros
+from retrysafe.protocol.fingerprint import Secrets
 from retrysafe.protocol.records import (
     Clocks,
     Concurrency,
@@ -108,6 +109,8 @@ class BoundarySettings(NamedTuple):
     waiters: Waiters
     encryption: Keyring | None = None
     quota: Quota | None = None
+    secrets: Secrets = Secrets()
+    """Keys the fingerprints."""
     largest_result: int | None = None
     """How many bytes of an encoded result the store keeps, less what encrypting adds; None: any number."""
 
@@ -149,6 +152,13 @@ class BoundarySettings(NamedTuple):
     ) -> None:
         """Tell the observers of something that is not part of an attempt."""
         self.observers.emit(name, self.name, operation, record_key, attempt, fields)
+
+
+def fingerprint_secrets(secret: bytes | None, encryption: Keyring | None) -> Secrets:
+    """Fingerprints are keyed by the secret; without one by the keyring, each of whose keys is still compared."""
+    if secret is not None:
+        return Secrets([secret])
+    return Secrets([] if encryption is None else encryption.fingerprint_secrets)
 
 
 def largest_result(backend: Backend, encryption: Keyring | None) -> int | None:

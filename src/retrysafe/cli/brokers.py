@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers import registry
 from retrysafe.messaging.brokers.spec import BrokerSpec, Option
 from retrysafe.observability.json_logs import JsonFormatter
 
+R = TypeVar("R")
 BROKER = "RETRYSAFE_BROKER"
 Side = Callable[[BrokerSpec], tuple[Option, ...]]
 """The options of a broker's publishers, or of its consumers."""
@@ -48,6 +50,17 @@ def chosen(options: argparse.Namespace, side: Side, instead: str = "") -> tuple[
             raise ConfigurationError(f"{_flag(option)} is for {_listed(titles)}; --broker is {spec.title}.")
     given = {option.name: getattr(options, option.name) for option in side(spec)}
     return url, spec, {name: value for name, value in given.items() if value is not None}
+
+
+def made(side: Side, make: Callable[[], R]) -> R:
+    """What ``make`` makes; an error that names arguments names the options of the command line instead."""
+    try:
+        return make()
+    except ConfigurationError as error:
+        flags = {"topics": "--topic", "group": "--group", "url": "--broker"}
+        flags |= {option.name: _flag(option) for option in _options(side)}
+        detail = re.sub(r"\b([a-z_]+)=(?![\w'\"(])", lambda found: flags.get(found[1], found[0]), error.detail or "")
+        raise ConfigurationError(detail) from error
 
 
 def log_to_stderr(options: argparse.Namespace) -> None:

@@ -17,9 +17,11 @@ from typing import Any
 from retrysafe.admin import lock
 from retrysafe.admin.describe import describe
 from retrysafe.boundary import Boundary
+from retrysafe.claims import key_spaces
 from retrysafe.cli import application
 from retrysafe.cli.opening import imported
 from retrysafe.cli.rendering import as_json, lines, say, table
+from retrysafe.entrypoint import EntryPoint
 from retrysafe.errors import ConfigurationError
 
 
@@ -75,10 +77,13 @@ def _lock(options: argparse.Namespace) -> int:
     return 1 if found else 0
 
 
-def _boundaries(module: ModuleType, attribute: str) -> list[Boundary]:
+def _boundaries(module: ModuleType, attribute: str) -> list[EntryPoint]:
+    """The boundary of a name; or all of the module: those among its names, and those that it gave away unnamed."""
     if attribute:
-        return [_named(module, attribute)]
-    found = list({id(one): one for one in vars(module).values() if isinstance(one, Boundary)}.values())
+        return [_named(module, attribute).entrypoint]
+    named = {id(one.entrypoint): one.entrypoint for one in vars(module).values() if isinstance(one, Boundary)}
+    built = (one for one in key_spaces.living() if isinstance(one, EntryPoint))
+    found = list((named | {id(one): one for one in built if one.origin.module == module.__name__}).values())
     if not found:
         raise ConfigurationError(f"Module {module.__name__!r} defines no boundary.")
     return found

@@ -155,7 +155,7 @@ def _mended(found: list[Diagnosis], stores: list[Any], within: float) -> Iterato
         if not one.repair or one.subject not in by_name or one.waived is not None:
             continue
         try:
-            repair(by_name[one.subject], one.repair, max(within, 60.0))
+            repair(by_name[one.subject], one.repair, max(within, 3600.0))
         except (RetrysafeError, TimeoutError) as error:
             yield f"not fixed  {one.id}: {getattr(error, 'detail', None) or type(error).__name__}"
         else:

@@ -18,7 +18,7 @@ from typing import Any
 from retrysafe.admin.operator import user
 from retrysafe.admin.rendering import duration
 from retrysafe.cli import dead_letters
-from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr
+from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr, made
 from retrysafe.cli.opening import add_reason, add_store_verb, add_verb, add_verbs, loaded, store_of
 from retrysafe.cli.rendering import as_json, say, table
 from retrysafe.cli.stopping import ended_by_signals
@@ -131,7 +131,8 @@ def _consumer(options: argparse.Namespace) -> Consumer:
         raise ConfigurationError(f"--broker: retrysafe inbox run cannot consume from {spec.title}.")
     if not all(options.topic):
         raise ConfigurationError("--topic is empty: is a variable of the shell not set?")
-    consumer: Consumer = spec.load(spec.consumer)(url, options.topic, group=options.group, **given)
+    load = spec.load(spec.consumer)
+    consumer: Consumer = made(_SIDE, lambda: load(url, options.topic, group=options.group, **given))
     return consumer
 
 

@@ -23,10 +23,21 @@ from retrysafe.admin.selection import STATES
 from retrysafe.claims.codec import JSONCodec
 from retrysafe.claims.notes import without_note
 from retrysafe.claims.responses import Response, respond
-from retrysafe.cli.opening import SECRET, AuditLog, add_audit, add_store, add_verbs, commands_of, open_operator
+from retrysafe.claims.settings import fingerprint_secrets
+from retrysafe.cli.opening import (
+    SECRET,
+    AuditLog,
+    add_audit,
+    add_store,
+    add_verbs,
+    commands_of,
+    keyring_of,
+    open_operator,
+    secret_of,
+)
 from retrysafe.cli.rendering import as_json, lines, plain, row, say, table
 from retrysafe.errors import ConfigurationError, ResultUnreadable
-from retrysafe.protocol import fingerprint
+from retrysafe.protocol import fingerprint, keys
 from retrysafe.protocol.procedures import PAGE, Change
 from retrysafe.protocol.records import Count, EffectiveState, Filter, Outcome, Record, StoredResult
 from retrysafe.protocol.retry_table import possible
@@ -244,7 +255,7 @@ def run_show(options: argparse.Namespace) -> int:
         shown = details(record)
         differing: tuple[str, ...] = ()
         if options.payload is not None:
-            differing = _compared(record, options.payload)
+            differing = _compared(record, options)
             shown["payload"] = f"differs in: {', '.join(differing)}" if differing else "is the same"
         if options.result:
             stored = without_note(record.result)
@@ -271,12 +282,23 @@ def _print(shown: dict[str, Any]) -> None:
         say([f"{step['when']}:", f"  {step['command']}"])
 
 
-def _compared(record: Record, path: str) -> tuple[str, ...]:
+def _compared(record: Record, options: argparse.Namespace) -> tuple[str, ...]:
     """The names of the parts that differ between a payload and the one of the claim."""
     if not record.fingerprint:
         raise ConfigurationError("--payload: this key was claimed without a payload.")
+    path = options.payload
     given = _decoded(_json(sys.stdin.read() if path == "-" else _read(path), "--payload"), "--payload")
-    return fingerprint.differing(record.fingerprint, fingerprint.of_payload(given).stored)
+    plain, stored = fingerprint.of_payload(given).stored, record.fingerprint
+    if stored[:1] != bytes((fingerprint.KEYED,)):
+        return fingerprint.differing(stored, plain)
+    secrets = fingerprint_secrets(keys.check_secret(secret_of(options)), keyring_of(options))
+    keyed = secrets.keyed_as(stored, plain, record.key)
+    if keyed is None:
+        raise ConfigurationError(
+            "--payload: the payload of this key is hashed with the secret= of its boundary, or with its encryption= "
+            "keys: give --secret-env or --encryption-keys-env, which name the environment variable that has them."
+        )
+    return fingerprint.differing(stored, keyed)
 
 
 def _read(path: str) -> str:

@@ -106,11 +106,11 @@ def open_operator(options: argparse.Namespace, audit: AuditLog | None = None) ->
         raise ConfigurationError("--fast and --fast-name go together: both as given to layered(…, name=…).")
     store = layered(fast, store_of(options), name=name) if fast and name else store_of(options)
     return Operator(
-        store, actor=actor, observers=(), secret=secret_of(options), encryption=_keyring_of(options), audit=audit
+        store, actor=actor, observers=(), secret=secret_of(options), encryption=keyring_of(options), audit=audit
     )
 
 
-def _keyring_of(options: argparse.Namespace) -> Keyring | None:
+def keyring_of(options: argparse.Namespace) -> Keyring | None:
     """Read only if an option names it: a boundary without encryption= could not read an encrypted answer."""
     named: str | None = getattr(options, "encryption_keys_env", None)
     return None if named is None else Keyring.from_env(named)

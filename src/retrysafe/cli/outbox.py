@@ -82,6 +82,7 @@ def _as_json(found: OutboxStatus, *, stalled: bool) -> dict[str, Any]:
         "kept": found.kept,
         "paused": found.paused,
         "topics": [one._asdict() for one in found.backlog],
+        "held": [one._asdict() for one in found.holders],
         "relays": [{**relay._asdict(), "gone": relay.silent >= GONE} for relay in found.relays],
     }
 
@@ -109,6 +110,9 @@ def _say_status(found: OutboxStatus, *, stalled: bool) -> None:
     for relay in found.relays:
         told = f"silent for {duration(relay.silent)}" + (": considered dead" if relay.silent >= GONE else "")
         print(f"relay {relay.name}  hold={relay.hold}  {told}")
+    for one in found.holders:
+        since = "" if one.seconds is None else f", for {duration(one.seconds)}"
+        print(f"!! {one.name} keeps the database from cleaning up what has left{since}: end it")
     if stalled:
         cause = "the relays are too slow, or the broker refuses" if found.alive else "no relay is running"
         print(f"!! messages are due for {duration(found.oldest_due)}: {cause}")

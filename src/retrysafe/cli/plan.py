@@ -1,6 +1,7 @@
 """`retrysafe plan`: the records, bytes, requests and sweeping that a load makes in a store.
 
-Nothing is asked of any store: the plan is arithmetic from measured constants, true within a fifth for bytes.
+Nothing is asked of any store: the plan is arithmetic from measured constants, true for bytes within a fifth (MySQL and
+MariaDB: within a half).
 """
 
 from __future__ import annotations

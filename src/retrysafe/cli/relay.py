@@ -17,7 +17,7 @@ from typing import Any
 
 from retrysafe.admin.operator import connected
 from retrysafe.backends.backend import Backend
-from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr
+from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr, made
 from retrysafe.cli.opening import add_store, loaded, store_of
 from retrysafe.cli.stopping import ended_by_signals
 from retrysafe.messaging.brokers.sync_publisher import SyncPublisher
@@ -116,6 +116,13 @@ def add_to(verbs: Any) -> None:
         "(see retrysafe cdc)",
     )
     parser.add_argument("--slot", metavar="NAME", default=SLOT, help=f"with --cdc: the replication slot ({SLOT})")
+    for name in ("source", "topic"):
+        parser.add_argument(
+            f"--{name}",
+            metavar=name.upper(),
+            action="append",
+            help=f"publish messages of this {name} alone; may be repeated (default: all)",
+        )
     parser.add_argument("--once", action="store_true", help="exit when no message is due")
     parser.set_defaults(run=run)
 
@@ -143,6 +150,8 @@ def run(options: argparse.Namespace) -> int:
         publish_timeout=options.publish_timeout,
         stalled_after=options.stalled_after,
         listen=store if options.listen == "" else options.listen,
+        sources=options.source,
+        topics=options.topic,
         cdc=None if options.cdc is None else Slot(options.cdc or store, name=options.slot),
     )
     with ended_by_signals(relay.stop, lambda: _WAITS):
@@ -164,7 +173,9 @@ def _relay(relay: Relay, publisher: Any, *, once: bool) -> Relayed | None:
         relay.run_forever()
         return None
     finally:
-        publisher.close()
+        close = getattr(publisher, "close", None)
+        if close is not None:
+            close()
 
 
 async def _arelay(relay: Relay, publisher: Any, *, once: bool) -> Relayed | None:
@@ -174,14 +185,17 @@ async def _arelay(relay: Relay, publisher: Any, *, once: bool) -> Relayed | None
         await relay.arun_forever()
         return None
     finally:
-        await publisher.aclose()
+        aclose = getattr(publisher, "aclose", None)
+        if aclose is not None:
+            await aclose()
 
 
 def _publisher(options: argparse.Namespace, backend: Backend) -> Any:
     if options.publisher:
         return _loaded(options.publisher)
     url, spec, given = chosen(options, _SIDE, ", or give --publisher")
-    publisher = spec.load(spec.publisher)(url, asynchronous=backend.serves_async, **given)
+    load = spec.load(spec.publisher)
+    publisher = made(_SIDE, lambda: load(url, asynchronous=backend.serves_async, **given))
     if backend.serves_async or not inspect.iscoroutinefunction(publisher.publish):
         return publisher
     return SyncPublisher(lambda: publisher)

@@ -12,8 +12,10 @@ from typing import Any
 from retrysafe.admin.operator import Status
 from retrysafe.admin.rendering import duration
 from retrysafe.backends.commands import Commands
-from retrysafe.cli.opening import add_store, commands_of, open_operator
+from retrysafe.cli.opening import add_store, commands_of, open_operator, store_of
 from retrysafe.cli.rendering import as_json, lines, say, table
+from retrysafe.messaging.needs import Need, messages_of, of_inboxes, of_outbox
+from retrysafe.messaging.operators import Operating
 from retrysafe.protocol.records import EffectiveState, Tally
 
 MOST_SKEW = 1.0
@@ -38,11 +40,23 @@ def run(options: argparse.Namespace) -> int:
         status = operator.status()
     commands = commands_of(options)
     refused = _refusals(status, commands)
+    needs = [] if options.json or refused else _messages(store_of(options), status, commands)
     if options.json:
         print(as_json(_as_json(status, refused)))
     else:
         say(_as_text(status, refused, commands))
+        say(f"!! {need.text} {need.command}" for need in needs)
     return 1 if refused else 0
+
+
+def _messages(store: Any, status: Status, commands: Commands) -> list[Need]:
+    """Messages that need a person, where the tables are there to look at."""
+    if status.schema is None:
+        return []
+    with Operating(store, observers=()) as operating:
+        found = operating.look(messages_of)
+    waiting = () if found.outbox is None else of_outbox(found.outbox, commands)
+    return [*waiting, *of_inboxes(found.inboxes, commands)]
 
 
 def _refusals(status: Status, commands: Commands) -> list[str]:

@@ -22,7 +22,7 @@ from retrysafe.console.why import why
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import fingerprint, records
 from retrysafe.protocol.procedures import Change
-from retrysafe.protocol.records import Count, EffectiveState, Filter, Outcome, Record
+from retrysafe.protocol.records import EffectiveState, Filter, Outcome, Record
 from retrysafe.protocol.retry_table import possible
 from retrysafe.protocol.transitions import Transition, resolution
 
@@ -110,7 +110,7 @@ def find(visit: Visit) -> Response:
     if len(found) == 1:
         return visit.go(f"/keys/{found[0].key.hex()}")
     named = {name: visit.field(name) for name in _NAMED}
-    return visit.page("found.html", AREA.title, "Find a key", records=found, named=named, asked=bool(text))
+    return visit.page("found.html", AREA.title, "Find a key", records=found, named=named, typed=text)
 
 
 # ---------------------------------------------------------------- one key
@@ -258,11 +258,6 @@ def _concluded(visit: Visit, change: Change, done: str) -> Response:
             raise Refused(409, "The key has changed", "Nothing was changed: the key no longer exists.")
         raise _changed(change.record)
     return visit.go(f"/keys/{visit.path('digits')}", [("done", done)])
-
-
-def counted(count: Count) -> str:
-    """A count as it is shown."""
-    return f"{count.records:,}{'+' * count.capped}"
 
 
 PAGES: Iterable[Page] = (

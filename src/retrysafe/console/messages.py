@@ -12,6 +12,7 @@ from retrysafe.console.access import Right
 from retrysafe.console.security import Refused
 from retrysafe.console.visit import Area, Page, Visit
 from retrysafe.messaging.inbox.operator import InboxOperator, name_of, place_of
+from retrysafe.messaging.needs import STALLED
 from retrysafe.messaging.relay.operator import OutboxOperator
 from retrysafe.messaging.relay.procedures import GONE
 from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter, Groups, Place
@@ -64,7 +65,9 @@ def show_outbox(visit: Visit) -> Response:
     with visit.outbox() as outbox:
         status = outbox.status()
     command = visit.commands.line("outbox status", ())
-    return visit.page("outbox.html", AREA.title, "Outbox", tab="Outbox", status=status, command=command)
+    return visit.page(
+        "outbox.html", AREA.title, "Outbox", tab="Outbox", status=status, stalled=STALLED, command=command
+    )
 
 
 def show_relays(visit: Visit) -> Response:
@@ -257,8 +260,7 @@ def fields_of(chosen: DeadLetterFilter) -> Iterator[tuple[str, str]]:
 def counted_by(letters: OutboxOperator | InboxOperator, chosen: DeadLetterFilter) -> Counted:
     """How many dead letters are chosen, among the first ones."""
     groups = letters.count(chosen, MOST_COUNTED)
-    looked = groups if chosen == DeadLetterFilter() else letters.count(DeadLetterFilter(), MOST_COUNTED)
-    return Counted(groups, sum(looked.values()) >= MOST_COUNTED)
+    return Counted(groups, sum(letters.count(DeadLetterFilter(), MOST_COUNTED + 1).values()) > MOST_COUNTED)
 
 
 def _place(text: str) -> Place:

@@ -13,21 +13,12 @@ from retrysafe.admin.rendering import duration
 from retrysafe.backends.commands import Commands
 from retrysafe.console.visit import Area, Page, Visit
 from retrysafe.messaging.inbox.operator import Consuming
-from retrysafe.messaging.relay.procedures import GONE, OutboxStatus
-from retrysafe.protocol.records import Count, EffectiveState, Filter
+from retrysafe.messaging.needs import Need, of_inboxes, of_outbox
+from retrysafe.messaging.relay.procedures import GONE
+from retrysafe.protocol.records import Count, EffectiveState, Filter, counted
 
 AREA = Area("Now", "/")
 UNKNOWN = Filter(states=frozenset({EffectiveState.UNKNOWN}))
-STALLED = 60.0
-"""Seconds after which a due message that has not left needs a person."""
-
-
-class Need(NamedTuple):
-    """Something that needs a person: what it is, the page where it is seen, and the command that lists it."""
-
-    text: str
-    path: str
-    command: str
 
 
 class Share(NamedTuple):
@@ -53,8 +44,8 @@ def show(visit: Visit) -> Response:
     commands = visit.commands
     needs = [
         *_of_keys(unknown, oldest, commands),
-        *(_of_messages(status, commands) if status else ()),
-        *_of_inboxes(inboxes, commands),
+        *(of_outbox(status, commands) if status else ()),
+        *of_inboxes(inboxes, commands),
     ]
     return visit.page(
         "now.html",
@@ -86,38 +77,11 @@ def _oldest(operator: Operator) -> float:
 
 def _of_keys(unknown: Count, oldest: float, commands: Commands) -> Iterator[Need]:
     if unknown.records:
-        number = f"{unknown.records:,}{'+' * unknown.capped}"
+        number = counted(unknown.records, capped=unknown.capped)
         what = "key is" if unknown.records == 1 and not unknown.capped else "keys are"
         text = f"{number} {what} unknown: their effect may have happened, and every retry is refused until they are "
         text += f"settled. The oldest waits for {duration(oldest)}."
         yield Need(text, "/unknown", commands.line("keys list", [("state", "unknown")]))
-
-
-def _of_messages(status: OutboxStatus, commands: Commands) -> Iterator[Need]:
-    listed = commands.line("outbox status", ())
-    if status.oldest_due > STALLED:
-        cause = "the relays are too slow, or the broker refuses" if status.alive else "no relay is running"
-        yield Need(f"Messages are due for {duration(status.oldest_due)}: {cause}.", "/messages", listed)
-    for relay in status.relays:
-        if relay.silent >= GONE:
-            text = f"Relay {relay.name} has been silent for {duration(relay.silent)}: it is taken for dead."
-            yield Need(text, "/messages/relays", listed)
-    if status.paused:
-        yield Need(f"Paused: {', '.join(status.paused)}. Nothing of these topics leaves.", "/messages", listed)
-    if status.dead:
-        text = f"{status.dead:,} messages could not be published, and are dead letters."
-        if status.dead == 1:
-            text = "1 message could not be published, and is a dead letter."
-        yield Need(text, "/messages/dead", commands.line("outbox dead list", ()))
-
-
-def _of_inboxes(inboxes: list[Consuming], commands: Commands) -> Iterator[Need]:
-    for one in inboxes:
-        if one.dead > one.marked:
-            left = one.dead - one.marked
-            text = f"Consumer {one.consumer} has given up on {left:,} {'message' if left == 1 else 'messages'}."
-            command = commands.line("inbox dead list", [("consumer", one.consumer)])
-            yield Need(text, f"/messages/inbox?consumer={one.consumer}", command)
 
 
 PAGES = (Page("/", show),)

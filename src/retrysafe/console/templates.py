@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from retrysafe.admin.rendering import duration, instant
+from retrysafe.protocol.records import counted
 
 STATIC = {
     "console.css": "text/css; charset=utf-8",
@@ -40,7 +41,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"duration": duration, "instant": instant, "number": _number, "ago": _ago}
+    made.filters |= {"duration": duration, "instant": instant, "number": _number, "counted": _counted, "ago": _ago}
     return made
 
 
@@ -51,6 +52,10 @@ def render(name: str, values: dict[str, Any]) -> str:
 
 def _number(value: int) -> str:
     return f"{value:,}"
+
+
+def _counted(number: int, capped: bool) -> str:
+    return counted(number, capped=capped)
 
 
 def _ago(seconds: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from retrysafe.backends import checks
 from retrysafe.backends import registry as backends
-from retrysafe.doctor import application
+from retrysafe.doctor import application, messages
 from retrysafe.messaging.brokers import checks as broker_checks
 from retrysafe.messaging.brokers import registry as brokers
 from retrysafe.protocol.checks import Check
@@ -16,6 +16,7 @@ def groups() -> Iterator[tuple[str, tuple[Check, ...]]]:
     """A title for each group of checks, with its checks; those that a broker shares with a store are with the store."""
     seen: set[str] = set()
     yield "Every store", checks.CHECKS
+    yield "Messages in a store", messages.CHECKS
     for spec in backends.specs():
         for kind, reference in spec.checks.items():
             found = spec.load(reference).checks

@@ -15,10 +15,11 @@ from retrysafe.backends.checks import Examination, gather
 from retrysafe.backends.commands import naming
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.urls import without_password
+from retrysafe.doctor import messages
 from retrysafe.doctor.diagnosis import Diagnosis, judged
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.protocol.checks import Facts
-from retrysafe.protocol.requests import Query
+from retrysafe.protocol.requests import Steps
 
 R = TypeVar("R")
 
@@ -45,7 +46,7 @@ def examine(store: Any, within: float, leases: list[float]) -> list[Diagnosis]:
         return _unreachable(name, error.detail or str(error))
     except Exception as error:  # noqa: BLE001 - a store that breaks its driver is a finding
         return _unreachable(name, f"{type(error).__name__} while it was asked")
-    return judged((*checks.CHECKS, *examination_of(backend.kind).checks), facts, name)
+    return judged((*checks.CHECKS, *messages.CHECKS, *examination_of(backend.kind).checks), facts, name)
 
 
 def name_of(store: Any) -> str:
@@ -65,12 +66,17 @@ def name_of(store: Any) -> str:
 def repair(store: Any, statements: tuple[str, ...], within: float) -> None:
     """Run statements that mend a finding. Raises `TimeoutError`, or what the store raises."""
     backend = store if isinstance(store, Backend) else connected(store)
+    if backend.serves_sync:
+        limited(lambda: backend.perform_on_schema(statements), within)
+    else:
+        limited(lambda: asyncio.run(_repair_async(backend, statements)), within)
 
-    def work() -> None:
-        for statement in statements:
-            backend.client()(Query(statement, {}))
 
-    limited(work, within)
+async def _repair_async(backend: Backend, statements: tuple[str, ...]) -> None:
+    try:
+        await backend.aperform_on_schema(statements)
+    finally:
+        await backend.aclose()
 
 
 def limited(work: Callable[[], R], within: float) -> R:
@@ -95,7 +101,7 @@ def limited(work: Callable[[], R], within: float) -> R:
 
 def _asked(backend: Backend, leases: list[float]) -> Facts:
     examination = examination_of(backend.kind)
-    steps = gather(backend, examination, leases)
+    steps = _facts(backend, examination, leases)
     if not backend.serves_sync:
         return asyncio.run(_asked_async(backend, steps))
     if not backend.own_connections:
@@ -106,6 +112,14 @@ def _asked(backend: Backend, leases: list[float]) -> Facts:
     finally:
         client.close()
     return facts if examination.apart is None else {**facts, **examination.apart(backend)}
+
+
+def _facts(backend: Backend, examination: Examination, leases: list[float]) -> Steps[Facts]:
+    facts = yield from gather(backend, examination, leases)
+    schema = facts["schema"]
+    if schema is not None and schema.version >= schema.needed:
+        facts = {**facts, **(yield from messages.gather(backend))}
+    return facts
 
 
 async def _asked_async(backend: Backend, steps: Any) -> Facts:

@@ -9,6 +9,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.http.keys import KeyPolicy, KeySyntax
 from retrysafe.http.problems import BASE
 from retrysafe.http.routes import NEEDS, Need, Routes
+from retrysafe.protocol.options import refuse_unknown
 
 H = TypeVar("H", bound=Callable[..., Any])
 Scoping = Literal["http", "endpoint"]
@@ -145,9 +146,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 def policy_of(options: Options) -> Policy:
     """Check the choices; raises `ConfigurationError` naming the argument that cannot be kept."""
     given: dict[str, Any] = dict(options)
-    unknown = given.keys() - set(Policy._fields)
-    if unknown:
-        raise ConfigurationError(f"{min(unknown)}= is no option; there are {', '.join(Policy._fields)}.")
+    refuse_unknown(given, Policy._fields)
     for name, choices in _CHOICES.items():
         if name in given and given[name] not in choices:
             raise ConfigurationError(f"{name}={given[name]!r}: expected one of {', '.join(map(str, choices))}.")
@@ -202,6 +201,7 @@ def policy(need: Need, **options: Unpack[Options]) -> Callable[[H], H]:
         raise ConfigurationError(f"policy({need!r}): expected one of {', '.join(NEEDS)}.")
     if _PLAIN & options.keys():
         raise ConfigurationError("policy(): whether a key is required is its first argument; it has no routes.")
+    refuse_unknown(options, [name for name in Policy._fields if name not in _PLAIN])
 
     def mark(handler: H) -> H:
         setattr(handler, _MARK, Declared(need, options))

@@ -21,6 +21,17 @@ VERSION = "1.0"
 OWN = ("specversion", "id", "source", "type", "subject", "sequence", "topic", "datacontenttype")
 BINDINGS = ("cloudevents:", "cloudevents_", "ce-")
 """What names of attributes begin with in AMQP and HTTP, in lower case; no header's name does."""
+RESERVED = (
+    *BINDINGS,
+    "ce_",  # Kafka, SQS
+    "content-type",  # Kafka, NATS, SQS, Pub/Sub
+    "retrysafe-",  # Debezium's router
+    "nats-",
+    "goog",  # Pub/Sub
+    *("aws.", "amazon."),  # SQS, SNS
+    *("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count"),  # RabbitMQ
+)
+"""What names begin with, in lower case, that a binding or a broker keeps for itself: no header's name does."""
 DATA = ("data", "data_base64")
 """Where the payload is (section "Naming Conventions", and the JSON format): no attribute has these names."""
 ESCAPED = "backslashreplace"
@@ -71,15 +82,15 @@ def header_text(value: str) -> str:
     return unquote(value, errors=ESCAPED)
 
 
-def structured(envelope: Envelope, *, exact: bool = False) -> bytes:
+def structured(envelope: Envelope) -> bytes:
     """The event with its data as JSON; headers whose names no attribute may have are left out.
 
-    A payload that is JSON by its media type stands in it as it is, any other one in base64: with ``exact`` also JSON
-    that `received` would give other octets, as it does to spaces between tokens.
+    A payload that is JSON by its media type stands in it as it is; any other one in base64, and so does JSON that
+    `received` would give other octets, as it does to spaces between tokens: each copy of a message has the same ones.
     """
     event = {name: value for name, value in attributes(envelope).items() if is_attribute(name)}
     data = _json_text(envelope)
-    if exact and data is not None and _data(json.loads(data), envelope.media_type) != envelope.payload:
+    if data is not None and _data(json.loads(data), envelope.media_type) != envelope.payload:
         data = None
     if data is None:
         event["data_base64"] = base64.b64encode(envelope.payload).decode()

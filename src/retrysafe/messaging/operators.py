@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from retrysafe.admin.operator import connected, user
 from retrysafe.backends import registry
+from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.protocol.events import Observer
@@ -44,6 +45,10 @@ class Operating:
             return await self._backend.arun(steps)
         async with (await self._backend.aready()).transaction() as opened:
             return await arun(steps, opened.execute)
+
+    def look(self, at: Callable[[Backend], Steps[R]]) -> R:
+        """Drive a program that reads."""
+        return self._do(at(self._backend))
 
     def close(self) -> None:
         """Close the connections, unless something else uses them."""

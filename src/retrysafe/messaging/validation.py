@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from retrysafe.messaging.cloudevents import BINDINGS, DATA, OWN
+from retrysafe.messaging.cloudevents import DATA, OWN, RESERVED
 from retrysafe.messaging.errors import MessageRefused
 from retrysafe.protocol.ordering import LARGEST_SEQUENCE
 
@@ -79,7 +79,8 @@ LONGEST_NAME = 255
 LONGEST_HEADER_NAME = 100
 LARGEST_HEADERS = 32_768
 """Bytes of all headers as they are stored: they have to fit into one frame of AMQP, and into 64 KiB of MySQL."""
-_HEADER_NAME = re.compile(r"[!-~]+", re.ASCII)
+_HEADER_NAME = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
+"""What every broker takes: SQS has the narrowest names."""
 
 
 def name(text: Any, argument: str) -> str:
@@ -109,10 +110,14 @@ def headers(given: Mapping[Any, Any]) -> Mapping[str, str]:
             raise MessageRefused(f"headers= maps text to text; {name!r} has {value!r}.")
         if not _HEADER_NAME.fullmatch(name) or len(name) > LONGEST_HEADER_NAME:
             raise MessageRefused(
-                f"headers=: the name {name!r} must be 1 to {LONGEST_HEADER_NAME} visible ASCII characters, no space."
+                f"headers=: the name {name!r} must be 1 to {LONGEST_HEADER_NAME} ASCII letters, digits, hyphens and "
+                "underscores, with single dots between them, which every broker carries."
             )
-        if name.lower().startswith(BINDINGS) or name.lower() in DATA:
-            raise MessageRefused(f"headers=: {name!r} would be read as an attribute of the message, or as its payload.")
+        if name.lower().startswith(RESERVED) or name.lower() in DATA:
+            raise MessageRefused(
+                f"headers=: {name!r} would be read as an attribute of the message, as its payload, or as an order to a "
+                "broker. Give the header another name; the media type has an argument, media_type=."
+            )
         if name.lower() in OWN:
             raise MessageRefused(f"headers=: {name!r} is an attribute of every message, which has an argument for it.")
         if _has_control(value):

@@ -4,13 +4,16 @@ The parts of a payload are its fields, and the fields of its fields: "method", "
 as they are, so only what looks like the name of a field counts as one (not the keys of a table by e-mail
 address), and there are at most `MOST_PARTS`; a value that has other names, or too many, is one part.
 
-Version 2 also marks the parts that were at their default, and counts models by their own fields. It is written only
-where that makes a difference: what is written as version 1 can be compared by releases up to 0.1.
+Version 2 also marks the parts that were at their default, and counts models by their own fields; it is made only
+where that makes a difference. Of either, a digest tells who guesses the value: a claim stores version 3, in which the
+digests of the one or the other are keyed by the boundary's secret, if it has one, and by the key of the record (see
+`Secrets`). Releases up to 0.1 stored the others, which are still compared.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
@@ -21,7 +24,7 @@ from retrysafe.protocol import canonical
 from retrysafe.protocol.canonical import NO_DEFAULT, Member, Members, NotCanonical
 from retrysafe.protocol.records import Fingerprint
 
-PLAIN, MARKED = 1, 2
+PLAIN, MARKED, KEYED = 1, 2, 3
 """The versions."""
 UNCHECKED = b""
 """The fingerprint of a claim without a payload: the check is off."""
@@ -77,6 +80,54 @@ def _of_simple_fields(fields: dict[Any, Any]) -> Fingerprint | None:
         out += _prefixed(name, False)
         out += _sha256(body).digest()
     return Fingerprint(bytes(out))
+
+
+class Secrets:
+    """Keys the digests of fingerprints by a secret, so that values cannot be guessed from a row; the first one writes.
+
+    The key of the record keys them too, so that equal values do not show across rows: all that there is without a
+    secret. With one, a first part without a name tells which secret it was.
+    """
+
+    def __init__(self, secrets: Sequence[bytes] = ()) -> None:
+        self._by_head = {_head_of(secret): secret for secret in (*secrets, b"")}
+        self._head, self._secret = next(iter(self._by_head.items()))
+
+    def keyed(self, plain: bytes, record_key: bytes) -> bytes:
+        """The fingerprint that is stored with a record; an empty one stays empty."""
+        return _keyed(plain, self._head, self._secret, record_key) if plain else plain
+
+    def keyed_as(self, stored: bytes, plain: bytes, record_key: bytes) -> bytes | None:
+        """A fingerprint keyed as the ``stored`` one is; None if that is of a secret that is not here."""
+        head = _head(stored)
+        secret = self._by_head.get(head)
+        return None if secret is None else _keyed(plain, head, secret, record_key)
+
+
+_UNNAMED = b"\0\0"
+
+
+def _head_of(secret: bytes) -> bytes:
+    """What a fingerprint keyed by a secret begins with."""
+    told = _UNNAMED + hmac.digest(secret, b"fingerprint secret v3", "sha256") if secret else b""
+    return bytes((KEYED,)) + told
+
+
+def _head(fingerprint: bytes) -> bytes:
+    """The version, and what tells the secret."""
+    return fingerprint[: 35 if fingerprint[0] == KEYED and fingerprint[1:3] == _UNNAMED else 1]
+
+
+def _keyed(plain: bytes, head: bytes, secret: bytes, record_key: bytes) -> bytes:
+    """Each digest hashed behind a key of the record: of fixed lengths both, which makes that as good as HMAC."""
+    key = hmac.digest(secret, record_key, "sha256") if secret else record_key
+    out, at, end = bytearray(head), 1, len(plain)
+    while at < end:
+        digest = at + 2 + ((plain[at] & 0x7F) << 8 | plain[at + 1])
+        out += plain[at:digest]
+        at = digest + 32
+        out += _sha256(key + plain[digest:at]).digest()
+    return bytes(out)
 
 
 class Fields:
@@ -237,14 +288,25 @@ def _prefixed(name: str, marked: bool) -> bytes:
 
 
 def agree(stored: bytes, given: Fingerprint) -> bool:
-    """Whether a stored fingerprint is that of the payload given; an empty one means that the check is off."""
-    if stored == given.stored or not stored or not given.stored or _are_one(stored, given.stored):
+    """Whether a stored fingerprint is that of the payload given; an empty one means that the check is off.
+
+    One that is keyed by a secret that is not here cannot be compared. It passes for that payload: the answer beside it
+    was encrypted by the same keyring, and `ResultUnreadable` says what is missing.
+    """
+    if stored == given.stored or not stored or not given.stored:
+        return True
+    if given.keyed_as is not None and stored[0] == KEYED:
+        keyed = given.keyed_as(stored, given.stored)
+        return keyed is None or _are_one(stored, keyed)
+    if _are_one(stored, given.stored):
         return True
     return given.older is not None and _are_one(stored, beside(stored, given))
 
 
 def beside(stored: bytes, given: Fingerprint) -> bytes:
     """The given payload, counted in the way in which the ``stored`` one was."""
+    if stored[:1] == bytes((KEYED,)) and given.keyed_as is not None:
+        return given.keyed_as(stored, given.stored) or given.stored
     return given.older() if given.older is not None and stored[:1] == bytes((PLAIN,)) else given.stored
 
 
@@ -253,7 +315,7 @@ def _are_one(one: bytes, other: bytes) -> bool:
 
     What only one has is on one side: payloads that each have something of their own are two.
     """
-    if {one[0], other[0]} - {PLAIN, MARKED}:
+    if {one[0], other[0]} - {PLAIN, MARKED} and (one[0] != KEYED or _head(one) != _head(other)):
         return False
     left, right = _parts(one), _parts(other)
     comparable = left.keys() <= right.keys() or right.keys() <= left.keys()
@@ -285,9 +347,9 @@ def names(fingerprint: bytes) -> tuple[str, ...]:
 
 def _parts(fingerprint: bytes) -> Parts:
     parts: Parts = {}
-    if fingerprint[:1] not in (bytes((PLAIN,)), bytes((MARKED,))):
+    if not fingerprint or fingerprint[0] not in (PLAIN, MARKED, KEYED):
         return parts
-    at = 1
+    at = len(_head(fingerprint))
     while at < len(fingerprint):
         head = int.from_bytes(fingerprint[at : at + 2], "big")
         length = head & ~_AT_DEFAULT

@@ -14,6 +14,8 @@ _DEFAULT_SECRET = b"retrysafe"
 _HASHED = "sha256:"
 _BLOCK = 64
 """The block of SHA-256, in bytes."""
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+"""The first digit of a UUID's fourth group, which says whose UUIDs these are (RFC 9562)."""
 
 
 def parse(key: object) -> str:
@@ -107,12 +109,16 @@ class Lookup:
 
 
 def derive(secret: bytes | None, record_key: bytes, name: object) -> str:
-    """The key for a call downstream: the same on every attempt, hard to guess, 68 characters."""
+    """The key for a call downstream: the same on every attempt, hard to guess, and a UUID, which every provider takes.
+
+    It has the shape of version 4, and 122 bits of an HMAC where that has random ones.
+    """
     if not isinstance(name, str):
         raise ConfigurationError(
             f"key_for() takes the name of the call that the key is for, such as 'charge', not {type(name).__name__}."
         )
-    return "rs1-" + _digest(secret, "derive.v1", record_key.hex(), name).hex()
+    bits = _digest(secret, "derive.v2", record_key.hex(), name).hex()
+    return f"{bits[:8]}-{bits[8:12]}-4{bits[13:16]}-{_VARIANT[bits[16]]}{bits[17:20]}-{bits[20:32]}"
 
 
 def redact(record_key: bytes) -> str:

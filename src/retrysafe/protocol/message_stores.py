@@ -12,6 +12,7 @@ from retrysafe.protocol.messages import (
     DeadLetterFilter,
     Envelope,
     Groups,
+    Holder,
     InboxLetter,
     Look,
     Place,
@@ -28,6 +29,10 @@ from retrysafe.protocol.requests import Ask
 
 class OutboxStore(Protocol):
     """What to ask about messages that wait to leave. Every method is pure."""
+
+    def takes(self, envelope: Envelope) -> bool:
+        """Whether a message may leave, as far as it is restricted what does."""
+        ...
 
     def add(self, envelopes: Sequence[Envelope]) -> list[Ask[None]]:
         """Write messages, in this order."""
@@ -133,6 +138,10 @@ class OperableOutbox(OutboxStore, Protocol):
 
     def counts(self) -> Ask[tuple[int, int]]:
         """How many messages are dead letters, and how many are kept that have left."""
+        ...
+
+    def holders(self) -> Ask[list[Holder]] | None:
+        """What keeps the database from cleaning up what has left, the oldest first; None where it does not tell."""
         ...
 
     def pause(self, topic: str) -> Ask[None]:

@@ -150,6 +150,13 @@ class Look(NamedTuple):
     begun: int
 
 
+class Holder(NamedTuple):
+    """A session, prepared transaction or slot that keeps a database from cleaning up, and for how many seconds."""
+
+    name: str
+    seconds: float | None
+
+
 class Backlog(NamedTuple):
     """What waits in an outbox, of one topic: all of it, and of that what is due, as is nothing that is delayed.
 

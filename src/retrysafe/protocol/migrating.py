@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreUnavailable
@@ -16,6 +16,10 @@ class Migration(NamedTuple):
     version: int
     name: str
     statements: tuple[str, ...]
+
+
+Postponed = Callable[[str], Steps[bool]]
+"""Asks whether a statement is left for later, when it can be done beside the traffic."""
 
 
 @runtime_checkable
@@ -58,18 +62,27 @@ def check_partitions(store: RotatingStore, wanted: int) -> Steps[None]:
 
 
 def migrate(
-    store: TransactionalStore, migrations: Sequence[Migration], lock: Query | None, unlock: Query | None = None
+    store: TransactionalStore,
+    migrations: Sequence[Migration],
+    lock: Query | None,
+    unlock: Query | None = None,
+    *,
+    bounds: Query | None = None,
+    postponed: Postponed | None = None,
 ) -> Steps[list[Migration]]:
     """Apply the migrations that are missing, all in one transaction where the database can; return them.
 
     ``lock`` keeps two migrating processes apart where opening a transaction does not; ``unlock`` gives it
-    back where the end of the transaction does not.
+    back where the end of the transaction does not. ``bounds`` limits how long the transaction waits for locks, behind
+    which claims wait. Statements that are ``postponed`` are left out.
     """
     yield from ask(store.begin())
+    if bounds is not None:
+        yield from ask(Ask(bounds, _ignore))
     if lock is not None:
         yield from ask(Ask(lock, _locked))
     try:
-        missing = yield from apply(store, migrations)
+        missing = yield from apply(store, migrations, postponed)
     except Exception:
         if unlock is not None:
             yield from ask(Ask(unlock, _ignore))
@@ -80,13 +93,16 @@ def migrate(
     return missing
 
 
-def apply(store: TransactionalStore, migrations: Sequence[Migration]) -> Steps[list[Migration]]:
+def apply(
+    store: TransactionalStore, migrations: Sequence[Migration], postponed: Postponed | None = None
+) -> Steps[list[Migration]]:
     """Apply the migrations that are missing, in the transaction that is open; return them."""
     version = yield from schema_version(store)
     missing = [migration for migration in migrations if migration.version > version]
     for migration in missing:
         for statement in migration.statements:
-            yield from ask(Ask(Query(statement, {}), _ignore))
+            if postponed is None or not (yield from postponed(statement)):
+                yield from ask(Ask(Query(statement, {}, patient=True), _ignore))
         yield from note(migration)
     return missing
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from retrysafe.protocol.fingerprint import Secrets
+
 Effects = Literal["transactional", "keyed", "external"]
 
 
@@ -165,11 +167,13 @@ class QuotaRefusal(NamedTuple):
 
 
 class Fingerprint(NamedTuple):
-    """A payload as it is stored and compared."""
+    """A payload as it is compared, and, keyed, stored."""
 
     stored: bytes
     older: Callable[[], bytes] | None = None
     """Computes the fingerprint of releases up to 0.1, where it differs."""
+    keyed_as: Callable[[bytes, bytes], bytes | None] | None = None
+    """Keys it as a stored one is; None if that is of a secret that is not known here."""
 
 
 class ClaimRequest(NamedTuple):
@@ -185,12 +189,19 @@ class ClaimRequest(NamedTuple):
     clocks: Clocks
     on_expired: OnExpired = "new"
     quota: Allowance | None = None
-    older_fingerprint: Callable[[], bytes] | None = None
+    plain: Fingerprint | None = None
+    """The payload before it was keyed; None if ``fingerprint`` is not keyed."""
+    secrets: "Secrets | None" = None
+    scoped: bool = True
+    """Whether the scope names the tenant: else it is refused under a schema that only one tenant has."""
 
     @property
     def payload(self) -> Fingerprint:
         """The fingerprint that the record's is compared with."""
-        return Fingerprint(self.fingerprint, self.older_fingerprint)
+        if self.plain is None or self.secrets is None:
+            return Fingerprint(self.fingerprint)
+        keyed_as, key = self.secrets.keyed_as, self.key
+        return self.plain._replace(keyed_as=lambda stored, plain: keyed_as(stored, plain, key))
 
     @property
     def transactional(self) -> bool:
@@ -283,6 +294,11 @@ class Finding(NamedTuple):
     level: Literal["refuse", "warn", "fact"]
     name: str
     text: str
+
+
+def counted(number: int, *, capped: bool = False) -> str:
+    """A count as it is told; ``capped``: not everything was looked at."""
+    return f"{'at least ' * (capped and number > 0)}{number:,}"
 
 
 class Partition(NamedTuple):

@@ -49,7 +49,8 @@ class Query(NamedTuple):
     that count as answers (a lock that is taken, a savepoint that is gone) to the statement to perform instead, or to
     None for an answer without rows. ``written`` reads the rows that this statement has changed, if it has changed any,
     where the server does not return them. ``merged`` is a statement that performs many such queries, each by itself:
-    its parameters are arrays of theirs, and its rows begin with the parameter ``key``.
+    its parameters are arrays of theirs, and its rows begin with the parameter ``key``. ``patient``: a schema's
+    statement, which may take as long as a table is large, so that no deadline of a driver's applies.
     """
 
     sql: str
@@ -60,6 +61,7 @@ class Query(NamedTuple):
     refusals: Mapping[str, Query | None] = MappingProxyType({})
     written: Query | None = None
     merged: str | None = None
+    patient: bool = False
 
 
 class Copy(NamedTuple):

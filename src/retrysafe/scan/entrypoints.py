@@ -124,7 +124,16 @@ class EntryPoints:
         if not isinstance(function, ast.Attribute):
             return False
         made = self._project.value(module, function.value)
-        return isinstance(made, ast.Call) and mentions_guard(self._project, module, made)
+        if isinstance(made, ast.Call) and mentions_guard(self._project, module, made):
+            return True
+        router = ast.unparse(function.value)
+        return any(
+            ast.unparse(target) in (f"{router}.route_class", f"{router}.router.route_class")
+            and mentions_guard(self._project, module, self._project.value(module, node.value))
+            for node in module.nodes
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+        )
 
     def _method(self, module: Module, owner: ast.ClassDef, function: Function) -> Handler | None:
         if function.name not in _DRF_VIEW_METHODS:

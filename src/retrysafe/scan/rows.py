@@ -6,8 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from retrysafe.scan import catalogue as known
-from retrysafe.scan.module import Function, Module
+from retrysafe.scan.module import Function, How, Module
 from retrysafe.scan.project import Project, own_nodes
+
+_VALIDATING = frozenset({"model_validate", "model_validate_json", "model_construct", "from_orm", "parse_obj"})
+"""Class methods of Pydantic and SQLModel that make an instance."""
 
 
 def is_new(project: Project, module: Module, node: ast.expr) -> bool:
@@ -15,9 +18,25 @@ def is_new(project: Project, module: Module, node: ast.expr) -> bool:
     made = project.value(module, node)
     if isinstance(made, ast.List | ast.ListComp):
         return True
-    if not isinstance(made, ast.Call):
+    if isinstance(made, ast.Call):
+        function = made.func
+        if isinstance(function, ast.Attribute) and function.attr in _VALIDATING:
+            function = function.value
+        return _is_class(project, project.resolve(module, function))
+    return _is_body(project, module, node)
+
+
+def _is_body(project: Project, module: Module, node: ast.expr) -> bool:
+    """Whether a value is a parameter of a decorated handler, which a framework makes of the request."""
+    found = project.binding(module, node)
+    around = module.function_around(node)
+    if found is None or found.how is not How.TYPED or around is None or not around.decorator_list:
         return False
-    found = project.definition(project.resolve(module, made.func))
+    return _is_class(project, project.resolve(module, node).removesuffix("()"))
+
+
+def _is_class(project: Project, symbol: str) -> bool:
+    found = project.definition(symbol)
     return found is not None and isinstance(found[1], ast.ClassDef)
 
 

@@ -21,6 +21,7 @@ from retrysafe.extras import NeedsExtra
 from retrysafe.protocol import durations
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.events import Observer
+from retrysafe.protocol.options import refuse_unknown
 from retrysafe.protocol.records import Duration
 from retrysafe.webhooks.delivering import (
     BACKOFF,
@@ -144,6 +145,7 @@ class _Sending:
     """The common base of sync and async senders."""
 
     def __init__(self, options: SenderOptions) -> None:
+        refuse_unknown(options, SenderOptions.__annotations__)
         self._attempts = options.get("max_attempts", 5)
         if self._attempts < 1:
             raise ConfigurationError(f"max_attempts={self._attempts!r} must be at least 1.")

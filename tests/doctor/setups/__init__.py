@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from retrysafe.messaging.inbox.operator import Consuming
+from retrysafe.messaging.needs import Messages
+from retrysafe.messaging.relay.procedures import OutboxStatus
+from retrysafe.protocol.messages import Backlog
 from tests.doctor.setups import (
     application,
     dynamodb,
@@ -46,8 +50,11 @@ BROKEN: dict[str, tuple[Setup, ...]] = {
     "Applications": application.BROKEN,
 }
 
+_STATUS = OutboxStatus([Backlog("orders", 5, 90.0, 5, 90.0, paused=False)], [], [], dead=1, kept=0)
+
 UNMADE: dict[str, dict[str, Any]] = {
     "mysql-version": {"findings": [("refuse", "version", "The server is MySQL 8.0.18.")]},
+    "postgresql-held-cleanup": {"holders": [("session 7 of report in shop (psql, idle in transaction)", 90)]},
     "sqlite-network-file-system": {"file": "/mnt/shop.db", "mounts": "server:/shop /mnt nfs4 rw 0 0\n"},
     "kafka-permission": {"unread": {"orders": "Topic authorization failed."}},
     "rabbitmq-permission": {"differing": {"orders": "refused"}},
@@ -58,6 +65,8 @@ UNMADE: dict[str, dict[str, Any]] = {
         "settings": {"orders": {"min.insync.replicas": "1"}},
         "replicas": {"orders": 3},
     },
+    "outbox-stalled": {"messages": Messages(_STATUS, [])},
+    "dead-letters": {"messages": Messages(_STATUS, [Consuming("orders", "stock", 2, 2, 90.0)])},
     "mqtt-session": {"kept": 3600},
     "mqtt-password": {"secret": True, "tls": False, "local": False},
 }

@@ -16,6 +16,8 @@ from tests.http.client.senders import Time
 from tests.http.client.server import Server, drops_request, says
 from tests.http.client.test_durable import entry, left_behind
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = {
     "httpx": "import httpx\nfrom retrysafe.http.client.httpx import RetryTransport\n"
     "client = httpx.Client(transport=RetryTransport(retries), headers={'Authorization': 'Bearer new'})\n",

@@ -27,6 +27,8 @@ from tests.http.client.server import (
 from tests.ports import free_port
 from tests.tables import each_row
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

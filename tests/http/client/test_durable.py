@@ -34,6 +34,8 @@ from tests.http.client.server import Received, Server, delayed, drops_answer, ru
 from tests.http.observing import Recorder
 from tests.ports import free_port
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60
 
 

@@ -26,6 +26,8 @@ from tests.http.client.senders import FAILURES, Time
 from tests.http.client.server import Received, Server, drops_answer, says
 from tests.http.client.test_durable import entry, left_behind
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

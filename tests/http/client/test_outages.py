@@ -27,6 +27,8 @@ from tests.http.client.server import Behaviour, Received, Server
 from tests.http.contract.servers import uvicorn
 from tests.ports import free_port
 
+pytestmark = pytest.mark.slow
+
 CALLS = 10_000
 
 
@@ -52,7 +54,6 @@ class Down(httpx.BaseTransport, httpx.AsyncBaseTransport, BaseAdapter):
         pass
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SENDERS)
 def test_c13_ten_thousand_calls_of_a_host_that_is_down(name: str, time: Time) -> None:
     down = Down()

@@ -43,6 +43,8 @@ from tests.http.observing import Recorder
 from tests.ports import free_port
 from tests.tables import each_row
 
+pytestmark = pytest.mark.slow
+
 BY_NAME = {behaviour.__name__: behaviour for behaviour in AMBIGUOUS}
 
 
@@ -94,7 +96,7 @@ def test_c04_what_was_certainly_not_sent_is_retried_without_a_key(make: Make, ti
     assert "has not been carried out (3 sent; not sent again: attempts)" in failed.value.__notes__[0]
 
 
-@each_row("behaviour", BY_NAME)
+@pytest.mark.parametrize("behaviour", BY_NAME)
 def test_c05_an_ambiguous_failure_is_retried_where_the_key_is_honoured(
     make: Make, server: Server, behaviour: str
 ) -> None:
@@ -117,7 +119,7 @@ def test_c05_and_nowhere_else(make: Make, server: Server, time: Time, behaviour:
     assert "unrepeatable" in failed.value.__notes__[0]
 
 
-@each_row("method", ["GET", "PUT", "DELETE"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 def test_c05_idempotent_methods_need_no_key(make: Make, server: Server, method: str) -> None:
     server.will(drops_answer, cuts_body)
     assert make(hosts=[]).send(method, server.url).status == 201
@@ -172,7 +174,6 @@ def test_c06_nothing_is_sent_after_the_deadline(make: Make, server: Server, time
     assert len(server.requests) == 3
 
 
-@pytest.mark.slow
 def test_c06_a_server_that_drips_is_given_up_at_the_deadline(make: Make, server: Server) -> None:
     to_its_end: list[bool] = []
 
@@ -211,7 +212,7 @@ def test_c07_a_conflict_is_retried_only_if_another_attempt_is_running(make: Make
         assert make().post(server.url).status == status
 
 
-@each_row("status", [400, 403, 404, 412, 422, 428])
+@pytest.mark.parametrize("status", [400, 403, 404, 412, 422, 428])
 def test_c08_refusals_are_final(make: Make, server: Server, status: int) -> None:
     server.will(says(status))
     assert make().post(server.url).status == status
@@ -225,7 +226,7 @@ def test_c08_a_compressed_refusal_is_read_too(make: Make, server: Server) -> Non
         make().post(server.url)
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("code", "status", "kind"),
     [
         ("key-reused", 422, RequestKeyReused),
@@ -287,7 +288,7 @@ def test_c08_without_a_way_to_refresh_401_is_final(make: Make, server: Server) -
     assert len(server.requests) == 1
 
 
-@each_row("status", [500, 503])
+@pytest.mark.parametrize("status", [500, 503])
 def test_c09_an_error_that_is_replayed_is_final(make: Make, server: Server, status: int) -> None:
     server.will(says(status, headers={"Idempotent-Replayed": "true"}))
     assert make().post(server.url).status == status
@@ -448,7 +449,7 @@ def test_c15_a_second_retry_layer_is_refused() -> None:
 # ---------------------------------------------------------------- redirects
 
 
-@each_row("status", [307, 308])
+@pytest.mark.parametrize("status", [307, 308])
 def test_c16_a_redirect_keeps_method_body_and_key(make: Make, server: Server, status: int) -> None:
     server.will(says(status, headers={"Location": "/moved"}), drops_answer)
     assert make().post(server.url, b"body", Authorization="secret").status == 201

@@ -37,13 +37,6 @@ BREAKS: list[Break] = [
         rows=(7,),
     ),
     Break(
-        "a delivery that a dead consumer held in a SQLite file is held for ever",
-        "messaging.brokers.sqlite.broker:_TAKEN",
-        reworded(" OR d.held_until < :now", ""),
-        (f"{SQLITE_BROKER}::test_what_a_dead_consumer_held_is_handed_out_again_and_what_a_living_one_holds_is_not",),
-        rows=(9, 50),
-    ),
-    Break(
         "the last settled offset is committed, even if an earlier one is unsettled",
         "messaging.brokers.kafka.progress:Progress.low",
         instead("next()", "self._next"),
@@ -70,13 +63,6 @@ BREAKS: list[Break] = [
         instead("alone()", "_ACKED if is_silence(error) else alone(await to.why(error), entries[0].session)"),
         (f"{SERVICEBUS}::test_a_message_without_an_answer_is_no_success",),
         rows=(51,),
-    ),
-    Break(
-        "work of a partition that has gone is settled",
-        "messaging.brokers.kafka.consumer:KafkaConsumer._lost",
-        skipping("_held", "pop") & skipping("forget"),
-        (f"{KAFKA}::test_what_is_settled_after_a_partition_has_gone_is_not_committed",),
-        rows=(52,),
     ),
     Break(
         "a long handler loses its message to another consumer of SQS",
@@ -194,12 +180,6 @@ BREAKS: list[Break] = [
         "messaging.brokers.kafka.ledger:KafkaLedger._read",
         reworded("read_committed", "read_uncommitted"),
         (f"{LEDGER}::test_a_position_of_an_aborted_transaction_does_not_count",),
-    ),
-    Break(
-        "a session of MQTT that expired is made anew in silence",
-        "messaging.brokers.mqtt.sessions:opened",
-        never("session_present"),
-        (f"{MQTT}::test_a_session_that_is_gone_is_told_and_publishers_wait",),
     ),
     Break(
         "a message that the script of Redis could not add is remembered as added",

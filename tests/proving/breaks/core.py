@@ -55,13 +55,6 @@ BREAKS: list[Break] = [
         rows=(4,),
     ),
     Break(
-        "a completed key is busy for ever",
-        "protocol.decisions:_BY_STATE",
-        instead("REPLAY", "Decision.BUSY"),
-        (f"{CRASHES}::test_dead_before_it_could_answer_its_answer_is_replayed[sqlite-keyed]",),
-        rows=(6,),
-    ),
-    Break(
         "a request without an answer is not put again",
         "protocol.requests:ask",
         always("unsent"),
@@ -107,7 +100,7 @@ BREAKS: list[Break] = [
         "a message that no broker takes is tried for ever",
         "protocol.publish_policy:judge",
         instead("max_attempts", "1 << 60"),
-        (f"{OPERATING}::test_a_poisoned_head_is_given_up_and_burns_no_others_attempts[sqlite]",),
+        (f"{OPERATING}::test_a_poisoned_head_is_given_up_and_burns_no_others_attempts[sqlite-None]",),
         rows=(53,),
     ),
     Break(

@@ -53,7 +53,7 @@ BREAKS: list[Break] = [
         "a response counts before its last byte",
         "http.client.bodies:is_read_whole",
         first("return False"),
-        (f"{RULES}::test_c05_an_ambiguous_failure_is_retried_where_the_key_is_honoured[httpx]",),
+        (f"{RULES}::test_c05_an_ambiguous_failure_is_retried_where_the_key_is_honoured[httpx-cuts_body]",),
         rows=(6,),
     ),
     Break(
@@ -81,7 +81,7 @@ BREAKS: list[Break] = [
         "a body that breaks off counts as whole, in WSGI",
         "http.wsgi:Input._fetch",
         never("chunk", "_left"),
-        (f"{WSGI}::test_f19_a_body_that_breaks_off_claims_nothing",),
+        (f"{WSGI}::test_f19_a_body_that_breaks_off_claims_nothing[4]",),
         rows=(19,),
     ),
     Break(
@@ -227,7 +227,7 @@ BREAKS: list[Break] = [
         "an entry of the journal that a living process works on is resumed too",
         "http.client.journal:Journal.take",
         never("is_held"),
-        (f"{DURABLE}::test_c02_what_a_living_process_is_at_is_left_alone[httpx]",),
+        (f"{DURABLE}::test_c02_what_a_living_process_is_at_is_left_alone",),
     ),
     Break(
         "credentials are in the journal",

@@ -137,7 +137,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "async code waits for a silent server for ever",
-        "backends.sql.drivers.psycopg:HangUpDeadline.__enter__",
+        "backends.sql.drivers.psycopg:HangUpDeadline.__init__",
         instead("DEADLINE", "3600"),
         (f"{MESSAGES}::test_a_server_that_falls_silent_does_not_hang_a_task[claim-keyed-psycopg]",),
         rows=(18,),
@@ -389,9 +389,7 @@ BREAKS: list[Break] = [
         "a URL of an unknown kind is refused with its password",
         "backends.registry:_of_scheme",
         unwrapped("without_password"),
-        (
-            f"{REGISTRY}::test_a_url_that_cannot_be_read_is_refused_without_its_password",
-        ),
+        (f"{REGISTRY}::test_a_url_that_cannot_be_read_is_refused_without_its_password",),
     ),
     Break(
         "a message from the log overtakes one of its lane that is in the table",

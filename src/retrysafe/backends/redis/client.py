@@ -186,7 +186,7 @@ def perform(node: redis.Redis, commands: Sequence[Words]) -> list[Reply]:
     try:
         connection.send_packed_command(connection.pack_commands(commands))
         replies = [_reply(connection) for _ in commands]
-        whole = True
+        whole = not any(code_of(reply) == "READONLY" for reply in replies)  # a master no more: connect to the new one
         return replies
     except (RedisError, OSError) as error:
         raise StoreUnavailable(str(error) or type(error).__name__) from error

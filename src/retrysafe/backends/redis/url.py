@@ -39,6 +39,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "username": str,
     "password": str,
     "client_name": str,
+    "protocol": lambda text: {"2": 2, "3": 2}[text],  # replies are read as they are, so that both are as good
 }
 _TLS: dict[str, Callable[[str], Any]] = {
     "ssl_ca_certs": str,

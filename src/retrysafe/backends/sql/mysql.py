@@ -84,7 +84,18 @@ class MysqlStore(SqlStore):
         "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'retrysafe_schema'"
     )
     MIGRATION_LOCK = "SELECT GET_LOCK(CONCAT('retrysafe ', LEFT(SHA2(DATABASE(), 256), 32)), 9)"
-    MIGRATION_UNLOCK = "SELECT RELEASE_LOCK(CONCAT('retrysafe ', LEFT(SHA2(DATABASE(), 256), 32)))"
+    MIGRATION_UNLOCK = (
+        "SET @retrysafe = RELEASE_LOCK(CONCAT('retrysafe ', LEFT(SHA2(DATABASE(), 256), 32))), "
+        "SESSION lock_wait_timeout = DEFAULT /*M!100600 , SESSION max_statement_time = DEFAULT */"
+    )
+    MIGRATION_BOUNDS = "SET SESSION lock_wait_timeout = 1 /*M!100600 , SESSION max_statement_time = 0 */"
+    BLOCKERS = (
+        "SELECT CONCAT('connection ', p.id, ' (user ', p.user, ' from ', p.host, ', in its transaction for ', "
+        "TIMESTAMPDIFF(SECOND, t.trx_started, NOW()), ' s); to end it: KILL ', p.id) "
+        "FROM information_schema.innodb_trx AS t JOIN information_schema.processlist AS p "
+        "ON p.id = t.trx_mysql_thread_id WHERE p.db = DATABASE() AND p.id <> CONNECTION_ID() "
+        "ORDER BY t.trx_started LIMIT 3"
+    )
 
     def __init__(self) -> None:
         super().__init__()

@@ -22,6 +22,7 @@ def of_engine(engine: Any, sessions: Any = None) -> Backend:
         )
     if engine.dialect.name == "sqlite":
         _refuse_memory(engine.url)
+    module.watch(engine)
     return Backend(
         store_of(engine.dialect.name),
         sync=partial(module.EngineClient, engine, sessions),
@@ -39,6 +40,7 @@ def of_async_engine(engine: Any, sessions: Any = None) -> Backend:
     if engine.dialect.name == "sqlite":
         _refuse_memory(engine.url)
         _prepare(engine.url.database)
+    module.watch(engine.sync_engine)
     return Backend(
         store_of(engine.dialect.name),
         sync=None,
@@ -87,9 +89,9 @@ def of_psycopg_pool(pool: Any) -> Backend:
     module = driver("psycopg", "psycopg")
     return Backend(
         store_of("postgresql"),
-        sync=partial(module.PsycopgClient.on, pool),
+        sync=partial(module.PsycopgClient.beside, pool),
         asynchronous=None,
-        address=without_password(pool.conninfo),
+        address=without_password(pool.conninfo) if isinstance(pool.conninfo, str) else "postgresql://…",
         places=lambda: {identity.pool(pool)},
     )
 
@@ -99,8 +101,8 @@ def of_async_psycopg_pool(pool: Any) -> Backend:
     return Backend(
         store_of("postgresql"),
         sync=None,
-        asynchronous=partial(module.AsyncPsycopgClient.on, pool),
-        address=without_password(pool.conninfo),
+        asynchronous=partial(module.AsyncPsycopgClient.beside, pool),
+        address=without_password(pool.conninfo) if isinstance(pool.conninfo, str) else "postgresql://…",
         places=lambda: {identity.pool(pool)},
     )
 
@@ -108,7 +110,7 @@ def of_async_psycopg_pool(pool: Any) -> Backend:
 def of_asyncmy_pool(pool: Any) -> Backend:
     module = driver("asyncmy", "mysql")
     return Backend(
-        store_of("mysql"), sync=None, asynchronous=partial(module.AsyncmyClient.on, pool), address="mysql://…"
+        store_of("mysql"), sync=None, asynchronous=partial(module.AsyncmyClient.beside, pool), address="mysql://…"
     )
 
 
@@ -117,7 +119,7 @@ def of_asyncpg_pool(pool: Any) -> Backend:
     return Backend(
         store_of("postgresql"),
         sync=None,
-        asynchronous=partial(module.AsyncpgClient.on, pool),
+        asynchronous=partial(module.AsyncpgClient.beside, pool),
         address="postgresql://…",
         places=lambda: {identity.pool(pool)},
     )

@@ -36,6 +36,12 @@ class SqlOutbox:
         self._store = store
         self.locks_rows = store.LOCKS_ROWS
         """Whether a row can be held for a transaction while others write; else one writer holds all."""
+        self.only: dict[str, tuple[str, ...]] = {}
+        """The values of ``source`` and ``topic`` to which what leaves is restricted; nothing: all of them."""
+
+    def takes(self, envelope: Envelope) -> bool:
+        """Whether a message may leave, as far as it is restricted what does."""
+        return all(getattr(envelope, column) in values for column, values in self.only.items())
 
     # ------------------------------------------------------------ writing
 
@@ -151,11 +157,16 @@ class SqlOutbox:
 
     def _unless(self, span: Span) -> tuple[list[str], dict[str, Any]]:
         """Why a row may not leave, whatever is before it; and the parameters of that."""
-        unless = [self._blocked(), self._paused()]
-        if not span.shut:
-            return unless, {}
-        among, topics = self._store.among("operation", "shut", span.shut)
-        return [*unless, f"p.topic {among}"], topics
+        unless, params = [self._blocked(), self._paused()], dict[str, Any]()
+        for column, values in self.only.items():
+            among, named = self._store.among("operation", f"only_{column}", values)
+            unless.append(f"(p.{column} {among}) IS NOT TRUE")
+            params |= named
+        if span.shut:
+            among, named = self._store.among("operation", "shut", span.shut)
+            unless.append(f"p.topic {among}")
+            params |= named
+        return unless, params
 
     def _blocked(self) -> str:
         return (
@@ -179,7 +190,7 @@ class SqlOutbox:
         takes = f"j.free = 1 AND j.place <= {p('limit', 'of_lane')}"
         columns = ", ".join(f"o.{name}" for name in COLUMNS)
         sql = (
-            f"WITH page AS (SELECT o.id, o.bucket, o.lane, o.topic, o.created, "
+            f"WITH page AS (SELECT o.id, o.bucket, o.lane, o.topic, o.source, o.created, "
             f"{size}(o.payload) + {size}(o.headers) AS size FROM {source} "
             f"ORDER BY {order} LIMIT {p('limit', 'span_rows')}), "
             f"judged AS (SELECT p.id, p.lane, p.created, p.size, t.now AS read_at, "

@@ -9,7 +9,7 @@ from retrysafe.backends.sql.dead_letter_filter import conditions, grouped, read_
 from retrysafe.backends.sql.envelopes import PAGE_BYTES, envelope_in, paged
 from retrysafe.backends.sql.outbox import COLUMNS, FOREVER, TABLE, WRITTEN, SqlOutbox
 from retrysafe.backends.sql.store import SqlStore
-from retrysafe.protocol.messages import Backlog, DeadLetter, DeadLetterFilter, Envelope, Groups, RelaySeen
+from retrysafe.protocol.messages import Backlog, DeadLetter, DeadLetterFilter, Envelope, Groups, Holder, RelaySeen
 from retrysafe.protocol.ordering import BUCKETS
 from retrysafe.protocol.publish_policy import MOST_COUNTED
 from retrysafe.protocol.requests import Ask, Rows
@@ -97,6 +97,11 @@ class OperableSqlOutbox(SqlOutbox):
         )
         sql = f"SELECT {dead}, {kept}"
         return Ask(self._store.query(sql, {}, writes=False), lambda answer: _pair(answer.rows[0]))
+
+    def holders(self) -> Ask[list[Holder]] | None:
+        """What keeps the database from cleaning up what has left; None where it does not tell."""
+        sql = self._store.HOLDERS
+        return None if sql is None else Ask(self._store.query(sql, {}, writes=False), _holders)
 
     # ------------------------------------------------------------ topics
 
@@ -210,6 +215,10 @@ def _age(instant: int | None, now: int) -> float:
 
 def _relays(answer: Rows) -> list[RelaySeen]:
     return [RelaySeen(name, hold, _age(since, now), _age(seen, now)) for name, hold, since, seen, now in answer.rows]
+
+
+def _holders(answer: Rows) -> list[Holder]:
+    return [Holder(str(name), None if seconds is None else float(seconds)) for name, seconds in answer.rows]
 
 
 def _pair(row: Sequence[Any]) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from retrysafe.backends.sql import reading
 from retrysafe.backends.sql.statements import limited_by, quota_params, want_params
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import COLUMNS, TABLE, allowed, columns
+from retrysafe.backends.sql.tenants import under_tenant
 from retrysafe.locks import ProcessLock
 from retrysafe.protocol.records import (
     Allowance,
@@ -53,6 +54,8 @@ class Gates:
     def counted(self, answer: Rows) -> Rows:
         """The answer without its first column: the number of the transaction, if the claim may have taken a lock."""
         for number, *_ in answer.rows:
+            if number == _STRAYED:
+                raise under_tenant("search_path is set to another schema than that of store=")
             if number is not None:
                 self._count(int(number))
         return Rows([row[1:] for row in answer.rows], answer.affected)
@@ -86,6 +89,10 @@ _GATE = f"CASE WHEN txid_current() = ANY (CAST(:full AS bigint[])) THEN true ELS
 """A transaction that has taken as many locks as it may goes on without: its claims wait at the unique key."""
 _SHUT = f" UNION ALL SELECT NULL, {', '.join(['NULL'] * (len(COLUMNS) + 1))} FROM gate WHERE NOT open"
 """A closed gate is a row without a record."""
+_STRAYED = -1
+_STRAY = "coalesce(nullif(CAST(:home AS text), '') <> current_schema(), false)"
+"""Whether the transaction has another schema than our own connections, which a claim without a tenant is refused in."""
+_ASTRAY = f" UNION ALL SELECT {_STRAYED}, {', '.join(['NULL'] * (len(COLUMNS) + 1))} WHERE {_STRAY}"
 _NUMBER = "txid_current_if_assigned()"
 _IMPATIENT = "set_config('lock_timeout', '100ms', true)"
 """For a statement about many keys: one that another transaction holds must not hold up the others."""
@@ -154,6 +161,17 @@ class PostgresqlStore(SqlStore):
         f"CAST(CAST(to_regclass('{TABLE}') AS oid) AS bigint)"
     )
     HAS_SCHEMA = "SELECT CAST(to_regclass('retrysafe_schema') AS text)"
+    MIGRATION_BOUNDS = "SELECT set_config('lock_timeout', '1s', true), set_config('statement_timeout', '0', true)"
+    BLOCKERS = (
+        "SELECT DISTINCT ON (a.xact_start, a.pid) concat('process ', a.pid, ' (', concat_ws(', ', "
+        "'user ' || a.usename, nullif(a.application_name, ''), a.state, "
+        "'in its transaction for ' || round(extract(epoch FROM clock_timestamp() - a.xact_start)) || ' s'), "
+        "'); to end it: SELECT pg_terminate_backend(', a.pid, ')') "
+        "FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid JOIN pg_class AS c ON c.oid = l.relation "
+        "WHERE l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+        "AND starts_with(CAST(c.relname AS text), 'retrysafe_') AND a.pid <> pg_backend_pid() "
+        "ORDER BY a.xact_start, a.pid LIMIT 3"
+    )
     MIGRATION_LOCK = "SELECT pg_advisory_xact_lock(7303014801234711)"
 
     def __init__(self) -> None:
@@ -169,6 +187,7 @@ class PostgresqlStore(SqlStore):
         self._gated_read_sql = _numbered(self.read_sql)
         self._gated_usage_sql = {limited: _numbered(sql) for limited, sql in self._usage_sql.items()}
         self._gates = Gates()
+        self.home = None
         self._claims_sql = self._claims()
         self._settles_sql = {event: self._settles(event) for event, own in self._settle_sql if not own}
 
@@ -216,7 +235,8 @@ class PostgresqlStore(SqlStore):
         ``room``: insert only if that is true, under the holder of a quota.
         """
         lock, source, go = (_GATE, "gate", "gate.open") if gated else ("true", "gate", "true")
-        number, shut = ("", "") if not gated else ("(SELECT txid_current() FROM gate WHERE open), ", _SHUT)
+        number, shut = ("", "") if not gated else ("(SELECT txid_current() FROM gate WHERE open), ", _SHUT + _ASTRAY)
+        home = f" AND NOT {_STRAY}" if gated else ""
         looked = ""
         if room:  # looked for only behind an open gate: a key with a record needs none
             looked = f"room AS MATERIALIZED (SELECT {room} AS free FROM {self.clock}, gate WHERE gate.open), "
@@ -224,7 +244,7 @@ class PostgresqlStore(SqlStore):
         insert = self._insert(f"{self.clock}, {source}", f" WHERE {go}", counted=bool(room))
         return (
             f"WITH old AS MATERIALIZED (SELECT {columns('r.')} FROM {TABLE} AS r WHERE r.key_hash = {self.p('key')}), "
-            f"gate AS MATERIALIZED (SELECT {lock} AS open WHERE NOT EXISTS (SELECT 1 FROM old)), "
+            f"gate AS MATERIALIZED (SELECT {lock} AS open WHERE NOT EXISTS (SELECT 1 FROM old){home}), "
             f"{looked}new AS ({insert}) "
             f"SELECT {number}new.* FROM new UNION ALL SELECT {number}old.*, {self.NOW} FROM old{shut}"
         )
@@ -250,9 +270,23 @@ class PostgresqlStore(SqlStore):
     def _counting(self, ask: Ask[R]) -> Ask[R]:
         return Ask(ask.request, lambda answer: ask.parse(self._gates.counted(answer)))
 
+    def _wanted(self, request: ClaimRequest) -> dict[str, Any]:
+        params = want_params(request)
+        if not request.scoped:
+            params["home"] = self.home or ""
+        return params
+
+    def schema(self) -> Ask[tuple[str, bool]]:
+        """The schema of a connection, and whether its search_path is the one that it was connected with."""
+        sql = (
+            "SELECT CAST(coalesce(current_schema(), '') AS text), setting = reset_val FROM pg_settings "
+            "WHERE name = 'search_path'"
+        )
+        return Ask(Query(sql, {}, writes=False), lambda answer: (str(answer.rows[0][0]), bool(answer.rows[0][1])))
+
     def claim_query(self, request: ClaimRequest) -> Query:
         """One statement; no row means that a rival committed first, and a new statement will see it."""
-        params = want_params(request)
+        params = self._wanted(request)
         if not request.transactional:
             read = Query(self.read_sql, params, writes=False)
             return Query(self._claim_sql, params, read, merged=self._claims_sql)
@@ -261,7 +295,7 @@ class PostgresqlStore(SqlStore):
 
     def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
         """`claim_query` with a quota: no row for the read either means no room. A closed gate is judged first."""
-        limited, params = limited_by(allowance), want_params(request) | quota_params(allowance)
+        limited, params = limited_by(allowance), self._wanted(request) | quota_params(allowance)
         own = request.transactional
         usage = Query((self._gated_usage_sql if own else self._usage_sql)[limited], params, writes=False)
         read = Query(self._gated_read_sql if own else self.read_sql, params, usage, writes=False)
@@ -387,7 +421,30 @@ class PostgresqlStore(SqlStore):
         empty = Query(f"TRUNCATE {partition.quoted}", {})
         return [Ask(empty, reading.count), Ask(Copy(partition, None, spool), reading.count)]
 
-    TRANSACTIONS = "txid_snapshot_xmin(txid_current_snapshot()), txid_current()"
+    TRANSACTIONS = (
+        "coalesce((SELECT min(txid_current() - ((txid_current() - CAST(CAST(n.transactionid AS text) AS bigint)) "
+        "& 4294967295)) FROM pg_locks AS w JOIN pg_locks AS n ON n.virtualtransaction = w.virtualtransaction "
+        "WHERE n.locktype = 'transactionid' AND n.mode = 'ExclusiveLock' AND n.granted "
+        "AND w.locktype = 'relation' AND w.relation = CAST(to_regclass('retrysafe_outbox') AS oid) "
+        "AND w.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()) "
+        "AND w.mode NOT IN ('AccessShareLock', 'RowShareLock') AND w.pid IS DISTINCT FROM pg_backend_pid()), "
+        "txid_snapshot_xmax(txid_current_snapshot())), txid_current()"
+    )
+    """Of those that have written into the table: each of them locks it to its end, whatever else the server does."""
+
+    HOLDERS = (
+        "SELECT h.name, CAST(h.seconds AS bigint) FROM ("
+        "SELECT 'session ' || s.pid || ' of ' || coalesce(s.usename, '?') || ' in ' || s.datname || ' (' || "
+        "concat_ws(', ', nullif(s.application_name, ''), CAST(s.client_addr AS text), s.state) || ')' AS name, "
+        "extract(epoch FROM clock_timestamp() - s.xact_start) AS seconds, "
+        "greatest(age(s.backend_xmin), age(s.backend_xid)) AS held FROM pg_stat_activity AS s "
+        "WHERE s.backend_type = 'client backend' AND s.pid <> pg_backend_pid() UNION ALL "
+        "SELECT 'prepared transaction ' || p.gid || ' of ' || p.owner || ' in ' || p.database, "
+        "extract(epoch FROM clock_timestamp() - p.prepared), age(p.transaction) FROM pg_prepared_xacts AS p UNION ALL "
+        "SELECT 'replication slot ' || r.slot_name, NULL, age(r.xmin) FROM pg_replication_slots AS r"
+        ") AS h WHERE h.held > 0 AND (h.seconds > 60 OR (h.seconds IS NULL AND h.held > 100000)) "
+        "ORDER BY h.held DESC LIMIT 3"
+    )
 
     UNFROZEN = _UNFROZEN
 

@@ -12,7 +12,10 @@ from retrysafe.protocol.transitions import RULES, Transition
 
 
 def want_params(request: ClaimRequest) -> dict[str, Any]:
-    """What a claim asks for."""
+    """What a claim asks for.
+
+    ``home`` is None for one that the schema of a tenant may be around: else it is refused there.
+    """
     return {
         "key": request.key,
         "boundary": request.boundary,
@@ -24,6 +27,7 @@ def want_params(request: ClaimRequest) -> dict[str, Any]:
         "lease": request.clocks.lease,
         "window": request.clocks.window,
         "memory": request.clocks.memory,
+        "home": None if request.scoped else "",
     }
 
 
@@ -94,12 +98,15 @@ class SqlStatements:
     def along(self, table: str, places: Mapping[str, str], start: str, index: str) -> tuple[str, str]:
         """Rows with these values, from an id on, in the order of their ids, along an index of those columns and the id.
 
-        What stands behind FROM, and behind ORDER BY, for a LIMIT to follow. Behind the last of them there may be rows
-        with other values: whoever asks leaves them out afterwards. So no statistics, and no lack of them, can make the
-        database expect few rows and sort all that there are.
+        What stands behind FROM, and behind ORDER BY, for a LIMIT to follow. There may be rows with other values among
+        them: whoever asks leaves them out afterwards. With ranges instead of equal values no statistics, and no lack of
+        them, can make the database expect few rows and sort all that there are. The upper end of a single value keeps
+        it from walking through all that was removed behind it, while a snapshot is held open; with two values the same
+        would make PostgreSQL prefer the index of the first one, and sort.
         """
         order = ", ".join(f"o.{name}" for name in (*places, "id"))
-        return f"{table} AS o WHERE ({order}) >= ({', '.join(places.values())}, {start})", order
+        end = "".join(f" AND o.{name} <= {value}" for name, value in places.items()) if len(places) == 1 else ""
+        return f"{table} AS o WHERE ({order}) >= ({', '.join(places.values())}, {start}){end}", order
 
     def upsert(self, key: str, columns: Iterable[str]) -> str:
         """The end of an INSERT that changes these columns of the row which is there."""

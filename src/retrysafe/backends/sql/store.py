@@ -210,6 +210,13 @@ class SqlStore(SqlStatements, SqlTransactions):
         """Count the records by boundary and reported state, in one statement."""
         return [Ask(self.query(self._tally_sql, {}, writes=False), reading.tallies)]
 
+    home: str | None = ""
+    """The schema of connections of our own, where there are such; None until it is known."""
+
+    def schema(self) -> Ask[tuple[str, bool]]:
+        """The schema of a connection, and whether nothing has been set there since it was connected."""
+        raise NotImplementedError
+
     WHEREABOUTS: ClassVar[str]
     """Answers with one row that no other database, or schema in it, gives at the same time."""
 

@@ -41,6 +41,8 @@ class SqlTransactions:
     """What opens and ends a transaction, and says how far the schema is."""
 
     BEGIN: ClassVar[str] = "BEGIN"
+    HOLDERS: ClassVar[str | None] = None
+    """A query for what keeps the database from cleaning up what was removed: names and seconds, the oldest first."""
     TRANSACTIONS: ClassVar[str] = "0, 0"
     """Below which number all transactions have ended, and one that is higher than those of all that have begun."""
     UNFROZEN: ClassVar[str | None] = None
@@ -53,6 +55,10 @@ class SqlTransactions:
     """A query for the isolation level of the current transaction, where it decides what a waiter can see."""
     HAS_SCHEMA: ClassVar[str]
     """A query that gives a row with a value exactly when the schema's own table exists."""
+    MIGRATION_BOUNDS: ClassVar[str | None] = None
+    """What bounds how long a migration waits for the locks of others, behind which claims wait."""
+    BLOCKERS: ClassVar[str | None] = None
+    """A query for the sessions that are in the way of a migration, in words, the oldest transactions first."""
     MIGRATION_LOCK: ClassVar[str | None] = None
     MIGRATION_UNLOCK: ClassVar[str | None] = None
     """What gives that lock back, where the end of the transaction does not."""
@@ -86,6 +92,16 @@ class SqlTransactions:
         exists = Query(self.HAS_SCHEMA, {}, writes=False)
         version = Query("SELECT max(version) FROM retrysafe_schema", {}, writes=False)
         return [Ask(exists, first_value), Ask(version, first_value)]
+
+    def migration_bounds(self) -> Query | None:
+        """A statement that lets a migration give up soon what it waits for."""
+        return None if self.MIGRATION_BOUNDS is None else Query(self.MIGRATION_BOUNDS, {})
+
+    def blockers(self) -> list[Ask[list[str]]]:
+        """Ask for the sessions in the way of a migration; empty where none can be."""
+        if self.BLOCKERS is None:
+            return []
+        return [Ask(Query(self.BLOCKERS, {}, writes=False), lambda answer: [str(row[0]) for row in answer.rows])]
 
     def migration_lock(self) -> Query | None:
         """A statement that keeps two migrating processes apart, where begin does not."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from retrysafe.backends import identity
 from retrysafe.backends.backend import Backend, Place
 from retrysafe.backends.spec import library
+from retrysafe.backends.sql.drivers.own import MOST_CONNECTIONS, Size
 from retrysafe.backends.urls import file_of, refuse_percent, url_options, without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import durations
@@ -83,11 +85,11 @@ def sqlite(url: str) -> Backend:
 def postgresql(url: str) -> Backend:
     module = driver("psycopg", "psycopg")
     refuse_percent(url, "store")
-    plain = url.replace(urlsplit(url).scheme, "postgresql", 1)
+    plain, size = _read_postgresql(url, module.is_option)
     return Backend(
         store_of("postgresql"),
-        sync=partial(module.PsycopgClient.connect, plain),
-        asynchronous=partial(module.AsyncPsycopgClient.connect, plain),
+        sync=partial(module.PsycopgClient.connect, plain, size),
+        asynchronous=partial(module.AsyncPsycopgClient.connect, plain, size),
         address=without_password(url),
         places=_place("postgresql", url),
         own_connections=True,
@@ -96,21 +98,22 @@ def postgresql(url: str) -> Backend:
 
 def asyncpg(url: str) -> Backend:
     module = driver("asyncpg", "asyncpg")
-    plain = url.replace("postgresql+asyncpg", "postgresql", 1)
-    connect_ = partial(module.AsyncpgClient.connect, plain)
+    plain, size = _read_postgresql(url, module.is_option)
+    connect_ = partial(module.AsyncpgClient.connect, plain, size)
     return Backend(
         store_of("postgresql"),
         sync=None,
         asynchronous=connect_,
         address=without_password(url),
         places=_place("postgresql", url),
+        own_connections=True,
     )
 
 
 def mysql(url: str, *, sync: bool = True, asynchronous: bool = True) -> Backend:
-    options = _mysql_options(url)
-    client = partial(driver("pymysql", "mysql").PymysqlClient, options) if sync else None
-    aclient = partial(driver("asyncmy", "mysql").AsyncmyClient.connect, options) if asynchronous else None
+    options, size = _mysql_options(url), _size(parse_qsl(urlsplit(url).query))
+    client = partial(driver("pymysql", "mysql").PymysqlClient, options, size) if sync else None
+    aclient = partial(driver("asyncmy", "mysql").AsyncmyClient, options, size) if asynchronous else None
     return Backend(
         store_of("mysql"),
         sync=client,
@@ -135,11 +138,66 @@ def _place(kind: str, url: str) -> Callable[[], set[Place]]:
     return lambda: set() if found is None else {found}
 
 
+def _size(options: Iterable[tuple[str, str]]) -> Size:
+    """How many connections a URL asks for."""
+    given = dict(options).get("pool", str(MOST_CONNECTIONS))
+    if not given.isdecimal() or not int(given):
+        raise ConfigurationError(f"store=: pool={given!r} is the number of connections, at least 1.")
+    return Size(int(given))
+
+
+_SSL = {"true": "require", "1": "require", "false": "disable", "0": "disable"}
+
+
+def _read_postgresql(url: str, is_known: Callable[[str], bool]) -> tuple[str, Size]:
+    """The URL as a driver takes it, without what is ours, and the number of connections.
+
+    An option that nothing knows is refused here: to the driver it would be a server that cannot be reached.
+    """
+    parts = urlsplit(url)
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    options: list[tuple[str, str]] = []
+    for name, value in given:
+        if name == "ssl":  # SQLAlchemy's name for asyncpg, and that of other languages
+            options.append(("sslmode", _SSL.get(value.lower(), value)))
+        elif name != "pool":
+            _refuse_option(parts.scheme, name, is_known)
+            options.append((name, value))
+    query = parts.query if options == given else urlencode(options, quote_via=quote)
+    plain = url.replace(parts.scheme, "postgresql", 1).partition("?")[0]
+    return f"{plain}?{query}" if query else plain, _size(given)
+
+
+def _refuse_option(scheme: str, name: str, is_known: Callable[[str], bool]) -> None:
+    if is_known(name):
+        return
+    near = get_close_matches(name, _USUAL, 1)
+    hint = _ELSEWHERE.get(name) or (f"Is {near[0]} meant?" if near else "")
+    raise ConfigurationError(
+        f"store=: a {scheme} URL has no option {name!r}, with which no connection could be made; it has those of its "
+        f"driver, and pool, the number of connections. {hint}".rstrip()
+    )
+
+
+_USUAL = ("sslmode", "sslrootcert", "connect_timeout", "application_name", "options", "target_session_attrs", "pool")
+_ELSEWHERE = {
+    "schema": "A schema is chosen by options=-csearch_path%3Dname.",
+    "pgbouncer": "Poolers are recognised by themselves.",
+    "prepared_statement_cache_size": "Poolers are recognised by themselves.",
+    "charset": "Text is always UTF-8.",
+    "connection_limit": "The number of connections is pool=.",
+    "pool_size": "The number of connections is pool=.",
+}
+"""What is meant by options of other libraries that stand in copied URLs."""
+
+
 def _mysql_options(url: str) -> dict[str, Any]:
     """What PyMySQL and asyncmy are both given."""
     parts = urlsplit(url)
     given = dict(parse_qsl(parts.query))
-    url_options(given, ("ssl_ca", "ssl_cert", "ssl_key", "unix_socket"), "mysql")
+    url_options(given, ("ssl_ca", "ssl_cert", "ssl_key", "unix_socket", "pool", "charset"), "mysql")
+    if given.get("charset", "utf8mb4") != "utf8mb4":
+        raise ConfigurationError("store=: charset is utf8mb4, or left out: no other keeps every character.")
     database = unquote(parts.path.removeprefix("/"))
     if not database or "/" in database:
         raise ConfigurationError(f"store={without_password(url)!r}: write mysql://user:password@host:3306/database.")

@@ -63,7 +63,7 @@ def content_of(envelope: Envelope, binding: Binding, mode: Mode) -> tuple[bytes,
     if forged := next((name for name in envelope.headers if name in DATA), None):
         raise ValueError(f"a header {forged!r} would be read as the payload")
     others = {name: value for name, value in envelope.headers.items() if not is_attribute(name)}
-    return structured(envelope, exact=True), STRUCTURED, others
+    return structured(envelope), STRUCTURED, others
 
 
 def envelope_from(

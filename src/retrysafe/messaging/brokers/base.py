@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from retrysafe.protocol.messages import Delivery, Envelope, PublishResult
@@ -104,6 +104,19 @@ class Lagging(Protocol):
 
         As far as the broker can tell; what it cannot tell is left out. Raises the errors of `receive`.
         """
+        ...
+
+
+class Assigned(Lagging, Protocol):
+    """An optional interface of consumers that have partitions to themselves.
+
+    A subscription watches these partitions: when one has messages and gives none for a minute, it closes the consumer,
+    so that the next `receive` connects anew.
+    """
+
+    @property
+    def assigned(self) -> Collection[str]:
+        """The partitions that this consumer alone has at this moment, by the names that `lag` gives them."""
         ...
 
 

@@ -12,9 +12,10 @@ from retrysafe.extras import NeedsExtra
 from retrysafe.messaging.brokers.amqp_binding import envelope_from
 from retrysafe.messaging.brokers.redis_streams.entries import envelope_in
 from retrysafe.messaging.inbox.handler import Handler
-from retrysafe.messaging.inbox.inbox import Inbox
+from retrysafe.messaging.inbox.inbox import HANDLER_OPTIONS, Inbox
 from retrysafe.messaging.inbox.message import InboxMessage
 from retrysafe.protocol.messages import Envelope
+from retrysafe.protocol.options import refuse_unknown
 from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
 
 with NeedsExtra("faststream"):
@@ -40,12 +41,13 @@ class InboxMiddleware:
         inbox: where messages are applied once.
         consumer: who consumes; with the name of a subscriber's function it is the name in the inbox, which must not
             change.
-        options: of `Inbox.handler`, such as ``attempts``.
+        options: of `Inbox.handler`, such as ``max_attempts``.
 
     Call `install` with the broker, when its subscribers are declared or before.
     """
 
     def __init__(self, inbox: Inbox, consumer: str, **options: Any) -> None:
+        refuse_unknown(options, HANDLER_OPTIONS)
         self._inbox, self._consumer, self._options = inbox, consumer, options
         self._handlers: dict[str, Handler[..., Any]] = {}
 

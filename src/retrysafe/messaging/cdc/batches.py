@@ -42,6 +42,7 @@ def take(
 
     None, and no transaction, when the table does not show yet what the log says.
     """
+    batch = [one for one in batch if outbox.takes(one.queued.envelope)]
     yield from ask(store.begin())
     yield from each(outbox.prepared(silence))
     yield from ask(log.hold(sorted({bucket(one.queued.lane) for one in batch}), silence))

@@ -87,8 +87,12 @@ def handler_of(consumer: str) -> Iterator[None]:
         _consumer.reset(before)
 
 
-_ENDED_WITHIN = (ConfigurationError, LeaseLost)
-"""What leaving the claim raises when its handler has aborted or ended the transaction, and has said nothing of it."""
+_ENDED_WITHIN = (ConfigurationError, LeaseLost, StoreUnavailable)
+"""What leaving the claim raises when its handler has aborted or ended the transaction, and has said nothing of it.
+
+Or when the transaction was lost under it, such as by idle_in_transaction_session_timeout: work that outlasts the
+server's patience would be run for ever. In an outage of the store the attempt cannot be noted, and is not counted.
+"""
 
 
 class HandlerSettings(NamedTuple):

@@ -55,6 +55,7 @@ from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.keys import LONGEST, check_name, key_of
 from retrysafe.protocol.messages import legible
+from retrysafe.protocol.options import refuse_unknown
 from retrysafe.protocol.ordering import LARGEST_SEQUENCE
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.redelivery_policy import Trials
@@ -104,6 +105,7 @@ class Inbox:
         Raises `ConfigurationError` for a second handler of the name, in any inbox of the process with keys of the same
         boundary, and for generator functions.
         """
+        refuse_unknown(options, HANDLER_OPTIONS)
         name = self._taken(consumer)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
@@ -140,6 +142,7 @@ class Inbox:
     def _batched(
         self, consumer: str, most: int, most_bytes: int, options: Options, *, together: bool
     ) -> Callable[[Callable[P, R]], BatchHandler[P, R]]:
+        refuse_unknown(options, HANDLER_OPTIONS)
         if self.boundary.effects != "transactional":
             raise ConfigurationError(
                 f"A batch that fails is handled again, and boundary {self.boundary.name!r} has "
@@ -161,11 +164,6 @@ class Inbox:
         return decorate
 
     def _settings(self, consumer: str, function: Callable[..., Any], options: Options) -> HandlerSettings:
-        unknown = options.keys() - Options.__annotations__.keys()
-        if unknown:
-            raise ConfigurationError(
-                f"A handler has no option {min(unknown)!r}; it has {', '.join(Options.__annotations__)}."
-            )
         max_attempts, max_crashes, max_gaps = (
             options.get("max_attempts", 5),
             options.get("max_crashes", 3),
@@ -291,6 +289,9 @@ class Options(TypedDict, total=False):
     unavailable: type[Exception] | Iterable[type[Exception]]
     parse: Callable[[Any], Any] | None
     digest: bool
+
+
+HANDLER_OPTIONS = tuple(Options.__annotations__)
 
 
 def _applied(entity: str, sequence: int, found: tuple[bool, int | None], first: int | None) -> bool:

@@ -2,11 +2,12 @@
 
 A snapshot that is held open keeps every message that was removed in the indexes, and each look at a bucket reads over
 all of them. So relays read from a low-water mark on. A number that was drawn early can be committed late, so the mark
-is no cursor: it is the oldest message of a full look, and it is used when every transaction has ended that had begun by
-the look after that. (Not by the same look: a transaction draws a number a moment before it can be told from others.)
-Else the next message of its key, which can be written from the moment of that commit on, would overtake it. A full look
-that finds a message below the mark takes it back to nothing, and so does a database that fails: the server that answers
-next may have lost what the one before numbered. Where a database does not tell about transactions, there is no mark.
+is no cursor: it is the oldest message of a full look, and it is used when every transaction has ended that had written
+into the table by the look after that. (Not by the same look: a transaction draws a number a moment before it can be
+told from others.) Else the next message of its key, which can be written from the moment of that commit on, would
+overtake it. A full look that finds a message below the mark takes it back to nothing, and so does a database that
+fails: the server that answers next may have lost what the one before numbered. Where a database does not tell about
+transactions, there is no mark.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from retrysafe.protocol.requests import Steps, ask
 
 EVERY = 5.0
 """Seconds between two full looks."""
+SHARE = 20.0
+"""How many times as long as a full look has taken its relay works before the next one: it reads what was removed."""
 
 
 class LowWater:
@@ -41,7 +44,10 @@ class LowWater:
     def steps(self) -> Steps[None]:
         """Look from the beginning on. The mark follows when nobody can write below it, and goes back at once."""
         above = self._highest + 1
+        began = self._clock()
         look = yield from ask(self._outbox.look())
+        now = self._clock()
+        self._next = max(self._next, now + SHARE * (now - began))
         oldest = above if look.oldest is None else look.oldest
         if self._begun and look.ended >= self._begun:
             self.mark, self._oldest, self._begun = self._oldest, 0, 0

@@ -25,6 +25,7 @@ class Reporter:
 
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
+        self._holders: list[str] = []
 
     def created(self, envelopes: Iterable[Envelope]) -> None:
         """Messages were written into an outbox."""
@@ -85,6 +86,10 @@ class Reporter:
         self._emit("backlog", None, **fields, **more)
         if standing.oldest_due > stalled_after:
             self._emit("backlog_stalled", None, **fields)
+        holders = [one.name for one in standing.holders]
+        if holders and holders != self._holders:
+            self._emit("cleanup_held", None, holder=holders[0], seconds=standing.holders[0].seconds)
+        self._holders = holders
 
     def operated(self, name: str, **fields: Any) -> None:
         """What a person has done."""
@@ -100,6 +105,8 @@ class Reporter:
 
 EVERY = 10.0
 """Seconds between two signs of life; after `retrysafe.messaging.relay.procedures.GONE` without one a relay is gone."""
+SHOWN = "@"
+"""Stands in a relay's name before what it publishes to."""
 SHARE = 4.0
 """How many times as long as a look at the outbox has taken its relay works before the next one."""
 
@@ -118,7 +125,12 @@ class Presence:
         hold: str,
         stalled_after: float,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        to: str = "",
     ) -> None:
+        self._to = to
+        """The kind of broker, with a plus where the relay is restricted to some messages: what others see of it."""
+        self._differing: set[str] = set()
         self._outbox, self._reporter, self._hold, self._alarm, self._clock = (
             outbox,
             reporter,
@@ -148,12 +160,13 @@ class Presence:
         A count that fails is reported; one that takes long postpones the next, so that publishing goes on.
         """
         try:
-            tells, gone = yield from attend(self._outbox, str(self._name), self._hold)
+            tells, gone, others = yield from attend(self._outbox, self.name, self._hold)
         except ConfigurationError:
             self._next = 0.0  # nothing is published before this is settled
             raise
         for relay in gone:
             self._reporter.lost(relay)
+        self._compare(others)
         began = self._clock()
         if self._has_told and not tells:  # else its gauges would say for ever what was so then
             self._has_told = False
@@ -173,4 +186,22 @@ class Presence:
 
     def farewell(self) -> Steps[None]:
         """Remove the sign of life, as the relay stops."""
-        yield from ask(self._outbox.bye([str(self._name)]))
+        yield from ask(self._outbox.bye([self.name]))
+
+    @property
+    def name(self) -> str:
+        """The name of this process's relay, and what it publishes to."""
+        return f"{self._name}{SHOWN}{self._to}" if self._to else str(self._name)
+
+    def _compare(self, others: Iterable[RelaySeen]) -> None:
+        """Tell of relays that publish to another kind of broker, unless both are restricted to messages of their own.
+
+        Each of the two publishes whatever it finds: messages would leave by the wrong one, and be gone.
+        """
+        for other in others:
+            _, _, to = other.name.partition(SHOWN)
+            alike = to.removesuffix("+") == self._to.removesuffix("+")
+            apart = to.endswith("+") and self._to.endswith("+")
+            if to and self._to and not alike and not apart and other.name not in self._differing:
+                self._differing.add(other.name)
+                self._reporter.emit("relays_differ", relay=other.name, publishes_to=to.removesuffix("+"))

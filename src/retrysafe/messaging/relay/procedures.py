@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.message_stores import OperableOutbox, OutboxStore
-from retrysafe.protocol.messages import Backlog, DeadLetter, Queued, RelaySeen
+from retrysafe.protocol.messages import Backlog, DeadLetter, Holder, Queued, RelaySeen
 from retrysafe.protocol.ordering import BUCKETS
 from retrysafe.protocol.outbox_walk import LANES, MORE, PAGES, Most, Span, Walk
 from retrysafe.protocol.publish_policy import MOST_COUNTED, PublishOutcome
@@ -169,6 +169,8 @@ class OutboxStatus(NamedTuple):
     paused: list[str]
     dead: int
     kept: int
+    holders: list[Holder] = []  # noqa: RUF012 - a NamedTuple's
+    """What has kept the database from cleaning up what was removed, for more than a minute; the oldest first."""
 
     @property
     def messages(self) -> int:
@@ -207,11 +209,13 @@ def standing(outbox: OperableOutbox) -> Steps[OutboxStatus]:
     relays = yield from ask(outbox.relays())
     paused = yield from ask(outbox.paused())
     dead, kept = yield from ask(outbox.counts())
-    return OutboxStatus(backlog, relays, paused, dead, kept)
+    holders = outbox.holders()
+    held = [] if holders is None else (yield from ask(holders))
+    return OutboxStatus(backlog, relays, paused, dead, kept, held)
 
 
-def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[tuple[bool, list[RelaySeen]]]:
-    """Say that a relay is there; whether it is the one who tells how things stand, and those that it has forgotten.
+def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[tuple[bool, list[RelaySeen], list[RelaySeen]]]:
+    """Say that a relay is there; whether it is the one who tells how things stand, those forgotten, and the others.
 
     A bucket that is missing would never be relayed: emptying all tables, as tests do, takes them with it.
     """
@@ -225,7 +229,8 @@ def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[tuple[bool, li
     if gone:
         yield from ask(outbox.bye([relay.name for relay in gone]))
     first = min((relay.name for relay in relays if relay.silent < GONE), default=name)
-    return name == first, gone
+    others = [relay for relay in relays if relay.silent < GONE and relay.name != name]
+    return name == first, gone, others
 
 
 def _require_alike(name: str, relays: Sequence[RelaySeen]) -> None:

@@ -60,6 +60,7 @@ from retrysafe.cancellation import is_failure
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.entrypoint import UNUSABLE
 from retrysafe.errors import ConfigurationError, RetrysafeError
+from retrysafe.messaging import validation
 from retrysafe.messaging.brokers.base import AsyncPublisher, Publisher
 from retrysafe.messaging.cdc.batches import LoggedMessage, take
 from retrysafe.messaging.cdc.following import Log
@@ -111,6 +112,27 @@ def _require_publisher(publisher: object) -> None:
         )
 
 
+def _only(**given: Iterable[str] | None) -> dict[str, tuple[str, ...]]:
+    """The values that a relay is restricted to, by column."""
+    only: dict[str, tuple[str, ...]] = {}
+    for column, values in given.items():
+        if values is None:
+            continue
+        if isinstance(values, str):
+            raise ConfigurationError(f"{column}s= is a list of names, not one text: {column}s=[{values!r}].")
+        only[column] = tuple(validation.name(value, f"{column}s") for value in values)
+        if not only[column]:
+            raise ConfigurationError(f"{column}s= is empty: this relay would publish nothing. Leave it out for all.")
+    return only
+
+
+def _kind_of(publisher: object) -> str:
+    """The kind of broker that a publisher of ours is for; of another one the name of its class."""
+    kind = type(publisher)
+    before, _, rest = kind.__module__.partition("retrysafe.messaging.brokers.")
+    return rest.partition(".")[0] if rest and not before else kind.__name__[:32]
+
+
 class Relayed(NamedTuple):
     """The messages of a run by outcome: published, waiting for another attempt, and moved to the dead letters."""
 
@@ -158,6 +180,8 @@ class Relay:
             psycopg.
         cdc: read new messages from PostgreSQL's log, by this slot, instead of asking the table for them at intervals.
             On event loops, and with transactions.
+        sources, topics: publish the messages of these alone, where services with brokers of their own share a database:
+            the ``source=`` of their outboxes, and topics; by default all. Every relay of the database needs its share.
         observers: receive the relay's events; by default a `LoggingObserver`.
     """
 
@@ -181,6 +205,8 @@ class Relay:
         stalled_after: Duration = "1m",
         listen: str | None = None,
         cdc: Slot | None = None,
+        sources: Iterable[str] | None = None,
+        topics: Iterable[str] | None = None,
         observers: Iterable[Observer] | None = None,
     ) -> None:
         if (
@@ -198,6 +224,7 @@ class Relay:
         self._publisher: Any = publisher
         self._at_once = concurrency
         outbox, sql = outbox_of(self._backend)
+        outbox.only = _only(source=sources, topic=topics)
         hold = hold or ("transaction" if outbox.locks_rows else "lease")
         if hold == "transaction" and not outbox.locks_rows:
             raise ConfigurationError(
@@ -221,7 +248,8 @@ class Relay:
             *(timeout, self._dispatch, Probation()),
         )
         self._log = None if cdc is None else Log(cdc, self._reporter.emit)
-        self._presence = Presence(outbox, self._reporter, hold, seconds_of(stalled_after, "stalled_after"))
+        to = f"{_kind_of(publisher)}{'+' if outbox.only else ''}"
+        self._presence = Presence(outbox, self._reporter, hold, seconds_of(stalled_after, "stalled_after"), to=to)
         self._polls = Polls()
         self._stops = Stops(_ALONE)
         self._stop_signal = StopSignal()

@@ -41,6 +41,10 @@ class Lanes:
         self.count = 0
         self._lanes: dict[int, deque[Delivery]] = {}
 
+    def __iter__(self) -> Iterator[Delivery]:
+        """Everything, each lane in its order."""
+        return (delivery for queue in self._lanes.values() for delivery in queue)
+
     def add(self, delivery: Delivery) -> int | None:
         """Queue a delivery; return its lane if it was empty, and is ready now."""
         envelope = delivery.envelope

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from retrysafe.cancellation import is_failure
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.heeding import heeding
 from retrysafe.messaging.brokers.base import Consumer
+from retrysafe.messaging.errors import BrokerUnavailable
 from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.relay.poll_schedule import Polls
+from retrysafe.messaging.subscription.watchdog import RECONNECTS, STALLED, Watchdog
 from retrysafe.messaging.subscription.working import LOOK, Run
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.records import Duration
@@ -130,7 +133,9 @@ class Subscription:
 
         Raises `ConfigurationError` when the boundary's configuration lets the handler handle no message at all, when
         the consumer is configured wrongly, and when its broker redelivers for longer than the boundary's window; before
-        the first message also `SchemaOutdated` and `StoreMisconfigured`, as `Boundary.check` does.
+        the first message also `SchemaOutdated` and `StoreMisconfigured`, as `Boundary.check` does. Raises
+        `BrokerUnavailable` when a partition that this consumer has gives none of its messages for minutes, on several
+        connections one after the other: let the process end, so that a new one begins.
         """
         with self._stops.run() as self._bell, stopped_by_signals(self.stop):
             await self._run_forever()
@@ -143,7 +148,9 @@ class Subscription:
             except RetrysafeError as error:
                 run.failed(error)  # who runs this in a task may not look at it for long
                 raise
-            await run.work(self._workers, self._receive(run), handling=[self._redrives(run)], watching=[self._lags()])
+            await run.work(
+                self._workers, self._receive(run), handling=[self._redrives(run)], watching=[self._lags(run)]
+            )
         finally:
             await self._consumer.aclose()
 
@@ -300,24 +307,50 @@ class Subscription:
         finally:
             run.in_progress -= 1
 
-    async def _lags(self) -> None:
-        """Tell the observers at intervals how far the group is behind, if they take it and the consumer can tell."""
+    async def _lags(self, run: Run) -> None:
+        """At intervals, tell the observers how far the group is behind, and see to partitions that give nothing."""
         told: set[str] = set()
-        while not self._bell.rung:
-            if self._handler.setting.entry.is_observed("consumer_lag"):
-                told = await self._tell_lag(told)
+        watchdog = Watchdog()
+        lag = getattr(self._consumer, "lag", None)
+        while lag is not None and not self._bell.rung:
+            is_observed = self._handler.setting.entry.is_observed("consumer_lag")
+            assigned = getattr(self._consumer, "assigned", None)
+            if is_observed or assigned:
+                found = await self._lag(lag, is_observed=is_observed)
+                if found is not None:
+                    told = self._tell_lag(told, found) if is_observed else told
+                    await self._watch(
+                        watchdog, run, {place: found[place] for place in assigned or () if place in found}
+                    )
             await self._bell.await_for(LAG_EVERY)
 
-    async def _tell_lag(self, told: set[str]) -> set[str]:
-        """Tell it, and what was told before and is another consumer's now as 0; the names that were told."""
-        lag = getattr(self._consumer, "lag", None)
-        if lag is None:
-            return told
+    async def _lag(
+        self, lag: Callable[[], Awaitable[Mapping[str, int]]], *, is_observed: bool
+    ) -> Mapping[str, int] | None:
         try:
-            found = await heeding(lag())
+            return await heeding(lag())
         except Exception as error:  # noqa: BLE001 - `receive` tells of a broker that is away; this is tried again
-            self._handler.emit("lag_uncounted", error=f"{type(error).__name__}: {error}".partition("\n")[0])
-            return told
-        for place, messages in (dict.fromkeys(told - found.keys(), 0) | found).items():
+            if is_observed:
+                self._handler.emit("lag_uncounted", error=f"{type(error).__name__}: {error}".partition("\n")[0])
+            return None
+
+    def _tell_lag(self, told: set[str], found: Mapping[str, int]) -> set[str]:
+        """Tell it, and what was told before and is another consumer's now as 0; the names that were told."""
+        for place, messages in (dict.fromkeys(told - found.keys(), 0) | {**found}).items():
             self._handler.emit("consumer_lag", partition=place, messages=messages)
         return {*found}
+
+    async def _watch(self, watchdog: Watchdog, run: Run, lag: Mapping[str, int]) -> None:
+        """Connect anew when a partition gives nothing; end when that has not helped, for a new process to begin."""
+        now = asyncio.get_running_loop().time()
+        stalled = watchdog.look(lag, run.received, run.held(), now)
+        for place, reconnects in stalled.items():
+            self._handler.emit("consumer_stalled", partition=place, messages=lag[place], reconnects=reconnects)
+            if reconnects >= RECONNECTS:
+                raise BrokerUnavailable(
+                    f"{lag[place]} messages wait in {place}, which this consumer has, and none has arrived for "
+                    f"{STALLED * (reconnects + 1):g} s, on {reconnects + 1} connections one after the other. Start the "
+                    "process again, and look at the broker's log if that does not help."
+                )
+        if stalled:
+            await self._consumer.aclose()  # the next `receive` connects

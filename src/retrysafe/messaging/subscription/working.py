@@ -39,6 +39,8 @@ class Run:
     ) -> None:
         self.tally: Counter[MessageOutcome] = Counter()
         self.in_progress = 0
+        self.received: Counter[str] = Counter()
+        """How many messages of each partition have arrived."""
         self._consumer = consumer
         self._handler = handler
         self._bell = bell
@@ -138,9 +140,14 @@ class Run:
     def add(self, deliveries: Any) -> None:
         """Queue received deliveries in their lanes."""
         for delivery in deliveries:
+            self.received[delivery.partition] += 1
             ready = self._lanes.add(delivery)
             if ready is not None:
                 self._ready.put_nowait(ready)
+
+    def held(self) -> set[str]:
+        """The partitions of the messages in memory."""
+        return {delivery.partition for delivery in self._lanes}
 
     def refuse(self, deliveries: Iterable[Delivery]) -> None:
         """Handle none of these: they are given back at the end."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from retrysafe.protocol.requests import Ask, Query, Steps, ask
 
 _SETTLED = "state = 'completed' OR state = 'failed' OR state = 'released'"
 
@@ -60,6 +62,50 @@ def missing(expected: Iterable[Index], tables: Iterable[str], names: Iterable[st
     """
     made, there = set(tables), set(names)
     return [index for index in expected if index.table in made and index.name not in there]
+
+
+_THERE = (
+    "SELECT CAST(c.relname AS text), format('%I.%I', n.nspname, c.relname), CAST(c.relkind AS text), i.indisvalid, "
+    "EXISTS (SELECT 1 FROM pg_stat_progress_create_index AS p WHERE p.index_relid = c.oid) FROM pg_index AS i "
+    "JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace "
+    "WHERE starts_with(CAST(c.relname AS text), 'retrysafe_') AND pg_table_is_visible(c.oid)"
+)
+
+
+class Lost(NamedTuple):
+    """Indexes of PostgreSQL that are missing or invalid, and the statements that make them beside the traffic."""
+
+    indexes: list[Index]
+    statements: list[str]
+
+
+def lost_on_postgresql(store: Any, tables: Iterable[str]) -> Steps[Lost]:
+    """Find the indexes that are missing among those of these tables.
+
+    One that a killed CREATE INDEX CONCURRENTLY has left invalid is dropped first; one that is just being made counts as
+    there. Of a partitioned table, which takes no CONCURRENTLY, each partition gets its own; the table's then consists
+    of those, without another look at a row.
+    """
+    rows = yield from ask(Ask(Query(_THERE, {}, writes=False), lambda answer: answer.rows))
+    rows = [tuple(cell.decode() if isinstance(cell, bytes) else cell for cell in row) for row in rows]
+    invalid = {name: (quoted, kind) for name, quoted, kind, valid, made in rows if not valid and not made}
+    lost = missing(PARTIAL, tables, [name for name, *_ in rows if name not in invalid])
+    partitions = (yield from ask(store.partitions())) if lost else []
+    statements: list[str] = []
+    for index in lost:
+        made = [index]
+        if index.table == "retrysafe_records" and partitions:
+            suffix = index.name.removeprefix(index.table)
+            made = [index._replace(name=f"{part.name}{suffix}", table=part.quoted) for part in partitions]
+        for one in made:
+            quoted, kind = invalid.get(one.name, ("", ""))
+            statements += [f"DROP INDEX CONCURRENTLY IF EXISTS {quoted}"] if kind == "i" else []
+            statements.append(one.create("CREATE INDEX CONCURRENTLY IF NOT EXISTS"))
+        if made != [index]:
+            quoted, kind = invalid.get(index.name, ("", ""))
+            statements += [f"DROP INDEX IF EXISTS {quoted}"] if kind == "I" else []
+            statements.append(index.create("CREATE INDEX IF NOT EXISTS"))
+    return Lost(lost, statements)
 
 
 def evidence(lost: list[Index]) -> str | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrysafe.backends.checks import Examination
 from retrysafe.backends.sql.checks import indexes
+from retrysafe.backends.sql.postgresql import PostgresqlStore
 from retrysafe.protocol.checks import Check, Facts, Severity, told
 from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
 
@@ -21,10 +22,6 @@ _FACTS = (
     "SELECT current_database(), (SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'), "
     "current_setting('synchronous_standby_names'), "
     + ", ".join(f"(SELECT setting FROM pg_settings WHERE name = '{name}')" for name in _SETTINGS)
-)
-_INDEXES = (
-    "SELECT c.relname FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid "
-    "WHERE i.indisvalid AND starts_with(CAST(c.relname AS text), 'retrysafe_') AND pg_table_is_visible(c.oid)"
 )
 _TABLES = (
     "SELECT c.relname, CAST(c.relpersistence AS text), EXISTS (SELECT 1 FROM pg_index AS i "
@@ -43,11 +40,11 @@ _PID = Query("SELECT pg_backend_pid()", {}, writes=False)
 def _gather(backend: Backend) -> Steps[dict[str, Any]]:
     row = yield from ask(_rows(_FACTS))
     facts: dict[str, Any] = dict(zip(("database", "replicas", "standbys", *_SETTINGS), row[0], strict=True))
-    facts["indexes"] = [row[0] for row in (yield from ask(_rows(_INDEXES)))]
     facts["tables"] = yield from ask(_rows(_TABLES))
     facts["slots"] = yield from ask(_rows(_SLOTS))
+    facts["holders"] = yield from ask(_rows(PostgresqlStore.HOLDERS))  # pyright: ignore[reportArgumentType]
     facts["unlogged"] = ", ".join(name for name, kept, _ in facts["tables"] if kept == "u")
-    facts["lost"] = indexes.missing(indexes.PARTIAL, [row[0] for row in facts["tables"]], facts["indexes"])
+    facts["lost"] = yield from indexes.lost_on_postgresql(backend.store, [row[0] for row in facts["tables"]])
     return facts
 
 
@@ -128,8 +125,14 @@ def _unread(facts: Facts) -> str | None:
     return f"Nobody reads from: {', '.join(found)}. The log is kept for it." if found else None
 
 
+def _held(facts: Facts) -> str | None:
+    found = [f"{name}{'' if seconds is None else f', for {seconds} s'}" for name, seconds in facts.get("holders", ())]
+    return f"What was removed cannot be cleaned up because of: {'; '.join(found)}." if found else None
+
+
 def _create(facts: Facts) -> list[str]:
-    return [index.create("CREATE INDEX CONCURRENTLY IF NOT EXISTS") for index in facts["lost"]]
+    statements: list[str] = facts["lost"].statements
+    return statements
 
 
 CHECKS = (
@@ -234,9 +237,10 @@ CHECKS = (
         "postgresql-indexes",
         "Are the indexes of the migrations there, and valid?",
         Severity.WARNING,
-        "{program} doctor --store {store} --fix  (CREATE INDEX CONCURRENTLY, for each of them)",
+        "{program} doctor --store {store} --fix  (CREATE INDEX CONCURRENTLY, for each of them, "
+        "with partitions on each partition first)",
         "how-to/own-the-schema.md",
-        lambda facts: indexes.evidence(facts.get("lost", [])),
+        lambda facts: indexes.evidence(facts["lost"].indexes) if "lost" in facts else None,
         _create,
     ),
     Check(
@@ -256,6 +260,15 @@ CHECKS = (
         "retrysafe cdc drop --store {address}",
         "how-to/cdc.md",
         _unread,
+    ),
+    Check(
+        "postgresql-held-cleanup",
+        "Is no transaction open for more than a minute, so that what was removed is cleaned up?",
+        Severity.WARNING,
+        "End it (SELECT pg_terminate_backend(pid); ROLLBACK PREPARED 'gid'; SELECT pg_drop_replication_slot('name');), "
+        "and let long reports read from a replica",
+        "how-to/relay.md",
+        _held,
     ),
     Check(
         "postgresql-pooler",

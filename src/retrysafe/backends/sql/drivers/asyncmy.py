@@ -1,10 +1,10 @@
-"""asyncmy: connections of our own, the user's pool, and the caller's connection."""
+"""asyncmy: connections of our own, also made as the user's pool makes its, and the caller's connection."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncmy
@@ -13,12 +13,10 @@ from asyncmy.errors import MySQLError
 
 from retrysafe.backends.backend import hang_up
 from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, ain_turn, arguments, fail, not_connected, refuse_encoding
-from retrysafe.backends.sql.drivers.own import AsyncOwn, is_quiet
+from retrysafe.backends.sql.drivers.deadline import PATIENCE
+from retrysafe.backends.sql.drivers.own import AsyncLent, AsyncOwn, Size, is_quiet, size_of
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows
-
-CHECKOUT = 10.0
-"""Seconds to wait for a connection of the user's pool before the claim fails."""
 
 DEADLINE = 10.0
 """Seconds after which a server that does not answer counts as gone."""
@@ -29,14 +27,15 @@ _Failures = (MySQLError, OSError, EOFError, RuntimeError)
 async def perform(connection: Any, query: Query) -> Rows:
     """Perform one statement. A connection whose statement was cut off is closed: its answer would be the next one's."""
     sql, args = arguments(query, "%s")
+    deadline = PATIENCE if query.patient else DEADLINE
     try:
-        async with asyncio.timeout(DEADLINE), connection.cursor(Cursor) as cursor:
+        async with asyncio.timeout(deadline), connection.cursor(Cursor) as cursor:
             await cursor.execute(sql, tuple(args))
             rows = [tuple(row) for row in await cursor.fetchall()] if cursor.description else []
             return Rows(rows, cursor.rowcount)
     except TimeoutError as error:
         connection.close()
-        raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
+        raise StoreUnavailable(f"no answer within {deadline:g} s") from error
     except asyncio.CancelledError:
         connection.close()
         raise
@@ -45,15 +44,16 @@ async def perform(connection: Any, query: Query) -> Rows:
 class InTransaction:
     """An executor on one connection, inside a transaction."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, lent: AsyncLent[Any] | None = None) -> None:
         self.handle = connection
         self.execute = self
+        self._lent = lent
 
     async def __call__(self, request: Query, /) -> Rows:
         try:
             return await ain_turn(request, lambda query: perform(self.handle, query))
         except _Failures as error:
-            fail(error)
+            fail(error, passes=self._lent is not None and self._lent.passes_by_another(error))
 
 
 def ajoin(connection: Any) -> InTransaction:
@@ -65,39 +65,36 @@ def ajoin(connection: Any) -> InTransaction:
 
 
 class AsyncmyClient:
-    """Connections of our own or of the user's pool, in autocommit mode while we use them."""
+    """Connections of our own, in autocommit mode while no transaction is lent."""
 
-    def __init__(self, source: AsyncOwn[Any] | Pooled) -> None:
-        self._source = source
-
-    @classmethod
-    def connect(cls, options: Mapping[str, Any]) -> AsyncmyClient:
-        """A client with connections of its own, opened when they are needed."""
-        return cls(AsyncOwn(Connecting(options)))
+    def __init__(self, options: Mapping[str, Any], size: Size | None = None) -> None:
+        self._source = AsyncOwn(Connecting({**options, "autocommit": True}), size)
 
     @classmethod
-    def on(cls, pool: Any) -> AsyncmyClient:
-        """A client on the user's pool."""
-        return cls(Pooled(pool))
+    def beside(cls, pool: Any) -> AsyncmyClient:
+        """A client whose connections are made as the user's pool makes its own."""
+        return cls(pool._conn_kwargs, size_of("maxsize=", pool.maxsize))
 
     async def __call__(self, request: Query, /) -> Rows:
-        async with self._source.lent() as connection:
+        lent = self._source.lent()
+        async with lent as connection:
             try:
                 return await ain_turn(request, lambda query: perform(connection, query))
             except _Failures as error:
-                fail(error, alone=True)
+                fail(error, alone=True, passes=lent.passes_by_another(error))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[InTransaction]:
         """Lend a connection for one transaction."""
-        async with self._source.lent(transaction=True) as connection:
+        lent = self._source.lent()
+        async with lent as connection:
             try:
-                yield InTransaction(connection)
+                yield InTransaction(connection, lent)
             finally:
                 await _end(connection)
 
     async def aclose(self) -> None:
-        """Close the connections that are ours."""
+        """Close the connections."""
         await self._source.aclose()
 
     def abandon(self) -> None:
@@ -114,7 +111,7 @@ class Connecting:
     async def connect(self) -> Any:
         try:
             async with asyncio.timeout(DEADLINE):
-                return await asyncmy.connect(**self._options, autocommit=True)
+                return await asyncmy.connect(**self._options)
         except _Failures as error:
             raise not_connected(error) from error
 
@@ -131,52 +128,6 @@ class Connecting:
 
     def drop(self, connection: Any) -> None:
         hang_up(connection._transport)
-
-
-class Pooled:
-    """The connections of a pool that the user gave us."""
-
-    def __init__(self, pool: Any) -> None:
-        self._pool = pool
-
-    @asynccontextmanager
-    async def lent(self, *, transaction: bool = False) -> AsyncIterator[Any]:
-        """Lend a connection, and give it back in the mode it had."""
-        try:
-            async with asyncio.timeout(CHECKOUT):
-                connection = await self._pool.acquire()
-        except _Failures as error:
-            raise StoreUnavailable(str(error) or "The pool lent no connection in time.", unsent=True) from error
-        before = connection.get_autocommit()
-        try:
-            if not before and not transaction:
-                await _set_autocommit(connection, True)
-            yield connection
-        finally:
-            try:
-                with suppress(StoreUnavailable):
-                    if not before and connection.connected and connection.get_autocommit():
-                        await _set_autocommit(connection, False)
-            except BaseException:  # cancelled in between: nobody knows what mode it is in
-                connection.close()
-                raise
-            finally:
-                await self._pool.release(connection)
-
-    async def aclose(self) -> None:
-        """The pool is the user's to close."""
-
-    def abandon(self) -> None:
-        """So it is without a loop."""
-
-
-async def _set_autocommit(connection: Any, on: bool) -> None:
-    try:
-        async with asyncio.timeout(DEADLINE):
-            await connection.autocommit(on)
-    except (TimeoutError, *_Failures) as error:
-        connection.close()
-        raise StoreUnavailable(str(error) or f"no answer within {DEADLINE:g} s") from error
 
 
 def _socket(connection: Any) -> int:

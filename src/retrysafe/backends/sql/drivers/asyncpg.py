@@ -1,4 +1,4 @@
-"""asyncpg: a pool of our own, the user's pool, and the caller's connection."""
+"""asyncpg: connections of our own, also made as the user's pool makes its, and the caller's connection."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from retrysafe.backends.sql.drivers.base import (
     unheard,
     unreplicated,
 )
+from retrysafe.backends.sql.drivers.deadline import PATIENCE
 from retrysafe.backends.sql.drivers.lane import QueryLanes
-from retrysafe.backends.sql.drivers.own import AsyncOwn
+from retrysafe.backends.sql.drivers.own import AsyncDriver, AsyncLent, AsyncOwn, Size, size_of
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
 
@@ -44,10 +45,11 @@ _Failures = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClie
 async def perform(connection: Any, query: Query) -> Rows:
     """Perform one statement."""
     sql, args = arguments(query, "$")
+    deadline = PATIENCE if query.patient else DEADLINE
     if query.control is None and ("RETURNING" in sql or sql.startswith("SELECT") or not query.writes):
-        rows = [tuple(row) for row in await connection.fetch(sql, *args, timeout=DEADLINE)]
+        rows = [tuple(row) for row in await connection.fetch(sql, *args, timeout=deadline)]
         return Rows(rows, len(rows))
-    status: str = await connection.execute(sql, *args, timeout=DEADLINE)
+    status: str = await connection.execute(sql, *args, timeout=deadline)
     count = status.rsplit(" ", 1)[-1]
     return Rows([], int(count) if count.isdigit() else 0)
 
@@ -79,6 +81,15 @@ async def perform_directly(connection: Any, query: Query) -> Rows:
     return await perform(connection, query)
 
 
+async def perform_on_beside(connection: Any, query: Query) -> Rows:
+    """`perform_directly`; a connection whose statement was cut off is closed."""
+    try:
+        return await perform_directly(connection, query)
+    except asyncio.CancelledError:
+        await close(connection)
+        raise
+
+
 async def transfer(connection: Any, copy: Copy) -> Rows:
     """Copy rows to the spool or back. The server ends it if it takes too long, see `RotatingStore.enter`."""
     if copy.chosen is not None:
@@ -98,13 +109,14 @@ _ONE_AT_A_TIME = (
 
 
 class InTransaction:
-    """An executor on one connection, inside a transaction."""
+    """An executor on one connection, inside a transaction; ``lent``, unless it is the caller's."""
 
     _perform = staticmethod(perform_directly)
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, lent: AsyncLent[Any] | None = None) -> None:
         self.handle = connection
         self.execute = self
+        self._lent = lent
 
     async def __call__(self, request: Query | Copy, /) -> Rows:
         try:
@@ -114,7 +126,7 @@ class InTransaction:
         except _Failures as error:
             if isinstance(error, asyncpg.InterfaceError) and "another operation" in str(error):
                 raise ConfigurationError(_ONE_AT_A_TIME) from error
-            fail(error)
+            fail(error, passes=self._lent is not None and self._lent.passes_by_another(error))
 
 
 class InOwnTransaction(InTransaction):
@@ -174,45 +186,82 @@ Perform = Callable[[Any, Query], Awaitable[Rows]]
 
 
 class AsyncpgClient:
-    """Connections of our own or of the user's pool."""
+    """Connections of our own."""
 
-    def __init__(self, source: Callable[[Hear], AsyncOwn[Any] | Pooled], perform: Perform) -> None:
+    def __init__(self, source: Callable[[Hear], AsyncDriver[Any]], size: Size | None, pool: Any = None) -> None:
         self.heard = unheard
-        self._source = source(self._hear)
-        self._perform = perform
-        self._lanes = QueryLanes(self._single)
+        self._source = AsyncOwn(source(self._hear), size)
+        self._perform = perform_on_ours if pool is None else perform_on_beside
+        self._pool = pool
+        self._lanes = QueryLanes(self._single, self._source.size.all_lent)
 
     @classmethod
-    def connect(cls, url: str) -> AsyncpgClient:
-        """A client with connections of its own, opened when they are needed."""
-        return cls(lambda hear: AsyncOwn(Connecting(url, hear)), perform_on_ours)
+    def connect(cls, url: str, size: Size | None = None) -> AsyncpgClient:
+        """A client whose connections are opened when they are needed."""
+        return cls(partial(Connecting, url), size)
 
     @classmethod
-    def on(cls, pool: Any) -> AsyncpgClient:
-        """A client on the user's pool."""
-        return cls(lambda hear: Pooled(pool, hear), perform_directly)
+    def beside(cls, pool: Any) -> AsyncpgClient:
+        """A client whose connections are made as the user's pool makes its own."""
+        return cls(partial(Copying, pool), size_of("max_size=", pool.get_max_size()), pool)
 
     async def __call__(self, request: Query, /) -> Rows:
         return await self._lanes(request)
 
     async def _single(self, request: Query) -> Rows:
         """Perform one statement, on a connection that is lent for it."""
-        async with self._source.lent() as connection:
+        lent = self._source.lent()
+        async with lent as connection:
+            set_up = await self._set_up(connection)
             try:
                 return await ain_turn(request, partial(self._perform, connection))
             except _Failures as error:
                 _hang_up_if_unusable(connection, error)
-                fail(error, alone=True)
+                fail(error, alone=True, passes=lent.passes_by_another(error))
+            finally:
+                if set_up:
+                    await self._reset(connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[InOwnTransaction]:
         """Lend a connection for one transaction."""
-        async with self._source.lent() as connection:
-            opened = InOwnTransaction(connection)
+        lent = self._source.lent()
+        async with lent as connection:
+            await self._set_up(connection)
+            opened = InOwnTransaction(connection, lent)
             try:
                 yield opened
             finally:
                 await opened.end()
+                if self._pool is not None:
+                    await self._reset(connection)
+
+    async def _set_up(self, connection: Any) -> bool:
+        """Do what the user's pool does to each connection that it lends."""
+        setup = getattr(self._pool, "_setup", None)
+        if setup is None:
+            return False
+        try:
+            await setup(connection)
+        except BaseException as error:
+            connection.terminate()
+            if isinstance(error, _Failures):
+                raise not_connected(error) from error
+            raise
+        return True
+
+    async def _reset(self, connection: Any) -> None:
+        """Do what the user's pool does to each connection that comes back: the user's settings end."""
+        reset = getattr(self._pool, "_reset", None)
+        try:
+            if not connection.is_closed():
+                async with asyncio.timeout(DEADLINE):
+                    await (connection.reset() if reset is None else reset(connection))
+                connection.add_log_listener(self._hear)  # a reset has removed it
+        except BaseException as error:
+            connection.terminate()
+            if not isinstance(error, _Failures):
+                raise
 
     def _hear(self, connection: Any, notice: Any) -> None:
         finding = unreplicated(notice.server_source_function, notice.message)
@@ -220,13 +269,73 @@ class AsyncpgClient:
             self.heard(finding)
 
     async def aclose(self) -> None:
-        """Close the connections that are ours."""
+        """Close the connections."""
         await self._lanes.aclose()
         await self._source.aclose()
 
     def abandon(self) -> None:
         """Hang up without the loop, which is closed."""
         self._source.abandon()
+
+
+_OPTIONS = frozenset(
+    [
+        "host",
+        "port",
+        "user",
+        "password",
+        "passfile",
+        "database",
+        "dbname",
+        "sslmode",
+        "sslcert",
+        "sslkey",
+        "sslrootcert",
+        "sslcrl",
+        "sslpassword",
+        "sslnegotiation",
+        "ssl_min_protocol_version",
+        "ssl_max_protocol_version",
+        "target_session_attrs",
+        "krbsrvname",
+        "gsslib",
+        "application_name",
+        "client_connection_check_interval",
+        "client_encoding",
+        "client_min_messages",
+        "datestyle",
+        "default_transaction_isolation",
+        "default_transaction_read_only",
+        "default_transaction_deferrable",
+        "extra_float_digits",
+        "idle_in_transaction_session_timeout",
+        "idle_session_timeout",
+        "intervalstyle",
+        "jit",
+        "lock_timeout",
+        "options",
+        "plan_cache_mode",
+        "role",
+        "search_path",
+        "session_replication_role",
+        "standard_conforming_strings",
+        "statement_timeout",
+        "synchronous_commit",
+        "tcp_keepalives_count",
+        "tcp_keepalives_idle",
+        "tcp_keepalives_interval",
+        "tcp_user_timeout",
+        "timezone",
+        "transaction_timeout",
+        "work_mem",
+    ]
+)
+"""What asyncpg reads of a URL, and settings of the server: it sends all else as such."""
+
+
+def is_option(name: str) -> bool:
+    """Whether asyncpg, or the server, knows an option of a URL; a setting of an extension has a dot."""
+    return name.lower() in _OPTIONS or "." in name
 
 
 class Connecting:
@@ -279,36 +388,21 @@ class Connecting:
         hang_up(connection._transport)
 
 
-class Pooled:
-    """The connections of a pool that the user gave us."""
+class Copying(Connecting):
+    """`Connecting` as the user's pool connects."""
 
     def __init__(self, pool: Any, hear: Hear) -> None:
+        super().__init__("", hear)
         self._pool = pool
-        self._hear = hear
 
-    @asynccontextmanager
-    async def lent(self) -> AsyncIterator[Any]:
-        """Lend a connection."""
+    async def connect(self) -> Any:
         try:
-            connection = await self._pool.acquire(timeout=CHECKOUT)
+            async with asyncio.timeout(CHECKOUT):
+                connection = await self._pool._get_new_connection()
         except _Failures as error:
             raise not_connected(error) from error
-        try:
-            with suppress(*_Failures):  # of a connection that breaks just now, which its first statement will tell
-                connection.add_log_listener(self._hear)
-            yield connection
-        finally:
-            with suppress(*_Failures):
-                connection.remove_log_listener(self._hear)
-            # A connection that broke has been taken back by its pool already, which then refuses to take it again.
-            with suppress(*_Failures):
-                await self._pool.release(connection)
-
-    async def aclose(self) -> None:
-        """The pool is the user's to close."""
-
-    def abandon(self) -> None:
-        """So it is without a loop."""
+        connection.add_log_listener(self._hear)
+        return connection
 
 
 def _hang_up_if_unusable(connection: Any, error: BaseException) -> None:

@@ -105,6 +105,12 @@ LOCKED = "55P03"
 _PROTOCOL = "08P01"
 _SERVER_AWAY = frozenset({"25006", "53300", "57P01", "57P02", "57P03"})
 """States of a server that is read-only, full, shut down or starting: no statement is to blame for them."""
+_READ_ONLY, _UNSUPPORTED = "25006", "0A000"
+_OF_CONNECTION = _NO_SCHEMA | _NAME_UNKNOWN | {_READ_ONLY, _UNSUPPORTED, "42501"}
+"""States of a statement that may succeed on a new connection, after a failover or a change of settings, role or tables.
+
+Of our statements none is unsupported but one whose prepared plan a changed table has invalidated.
+"""
 _LOST_CONNECTIONS = frozenset({"psycopg.OperationalError", "psycopg2.OperationalError"})
 """What drivers raise without a SQLSTATE when there is no connection, or none any more."""
 NO_SAVEPOINT = "3B001"
@@ -208,10 +214,18 @@ def refused(query: Query, error: Exception) -> Query | None:
 def sqlstate(error: BaseException) -> str | None:
     """The SQLSTATE of a driver's error, also when SQLAlchemy or Django has wrapped it."""
     for candidate in (error, _drivers(error), _drivers(error).__cause__):
-        state = _mysql_state(candidate) or _sqlite_state(candidate) or getattr(candidate, "sqlstate", None)
+        state = _mysql_state(candidate) or _sqlite_state(candidate) or _state(candidate)
         if isinstance(state, str):
             return state
     return None
+
+
+def _state(error: BaseException | None) -> object:
+    """As psycopg and asyncpg name it, psycopg2, or pg8000."""
+    found = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    if found is None and error is not None and error.args and isinstance(error.args[0], dict):
+        return error.args[0].get("C")
+    return found
 
 
 def _drivers(error: BaseException) -> BaseException:
@@ -250,13 +264,15 @@ _USERS_OWN = frozenset(
 """Class names, in every driver, of errors that the user's data caused: they surface at a flush or commit."""
 
 
-def fail(error: Exception, *, alone: bool = False, path: str | None = None) -> NoReturn:
+def fail(error: Exception, *, alone: bool = False, path: str | None = None, passes: bool = False) -> NoReturn:
     """Raise the error of ours that a driver's error amounts to; what the user's data caused stays as it is.
 
     ``alone``: the statement was in a transaction of its own, which can simply be put again. ``path`` is the file of a
-    SQLite database, where that is known.
+    SQLite database, where that is known. ``passes``: nothing was done, and a new connection may do better.
     """
     mine = translated(error, alone=alone, path=path)
+    if passes:
+        mine = StoreUnavailable(_text(error), transient=True) if alone else RetryTransaction(_text(error))
     if mine is error:
         raise error
     raise mine from error
@@ -331,6 +347,11 @@ def is_unreachable(error: BaseException) -> bool:
         return (state.startswith("08") and state != _PROTOCOL) or state in _SERVER_AWAY
     names = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(_drivers(error)).__mro__}
     return not _LOST_CONNECTIONS.isdisjoint(names)
+
+
+def is_of_connection(error: BaseException) -> bool:
+    """Whether an error says that this connection, not the statement on it, is to blame. Nothing was done then."""
+    return sqlstate(error) in _OF_CONNECTION
 
 
 def _was_busy(error: Exception) -> bool:

@@ -17,6 +17,9 @@ from retrysafe.locks import ProcessLock
 
 R = TypeVar("R")
 
+PATIENCE = 86400.0
+"""Seconds that a schema's statement may take: it reads whole tables. What it waits for, the server bounds."""
+
 
 def timely(connection: Any, seconds: float) -> AbstractContextManager[None]:
     """Bound how long a sync connection waits in this block; psycopg's and PyMySQL's, whoever opened it.

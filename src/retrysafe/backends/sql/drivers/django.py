@@ -8,6 +8,7 @@ connection, so that the ORM works inside them.
 from __future__ import annotations
 
 import os
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,9 +25,18 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
-from retrysafe.backends.sql.drivers.base import arguments, fail, in_turn, not_connected, refuse_encoding, this_process
-from retrysafe.backends.sql.drivers.own import CHECKOUT, MOST_CONNECTIONS, all_lent
+from retrysafe.backends.sql.drivers.base import (
+    arguments,
+    fail,
+    in_turn,
+    is_of_connection,
+    not_connected,
+    refuse_encoding,
+    this_process,
+)
+from retrysafe.backends.sql.drivers.own import CHECKOUT, LONGEST_LIFE, Size
 from retrysafe.backends.sql.drivers.sqlite_connections import Connections, refuse_connection
+from retrysafe.backends.sql.tenants import under_tenant
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.locks import Places
@@ -46,6 +56,8 @@ _DEADLINES: dict[str, dict[str, Any]] = {
 
 _IMPATIENT: dict[str, dict[str, Any]] = {"sqlite": {"timeout": 0.15}}
 """Vendor → options of the heartbeat's connections: a renewal is tried again long before the lease lapses."""
+
+_SIZE = Size(more="give store= as a URL with another number (?pool=20)")
 
 MARKED = (
     "An earlier error in the atomic block has marked it for rollback, so nothing in it can be committed. "
@@ -315,12 +327,28 @@ class DjangoClient:
         self._impatient = impatient
         self._idle: deque[Any] = deque()
         self._file: Connections[_OnFile] | None = None
-        self._places = Places(MOST_CONNECTIONS)
+        self._places = Places(_SIZE.most)
+        self._used: weakref.WeakSet[Any] = weakref.WeakSet()
         self._closed = False
 
     def __call__(self, request: Query, /) -> Rows:
+        if home := request.params.get("home"):
+            _refuse_tenant(connections[self._alias], home)
         with self._lent(request) as connection, _translating(self._alias, alone=True):
-            return in_turn(request, lambda query: perform(connection, query))
+            try:
+                return in_turn(request, lambda query: perform(connection, query))
+            except django.db.Error as error:
+                if self._passes_by_another(connection, error):
+                    fail(error, alone=True, passes=True)
+                raise
+
+    def _passes_by_another(self, connection: Any, error: Exception) -> bool:
+        """Close our connections if an error is theirs; whether a new one may do better."""
+        if connection is connections[self._alias] or not is_of_connection(error):
+            return False
+        _close(connection)
+        self._hang_up()
+        return connection in self._used
 
     @contextmanager
     def transaction(self) -> Iterator[OwnAtomic]:
@@ -351,7 +379,7 @@ class DjangoClient:
             yield threads
             return
         here = this_process()
-        with self._places.taken(CHECKOUT, all_lent):
+        with self._places.taken(CHECKOUT, _SIZE.all_lent):
             if threads.vendor == "sqlite":
                 with self._file_of(threads).lent() as lent:
                     yield lent.wrapper
@@ -395,6 +423,7 @@ class DjangoClient:
         elif self._closed or _is_test_run():
             _close(connection)
         else:
+            self._used.add(connection)
             self._idle.append(connection)
 
     def _hang_up(self) -> None:
@@ -405,6 +434,8 @@ class DjangoClient:
 
 class _OnFile:
     """A connection of our own to a SQLite file."""
+
+    file: tuple[int, int] | None = None
 
     def __init__(self, wrapper: Any) -> None:
         self.wrapper = wrapper
@@ -434,9 +465,10 @@ def _opened(alias: str, *, impatient: bool) -> _OnFile:
 def _made(like: Any, *, impatient: bool) -> Any:
     """A connection with the alias's settings as they are now, in autocommit mode, for one thread after another."""
     settings = dict(like.settings_dict)
-    options = settings["OPTIONS"]
-    if not options.get("pool"):
-        options = {**_DEADLINES.get(like.vendor, {}), **options}
+    options = dict(settings["OPTIONS"])
+    if options.pop("pool", None):  # a request that holds a connection of it must not wait for a second one
+        settings["CONN_MAX_AGE"] = LONGEST_LIFE
+    options = {**_DEADLINES.get(like.vendor, {}), **options}
     if impatient:
         options = {**options, **_IMPATIENT.get(like.vendor, {})}
     settings.update(AUTOCOMMIT=True, OPTIONS=options)
@@ -475,6 +507,22 @@ def _is_in_memory(connection: Any) -> bool:
             "or 'file:name?mode=memory&cache=shared' as Django's tests do."
         )
     return True
+
+
+def _refuse_tenant(connection: Any, home: str) -> None:
+    """Raise `ConfigurationError` where the request works in another schema than our own connections do.
+
+    Asked past Django, whose log and counts of queries are the user's; what never connected has set nothing.
+    """
+    if connection.vendor != "postgresql" or connection.connection is None or connection.needs_rollback:
+        return
+    schema = getattr(connection, "schema_name", None)  # of django-tenants, which sets it with the next statement
+    if schema is None:
+        with suppress(connection.Database.Error), connection.connection.cursor() as cursor:
+            cursor.execute("SELECT current_schema()")
+            schema = cursor.fetchone()[0]
+    if schema and schema != home:
+        raise under_tenant(f"search_path is set to {schema} on Django's connection")
 
 
 def _refuse_waiting_for_itself(connection: Any, request: Query) -> None:

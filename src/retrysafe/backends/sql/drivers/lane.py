@@ -5,7 +5,8 @@ the loop, so nothing waits for a timer.
 What a query is told does not differ from what it would be told alone:
 
 - Its answer is the row of its key, which the store parses and judges like that of a statement of its own. A statement
-  never has a key twice: the later query waits for the next one.
+  never has a key twice. Queries that are told the record, whoever wrote it, share the row of one that asks for the same
+  key: they would find it so a moment later. A query that is told of its own writing alone waits for the next statement.
 - When the server has refused the statement, it has undone all of it. Each query is then performed alone, outside of the
   lane, so that an error, or a lock that somebody holds, is the matter of the one that met it. A merged statement waits
   for no lock for long.
@@ -22,12 +23,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from retrysafe.backends.sql.drivers.base import NO_ROWS, is_unreachable, sqlstate
-from retrysafe.backends.sql.drivers.own import CHECKOUT, all_lent
+from retrysafe.backends.sql.drivers.own import CHECKOUT, Size
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows
 
 Perform = Callable[[Query], Awaitable[Rows]]
 
+_OVERDUE = Size().all_lent
 MOST_AT_ONCE = 64
 MOST_BYTES = 1 << 20
 """How many bytes of results one statement writes, unless a single result is larger."""
@@ -44,8 +46,9 @@ class _Item(NamedTuple):
 class QueryLane:
     """The queue of one kind of query."""
 
-    def __init__(self, perform: Perform) -> None:
+    def __init__(self, perform: Perform, overdue: Callable[[], StoreUnavailable] = _OVERDUE) -> None:
         self._perform = perform
+        self._overdue = overdue
         self._loop = asyncio.get_running_loop()
         self._queue: list[_Item] = []
         self._is_under_way = False
@@ -97,7 +100,7 @@ class QueryLane:
 
     def _taken(self) -> list[_Item]:
         """What one statement is to perform, in the order of the keys, so that no two wait for each other."""
-        chosen: dict[bytes, _Item] = {}
+        chosen: dict[bytes, list[_Item]] = {}
         rest: list[_Item] = []
         room, oldest = MOST_BYTES, self._loop.time() - CHECKOUT
         for item in self._queue:
@@ -105,14 +108,16 @@ class QueryLane:
             if item.answer.done():  # its caller was cancelled
                 continue
             if item.since < oldest:
-                item.answer.set_exception(all_lent())
+                item.answer.set_exception(self._overdue())
+            elif key in chosen and item.query.otherwise is not None:
+                chosen[key].append(item)
             elif key in chosen or len(chosen) >= MOST_AT_ONCE or (chosen and size > room):
                 rest.append(item)
             else:
-                chosen[key] = item
+                chosen[key] = [item]
                 room -= size
         self._queue = rest
-        return [chosen[key] for key in sorted(chosen)]
+        return [item for key in sorted(chosen) for item in chosen[key]]
 
     async def _together(self, batch: list[_Item]) -> None:
         try:
@@ -127,7 +132,9 @@ class QueryLane:
     async def _answers(self, queries: list[Query]) -> list[Rows | Query]:
         merged = queries[0].merged
         assert merged is not None
-        params = {name: [query.params[name] for query in queries] for name in queries[0].params}
+        asked = {query.params["key"]: query for query in reversed(queries)}  # the first of a key asks for all of them
+        first = [asked[key] for key in reversed(asked)]
+        params = {name: [query.params[name] for query in first] for name in queries[0].params}
         try:
             rows = await self._perform(Query(merged, params))
         except StoreUnavailable as error:
@@ -169,8 +176,10 @@ def _fail(batch: list[_Item], error: StoreUnavailable) -> None:
 class QueryLanes:
     """The lanes of one client, by the statements that perform many queries."""
 
-    def __init__(self, perform: Perform) -> None:
+    def __init__(self, perform: Perform, overdue: Callable[[], StoreUnavailable] = _OVERDUE) -> None:
         self._perform = perform
+        self._overdue = overdue
+        """The error of a query that has queued up for too long."""
         self._lanes: dict[str, QueryLane] = {}
 
     def __call__(self, query: Query) -> Awaitable[Rows]:
@@ -179,7 +188,7 @@ class QueryLanes:
             return self._perform(query)
         lane = self._lanes.get(query.merged)
         if lane is None:
-            lane = self._lanes[query.merged] = QueryLane(self._perform)
+            lane = self._lanes[query.merged] = QueryLane(self._perform, self._overdue)
         return lane.ask(query)
 
     async def aclose(self) -> None:

@@ -1,18 +1,18 @@
-"""psycopg 3, sync and async: connections of our own, the user's pools, and the caller's connection."""
+"""psycopg 3, sync and async: connections of our own, also made as the user's pool makes its, and the caller's."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.pq import Conninfo, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from retrysafe.backends.sql.drivers.base import (
@@ -29,8 +29,8 @@ from retrysafe.backends.sql.drivers.base import (
     unheard,
     unreplicated,
 )
-from retrysafe.backends.sql.drivers.deadline import until
-from retrysafe.backends.sql.drivers.own import AsyncOwn, Own, is_quiet
+from retrysafe.backends.sql.drivers.deadline import PATIENCE, until
+from retrysafe.backends.sql.drivers.own import CHECKOUT, AsyncLent, AsyncOwn, Lent, Own, Size, is_quiet, size_of
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
 
@@ -57,17 +57,18 @@ class HangUpDeadline:
     A cancellation would not do: psycopg tells the server of it, and then waits for an answer to the statement again.
     """
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    def __init__(self, connection: psycopg.AsyncConnection[Any], request: Query | None = None) -> None:
         self._connection = connection
         self._over = False
+        self._seconds = PATIENCE if request is not None and request.patient else DEADLINE
 
     def __enter__(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(DEADLINE, self._hang_up)
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._hang_up)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._timer.cancel()
         if self._over and isinstance(error, psycopg.Error):
-            raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
+            raise StoreUnavailable(f"no answer within {self._seconds:g} s") from error
 
     def _hang_up(self) -> None:
         self._over = True
@@ -78,10 +79,12 @@ class HangUpDeadline:
 class _Cursor(psycopg.Cursor[Any]):
     """A cursor for statements of ours on whoever's connection: a server that does not answer is given up."""
 
-    def perform(self, sql: bytes, args: Sequence[Any], *, prepare: bool | None = None) -> None:
+    def perform(
+        self, sql: bytes, args: Sequence[Any], *, prepare: bool | None = None, seconds: float = DEADLINE
+    ) -> None:
         connection = self.connection
         with connection.lock:
-            connection.wait(until(self._execute_gen(sql, args, prepare=prepare), connection, DEADLINE))
+            connection.wait(until(self._execute_gen(sql, args, prepare=prepare), connection, seconds))
 
 
 def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
@@ -90,7 +93,7 @@ def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
     params = query.params
     cursor = _Cursor(connection, row_factory=tuple_row)  # whatever factories the user's connection has
     prepare_if_direct(connection)
-    cursor.perform(sql, [params[name] for name in names])
+    cursor.perform(sql, [params[name] for name in names], seconds=PATIENCE if query.patient else DEADLINE)
     return Rows(cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
 
@@ -173,11 +176,12 @@ def _has_rows(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> bool:
 
 
 class InTransaction:
-    """An executor on one connection, inside a transaction."""
+    """An executor on one connection, inside a transaction; ``lent``, unless it is the caller's."""
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], lent: Lent[Any] | None = None) -> None:
         self.handle = connection
         self.execute = self
+        self._lent = lent
 
     def __call__(self, request: Query | Copy, /) -> Rows:
         if isinstance(request, Query) and _begins_itself(self.handle, request):
@@ -187,7 +191,7 @@ class InTransaction:
                 return transfer(self.handle, request)
             return in_turn(request, lambda query: perform(self.handle, query))
         except psycopg.Error as error:
-            fail(error)
+            fail(error, passes=self._lent is not None and self._lent.passes_by_another(error))
 
 
 class AsyncInTransaction:
@@ -196,10 +200,10 @@ class AsyncInTransaction:
     On the caller's connection a deadline ends our wait only: another task may be using it, so nobody hangs up.
     """
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any], *, joined: bool = False) -> None:
+    def __init__(self, connection: psycopg.AsyncConnection[Any], lent: AsyncLent[Any] | None = None) -> None:
         self.handle = connection
         self.execute = self
-        self._joined = joined
+        self._lent = lent
 
     async def __call__(self, request: Query | Copy, /) -> Rows:
         if isinstance(request, Query) and _begins_itself(self.handle, request):
@@ -207,15 +211,15 @@ class AsyncInTransaction:
         try:
             if isinstance(request, Copy):
                 return await atransfer(self.handle, request)
-            if self._joined:
+            if self._lent is None:
                 async with asyncio.timeout(DEADLINE):
                     return await ain_turn(request, lambda query: aperform(self.handle, query))
-            with HangUpDeadline(self.handle):
+            with HangUpDeadline(self.handle, request):
                 return await ain_turn(request, lambda query: aperform(self.handle, query))
         except TimeoutError as error:
             raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
         except psycopg.Error as error:
-            fail(error)
+            fail(error, passes=self._lent is not None and self._lent.passes_by_another(error))
 
 
 def join(connection: psycopg.Connection[Any]) -> InTransaction:
@@ -227,7 +231,7 @@ def join(connection: psycopg.Connection[Any]) -> InTransaction:
 def ajoin(connection: psycopg.AsyncConnection[Any]) -> AsyncInTransaction:
     """An executor on the caller's connection."""
     _refuse(connection)
-    return AsyncInTransaction(connection, joined=True)
+    return AsyncInTransaction(connection)
 
 
 def _begins_itself(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], request: Query) -> bool:
@@ -260,57 +264,63 @@ class _Hearing:
 
 
 class PsycopgClient(_Hearing):
-    """Connections of our own or of the user's pool, in autocommit mode while we use them."""
+    """Connections of our own, in autocommit mode while no transaction is lent."""
 
-    def __init__(self, source: Callable[[Hear], Own[psycopg.Connection[Any]] | Pooled]) -> None:
+    def __init__(self, make: Callable[[], psycopg.Connection[Any]], size: Size | None = None, pool: Any = None) -> None:
         super().__init__()
-        self._source = source(self._hear)
+        self._source: Own[psycopg.Connection[Any]] = Own(Connecting(make, self._hear), size)
+        self._reset = getattr(pool, "_reset", None)
 
     @classmethod
-    def connect(cls, url: str) -> PsycopgClient:
-        """A client with connections of its own, opened when they are needed."""
-        return cls(lambda hear: Own(Connecting(url, hear)))
+    def connect(cls, url: str, size: Size | None = None) -> PsycopgClient:
+        """A client whose connections are opened when they are needed."""
+        return cls(lambda: psycopg.Connection.connect(url, **_settings(url)), size)
 
     @classmethod
-    def on(cls, pool: ConnectionPool[Any]) -> PsycopgClient:
-        """A client on the user's pool."""
-        return cls(lambda hear: Pooled(pool, hear))
+    def beside(cls, pool: ConnectionPool[Any]) -> PsycopgClient:
+        """A client whose connections are made as the user's pool makes its own."""
+        return cls(partial(pool._connect, CHECKOUT), size_of("max_size=", pool.max_size), pool)
 
     def __call__(self, request: Query, /) -> Rows:
-        with self._source.lent() as connection:
+        lent = self._source.lent()
+        with lent as connection:
             try:
                 return in_turn(request, partial(perform, connection))
             except psycopg.Error as error:
-                fail(error, alone=True)
+                fail(error, alone=True, passes=lent.passes_by_another(error))
 
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
         """Lend a connection for one transaction."""
         here = this_process()
-        with self._source.lent(transaction=True) as connection:
+        lent = self._source.lent()
+        with lent as connection:
+            connection.autocommit = getattr(connection, _AUTOCOMMIT)
             try:
-                yield InTransaction(connection)
+                yield InTransaction(connection, lent)
             finally:
                 if here():
-                    _end(connection)
+                    _end(connection, self._reset)
 
     def close(self) -> None:
-        """Close the connections that are ours."""
+        """Close the connections."""
         self._source.close()
 
 
 class Connecting:
     """How the keeper of our own connections opens and closes them."""
 
-    def __init__(self, url: str, hear: Hear) -> None:
-        self._url = url
+    def __init__(self, make: Callable[[], psycopg.Connection[Any]], hear: Hear) -> None:
+        self._make = make
         self._hear = hear
 
     def connect(self) -> psycopg.Connection[Any]:
         try:
-            connection = psycopg.Connection.connect(self._url, **_settings(self._url))
+            connection = self._make()
         except psycopg.Error as error:
             raise _not_connected(error) from error
+        setattr(connection, _AUTOCOMMIT, connection.autocommit)
+        connection.autocommit = True
         connection.add_notice_handler(self._hear)
         return connection
 
@@ -321,75 +331,52 @@ class Connecting:
         return is_quiet(connection.fileno())
 
     def close(self, connection: psycopg.Connection[Any]) -> None:
+        _leave_pool(connection)
         connection.close()
-
-
-class Pooled:
-    """The connections of a pool that the user gave us."""
-
-    def __init__(self, pool: ConnectionPool[Any], hear: Hear) -> None:
-        self._pool = pool
-        self._hear = hear
-
-    @contextmanager
-    def lent(self, *, transaction: bool = False) -> Iterator[psycopg.Connection[Any]]:
-        try:
-            connection = self._pool.getconn()
-        except psycopg.OperationalError as error:
-            raise _not_lent(self._pool, error) from error
-        here, before = this_process(), connection.autocommit or transaction
-        connection.add_notice_handler(self._hear)
-        try:
-            if not before:
-                connection.autocommit = True
-            yield connection
-        finally:
-            connection.remove_notice_handler(self._hear)
-            if here():
-                if not before and not connection.closed:
-                    connection.autocommit = False
-                self._pool.putconn(connection)
-
-    def close(self) -> None:
-        """The pool is the user's to close."""
 
 
 class AsyncPsycopgClient(_Hearing):
     """`PsycopgClient` for async code; it belongs to one event loop."""
 
-    def __init__(self, source: Callable[[Hear], AsyncOwn[psycopg.AsyncConnection[Any]] | AsyncPooled]) -> None:
+    def __init__(
+        self, make: Callable[[], Awaitable[psycopg.AsyncConnection[Any]]], size: Size | None = None, pool: Any = None
+    ) -> None:
         super().__init__()
-        self._source = source(self._hear)
+        self._source: AsyncOwn[psycopg.AsyncConnection[Any]] = AsyncOwn(AsyncConnecting(make, self._hear), size)
+        self._reset = getattr(pool, "_reset", None)
 
     @classmethod
-    def connect(cls, url: str) -> AsyncPsycopgClient:
-        """A client with connections of its own, opened when they are needed."""
-        return cls(lambda hear: AsyncOwn(AsyncConnecting(url, hear)))
+    def connect(cls, url: str, size: Size | None = None) -> AsyncPsycopgClient:
+        """A client whose connections are opened when they are needed."""
+        return cls(lambda: psycopg.AsyncConnection.connect(url, **_settings(url)), size)
 
     @classmethod
-    def on(cls, pool: AsyncConnectionPool[Any]) -> AsyncPsycopgClient:
-        """A client on the user's pool."""
-        return cls(lambda hear: AsyncPooled(pool, hear))
+    def beside(cls, pool: AsyncConnectionPool[Any]) -> AsyncPsycopgClient:
+        """A client whose connections are made as the user's pool makes its own."""
+        return cls(partial(pool._connect, CHECKOUT), size_of("max_size=", pool.max_size), pool)
 
     async def __call__(self, request: Query, /) -> Rows:
-        async with self._source.lent() as connection:
+        lent = self._source.lent()
+        async with lent as connection:
             try:
-                with HangUpDeadline(connection):
+                with HangUpDeadline(connection, request):
                     return await ain_turn(request, lambda query: aperform(connection, query))
             except psycopg.Error as error:
-                fail(error, alone=True)
+                fail(error, alone=True, passes=lent.passes_by_another(error))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
         """Lend a connection for one transaction."""
-        async with self._source.lent(transaction=True) as connection:
+        lent = self._source.lent()
+        async with lent as connection:
             try:
-                yield AsyncInTransaction(connection)
+                await connection.set_autocommit(getattr(connection, _AUTOCOMMIT))
+                yield AsyncInTransaction(connection, lent)
             finally:
-                await _aend(connection)
+                await _aend(connection, self._reset)
 
     async def aclose(self) -> None:
-        """Close the connections that are ours."""
+        """Close the connections."""
         await self._source.aclose()
 
     def abandon(self) -> None:
@@ -400,15 +387,17 @@ class AsyncPsycopgClient(_Hearing):
 class AsyncConnecting:
     """`Connecting` for async code."""
 
-    def __init__(self, url: str, hear: Hear) -> None:
-        self._url = url
+    def __init__(self, make: Callable[[], Awaitable[psycopg.AsyncConnection[Any]]], hear: Hear) -> None:
+        self._make = make
         self._hear = hear
 
     async def connect(self) -> psycopg.AsyncConnection[Any]:
         try:
-            connection = await psycopg.AsyncConnection.connect(self._url, **_settings(self._url))
+            connection = await self._make()
         except psycopg.Error as error:
             raise _not_connected(error) from error
+        setattr(connection, _AUTOCOMMIT, connection.autocommit)
+        await connection.set_autocommit(True)
         connection.add_notice_handler(self._hear)
         return connection
 
@@ -419,42 +408,11 @@ class AsyncConnecting:
         return is_quiet(connection.fileno())
 
     async def close(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        _leave_pool(connection)
         await connection.close()
 
     def drop(self, connection: psycopg.AsyncConnection[Any]) -> None:
         connection.pgconn.finish()
-
-
-class AsyncPooled:
-    """The connections of a pool that the user gave us."""
-
-    def __init__(self, pool: AsyncConnectionPool[Any], hear: Hear) -> None:
-        self._pool = pool
-        self._hear = hear
-
-    @asynccontextmanager
-    async def lent(self, *, transaction: bool = False) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        try:
-            connection = await self._pool.getconn()
-        except psycopg.OperationalError as error:
-            raise _not_lent(self._pool, error) from error
-        before = connection.autocommit or transaction
-        connection.add_notice_handler(self._hear)
-        try:
-            if not before:
-                await connection.set_autocommit(True)
-            yield connection
-        finally:
-            connection.remove_notice_handler(self._hear)
-            if not before and not connection.closed:
-                await connection.set_autocommit(False)
-            await self._pool.putconn(connection)
-
-    async def aclose(self) -> None:
-        """The pool is the user's to close."""
-
-    def abandon(self) -> None:
-        """So it is without a loop."""
 
 
 def _not_connected(error: psycopg.Error) -> Exception:
@@ -462,18 +420,19 @@ def _not_connected(error: psycopg.Error) -> Exception:
     return not_connected(error.with_traceback(None))
 
 
-def _not_lent(
-    pool: ConnectionPool[Any] | AsyncConnectionPool[Any], error: psycopg.OperationalError
-) -> StoreUnavailable:
-    """The error for a pool that lends no connection in time: why it cannot connect is in its log alone."""
-    failing = pool.get_stats().get("connections_errors", 0)
-    why = f". It failed to connect {failing} times: the log of psycopg.pool says why" if failing else ""
-    return StoreUnavailable(f"{error}{why}", unsent=True)
-
-
 def _is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     """Whether a connection may be kept: in no transaction, and not closed, which would be another status."""
     return connection.pgconn.transaction_status == TransactionStatus.IDLE
+
+
+@lru_cache(maxsize=1)
+def _options() -> frozenset[str]:
+    return frozenset(option.keyword.decode() for option in Conninfo.get_defaults())
+
+
+def is_option(name: str) -> bool:
+    """Whether libpq knows an option of a URL."""
+    return name in _options()
 
 
 def _settings(url: str) -> dict[str, Any]:
@@ -482,19 +441,39 @@ def _settings(url: str) -> dict[str, Any]:
     return {"autocommit": True, **{name: value for name, value in _SETTINGS.items() if name not in given}}
 
 
-def _end(connection: psycopg.Connection[Any]) -> None:
-    if connection.info.transaction_status != TransactionStatus.IDLE:
-        try:
+_AUTOCOMMIT = "_retrysafe_autocommit"
+"""The attribute for the mode in which a connection was made: the user's work in a transaction is done in it."""
+
+
+def _leave_pool(connection: Any) -> None:
+    """Let ``close`` close a connection that was made as a pool makes its own, and not give it to that pool."""
+    connection._pool = None
+
+
+def _end(connection: psycopg.Connection[Any], reset: Callable[[Any], None] | None) -> None:
+    """Roll back what is left open, and put the connection back into the mode in which it is kept."""
+    try:
+        if connection.info.transaction_status != TransactionStatus.IDLE:
             with connection.lock:
                 connection.wait(until(connection._rollback_gen(), connection, DEADLINE))
-        except psycopg.Error:
-            connection.close()
+        if not connection.closed:
+            if reset is not None:
+                reset(connection)
+            connection.autocommit = True
+    except psycopg.Error:
+        _leave_pool(connection)
+        connection.close()
 
 
-async def _aend(connection: psycopg.AsyncConnection[Any]) -> None:
-    if connection.info.transaction_status != TransactionStatus.IDLE:
-        try:
-            with HangUpDeadline(connection):
+async def _aend(connection: psycopg.AsyncConnection[Any], reset: Callable[[Any], Awaitable[None]] | None) -> None:
+    try:
+        with HangUpDeadline(connection):
+            if connection.info.transaction_status != TransactionStatus.IDLE:
                 await connection.rollback()
-        except (psycopg.Error, StoreUnavailable):
-            await connection.close()
+            if not connection.closed:
+                if reset is not None:
+                    await reset(connection)
+                await connection.set_autocommit(True)
+    except (psycopg.Error, StoreUnavailable):
+        _leave_pool(connection)
+        await connection.close()

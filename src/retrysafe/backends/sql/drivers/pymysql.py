@@ -20,8 +20,8 @@ from retrysafe.backends.sql.drivers.base import (
     refuse_encoding,
     this_process,
 )
-from retrysafe.backends.sql.drivers.deadline import timely
-from retrysafe.backends.sql.drivers.own import Own, is_quiet
+from retrysafe.backends.sql.drivers.deadline import PATIENCE, timely
+from retrysafe.backends.sql.drivers.own import Lent, Own, Size, is_quiet
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.requests import Query, Rows
 
@@ -49,7 +49,7 @@ def perform(connection: Any, query: Query) -> Rows:
     """Perform one statement; a server that does not answer is given up at the deadline."""
     sql, args = arguments(query, "%s")
     with (
-        timely(connection, DEADLINE),
+        timely(connection, PATIENCE if query.patient else DEADLINE),
         connection.cursor(Cursor) as cursor,
     ):  # whatever cursors the user's connection makes
         cursor.execute(sql, tuple(args))
@@ -60,15 +60,16 @@ def perform(connection: Any, query: Query) -> Rows:
 class InTransaction:
     """An executor on one connection, inside a transaction."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, lent: Lent[Any] | None = None) -> None:
         self.handle = connection
         self.execute = self
+        self._lent = lent
 
     def __call__(self, request: Query, /) -> Rows:
         try:
             return in_turn(request, lambda query: perform(self.handle, query))
         except _Failures as error:
-            fail(error)
+            fail(error, passes=self._lent is not None and self._lent.passes_by_another(error))
 
 
 def join(connection: Any) -> InTransaction:
@@ -87,23 +88,25 @@ def is_in_transaction(connection: Any) -> bool:
 class PymysqlClient:
     """Connections of our own, in autocommit mode while no transaction is lent."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._source = Own(Connecting(options))
+    def __init__(self, options: Mapping[str, Any], size: Size | None = None) -> None:
+        self._source = Own(Connecting(options), size)
 
     def __call__(self, request: Query, /) -> Rows:
-        with self._source.lent() as connection:
+        lent = self._source.lent()
+        with lent as connection:
             try:
                 return in_turn(request, lambda query: perform(connection, query))
             except _Failures as error:
-                fail(error, alone=True)
+                fail(error, alone=True, passes=lent.passes_by_another(error))
 
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
         """Lend a connection for one transaction."""
         here = this_process()
-        with self._source.lent(transaction=True) as connection:
+        lent = self._source.lent()
+        with lent as connection:
             try:
-                yield InTransaction(connection)
+                yield InTransaction(connection, lent)
             finally:
                 if here():
                     _end(connection)

@@ -17,13 +17,18 @@ _TABLES = (
     "Grant the user of store= SELECT, INSERT, UPDATE and DELETE on all tables retrysafe_*; retrysafe migrate also "
     "creates and alters tables."
 )
+_NO_TLS = "Switch TLS on in the server (ssl = on), or leave sslmode out of the URL in store=."
+_OPTION = "Correct this option of the URL in store=."
 _POSTGRESQL_STATES = {"28P01": _PASSWORD, "28000": _HOST, "3D000": _DATABASE}
+_OF_OPTIONS = frozenset({"42704", "22023"})
 _PERMISSION = "42501"
 _POSTGRESQL_TEXTS = (
     (re.compile(r'password authentication failed|no password supplied|role ".*" does not exist'), _PASSWORD),
     (re.compile(r'no pg_hba.conf entry|authentication failed|role ".*" is not permitted to log in'), _HOST),
     (re.compile(r"permission denied for database"), _CONNECT),
     (re.compile(r'database ".*" does not exist'), _DATABASE),
+    (re.compile(r"rejected SSL upgrade|server does not support SSL"), _NO_TLS),
+    (re.compile(r"unrecognized configuration parameter|invalid (\w+ )?value|invalid connection option"), _OPTION),
 )
 """libpq gives no SQLSTATE for a refused connection; the text is English unless the server is told otherwise."""
 _MYSQL_NUMBERS = {
@@ -45,7 +50,9 @@ def of_postgresql(state: str | None, text: str) -> str | None:
             return _CONNECT
         return _TABLES if _OURS in text or "schema" in text else None
     told = next((remedy for pattern, remedy in _POSTGRESQL_TEXTS if pattern.search(text)), None)
-    return told if state is None else _POSTGRESQL_STATES.get(state) and (told or _POSTGRESQL_STATES[state])
+    if state is None or (state in _OF_OPTIONS and told is _OPTION):
+        return told
+    return _POSTGRESQL_STATES.get(state) and (told or _POSTGRESQL_STATES[state])
 
 
 def of_mysql(number: object) -> str | None:

@@ -6,12 +6,16 @@ parameters. Async objects run the sync code with ``run_sync``, so there is one c
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Engine, exc
+from sqlalchemy import Connection, Engine, Pool, QueuePool, event, exc
+from sqlalchemy.engine.base import OptionEngine
 from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe.backends.sql.drivers.base import (
@@ -22,12 +26,15 @@ from retrysafe.backends.sql.drivers.base import (
     fail,
     in_turn,
     is_direct,
+    is_of_connection,
     not_connected,
     question,
     refuse_encoding,
     this_process,
 )
+from retrysafe.backends.sql.drivers.own import CHECKOUT, LONGEST_LIFE, size_of
 from retrysafe.backends.sql.drivers.sqlite_connections import refuse_asked
+from retrysafe.backends.sql.tenants import under_tenant
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
 
@@ -84,10 +91,32 @@ def _asked(connection: Connection, driver: Any) -> bool:
 def _alone(connection: Connection, request: Query) -> Rows:
     """Perform a request that commits by itself, also where a listener of the engine has begun a transaction for it."""
     _refuse_beside_parent(connection)
-    rows = in_turn(request, lambda query: perform(connection, query))
-    if _is_open(_dbapi(connection)):
-        connection.commit()
+    try:
+        rows = in_turn(request, lambda query: perform(connection, query))
+        if _is_open(_dbapi(connection)):
+            connection.commit()
+    except _failures() as error:
+        if _passes_by_another(connection, error, _was_used(connection)):
+            fail(error, alone=True, passes=True)
+        raise
+    connection.info[_USED] = True
     return rows
+
+
+_USED = "retrysafe_used"
+
+
+def _was_used(connection: Connection) -> bool:
+    return _USED in connection.info
+
+
+def _passes_by_another(connection: Connection, error: Exception, used: bool) -> bool:
+    """Let our pool replace its connections if an error is theirs; whether a new one may do better."""
+    pool = connection.engine.pool
+    if not hasattr(pool, _ORIGIN) or not is_of_connection(error):
+        return False
+    pool._invalidate(connection.connection, error, False)
+    return used
 
 
 def _is_open(driver: Any) -> bool:
@@ -118,6 +147,7 @@ class InTransaction:
         self.handle = handle
         self.execute = self
         self._savepoint: Any = None
+        self._used = False
 
     def __call__(self, request: Query | Copy, /) -> Rows:
         if isinstance(request, Copy):
@@ -127,13 +157,15 @@ class InTransaction:
                 return self._control(request)
             self._end_savepoint_before(request)
             connection = self._connection()
+            if _TRANSLATES in connection.get_execution_options():
+                refuse_tenant(request)
             if request.writes and _ended(connection):
                 return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
             return in_turn(request, lambda query: perform(connection, query))
         except (exc.PendingRollbackError, exc.ResourceClosedError) as error:
             raise StoreUnavailable(str(error)) from error
         except _failures() as error:
-            fail(error)
+            fail(error, passes=is_of_connection(error) and _passes_by_another(self._connection(), error, self._used))
 
     def _end_savepoint_before(self, request: Query) -> None:
         """A store's own savepoint takes ours along when it is released: SQLAlchemy must know that ours has ended."""
@@ -146,8 +178,10 @@ class InTransaction:
     def _control(self, request: Query) -> Rows:
         match request.control:
             case "begin":
-                _begin(self._connection(), request.sql)
-                _refuse_autocommit(self._connection(), ENGINE_AUTOCOMMIT)
+                connection = self._connection()
+                _begin(connection, request.sql)
+                _refuse_autocommit(connection, ENGINE_AUTOCOMMIT)
+                self._used, connection.info[_USED] = _was_used(connection), True
             case "savepoint":
                 self._savepoint = self.handle.begin_nested()
             case "rollback_to_savepoint":
@@ -278,26 +312,125 @@ class AsyncInTransaction:
         return await self.handle.run_sync(on)
 
 
+_TRANSLATES = "schema_translate_map"
+_translated: WeakKeyDictionary[Engine, bool] = WeakKeyDictionary()
+"""Of an engine that we were given, whether work on it has been under the schemas of tenants."""
+
+
+def watch(engine: Engine) -> None:
+    """Note it when a schema_translate_map is set on the engine, on what is derived from it, or on its connections."""
+    if engine in _translated:
+        return
+    _translated[engine] = _TRANSLATES in engine.get_execution_options()
+
+    def note(_: object, options: dict[str, Any]) -> None:
+        if options.get(_TRANSLATES):
+            _translated[engine] = True
+
+    event.listen(engine, "set_engine_execution_options", note)
+    event.listen(engine, "set_connection_execution_options", note)
+
+
+def refuse_tenant(request: Query) -> None:
+    """Raise `ConfigurationError` for a claim without a tenant."""
+    if request.params.get("home") is not None:
+        raise under_tenant("schema_translate_map of SQLAlchemy")
+
+
 def _file_of(engine: Engine | AsyncEngine) -> str | None:
     """The file of a SQLite engine; None for every other database."""
     return engine.url.database if engine.dialect.name == "sqlite" else None
 
 
+_ORIGIN = "retrysafe_origin"
+"""The attribute of a pool of ours for the user's, which leads where ours does."""
+
+
+class _Beside(OptionEngine):
+    """An engine of the user's, with its options and listeners, on a pool of ours that is made as the user's is.
+
+    A pool without a bound, or on one connection, is used itself: nothing waits for it, or it cannot be had twice.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine, {})
+        self._pid = os.getpid()
+        self._ours = self._copied(engine)
+        self._root = engine
+        while hasattr(self._root, "_proxied"):
+            self._root = self._root._proxied  # pyright: ignore[reportAttributeAccessIssue]
+        event.listen(self._root, "engine_disposed", self._dispose_too)
+
+    def _copied(self, engine: Engine) -> Pool | None:
+        if not isinstance(engine.pool, QueuePool):
+            return None
+        pool: Any = engine.pool.recreate()
+        pool._timeout = min(pool._timeout, CHECKOUT)
+        if pool._recycle < 0:
+            pool._recycle = LONGEST_LIFE
+        pool.dispatch = engine.pool.dispatch  # listeners that come and go later, too
+        setattr(pool, _ORIGIN, engine.pool)
+        copied: Pool = pool
+        return copied
+
+    @property
+    def pool(self) -> Pool:  # type: ignore[override]
+        return self._proxied.pool if self._ours is None else self._ours
+
+    def _dispose_too(self, engine: Engine) -> None:
+        """Follow the user's engine to a new pool, as it is told to after a fork: a child closes no connection then."""
+        before, self._ours = self._ours, self._copied(self._proxied)
+        if before is not None and self._pid == os.getpid():
+            before.dispose()
+
+    def let_go(self) -> None:
+        """Follow the user's engine no more."""
+        if event.contains(self._root, "engine_disposed", self._dispose_too):
+            event.remove(self._root, "engine_disposed", self._dispose_too)
+
+    def close(self) -> None:
+        """Close the connections that are not lent."""
+        self.let_go()
+        if self._ours is not None:
+            self._ours.dispose()
+
+
+def _bound_to(ours: Any, sessions: Any, engine: Any) -> dict[str, Any]:
+    """The arguments by which a factory's sessions use another engine in the place of its own."""
+    bound = {kind: ours if bind is engine else bind for kind, bind in (sessions.kw.get("binds") or {}).items()}
+    return {"bind": ours, **({"binds": bound} if bound else {})}
+
+
+def _pool_lent_none(engine: Engine, error: exc.TimeoutError) -> StoreUnavailable:
+    pool: Any = engine.pool
+    most = pool.size() + max(pool._max_overflow, 0) if isinstance(pool, QueuePool) else 1
+    size = size_of("pool_size= and max_overflow= of create_engine", most)
+    told = size.all_lent()
+    told.__cause__ = error
+    return told
+
+
 class EngineClient:
-    """An engine of the user's; leased work in autocommit mode, transactions on its own terms.
+    """A pool of our own beside the engine of the user's; leased work in autocommit mode, transactions on its own terms.
 
     With ``sessions``, a transaction is a session of that factory.
     """
 
     def __init__(self, engine: Engine, sessions: sessionmaker[Session] | None = None) -> None:
-        self._engine = engine
-        self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
-        self._sessions = sessions
+        self._given = engine
+        watch(engine)
+        self._engine = _Beside(engine)
+        self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._sessions = sessions and partial(sessions, **_bound_to(self._engine, sessions, engine))
 
     def __call__(self, request: Query, /) -> Rows:
+        if _translated[self._given]:
+            refuse_tenant(request)
         try:
             with self._autocommit.connect() as connection:
                 return _alone(connection, request)
+        except exc.TimeoutError as error:
+            raise _pool_lent_none(self._engine, error) from error
         except _failures() as error:
             fail(error, alone=True, path=_file_of(self._engine))
 
@@ -306,6 +439,8 @@ class EngineClient:
         """Lend a connection or session for one transaction."""
         try:
             handle = self._engine.connect() if self._sessions is None else self._sessions()
+        except exc.TimeoutError as error:
+            raise _pool_lent_none(self._engine, error) from error
         except _failures() as error:
             raise not_connected(error, _file_of(self._engine)) from error
         here = this_process()
@@ -316,23 +451,33 @@ class EngineClient:
                 handle.close()
 
     def close(self) -> None:
-        """The engine is the user's to dispose of."""
+        """Close the connections that are ours."""
+        self._engine.close()
 
 
 class AsyncEngineClient:
-    """`EngineClient` for async engines."""
+    """`EngineClient` for async engines; it belongs to one event loop."""
 
     def __init__(self, engine: AsyncEngine, sessions: async_sessionmaker[AsyncSession] | None = None) -> None:
-        self._engine = engine
-        self._sessions = sessions
+        from sqlalchemy.ext.asyncio import AsyncEngine
+
+        self._given = engine.sync_engine
+        watch(self._given)
+        self._beside = _Beside(engine.sync_engine)
+        self._engine = AsyncEngine(self._beside)
+        self._sessions = sessions and partial(sessions, **_bound_to(self._engine, sessions, engine))
         self._leased: AsyncEngine | None = None
 
     async def __call__(self, request: Query, /) -> Rows:
+        if _translated[self._given]:
+            refuse_tenant(request)
         try:
             if self._leased is None:
                 self._leased = await self._for_leased()
             async with self._leased.connect() as connection:
                 return await connection.run_sync(_alone, request)
+        except exc.TimeoutError as error:
+            raise _pool_lent_none(self._beside, error) from error
         except _failures() as error:
             fail(error, alone=True, path=_file_of(self._engine))
 
@@ -354,6 +499,8 @@ class AsyncEngineClient:
         handle: AsyncConnection | AsyncSession
         try:
             handle = await self._engine.connect() if self._sessions is None else self._sessions()
+        except exc.TimeoutError as error:
+            raise _pool_lent_none(self._beside, error) from error
         except _failures() as error:
             raise not_connected(error, _file_of(self._engine)) from error
         try:
@@ -362,7 +509,11 @@ class AsyncEngineClient:
             await handle.close()
 
     async def aclose(self) -> None:
-        """The engine is the user's to dispose of."""
+        """Close the connections that are ours."""
+        from sqlalchemy.util import greenlet_spawn
+
+        await greenlet_spawn(self._beside.close)
 
     def abandon(self) -> None:
-        """So it is without a loop."""
+        """Let go of the connections, whose loop is closed; the collector closes them."""
+        self._beside.let_go()

@@ -22,7 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from weakref import finalize, ref
 
 from retrysafe import forks
-from retrysafe.errors import ConfigurationError
+from retrysafe.errors import ConfigurationError, StoreUnavailable
 
 _pools: set[_Pool[Any]] = set()
 _in_use: set[str] = set()
@@ -31,6 +31,8 @@ _in_use: set[str] = set()
 
 class Kept(Protocol):
     """A connection that is lent to one use after another."""
+
+    file: tuple[int, int] | None
 
     def settle(self) -> bool:
         """End what its use has left under way; whether it can be lent again."""
@@ -55,6 +57,8 @@ class Connections(Generic[C]):
         self.pool: _Pool[C] = _Pool(self.path)
         self._connect = connect
         self._closed = False
+        self._file: tuple[int, int] | None = None
+        """The file that the path led to when the connections were opened."""
         finalize(self, self.pool.end).atexit = False
 
     def lent(self) -> Lent[C]:
@@ -64,6 +68,7 @@ class Connections(Generic[C]):
     def lend(self, use: Lent[C]) -> C:
         """The connection of a use that begins."""
         use.begin()
+        self._refuse_another_file()
         lent = self.pool.lent
         lent[use.mine] = None
         self.pool.watch(use)
@@ -72,7 +77,23 @@ class Connections(Generic[C]):
         except IndexError:
             refuse_beside_parent(self.path)
             lent[use.mine] = connection = self._connect()
+            connection.file = self._file = _identity(self.path)
         return connection
+
+    def _refuse_another_file(self) -> None:
+        """Raise `StoreUnavailable` if the path leads elsewhere: what is written to the open file, no other would find.
+
+        The next use opens the file that is there then. The connections stay open: to close the last one of a file that
+        has lost its name would remove the write-ahead log of the one that has it now.
+        """
+        if self._file is None or (found := _identity(self.path)) == self._file:
+            return
+        if found is None:
+            raise StoreUnavailable(f"{self.path} was deleted while this process used it. Put it back.", unsent=True)
+        self._file = None
+        while self.pool.idle:
+            forks.keep_for_ever([self.pool.idle.pop()])
+        raise StoreUnavailable(f"{self.path} was replaced while this process used it.", unsent=True)
 
     def put_back(self, use: Lent[C]) -> None:
         """End a use: keep its connection, without a transaction, or close it. A child leaves its parent's alone."""
@@ -82,7 +103,9 @@ class Connections(Generic[C]):
         try:
             usable = connection is not None and connection.settle() and not self._closed
         finally:
-            if usable and connection is not None:
+            if connection is not None and connection.file != self._file:
+                forks.keep_for_ever([connection])
+            elif usable and connection is not None:
                 pool.lent[use.mine] = None
                 pool.idle.append(connection)
             elif connection is not None:
@@ -195,6 +218,14 @@ class _Pool(Generic[C]):
         if kept:
             _in_use.add(self._path)
             forks.keep_for_ever(kept)  # to close one would roll back the parent's transaction
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - it is asked for every use, and pathlib takes longer
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def refuse_beside_parent(path: str) -> None:

@@ -18,6 +18,8 @@ class Connection(sqlite3.Connection):
     that is closed meanwhile stays open until it is gone.
     """
 
+    file: tuple[int, int] | None = None
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._reading: set[ref[Any]] = set()

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from operator import methodcaller
@@ -37,6 +37,7 @@ from retrysafe.protocol.records import Duration
 _OURS: Properties = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
+    "enable.partition.eof": True,  # markers of transactions, which no message follows, are no lag
     "auto.offset.reset": "error",  # so that lost messages are reported
     "partition.assignment.strategy": "cooperative-sticky",
     "isolation.level": "read_committed",
@@ -91,6 +92,8 @@ class _Held:
         """What was received, and may not be handed out before a commit."""
         self.withheld_bytes = 0
         self.is_paused = False
+        self.end = -1
+        """Behind what was received, and the markers that followed it, when nothing else was there."""
 
 
 class _Committing(NamedTuple):
@@ -237,14 +240,24 @@ class KafkaConsumer:
         if self._thread is not None:
             self._arrived.set()
 
+    @property
+    def assigned(self) -> Collection[str]:
+        """The partitions that this consumer has."""
+        with self._turn:
+            return [f"{topic}-{number}" for topic, number in self._held]
+
     async def lag(self) -> Mapping[str, int]:
         """How many messages of each partition that this consumer has are not settled, if it is known where it begins.
 
-        Markers of transactions count as messages. Raises `confluent_kafka.KafkaException` when no broker answers.
+        Markers of transactions between messages count as messages. Raises `confluent_kafka.KafkaException` when no
+        broker answers.
         """
         with self._turn:
             held = {place: one.progress for place, one in self._held.items() if one.progress.low >= 0}
             before = {place: progress.low + progress.settled for place, progress in held.items()}
+            for place in held:
+                if not self._shelf.held(f"{place[0]}-{place[1]}") and not self._held[place].withheld:
+                    before[place] = max(before[place], self._held[place].end)
         if not before:
             return {}
         if self._admin is None:
@@ -343,6 +356,10 @@ class KafkaConsumer:
         if error is not None:
             if error.code() == KafkaError._AUTO_OFFSET_RESET and topic is not None and number is not None:
                 self._begin_anew(client, (topic, number), error)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                with self._turn:
+                    if (reached := self._held.get((topic or "", number or 0))) is not None and offset is not None:
+                        reached.end = offset
             else:
                 self._failed(error)
             return
@@ -386,7 +403,7 @@ class KafkaConsumer:
             fields = {"stream": f"{place[0]}-{place[1]}", "group": self._group, "messages": missed}
             self._observers.emit("messages_trimmed", _NAME, "", b"", "", fields)
         client.incremental_unassign([TopicPartition(*place)])  # a partition that has failed cannot be sought
-        client.incremental_assign([TopicPartition(*place, oldest)])
+        _assign(client, [TopicPartition(*place, oldest)])
 
     def _pause(self, client: confluent_kafka.Consumer) -> None:
         """Pause partitions whose memory is full, and resume those that use less than half of it again."""
@@ -438,11 +455,12 @@ class KafkaConsumer:
             for one in begun:
                 progress = Progress(max(-1, one.offset), one.metadata, self._prefetch)
                 self._held[one.topic, one.partition] = _Held(assignment, progress)
-        client.incremental_assign(
+        _assign(
+            client,
             [
                 TopicPartition(one.topic, one.partition, one.offset if one.offset >= 0 else OFFSET_BEGINNING)
                 for one in begun
-            ]
+            ],
         )
 
     def _revoked(self, client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> None:
@@ -562,6 +580,13 @@ def _headers(message: confluent_kafka.Message) -> list[tuple[str, bytes | None]]
         return cast("list[tuple[str, bytes | None]]", _read_headers(message) or [])
     except (SystemError, UnicodeError):
         return []
+
+
+def _assign(client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> None:
+    """Take partitions, none of them paused: librdkafka keeps a pause over the end of an assignment."""
+    client.incremental_assign(partitions)
+    if partitions:
+        client.resume(partitions)
 
 
 def _offsets(commits: Mapping[_Place, Commit]) -> list[TopicPartition]:

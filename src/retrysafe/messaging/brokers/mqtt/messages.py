@@ -61,7 +61,7 @@ def content_of(envelope: Envelope, mode: Mode) -> Content:
         return _content(envelope.payload, media_type, told)
     if forged := next((name for name in envelope.headers if name in DATA), None):
         raise ValueError(f"a header {forged!r} would be read as the payload")
-    return _content(structured(envelope, exact=True), STRUCTURED, others)
+    return _content(structured(envelope), STRUCTURED, others)
 
 
 def _content(payload: bytes, media_type: str, told: Mapping[str, str]) -> Content:

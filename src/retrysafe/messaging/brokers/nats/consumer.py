@@ -6,12 +6,13 @@ import asyncio
 import json
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
@@ -101,6 +102,7 @@ class NatsConsumer:
         self._tending: asyncio.Task[None] | None = None
         self._arrived, self._room = asyncio.Event(), asyncio.Event()
         self._opened, self._failures = -_LASTING, 0
+        self._listening: dict[str, Subscription] = {}
         self._leaving: set[str] = set()
         """Partitions that another consumer is to have; nothing of them is handed out any more."""
         self._shares = 0.0
@@ -162,6 +164,11 @@ class NatsConsumer:
         self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
         self._arrived.set()
 
+    @property
+    def assigned(self) -> Collection[str]:
+        """The partitions that this consumer has, and does not leave to another one."""
+        return [place for place, one in self._partitions.items() if one.pin and place not in self._leaving]
+
     async def lag(self) -> Mapping[str, int]:
         """How many messages of each partition are not settled, whichever consumer of the group has it."""
         connection = self._connection
@@ -221,7 +228,6 @@ class NatsConsumer:
 
     async def _subscribe(self, connection: Connection, streams: JetStreamContext, partition: Partition) -> None:
         """Make the durable consumer, if it is not there, and listen to what it hands out."""
-        client = connection.client
         subject = subject_of(self._prefix, partition.place)
         stream = await streams.find_stream_name_by_subject(subject)
         self._kept[stream] = (await streams.stream_info(stream)).config.max_age or 0.0
@@ -242,9 +248,14 @@ class NatsConsumer:
         }
         making = f"CONSUMER.CREATE.{stream}.{partition.durable}"
         await _asked(connection, making, self._timeout, stream_name=stream, config=config)
-        inbox = client.new_inbox()
-        await client.subscribe(f"{inbox}.*", cb=partial(self._take_in, connection, partition))
-        partition.reconnected(inbox, f"{stream}.{partition.durable}")
+        partition.next = f"{stream}.{partition.durable}"
+        await self._listen(connection, partition)
+
+    async def _listen(self, connection: Connection, partition: Partition) -> None:
+        inbox = connection.client.new_inbox()
+        listening = partial(self._take_in, connection, partition)
+        self._listening[partition.place] = await connection.client.subscribe(f"{inbox}.*", cb=listening)
+        partition.reconnected(inbox)
 
     async def _take_in(self, connection: Connection, partition: Partition, message: Msg) -> None:
         if self._connection is not connection:
@@ -315,23 +326,29 @@ class NatsConsumer:
             self._arrived.set()
 
     async def _share(self, connection: Connection) -> None:
-        """Leave a partition to others, when more than a fair share of those with messages are ours."""
+        """Leave partitions to others, when more than a fair share of those with messages are ours."""
         now = asyncio.get_running_loop().time()
         for place in [place for place in self._leaving if not self._shelf.out(place)]:
-            self._leaving.discard(place)
             self._partitions[place].rest(now + self._lease)
             await self._leave(connection, self._partitions[place])
+            await self._listen(connection, self._partitions[place])
+            self._leaving.discard(place)
         ours = [partition for partition in self._partitions.values() if partition.pin]
         if len(ours) < 2 or self._leaving or now < self._shares:
             return
-        self._shares = now + self._lease / 2
+        self._shares = now + self._lease / 6
         info = await _asked(connection, f"CONSUMER.INFO.{ours[-1].next}", self._timeout)
         others = info["num_waiting"] - (not ours[-1].is_idle)
-        if others > 0 and len(ours) > math.ceil(len(self._partitions) / (others + 1)):
-            self._leaving.add(ours[-1].place)
+        if others > 0:
+            share = math.ceil(len(self._partitions) / (others + 1))
+            self._leaving.update(partition.place for partition in ours[share:])
 
     async def _leave(self, connection: Connection, partition: Partition) -> None:
-        """Let another consumer have a partition at once, instead of after the lease."""
+        """Let another consumer have a partition at once, instead of after the lease.
+
+        What was asked for must not be open any more when messages are given back: the server would give them to it.
+        """
+        await self._listening[partition.place].drain()  # type: ignore[no-untyped-call]
         pin = partition.pin
         self._shelf.forget(partition.place)
         for reply in partition.lost():

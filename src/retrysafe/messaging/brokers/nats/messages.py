@@ -71,7 +71,7 @@ def content_of(envelope: Envelope, mode: Mode) -> tuple[bytes, dict[str, str]]:
     if forged := next((name for name in envelope.headers if name in DATA), None):
         raise ValueError(f"a header {forged!r} would be read as the payload")
     others = {name: value for name, value in headers.items() if not name.startswith(PREFIX)}
-    return structured(envelope, exact=True), {**others, "content-type": STRUCTURED}
+    return structured(envelope), {**others, "content-type": STRUCTURED}
 
 
 def size_of(headers: Mapping[str, str], payload: bytes) -> int:

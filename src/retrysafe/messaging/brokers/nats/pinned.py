@@ -106,9 +106,9 @@ class Partition:
         self._asked, self._until = batch, now + every
         return f"{self.inbox}.{self._requests}", json.dumps(asked).encode()
 
-    def reconnected(self, inbox: str, next_: str) -> None:
+    def reconnected(self, inbox: str) -> None:
         """Ask anew: answers to what was asked before are lost."""
-        self.inbox, self.next, self._asked, self.is_lost = inbox, next_, 0, False
+        self.inbox, self._asked, self.is_lost = inbox, 0, False
 
     # ------------------------------------------------------------ answers
 

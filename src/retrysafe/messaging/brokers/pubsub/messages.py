@@ -90,7 +90,7 @@ def _binary(envelope: Envelope, others: Mapping[str, str]) -> dict[str, str] | N
 def _structured(envelope: Envelope) -> bytes:
     if forged := next((name for name in envelope.headers if name in DATA), None):
         raise ValueError(f"a header {forged!r} would be read as the payload")
-    return structured(envelope, exact=True)
+    return structured(envelope)
 
 
 def _is_name(name: str) -> bool:

@@ -94,7 +94,7 @@ def message_of(envelope: Envelope, mode: Mode, session: str | None) -> ServiceBu
     if mode == "structured" or is_event(media_type):
         if forged := next((name for name in envelope.headers if name in DATA), None):
             raise ValueError(f"a header {forged!r} would be read as the payload")
-        body, media_type = structured(envelope, exact=True), STRUCTURED
+        body, media_type = structured(envelope), STRUCTURED
         properties = {name: value for name, value in envelope.headers.items() if not is_attribute(name)}
     for text in (*properties, *properties.values(), media_type, session or ""):
         str(text).encode()  # halves of characters have no place in UTF-8

@@ -83,7 +83,7 @@ def _structured(envelope: Envelope, others: Mapping[str, str]) -> tuple[str, dic
         raise ValueError(f"{len(others)} headers cannot be attributes of a message of SQS, which has 10 at most")
     if forged := next((name for name in envelope.headers if name in DATA), None):
         raise ValueError(f"a header {forged!r} would be read as the payload")
-    body = structured(envelope, exact=True).decode()
+    body = structured(envelope).decode()
     if not _is_text(body):
         body = json.dumps(json.loads(body))
     return body, {_MEDIA_TYPE: STRUCTURED, **others}

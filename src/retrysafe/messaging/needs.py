@@ -1,0 +1,93 @@
+"""Messages that need a person: due and not leaving, paused, or dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from retrysafe.admin.rendering import duration
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.commands import Commands
+from retrysafe.backends.migrations import on_demand
+from retrysafe.backends.sql.inbox import SqlInbox
+from retrysafe.backends.sql.outbox_operating import OperableSqlOutbox
+from retrysafe.backends.sql.store import SqlStore
+from retrysafe.messaging.inbox.operator import Consuming
+from retrysafe.messaging.relay.procedures import GONE, OutboxStatus, standing
+from retrysafe.protocol.requests import Steps, ask
+
+STALLED = 60.0
+"""Seconds after which a due message that has not left needs a person."""
+
+
+class Need(NamedTuple):
+    """Something that needs a person: what it is, the page of the console where it is seen, and the command for it."""
+
+    text: str
+    path: str
+    command: str
+
+
+def of_outbox(status: OutboxStatus, commands: Commands) -> Iterator[Need]:
+    """What of an outbox needs a person."""
+    listed = commands.line("outbox status", ())
+    if status.oldest_due > STALLED:
+        cause = (
+            "the relays are too slow, or the broker refuses or is away, of which the log of the relays has the reason"
+            if status.alive
+            else "no relay is running"
+        )
+        yield Need(f"Messages are due for {duration(status.oldest_due)}: {cause}.", "/messages", listed)
+    for relay in status.relays:
+        if relay.silent >= GONE:
+            text = f"Relay {relay.name} has been silent for {duration(relay.silent)}: it is taken for dead."
+            yield Need(text, "/messages/relays", listed)
+    if status.paused:
+        yield Need(f"Paused: {', '.join(status.paused)}. Nothing of these topics leaves.", "/messages", listed)
+    if status.dead:
+        text = f"{status.dead:,} messages could not be published, and are dead letters."
+        if status.dead == 1:
+            text = "1 message could not be published, and is a dead letter."
+        yield Need(text, "/messages/dead", commands.line("outbox dead list", ()))
+
+
+def of_inboxes(inboxes: Iterable[Consuming], commands: Commands) -> Iterator[Need]:
+    """The dead letters of consumers; a running consumer takes those that are marked within seconds."""
+    for one in inboxes:
+        path = f"/messages/inbox?consumer={one.consumer}"
+        command = commands.line("inbox dead list", [("consumer", one.consumer)])
+        if left := one.dead - one.marked:
+            text = f"Consumer {one.consumer} has given up on {left:,} {_messages(left)}."
+            yield Need(text, path, command)
+        if one.marked:
+            text = f"{one.marked:,} {_messages(one.marked)} of consumer {one.consumer} "
+            text += (
+                f"{'waits' if one.marked == 1 else 'wait'} to be handled again. If this stays, no consumer is running."
+            )
+            yield Need(text, path, command)
+
+
+def _messages(number: int) -> str:
+    return "message" if number == 1 else "messages"
+
+
+class Messages(NamedTuple):
+    """The outbox and the consumers' dead letters of a store; None and nothing where it has no tables for them."""
+
+    outbox: OutboxStatus | None
+    inboxes: list[Consuming]
+
+
+def messages_of(backend: Backend) -> Steps[Messages]:
+    """Look at the messages of a store, without making tables in a SQLite file."""
+    store, outbox, inboxes = backend.store, None, list[Consuming]()
+    if isinstance(store, SqlStore):
+        file = backend.kind == "sqlite"
+        if not file or (yield from on_demand.is_present("outbox")):
+            outbox = yield from standing(OperableSqlOutbox(store))
+        if not file or (yield from on_demand.is_present("inbox")):
+            found = yield from ask(SqlInbox(store).tally())
+            inboxes = [
+                Consuming(boundary, name, dead, marked, age / 1e6) for boundary, name, dead, marked, age in found
+            ]
+    return Messages(outbox, inboxes)
