@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from retrysafe.runtime import PerProcess
 
 if TYPE_CHECKING:
     from asyncio import CancelledError, Future, Task
@@ -21,8 +25,6 @@ CLOSING = 5.0
 
 def is_cancelled() -> bool:
     """Whether the task that asks is cancelled: another task, or a future that it awaits, may be what was."""
-    import asyncio
-
     try:
         task = asyncio.current_task()
     except RuntimeError:  # no event loop is running in this thread
@@ -34,13 +36,11 @@ def is_failure(error: BaseException) -> bool:
     """Whether it is an error, or the cancellation of something that was awaited and not of the task that asks."""
     if isinstance(error, Exception):
         return True
-    import asyncio
-
     return isinstance(error, asyncio.CancelledError) and not is_cancelled()
 
 
 async def run_to_completion(
-    work: Coroutine[Any, Any, R] | Future[R], *, at_exit: bool = False, patience: float | None = None
+    work: Coroutine[Any, Any, R] | Future[R], *, patience: float | None = None
 ) -> tuple[R, CancelledError | None]:
     """Run ``work`` to its end in a task of its own; return its result and the first cancellation, if any.
 
@@ -49,28 +49,18 @@ async def run_to_completion(
     decides what to do with the result and must raise the cancellation afterwards; it is never taken back here. It lets
     ``work`` go on for ``patience`` seconds; then that is cancelled, and waited for.
 
-    `asyncio.run` cancels every task that it knows, and waits for them, before it returns. The caller's is one of them;
-    that of ``work`` is too, unless ``at_exit``: for work whose waits are short, since nothing else ends them. What a
-    thread does is waited for as a future, which nobody can cancel.
+    `asyncio.run` cancels every task before it returns, that of ``work`` too: to a store that is a crash. What a thread
+    does is waited for as a future, which nothing cancels.
     """
-    import asyncio
-
     task = asyncio.ensure_future(work)
-    try:
-        if at_exit:
-            unlisted(task)
-        cancelled = await _ended_or_cancelled(task)
-        if cancelled is not None:
-            late = None if patience is None else task.get_loop().call_later(patience, task.cancel)
-            with _shield():
-                while not task.done():
-                    await _ended_or_cancelled(task)
-            if late is not None:
-                late.cancel()
-    except BaseException:  # of a signal handler: nobody waits for the task any more
-        if at_exit and not task.done():
-            asyncio.tasks._register_task(task)
-        raise
+    cancelled = await _ended_or_cancelled(task)
+    if cancelled is not None:
+        late = None if patience is None else task.get_loop().call_later(patience, task.cancel)
+        with _shield():
+            while not task.done():
+                await _ended_or_cancelled(task)
+        if late is not None:
+            late.cancel()
     if cancelled is not None:
         if task.cancelled():
             raise cancelled
@@ -80,21 +70,10 @@ async def run_to_completion(
 
 
 async def close_completely(closing: Coroutine[Any, Any, None]) -> None:
-    """Run ``closing`` to its end, also when `asyncio.run` ends meanwhile; a cancellation goes on afterwards."""
-    _, cancelled = await run_to_completion(closing, at_exit=True, patience=CLOSING)
+    """Run ``closing`` to its end, at most `CLOSING` seconds after a cancellation, which goes on afterwards."""
+    _, cancelled = await run_to_completion(closing, patience=CLOSING)
     if cancelled is not None:
         raise cancelled
-
-
-def unlisted(task: Task[R]) -> Task[R]:
-    """The task, which the end of `asyncio.run` does not cancel from now on: the caller waits for its end.
-
-    See https://docs.python.org/3/library/asyncio-extending.html, "Task lifetime support".
-    """
-    import asyncio
-
-    asyncio.tasks._unregister_task(task)
-    return task
 
 
 async def run_in_thread(work: Callable[[], R], threads: Executor | None = None) -> tuple[R, CancelledError | None]:
@@ -102,8 +81,6 @@ async def run_in_thread(work: Callable[[], R], threads: Executor | None = None) 
 
     Returns its result and the first cancellation of the caller, which must be raised.
     """
-    import asyncio
-
     loop = asyncio.get_running_loop()
     done = loop.run_in_executor(threads, copy_context().run, partial(returned, work))
     return await run_to_completion(done)
@@ -117,10 +94,71 @@ def returned(work: Callable[[], R]) -> R:
         raise RuntimeError("what was done in a thread raised StopIteration") from error
 
 
+class WorkerThread:
+    """A thread for blocking calls, one after the other, apart from the loop's executor, which handlers may fill.
+
+    Arguments:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._executor = PerProcess(lambda: ThreadPoolExecutor(1, name))
+
+    async def run(self, work: Callable[[], R]) -> R:
+        """Do it there. If the caller is cancelled, waits for the end of the call, which uses the caller's objects."""
+        result, cancelled = await self.run_to_completion(work)
+        if cancelled is not None:
+            raise cancelled
+        return result
+
+    async def run_to_completion(self, work: Callable[[], R]) -> tuple[R, CancelledError | None]:
+        """Do it there; return its result and the first cancellation of the caller, which must be raised."""
+        return await run_in_thread(work, self._executor())
+
+    def end(self) -> None:
+        """Let the thread end behind what it has to do; the next call begins another one."""
+        executor = self._executor.pop()
+        if executor is not None:
+            executor.shutdown(wait=False)
+
+
+# ---------------------------------------------------------------- Python 3.11's wait_for
+
+
+def cancelled_since() -> Callable[[], bool]:
+    """A test, for any thread, whether the task that calls this has been cancelled since."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    return lambda: task is not None and task.cancelling() > before
+
+
+async def await_shared(task: Task[R], ended: Exception) -> R:
+    """The result of a task that others wait for too; raises ``ended`` if another caller has cancelled it."""
+    is_cancelled = cancelled_since()
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if task.cancelled() and not is_cancelled():
+            raise ended from None
+        raise
+
+
+async def reraise_cancellation(call: Awaitable[R]) -> R:
+    """The result of ``call``; raises a cancellation that a library has swallowed (``wait_for`` until Python 3.11)."""
+    is_cancelled = cancelled_since()
+    try:
+        result = await call
+    except Exception as error:
+        if is_cancelled():
+            raise asyncio.CancelledError from error
+        raise
+    if is_cancelled():
+        raise asyncio.CancelledError
+    return result
+
+
 async def _ended_or_cancelled(task: Future[Any]) -> CancelledError | None:
     """Wait for the end of ``task``; a cancellation of the caller ends the wait, not the task, and is returned."""
-    import asyncio
-
     ended = task.get_loop().create_future()
 
     def end(_: object) -> None:

@@ -8,11 +8,11 @@ that cannot be awaited runs in a thread with its claim.
 
 from __future__ import annotations
 
+import asyncio
 import functools
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from retrysafe.backends.backend import Backend
 from retrysafe.cancellation import is_cancelled, is_failure, run_in_thread
@@ -29,13 +29,10 @@ from retrysafe.errors import ConfigurationError, RetrysafeError, SchemaOutdated,
 from retrysafe.protocol import keys
 from retrysafe.protocol.exception_groups import every
 from retrysafe.protocol.records import Effects, Fingerprint, Key, Wait
+from retrysafe.runtime import PerLoop
 
 if TYPE_CHECKING:
     from retrysafe.claims.batch import Claims
-
-if TYPE_CHECKING:  # a program that has no event loop needs neither
-    import asyncio
-    from concurrent.futures import ThreadPoolExecutor
 
 R = TypeVar("R")
 
@@ -45,11 +42,10 @@ UNUSABLE = (SchemaOutdated, StoreMisconfigured, ConfigurationError)
 """What a store raises that a person has to correct: whatever needs it does not start to wait for that."""
 CANCELLED_WITHIN = "The handler was cancelled by itself, or by something that it waited for."
 _MOST = 40
-_Threads: TypeAlias = "WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, ThreadPoolExecutor]]"
 """Of an event loop, and of the process that has them."""
-_entering: _Threads = WeakKeyDictionary()
+_entering = PerLoop(lambda: ThreadPoolExecutor(_MOST, "retrysafe-claim"))
 """Threads for statements of claims: none is held while a claim waits for another attempt."""
-_leaving: _Threads = WeakKeyDictionary()
+_leaving = PerLoop(lambda: ThreadPoolExecutor(_MOST, "retrysafe-claim"))
 """Threads to settle in, apart from those of claims and of handlers, so that no number of either can delay an end."""
 
 
@@ -331,18 +327,9 @@ async def _in_entering(function: Callable[[], Any]) -> Any:
     return await _in(_entering, function)
 
 
-async def _in(pools: _Threads, function: Callable[[], Any]) -> Any:
+async def _in(threads: PerLoop[ThreadPoolExecutor], function: Callable[[], Any]) -> Any:
     """Run a function in a thread, to its end even if the caller is cancelled."""
-    import asyncio
-    from concurrent.futures import ThreadPoolExecutor
-
-    loop = asyncio.get_running_loop()
-    process, threads = pools.get(loop, (0, None))
-    if threads is None or process != os.getpid():  # a child has none of its parent's threads
-        threads = ThreadPoolExecutor(_MOST, thread_name_prefix="retrysafe-claim")
-        pools[loop] = (os.getpid(), threads)
-
-    done, cancelled = await run_in_thread(function, threads)
+    done, cancelled = await run_in_thread(function, threads())
     if cancelled is not None:
         raise cancelled
     return done
@@ -360,8 +347,6 @@ class Function(NamedTuple):
 
     def call(self, given: Any) -> Any:
         """Call a plain function; raises what it raises, but see `acall`."""
-        import asyncio
-
         try:
             return self.function(given)
         except (asyncio.CancelledError, BaseExceptionGroup) as error:
@@ -375,8 +360,6 @@ class Function(NamedTuple):
         A cancellation that did not come from outside is an error of the function's, as any other: it must not end
         who waits for it.
         """
-        import asyncio
-
         try:
             return await self.function(given)
         except (asyncio.CancelledError, BaseExceptionGroup) as error:
@@ -387,8 +370,6 @@ class Function(NamedTuple):
 
 def _is_cancellation(error: BaseException) -> bool:
     """Whether it is one, or a group of such and perhaps of errors, but of nothing that ends a process."""
-    import asyncio
-
     return every(error, (asyncio.CancelledError, Exception)) and not every(error, Exception)
 
 

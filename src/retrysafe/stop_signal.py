@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import queue
 import signal
@@ -10,12 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+from retrysafe import runtime
 from retrysafe.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    import asyncio
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -30,7 +29,7 @@ _UNHANDLED = (signal.SIG_DFL, signal.default_int_handler, end_process)
 
 def heed_as_first_process() -> None:
     """Let SIGTERM end a process with the id 1, as in a container: the kernel hands it no signal without a handler."""
-    if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    if runtime.pid == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, end_process)
 
 
@@ -48,7 +47,7 @@ class _Hearing(NamedTuple):
     @property
     def is_there(self) -> bool:
         """A child that was forked has those of its parent in its list, too; a loop may have been closed over one."""
-        return self.process == os.getpid() and not (self.loop is not None and self.loop.is_closed())
+        return self.process == runtime.pid and not (self.loop is not None and self.loop.is_closed())
 
 
 _hearing: list[_Hearing] = []
@@ -79,7 +78,7 @@ def stopped_by_signals(stop: Callable[[], None], again: Callable[[int], None] | 
         if again is not None and now - first > SAME:
             again(number)
 
-    mine = _Hearing(hear, os.getpid(), _running_loop())
+    mine = _Hearing(hear, runtime.pid, _running_loop())
     _hearing[:] = [*_present(), mine]
     try:
         for number in _SIGNALS:
@@ -101,8 +100,6 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
     """The event loop that this code runs on, if it does."""
     if "asyncio" not in sys.modules:
         return None
-    import asyncio
-
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -169,8 +166,6 @@ class StopSignal:
 
     async def await_for(self, seconds: float) -> bool:
         """`wait` for async code."""
-        import asyncio
-
         self._loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.add(waiter)
@@ -220,7 +215,7 @@ class Stops:
     def __init__(self, alone: str = "") -> None:
         self._alone = alone
         self._running: list[StopSignal] = []
-        self._process = os.getpid()
+        self._process = runtime.pid
         self._ended_well = self._is_early = False
 
     def begin(self, loop: asyncio.AbstractEventLoop | None = None) -> StopSignal:
@@ -283,9 +278,9 @@ class Stops:
 
         What runs in the process that this one was forked from does not run here, and what it was told is its own.
         """
-        if self._process != os.getpid():
+        if self._process != runtime.pid:
             self._running, self._ended_well, self._is_early = [], False, False
-            self._process = os.getpid()
+            self._process = runtime.pid
         for one in [*self._running]:
             if one.is_closed_over:
                 self._end(one, well=False)

@@ -5,15 +5,16 @@ One pure schedule, a thread for sync code, a task for async code.
 
 from __future__ import annotations
 
-import os
+import asyncio
 import random
 import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
+from retrysafe import runtime
 from retrysafe.admin.archive import Archive
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
@@ -29,9 +30,6 @@ from retrysafe.protocol.rotating import rotate, worth_rotating
 from retrysafe.protocol.schedules import Sweeps
 from retrysafe.protocol.store import RotatingStore
 from retrysafe.stop_signal import Stops, StopSignal, stopped_by_signals
-
-if TYPE_CHECKING:
-    import asyncio
 
 LARGEST_BATCH = 10_000
 ROUNDS = 5
@@ -99,7 +97,7 @@ class Sweeper:
         self._stop_signal = StopSignal()
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
-        self._pid = os.getpid()
+        self._pid = runtime.pid
 
     def _swept(self, backend: Backend) -> Any:
         """An object with a store's ``sweep``, ``forgotten`` and ``remove``."""
@@ -233,7 +231,6 @@ class Sweeper:
 
     async def _akeep(self, records: Sequence[Record]) -> None:
         """Call the archive; a sync one runs in a thread, so that it does not block the event loop."""
-        import asyncio
         import inspect
 
         assert self._archive is not None
@@ -290,12 +287,10 @@ class Sweeper:
 
     def __exit__(self, *exception: object) -> None:
         self._stops.ring()
-        if self._thread is not None and self._pid == os.getpid():
+        if self._thread is not None and self._pid == runtime.pid:
             self._thread.join()
 
     async def __aenter__(self) -> Sweeper:
-        import asyncio
-
         stop = self._stops.begin(asyncio.get_running_loop())
         self._task = asyncio.create_task(self._abackground(self._backend.aanother(), stop), name="retrysafe-sweeper")
         self._task.add_done_callback(lambda _: self._stops.end(stop))
@@ -308,7 +303,7 @@ class Sweeper:
 
     def _start(self, first: float = 0.0) -> None:
         """Start the thread."""
-        self._stop_signal, self._pid = self._stops.begin(), os.getpid()
+        self._stop_signal, self._pid = self._stops.begin(), runtime.pid
         arguments = (self._backend.another(), self._stop_signal, first)
         self._thread = threading.Thread(target=self._background, args=arguments, name="retrysafe-sweeper", daemon=True)
         _running.add(self)
@@ -403,8 +398,7 @@ def _restart_in_child() -> None:
         sweeper._in_child()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_restart_in_child)
+runtime.in_child(_restart_in_child)
 
 
 def _check_limit(limit: int | None) -> None:

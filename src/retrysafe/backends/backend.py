@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
+from retrysafe import runtime
 from retrysafe.backends.commands import Commands, naming, of_alias
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.wakeups import Wakeups
+from retrysafe.cancellation import close_completely
 from retrysafe.errors import ConfigurationError
-from retrysafe.locks import ProcessLock
 from retrysafe.protocol.procedures import examine
 from retrysafe.protocol.requests import Steps, ask
+from retrysafe.runtime import PerLoop, PerProcess
 
 if TYPE_CHECKING:
-    import asyncio
-
     from retrysafe.backends.cache import ReadThroughCache
     from retrysafe.backends.schema import Schema, SchemaOfStore
     from retrysafe.protocol.client import AsyncClient, AsyncExecutor, AsyncListener, Client, Executor, Listener
@@ -40,16 +39,6 @@ class AsyncClosable(Protocol):
     """`Closable` for async code."""
 
     async def aclose(self) -> None: ...
-
-    def abandon(self) -> None: ...
-
-
-def hang_up(transport: Any) -> None:
-    """Close the socket of a transport whose event loop is closed, and cannot do it any more."""
-    with suppress(RuntimeError, AttributeError):
-        transport.abort()
-    with suppress(RuntimeError, AttributeError):
-        transport._call_connection_lost(None)
 
 
 Place = tuple[Hashable, ...]
@@ -115,21 +104,23 @@ class Backend:
         self._asynchronous = asynchronous
         self._pulse = pulse or sync
         self._apulse = apulse or asynchronous
-        self._listening = listening
-        self._alistening = alistening
         self.wakeups = Wakeups()
-        self._listeners: dict[int, Listener] = {}
-        self._alisteners: dict[asyncio.AbstractEventLoop, tuple[int, AsyncListener]] = {}
-        self._clients: dict[int, Client] = {}
-        self._aclients: dict[asyncio.AbstractEventLoop, tuple[int, AsyncClient]] = {}
-        self._lock = ProcessLock()
-        self._checked: set[int] = set()
+        self._listener = None if listening is None else PerProcess(lambda: listening(self.wakeups.wake))
+        self._alistener = None if alistening is None else PerLoop(lambda: alistening(self.wakeups.wake))
+        self.client: PerProcess[Client] = PerProcess(lambda: self._made(self._sync))
+        """Gives the sync client of this process."""
+        self.aclient: PerLoop[AsyncClient] = PerLoop(lambda: self._amade(self._asynchronous))
+        """Gives the async client of this process and the running loop."""
+        self._checked = 0
+        """The process in which the store was found fit for use."""
         self.refusal = ""
         """Why it cannot be connected to, if that is known; empty where it can."""
         self.warnings: list[Finding] = []
         """Findings of the check, and notices from the server, that were not reported yet."""
-        self.heartbeats: dict[int, Closable] = {}
-        self.aheartbeats: dict[asyncio.AbstractEventLoop, AsyncClosable] = {}
+        self.companions: PerProcess[dict[type, Closable]] = PerProcess(dict)
+        """What ends with this process's client, such as its heartbeat, by class."""
+        self.acompanions: PerLoop[dict[type, AsyncClosable]] = PerLoop(dict)
+        """`companions` of an event loop."""
         self.users = 0
         self.boundaries: set[str] = set()
         """The names of the boundaries that were built on it."""
@@ -141,29 +132,16 @@ class Backend:
 
     # ------------------------------------------------------------ clients
 
-    def client(self) -> Client:
-        """The sync client of this process."""
-        pid = os.getpid()
-        found = self._clients.get(pid)
-        if found is None:
-            with self._lock.mine:
-                found = self._clients.get(pid)
-                if found is None:
-                    found = self._clients[pid] = self._made(self._sync)
-        return found
-
     def ready(self) -> Client:
         """The sync client of this process, to a store that has been found fit for use; see `check`."""
-        if os.getpid() not in self._checked:
-            with _first_use():
-                self.check(self.client())
+        if self._checked != runtime.pid:
+            self.check(self.client())
         return self.client()
 
     async def aready(self) -> AsyncClient:
         """`ready` for async code."""
-        if self._needs_check():
-            with _first_use():
-                await self.acheck(self.aclient())
+        if self._checked != runtime.pid:
+            await self.acheck(self.aclient())
         return self.aclient()
 
     async def ready_in_loop(self) -> None:
@@ -171,8 +149,6 @@ class Backend:
         if self.serves_async:
             await self.aready()
         else:
-            import asyncio
-
             await asyncio.to_thread(self.ready)
 
     def run(self, steps: Steps[R]) -> R:
@@ -182,35 +158,6 @@ class Backend:
     async def arun(self, steps: Steps[R]) -> R:
         """`run` for async code."""
         return await arun(steps, await self.aready())
-
-    def aclient(self) -> AsyncClient:
-        """The async client of this process and the running loop."""
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        pid, found = self._aclients.get(loop, (0, None))
-        if found is None or pid != os.getpid():
-            self._abandon_closed_loops()
-            found = self._amade(self._asynchronous)
-            self._aclients[loop] = (os.getpid(), found)
-        return found
-
-    def _abandon_closed_loops(self) -> None:
-        """Drop the clients of a loop that ended without `aclose`, as `asyncio.run` ends it."""
-        for loop in filter(lambda loop: loop.is_closed(), self.loops()):
-            pid, listener = self._alisteners.pop(loop, (0, None))
-            if listener is not None and pid == os.getpid():
-                listener.abandon()
-            heartbeat = self.aheartbeats.pop(loop, None)
-            if heartbeat is not None:
-                heartbeat.abandon()
-            pid, client = self._aclients.pop(loop, (0, None))
-            if client is not None and pid == os.getpid():
-                client.abandon()
-
-    def loops(self) -> list[asyncio.AbstractEventLoop]:
-        """The event loops on which something is open, or was left behind."""
-        return list({*self._aclients, *self.aheartbeats, *self._alisteners})
 
     def another(self) -> Client:
         """A new client: its connections are its own where the store is given as a URL."""
@@ -254,26 +201,11 @@ class Backend:
 
     def wait(self, key: bytes, seconds: float) -> None:
         """Wait until the attempt at ``key`` may have ended, at most ``seconds``."""
-        listener = None
-        if self._listening is not None:
-            listener = self._listeners.get(os.getpid())
-            if listener is None:
-                with self._lock.mine:
-                    listener = self._listeners.setdefault(os.getpid(), self._listening(self.wakeups.wake))
-        self.wakeups.wait(key, seconds, listener)
+        self.wakeups.wait(key, seconds, self._listener and self._listener())
 
     async def await_(self, key: bytes, seconds: float) -> None:
         """`wait` for async code."""
-        listener = None
-        if self._alistening is not None:
-            import asyncio
-
-            loop = asyncio.get_running_loop()
-            pid, listener = self._alisteners.get(loop, (0, None))
-            if listener is None or pid != os.getpid():
-                listener = self._alistening(self.wakeups.wake)
-                self._alisteners[loop] = (os.getpid(), listener)
-        await self.wakeups.await_(key, seconds, listener)
+        await self.wakeups.await_(key, seconds, self._alistener and self._alistener())
 
     def restarts(self, error: BaseException) -> bool:
         """Whether ``error`` means that the database wants the whole transaction again."""
@@ -336,8 +268,6 @@ class Backend:
         """`_asked` for async code."""
         if self.serves_async:
             return await arun(_whereabouts(self), self.aclient())
-        import asyncio
-
         return await asyncio.to_thread(self._asked)
 
     def _leads_to(self, place: Place) -> bool:
@@ -389,7 +319,7 @@ class Backend:
         self._others[other] = other._others[self] = same
 
     def _needs_check(self) -> bool:
-        return os.getpid() not in self._checked
+        return self._checked != runtime.pid
 
     @property
     def _tables(self) -> SchemaOfStore:
@@ -443,50 +373,32 @@ class Backend:
         refusals = [finding.text for finding in findings if finding.level == "refuse"]
         if refusals:
             raise ConfigurationError(f"store= ({self.address}) cannot be used: {' '.join(refusals)}")
-        if os.getpid() in self._checked:
+        if self._checked == runtime.pid:
             return  # others looked at the same time, and have told
         self.warnings += [finding for finding in findings if finding.level == "warn"]
-        self._checked.add(os.getpid())
+        self._checked = runtime.pid
 
     # ------------------------------------------------------------ end
 
     def close(self) -> None:
-        """Close this process's sync client, listener and heartbeat, and hang up for event loops that have ended."""
-        self._abandon_closed_loops()
-        pid = os.getpid()
-        for companion in (
-            self._listeners.pop(pid, None),
-            self.heartbeats.pop(pid, None),
-            self._clients.pop(pid, None),
-            self.near,
-        ):
-            if companion is not None:
-                companion.close()
+        """Close this process's sync client, listener and heartbeat."""
+        listener = self._listener and self._listener.pop()
+        for closing in (listener, *(self.companions.pop() or {}).values(), self.client.pop(), self.near):
+            if closing is not None:
+                closing.close()
 
     async def aclose(self) -> None:
         """Close the running loop's async client, listener and heartbeat, and the sync ones.
 
         To the end of that, although the caller is cancelled meanwhile.
         """
-        from retrysafe.cancellation import close_completely
-
         await close_completely(self._aclose())
 
     async def _aclose(self) -> None:
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        pid, listener = self._alisteners.pop(loop, (0, None))
-        if listener is not None and pid == os.getpid():
-            await listener.aclose()
-        heartbeat = self.aheartbeats.pop(loop, None)
-        if heartbeat is not None:
-            await heartbeat.aclose()
-        pid, client = self._aclients.pop(loop, (0, None))
-        if client is not None and pid == os.getpid():
-            await client.aclose()
-        if self.near is not None:
-            await self.near.aclose()
+        listener = self._alistener and self._alistener.pop()
+        for closing in (listener, *(self.acompanions.pop() or {}).values(), self.aclient.pop(), self.near):
+            if closing is not None:
+                await closing.aclose()
         self.close()
 
 
@@ -501,10 +413,3 @@ def _whereabouts(backend: Backend) -> Steps[object]:
     """What the database says of itself, which no other says; None: it is like no other, as one in memory is."""
     store: Any = backend.store
     return (yield from ask(store.whereabouts()))
-
-
-def _first_use() -> AbstractContextManager[object]:
-    """A fork waits for it: a child would wait for ever for what another thread is importing."""
-    from retrysafe.forks import Use
-
-    return Use()

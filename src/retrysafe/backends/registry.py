@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.spec import BackendSpec
 from retrysafe.errors import ConfigurationError
-from retrysafe.locks import ProcessLock
 from retrysafe.protocol.records import Layered
+from retrysafe.runtime import new_lock
 
 if TYPE_CHECKING:
     from retrysafe.protocol.store import Cache
@@ -27,7 +27,7 @@ _ALIASED = (("django.db.backends.base.base", "BaseDatabaseWrapper"), ("django.ut
 """Connections of Django."""
 
 _shared: dict[object, tuple[Backend, object]] = {}
-_sharing = ProcessLock()
+_sharing = new_lock()
 
 
 def specs() -> Iterator[BackendSpec]:
@@ -62,7 +62,7 @@ def _connect(store: object, *, migrate: bool) -> Backend:
         return _backend_of(store)
     store = _absolute(store) if isinstance(store, str) else aliased(store)
     identity = store if isinstance(store, str | Layered) else id(store)
-    with _sharing.mine:
+    with _sharing:
         if identity not in _shared:
             made = _backend_of(store)
             _shared[identity] = (made, store)  # keeping the object keeps its id its own
@@ -83,7 +83,7 @@ def leave(backend: Backend) -> bool:
 
 def forget(backend: Backend) -> None:
     """Let the next connect make a new backend."""
-    with _sharing.mine:
+    with _sharing:
         for identity in [identity for identity, (shared, _) in _shared.items() if shared is backend]:
             del _shared[identity]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from retrysafe.locks import ProcessLock
+from retrysafe.runtime import new_lock
 
 if TYPE_CHECKING:
     from retrysafe.protocol.client import AsyncListener, Listener
@@ -21,12 +22,12 @@ class Wakeups:
         self.waiting: defaultdict[bytes, list[tuple[Callable[[], object], Listener | AsyncListener | None]]]
         self.waiting = defaultdict(list)
         """Who is woken for each key: empty most of the time, and looked at without the lock."""
-        self._lock = ProcessLock()
+        self._lock = new_lock()
 
     def wake(self, key: bytes) -> None:
         """Wake everybody who waits for ``key``."""
         if self.waiting:
-            with self._lock.mine:
+            with self._lock:
                 waiting = self.waiting.pop(key, ())
             for wake, _ in waiting:
                 wake()
@@ -39,8 +40,6 @@ class Wakeups:
 
     async def await_(self, key: bytes, seconds: float, listener: AsyncListener | None = None) -> None:
         """`wait` for async code."""
-        import asyncio
-
         loop = asyncio.get_running_loop()
         event = asyncio.Event()
 
@@ -61,14 +60,14 @@ class Wakeups:
     def _registered(
         self, key: bytes, wake: Callable[[], object], listener: Listener | AsyncListener | None
     ) -> Iterator[None]:
-        with self._lock.mine:
+        with self._lock:
             self.waiting[key].append((wake, listener))
         if listener is not None:
             listener.listen(key)
         try:
             yield
         finally:
-            with self._lock.mine:
+            with self._lock:
                 left = [one for one in self.waiting.pop(key, ()) if one[0] is not wake]
                 if left:
                     self.waiting[key] = left

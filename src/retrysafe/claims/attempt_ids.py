@@ -10,6 +10,8 @@ import os
 from functools import lru_cache
 from typing import NamedTuple
 
+from retrysafe import runtime
+
 LONGEST = 64
 """Characters of an id: as many as the narrowest column has."""
 _RANDOM = 12
@@ -25,7 +27,7 @@ class Worker(NamedTuple):
 
 def new() -> str:
     """The id of a new attempt of this process."""
-    return os.urandom(_RANDOM).hex() + _worker(os.getpid())
+    return os.urandom(_RANDOM).hex() + _worker(runtime.pid)
 
 
 def worker_of(attempt: str) -> Worker | None:

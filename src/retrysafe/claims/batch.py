@@ -77,9 +77,9 @@ class Claims:
             raise
 
     async def __aenter__(self) -> Claims:
-        _, cancelled = await run_to_completion(arestarting(self._aenter), at_exit=True)
+        _, cancelled = await run_to_completion(arestarting(self._aenter))
         if cancelled is not None:
-            await run_to_completion(self._agive_back(), at_exit=True)
+            await run_to_completion(self._agive_back())
             raise cancelled
         self._context = ClaimContext(self)
         return self
@@ -119,7 +119,7 @@ class Claims:
     ) -> None:
         if not self._leave():
             return
-        _, cancelled = await run_to_completion(self._aexit(error), at_exit=True)
+        _, cancelled = await run_to_completion(self._aexit(error))
         if cancelled is not None:
             raise cancelled
 

@@ -431,7 +431,7 @@ class Claim(Generic[Result, Tx]):
         self._claimed_at = heartbeat.clock()
         if self._settings.backend.immediate:
             return mode.claim(request)
-        outcome, cancelled = await run_to_completion(mode.aclaim(request), at_exit=True)
+        outcome, cancelled = await run_to_completion(mode.aclaim(request))
         if cancelled is not None:
             if isinstance(outcome, Won):
                 self._met(outcome)
@@ -618,7 +618,7 @@ class Claim(Generic[Result, Tx]):
             held.end(self._signals, self._result, self._annotation, error)
             return
         ending = held.aend(self._signals, self._result, self._annotation, error)
-        _, cancelled = await run_to_completion(ending, at_exit=True)
+        _, cancelled = await run_to_completion(ending)
         if cancelled is not None:
             raise cancelled
 

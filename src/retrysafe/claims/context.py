@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import weakref
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+from retrysafe import runtime
 from retrysafe.backends.backend import Backend
 from retrysafe.errors import ConfigurationError
 
@@ -58,7 +58,7 @@ class ClaimContext:
         outer = _innermost.get()
         self._claim = weakref.ref(claim)
         self.outer = outer if outer is None else next((place for place, _ in _around()), None)
-        self._pid = os.getpid()
+        self._pid = runtime.pid
         """The process in which the block of the claim runs; 0 once it has been left."""
         self._runner = None if claim._transaction is None else _runner()
         _innermost.set(self)
@@ -67,7 +67,7 @@ class ClaimContext:
         """Leave it; False in a child that was forked inside the block, which has no part in the claim, or once left."""
         if self._pid == 0:
             return False
-        mine = self._pid == os.getpid()
+        mine = self._pid == runtime.pid
         self._pid = 0
         _innermost.set(self.outer)
         claim = self._claim()
@@ -89,7 +89,7 @@ class ClaimContext:
 
     def is_open(self) -> bool:
         """Whether its block is running, in this process."""
-        return self._pid == os.getpid()
+        return self._pid == runtime.pid
 
     def open_claim(self) -> Enclosing | None:
         """The claim, if its block is running."""

@@ -6,21 +6,20 @@ record, so an outcome that comes late is stored if the attempt still owns its re
 
 from __future__ import annotations
 
+import asyncio
 import atexit
-import os
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from retrysafe import runtime
 from retrysafe.backends.driver import arun, run
 from retrysafe.protocol.backoff import SETTLING
 from retrysafe.protocol.requests import Steps
 
 if TYPE_CHECKING:
-    import asyncio
-
     from retrysafe.protocol.client import AsyncClient, Client
 
 LAST_TRY = 5.0
@@ -93,7 +92,7 @@ class ThreadSettler:
         self._thread: threading.Thread | None = None
         self._client: Client | None = None
         self._closed = False
-        self._pid = os.getpid()
+        self._pid = runtime.pid
 
     def add(self, one: Deferred) -> None:
         """Try ``one`` until it is settled, or its lease has ended; after `close` it is given up."""
@@ -119,7 +118,7 @@ class ThreadSettler:
             self._thread.join()
 
     def _at_exit(self) -> None:
-        if os.getpid() == self._pid:
+        if self._pid == runtime.pid:
             self.close()
 
     def _run(self) -> None:
@@ -188,8 +187,6 @@ class LoopSettler:
 
     def add(self, one: Deferred) -> None:
         """Try ``one`` until it is settled, or its lease has ended."""
-        import asyncio
-
         self._pending.add(one)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name="retrysafe-settler")
@@ -198,22 +195,12 @@ class LoopSettler:
 
     async def aclose(self) -> None:
         """Try what is left once more, and give it up if that fails."""
-        import asyncio
-
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
         await self._last()  # a task that was cancelled before it began has tried nothing
 
-    def abandon(self) -> None:
-        """Give up what is left: the loop is closed."""
-        self._conclude(self._pending.shuffled(), None)
-        if self._client is not None:
-            self._client.abandon()
-
     async def _run(self) -> None:
-        import asyncio
-
         try:
             while self._pending:
                 await asyncio.sleep(self._pending.pause())
@@ -231,8 +218,6 @@ class LoopSettler:
         return True
 
     async def _last(self) -> None:
-        import asyncio
-
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_TRY):
                 await self._round()

@@ -15,8 +15,8 @@ from weakref import WeakSet
 
 from retrysafe.backends.backend import Backend
 from retrysafe.errors import ConfigurationError
-from retrysafe.locks import ProcessLock
 from retrysafe.protocol import keys
+from retrysafe.runtime import new_lock
 
 T = TypeVar("T")
 _MAIN = ("__main__", "__mp_main__")
@@ -147,7 +147,7 @@ class Member(Protocol):
 
 
 _living: dict[str, WeakSet[Any]] = {}
-_lock = ProcessLock()
+_lock = new_lock()
 
 
 def enter(made: Member) -> None:
@@ -158,13 +158,13 @@ def enter(made: Member) -> None:
     conflict = _lasting(lambda: next(filter(None, (_difference(one, made) for one in _others(made))), None))
     if conflict is not None:
         raise ConfigurationError(conflict)
-    with _lock.mine:
+    with _lock:
         _living.setdefault(made.name, WeakSet()).add(made)
 
 
 def _others(made: Member) -> list[Member]:
     """The boundaries that claim keys of the same name on the same store."""
-    with _lock.mine:
+    with _lock:
         found: list[Member] = list(_living.get(made.name, ()))
     return [
         one
@@ -178,7 +178,7 @@ def _others(made: Member) -> list[Member]:
 
 def living() -> list[Member]:
     """The boundaries of this process that can claim keys, by name."""
-    with _lock.mine:
+    with _lock:
         found: list[Member] = [one for name in sorted(_living) for one in _living[name]]
     return [one for one in found if not one.closed]
 

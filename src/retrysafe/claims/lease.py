@@ -30,7 +30,7 @@ The heartbeat also carries outcomes that the store did not take (`retrysafe.clai
 
 from __future__ import annotations
 
-import os
+import asyncio
 import sys
 import threading
 import time
@@ -44,15 +44,12 @@ from retrysafe.backends.driver import arun, run
 from retrysafe.claims.deferred import Deferred, LoopSettler, ThreadSettler
 from retrysafe.claims.observers import AttemptEvents
 from retrysafe.errors import StoreUnavailable
-from retrysafe.locks import ProcessLock
 from retrysafe.protocol.exception_groups import every
 from retrysafe.protocol.procedures import renewals
 from retrysafe.protocol.records import Ownership
 from retrysafe.protocol.schedules import LOOKS_PER_LEASE, PER_LEASE, RETRIES_PER_LEASE, Beats
 
 if TYPE_CHECKING:
-    import asyncio
-
     from retrysafe.protocol.client import AsyncClient, Client
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
@@ -123,8 +120,6 @@ class Lease:
         task, self._task = self._task, None
         if not self.lost or task is None:
             return False
-        import asyncio
-
         return task.uncancel() == 0 and error is not None and every(error, asyncio.CancelledError)
 
 
@@ -313,10 +308,10 @@ class ThreadHeartbeat:
 class LoopHeartbeat:
     """Renews on an event loop, by a timer that runs only while something is held."""
 
-    def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._store = backend.store
         self._connect = backend.apulse
-        self._loop = weakref.ref(loop)
+        self._loop = weakref.ref(asyncio.get_running_loop())
         self._client: AsyncClient | None = None
         self._schedule = _Schedule()
         self._timer: asyncio.Handle | None = None
@@ -351,17 +346,9 @@ class LoopHeartbeat:
         if self._timer is not None:
             self._timer.cancel()
         if self._beating is not None:
-            import asyncio
-
             await asyncio.wait((self._beating,))
         if self._client is not None:
             await self._client.aclose()
-
-    def abandon(self) -> None:
-        """Drop the connections without the loop, which is closed."""
-        self._settler.abandon()
-        if self._client is not None:
-            self._client.abandon()
 
     def _set_timer(self) -> None:
         loop, upcoming = self._loop(), self._schedule.next_due()
@@ -402,8 +389,6 @@ class LoopHeartbeat:
 
     async def _renewal(self, due: list[Ownership]) -> tuple[set[Ownership], Exception | None]:
         """The leases that were kept, and why others may not have been; all are asked for at once."""
-        import asyncio
-
         client = self._client = self._client or self._connect()
         asked = [
             asyncio.ensure_future(arun(program, client, patience=_patience(due)))
@@ -424,8 +409,6 @@ class LoopHeartbeat:
 
     def _abandon(self, late: set[asyncio.Task[set[Ownership]]], client: AsyncClient) -> None:
         """Cancel renewals that hang, and close their client, in the background: other leases must not wait for them."""
-        import asyncio
-
         self._client = None
 
         async def end() -> None:
@@ -445,27 +428,17 @@ def _patience(due: list[Ownership]) -> float:
     return min(held.clocks.lease for held in due) / 1e6 / RETRIES_PER_LEASE
 
 
-_starting = ProcessLock()
-
-
 def for_thread(backend: Backend) -> ThreadHeartbeat:
     """The heartbeat of this process for sync code."""
-    pid = os.getpid()
-    found = backend.heartbeats.get(pid)
-    if found is None:
-        with _starting.mine:
-            found = backend.heartbeats.setdefault(pid, ThreadHeartbeat(backend))
+    companions = backend.companions()
+    found = companions.get(ThreadHeartbeat) or companions.setdefault(ThreadHeartbeat, ThreadHeartbeat(backend))
     assert isinstance(found, ThreadHeartbeat)
     return found
 
 
 def for_loop(backend: Backend) -> LoopHeartbeat:
     """The heartbeat of the running loop."""
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    found = backend.aheartbeats.get(loop)
-    if found is None:
-        found = backend.aheartbeats[loop] = LoopHeartbeat(backend, loop)
+    companions = backend.acompanions()
+    found = companions.get(LoopHeartbeat) or companions.setdefault(LoopHeartbeat, LoopHeartbeat(backend))
     assert isinstance(found, LoopHeartbeat)
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +11,6 @@ from retrysafe.claims.observers import NO_FIELDS, Observers
 from retrysafe.claims.scopes import check_scope, scope_text
 from retrysafe.claims.sealing import OVERHEAD
 from retrysafe.errors import ConfigurationError, InvalidKey
-from retrysafe.locks import ProcessLock
 from retrysafe.protocol import durations, keys
 from retrysafe.protocol.durations import micros
 from retrysafe.protocol.fingerprint import Secrets
@@ -28,6 +26,7 @@ from retrysafe.protocol.records import (
     Reject,
     Wait,
 )
+from retrysafe.runtime import PerProcess, new_lock
 
 if TYPE_CHECKING:
     from retrysafe.claims.encryption import Keyring
@@ -71,22 +70,21 @@ class Waiters:
     """How many duplicates of a boundary wait in this process."""
 
     def __init__(self) -> None:
-        self._lock = ProcessLock()
-        self._counts: dict[int, int] = {}
+        self._lock = new_lock()
+        self._waiting: PerProcess[list[None]] = PerProcess(list)
 
     def join(self, at_most: int) -> bool:
         """Count one more; False when there are as many already."""
-        with self._lock.mine:
-            count = self._counts.get(os.getpid(), 0)
-            if count >= at_most:
+        with self._lock:
+            waiting = self._waiting()
+            if len(waiting) >= at_most:
                 return False
-            self._counts[os.getpid()] = count + 1
+            waiting.append(None)
         return True
 
     def leave(self) -> None:
         """Count one less."""
-        with self._lock.mine:
-            self._counts[os.getpid()] -= 1
+        self._waiting().pop()
 
 
 class BoundarySettings(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 
+from retrysafe import runtime
 from retrysafe.backends.driver import arun, run
 from retrysafe.claims.observers import logger
 from retrysafe.errors import RetrysafeError
@@ -29,7 +29,7 @@ class Admin:
     async def __call__(self, path: str, send: Send) -> None:
         """Answer, whatever the method is."""
         if path == "/health/live":
-            response = _json(200, {"status": "live", "worker": os.getpid()})
+            response = _json(200, {"status": "live", "worker": runtime.pid})
         elif path == "/health/ready":
             response = await self._ready()
         elif path == "/metrics":

@@ -11,7 +11,6 @@ transaction of its own, one for any number of messages within a moment. It may c
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -21,8 +20,8 @@ from weakref import WeakKeyDictionary
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.errors import ConfigurationError
-from retrysafe.locks import ProcessLock
 from retrysafe.protocol.requests import Ask, ask
+from retrysafe.runtime import PerLoop, PerProcess
 from retrysafe.stop_signal import StopSignal
 
 _bells: WeakKeyDictionary[Backend, set[StopSignal]] = WeakKeyDictionary()
@@ -53,26 +52,21 @@ class Coalesced:
     """One who tells, for as long as somebody wants to be told of; everybody else has only to say so."""
 
     def __init__(self) -> None:
-        self._lock = ProcessLock()
-        self._wanted: set[int] = set()
-        self._telling: set[int] = set()
+        self._lock = threading.Lock()
+        self._wanted = self._telling = False
 
     def want(self) -> bool:
         """Want it; whether who asks has to begin with it."""
-        with self._lock.mine:
-            self._wanted.add(os.getpid())
-            begins = os.getpid() not in self._telling
-            self._telling.add(os.getpid())
+        with self._lock:
+            begins = not self._telling
+            self._wanted = self._telling = True
             return begins
 
     def again(self) -> bool:
         """Whether who tells has to do it once more; else he is free to go."""
-        with self._lock.mine:
-            wanted = os.getpid() in self._wanted
-            self._wanted.discard(os.getpid())
-            if not wanted:
-                self._telling.discard(os.getpid())
-            return wanted
+        with self._lock:
+            self._telling, self._wanted = self._wanted, False
+            return self._telling
 
 
 class Notifier:
@@ -85,27 +79,26 @@ class Notifier:
         if request is None:
             raise ConfigurationError(f"notify=True: a {backend.kind} store cannot notify, PostgreSQL can.")
         self._backend, self._request = backend, request
-        self._threads = Coalesced()
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[Coalesced, set[asyncio.Task[None]]]]
-        self._loops = WeakKeyDictionary()
+        self._threads = PerProcess(Coalesced)
+        self._loops: PerLoop[tuple[Coalesced, set[asyncio.Task[None]]]] = PerLoop(lambda: (Coalesced(), set()))
 
     def tell(self) -> None:
         """Tell soon, from a thread."""
-        if self._threads.want():
-            threading.Thread(target=self._tell, name="retrysafe-notify", daemon=True).start()
+        coalesced = self._threads()
+        if coalesced.want():
+            threading.Thread(target=self._tell, args=(coalesced,), name="retrysafe-notify", daemon=True).start()
 
-    def _tell(self) -> None:
-        while self._threads.again():
+    def _tell(self, coalesced: Coalesced) -> None:
+        while coalesced.again():
             with suppress(Exception):  # relays look by themselves too
                 run(ask(self._request), self._backend.client())
             time.sleep(PAUSE)
 
     def atell(self) -> None:
         """Tell soon, from the running loop."""
-        loop = asyncio.get_running_loop()
-        coalesced, tasks = self._loops.setdefault(loop, (Coalesced(), set()))
+        coalesced, tasks = self._loops()
         if coalesced.want():
-            task = loop.create_task(self._atell(coalesced), name="retrysafe-notify")
+            task = asyncio.create_task(self._atell(coalesced), name="retrysafe-notify")
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 

@@ -6,12 +6,12 @@ key as logs have it, redacted to eight digits of its hash, so that one can be fo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import retrysafe
+from retrysafe import runtime
 from retrysafe.claims.lease import clock
 from retrysafe.errors import InProgress
 from retrysafe.extras import NeedsExtra
@@ -95,7 +95,7 @@ class AttemptWatch:
         self.labels = instruments.labels(received)
         self._instruments = instruments
         self._store = str(received.fields["store"])
-        self._pid = os.getpid()
+        self._pid = runtime.pid
         self._began: float | None = None
         self._decided = ""
         self._ending = ""
@@ -111,7 +111,7 @@ class AttemptWatch:
     @property
     def is_running(self) -> bool:
         """Whether its work runs, in this process and not in the one that this was forked from."""
-        return not self._closed and self._pid == os.getpid()
+        return not self._closed and self._pid == runtime.pid
 
     def __call__(self, event: Event, /) -> None:
         """Note what the attempt does; it may be told from the heartbeat's thread."""
@@ -144,7 +144,7 @@ class AttemptWatch:
         """End the span in the process that began it, and give the context back if it is still the span's."""
         if trace.get_current_span() is self._span:
             context.attach(self._outer)
-        if self._pid != os.getpid():
+        if self._pid != runtime.pid:
             return
         self._closed = True
         self._count_end(error)

@@ -22,8 +22,8 @@ from botocore.exceptions import (
 from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.backends.dynamodb.service_clock import ServiceClock
 from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreMisconfigured, StoreUnavailable
-from retrysafe.locks import ProcessLock
 from retrysafe.protocol.backoff import Backoff
+from retrysafe.runtime import new_lock
 
 TURNED_AWAY = frozenset(
     {
@@ -40,7 +40,7 @@ TURNED_AWAY = frozenset(
 been carried out, so a program must know of it before it is put again."""
 _UNSENT = (ConnectTimeoutError, EndpointConnectionError)
 _BACKOFF = Backoff(base=0.05, cap=1.0)
-_making = ProcessLock()
+_making = new_lock()
 """A default session of boto3 must not be used by two threads at once."""
 
 
@@ -203,7 +203,7 @@ class DynamodbClient:
         """A client of our own."""
         import boto3
 
-        with _making.mine, _with_region():
+        with _making, _with_region():
             client = boto3.client("dynamodb", **access.arguments(Config))
         return cls(client, clock, access.patience, own=True)
 
@@ -327,7 +327,3 @@ class AsyncDynamodbClient:
         if life is not None:
             self._client = None
             await life.aclose()
-
-    def abandon(self) -> None:
-        """Nothing to hang up: the loop has closed the client when it ended."""
-        self._client = self._life = None

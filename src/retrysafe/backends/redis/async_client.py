@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import hiredis
@@ -16,7 +16,6 @@ import redis.asyncio
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import RedisError, ResponseError
 
-from retrysafe.backends.backend import hang_up
 from retrysafe.backends.redis.client import (
     Reply,
     Words,
@@ -33,8 +32,8 @@ from retrysafe.backends.redis.client import (
     settings_of,
 )
 from retrysafe.backends.redis.requests import Scan, Scanned, Script, Settings
+from retrysafe.cancellation import await_shared, reraise_cancellation
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.heeding import heeding, shielded
 
 SILENCE = 5.0
 """Seconds without any reply after which a connection with requests in flight is given up."""
@@ -66,7 +65,7 @@ class Wire(asyncio.Protocol):
     async def over(cls, connection: Any, hear: Callable[[Reply], None] | None = None) -> Wire:
         """Connect, and take the connection over from redis-py."""
         try:
-            await heeding(connection.connect())
+            await reraise_cancellation(connection.connect())
         except (RedisError, OSError) as error:
             raise not_connected(error) from error
         except BaseException:  # cancelled half-way: nobody else would hang up
@@ -162,10 +161,6 @@ class Wire(asyncio.Protocol):
         self._fail("the client was closed")
         self._transport.abort()
 
-    def abandon(self) -> None:
-        """Hang up without the loop, which is closed."""
-        hang_up(self._transport)
-
 
 class Lane:
     """The wire to one server, laid when it is needed and again when it is broken."""
@@ -191,7 +186,7 @@ class Lane:
             self._laying = asyncio.get_running_loop().create_task(self._lay())
             self._laying.add_done_callback(_no_warning)
         try:
-            return await shielded(self._laying, StoreUnavailable("The client was closed meanwhile."))
+            return await await_shared(self._laying, StoreUnavailable("The client was closed meanwhile."))
         except StoreUnavailable as error:
             raise type(error)(error.detail, unsent=True) from error
 
@@ -212,10 +207,6 @@ class Lane:
             wire.close()
             await asyncio.sleep(0)
 
-    def abandon(self) -> None:
-        if self._wire is not None and self._wire.is_open:
-            self._wire.abandon()
-
 
 def _no_warning(task: asyncio.Task[Any]) -> None:
     """Everybody who waited may have been cancelled: nobody is left to take the error."""
@@ -230,7 +221,6 @@ class AsyncMasters(NamedTuple):
     all: Callable[[], Awaitable[dict[str, Callable[[], Any]]]]
     elsewhere: Callable[[Script], Awaitable[Reply]] | None
     aclose: Callable[[], Awaitable[None]]
-    abandon: Callable[[], None]
 
 
 def one_server(client: redis.asyncio.Redis, *, ours: bool, beside: Sequence[redis.asyncio.Redis] = ()) -> AsyncMasters:
@@ -247,18 +237,7 @@ def one_server(client: redis.asyncio.Redis, *, ours: bool, beside: Sequence[redi
         for one in (client, *beside) if ours else ():
             await one.aclose()
 
-    def abandon() -> None:
-        for one in (client, *beside) if ours else ():
-            _abandon(getattr(one.connection_pool, "_available_connections", ()))
-
-    return AsyncMasters(of_key, everyone, None, aclose, abandon)
-
-
-def _abandon(connections: Iterable[Any]) -> None:
-    for connection in connections:
-        writer, connection._writer, connection._reader = connection._writer, None, None
-        if writer is not None:
-            hang_up(writer.transport)
+    return AsyncMasters(of_key, everyone, None, aclose)
 
 
 def cluster(client: RedisCluster, *, ours: bool) -> AsyncMasters:
@@ -267,7 +246,7 @@ def cluster(client: RedisCluster, *, ours: bool) -> AsyncMasters:
 
     async def known() -> Any:
         try:
-            return await heeding(nodes.initialize())
+            return await reraise_cancellation(nodes.initialize())
         except (RedisError, OSError) as error:
             raise not_connected(error) from error
 
@@ -286,7 +265,7 @@ def cluster(client: RedisCluster, *, ours: bool) -> AsyncMasters:
     async def elsewhere(script: Script) -> Reply:
         """redis-py follows redirections, and learns from them; a script may so be run twice, as after a lost reply."""
         try:
-            return await heeding(nodes.execute_command(*by_source(script), NEVER_DECODE=True))
+            return await reraise_cancellation(nodes.execute_command(*by_source(script), NEVER_DECODE=True))
         except ResponseError as error:
             return error
         except (RedisError, OSError) as error:
@@ -296,14 +275,7 @@ def cluster(client: RedisCluster, *, ours: bool) -> AsyncMasters:
         if ours:
             await nodes.aclose()
 
-    def abandon() -> None:
-        known = nodes.nodes_manager
-        for node in (*known.nodes_cache.values(), *known.startup_nodes.values()) if ours else ():
-            _abandon(getattr(node, "_connections", ()))
-        if ours:
-            nodes._initialize = True  # it has nothing open, and would complain that it was not closed
-
-    return AsyncMasters(of_key, everyone, elsewhere, aclose, abandon)
+    return AsyncMasters(of_key, everyone, elsewhere, aclose)
 
 
 class AsyncRedisClient:
@@ -368,12 +340,6 @@ class AsyncRedisClient:
         for lane in self._lanes.values():
             await lane.aclose()
         await self._masters.aclose()
-
-    def abandon(self) -> None:
-        """Hang up without the loop, which is closed."""
-        for lane in self._lanes.values():
-            lane.abandon()
-        self._masters.abandon()
 
 
 async def _together(lane: Lane, commands: Sequence[Words]) -> list[Reply]:

@@ -17,9 +17,9 @@ import redis
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisError, ResponseError
 
+from retrysafe.backends.permits import Permits
 from retrysafe.backends.redis.requests import Scan, Scanned, Script, Settings
 from retrysafe.errors import ConfigurationError, StoreMisconfigured, StoreUnavailable
-from retrysafe.locks import Places
 
 MOST_CONNECTIONS = 10
 CHECKOUT = 10.0
@@ -262,7 +262,7 @@ class RedisClient:
 
     def __init__(self, masters: Masters, most_connections: int | None = None) -> None:
         self._masters = masters
-        self._places = None if most_connections is None else Places(most_connections)
+        self._permits = None if most_connections is None else Permits(most_connections)
 
     def __call__(self, request: Script | Scan | Settings, /) -> Any:
         with self._turn():
@@ -274,9 +274,9 @@ class RedisClient:
             return answer_of(self._run(request))
 
     def _turn(self) -> AbstractContextManager[None]:
-        if self._places is None:
+        if self._permits is None:
             return nullcontext()
-        return self._places.taken(CHECKOUT, all_lent)
+        return self._permits.held(CHECKOUT, all_lent)
 
     def _run(self, script: Script) -> Reply:
         elsewhere = self._masters.elsewhere

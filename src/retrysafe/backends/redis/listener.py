@@ -18,8 +18,8 @@ from redis.retry import Retry
 
 from retrysafe.backends.redis.async_client import AsyncMasters, Wire
 from retrysafe.backends.redis.client import Masters, Reply
+from retrysafe.cancellation import reraise_cancellation
 from retrysafe.errors import StoreUnavailable
-from retrysafe.heeding import heeding
 
 PAUSE = 0.5
 """Seconds before a listener that was cut off connects again."""
@@ -142,16 +142,10 @@ class AsyncRedisListener:
             await asyncio.wait((self._task,), timeout=PAUSE)
         await self._masters.aclose()
 
-    def abandon(self) -> None:
-        """Hang up without the loop, which is closed."""
-        if self._wire is not None and self._wire.is_open:
-            self._wire.abandon()
-        self._masters.abandon()
-
     async def _run(self) -> None:
         while True:
             with suppress(StoreUnavailable):
-                connection = next(iter((await heeding(self._masters.all())).values()))
+                connection = next(iter((await reraise_cancellation(self._masters.all())).values()))
                 wire = await Wire.over(connection(), self._receive)
                 try:
                     for name in self._keys:

@@ -11,7 +11,6 @@ from retrysafe.backends.sql.statements import limited_by, quota_params, want_par
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import COLUMNS, TABLE, allowed, columns
 from retrysafe.backends.sql.tenants import under_tenant
-from retrysafe.locks import ProcessLock
 from retrysafe.protocol.records import (
     Allowance,
     ClaimRequest,
@@ -25,6 +24,7 @@ from retrysafe.protocol.records import (
 from retrysafe.protocol.requests import Ask, Copy, Query, Rows
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import RULES, Transition
+from retrysafe.runtime import new_lock
 
 V = TypeVar("V")
 
@@ -45,7 +45,7 @@ class Gates:
     def __init__(self) -> None:
         self._held: OrderedDict[int, int] = OrderedDict()
         self._full: OrderedDict[int, None] = OrderedDict()
-        self._lock = ProcessLock()
+        self._lock = new_lock()
 
     def full(self) -> list[int]:
         """The numbers of transactions that are to take no more; each claim tells them to the server."""
@@ -61,7 +61,7 @@ class Gates:
         return Rows([row[1:] for row in answer.rows], answer.affected)
 
     def _count(self, number: int) -> None:
-        with self._lock.mine:
+        with self._lock:
             held = self._held.pop(number, 0) + 1
             _keep(self._held, number, held, _MOST_COUNTED)
             if held >= MOST_GATES:

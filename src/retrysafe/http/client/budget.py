@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from retrysafe.locks import ProcessLock
+from retrysafe.runtime import new_lock
 
 
 class Bucket(NamedTuple):
@@ -38,7 +38,7 @@ class Budgets:
     """
 
     def __init__(self, most: int = _MOST_HOSTS) -> None:
-        self._lock = ProcessLock()
+        self._lock = new_lock()
         self._most = most
         self._spent: dict[str, Bucket] = {}
         self._whole: dict[str, Bucket] = {}
@@ -46,12 +46,12 @@ class Budgets:
 
     def deposit(self, origin: str) -> None:
         """A request to a host begins."""
-        with self._lock.mine:
+        with self._lock:
             self._keep(origin, self._bucket(origin).deposited())
 
     def take(self, origin: str) -> bool:
         """Whether the host may be sent one more retry; if so, it is paid for."""
-        with self._lock.mine:
+        with self._lock:
             left = self._bucket(origin).taken()
             if left is not None:
                 self._keep(origin, left)
@@ -59,7 +59,7 @@ class Budgets:
 
     def left(self, origin: str) -> float:
         """How many retries the host may be sent now."""
-        with self._lock.mine:
+        with self._lock:
             return self._bucket(origin).tenths / 10
 
     def _bucket(self, origin: str) -> Bucket:

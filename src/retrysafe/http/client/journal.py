@@ -17,9 +17,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from retrysafe import runtime
 from retrysafe.backends.sql.drivers.sqlite import SqliteFile
-from retrysafe.backends.sql.drivers.sqlite_connections import Connections
-from retrysafe.backends.sql.drivers.sqlite_kept import Connection
+from retrysafe.backends.sql.drivers.sqlite_connection import Connection
+from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.http.client.errors import JournalUnavailable, RequestKeyReused
 from retrysafe.http.client.headers import SECRETS
@@ -266,7 +267,7 @@ class Journal:
     def _transaction(self, *, synchronous: str = "FULL") -> Iterator[sqlite3.Connection]:
         """One transaction; on disk behind the block, if it is FULL."""
         with self._lock, ExitStack() as lent:
-            connection = _guarded(lambda: lent.enter_context(self._connections.lent()))
+            connection = _guarded(lambda: lent.enter_context(Borrowed(self._connections)))
             try:
                 _guarded(lambda: connection.execute(f"PRAGMA synchronous = {synchronous}"))
                 _guarded(lambda: connection.execute("BEGIN IMMEDIATE"))
@@ -358,5 +359,4 @@ def _after_in_child() -> None:
         journal._forked()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_in_child)
+runtime.in_child(_after_in_child)

@@ -7,7 +7,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from retrysafe.locks import ProcessLock
+from retrysafe import runtime
+from retrysafe.runtime import new_lock
 
 try:
     import fcntl
@@ -19,7 +20,7 @@ class Owner:
     """This process, as the others see it: a locked file beside the journal, gone when the process is."""
 
     def __init__(self, journal: Path) -> None:
-        self.pid = os.getpid()
+        self.pid = runtime.pid
         self._file: int | None = None
         while self._file is None:
             self.name = os.urandom(8).hex()
@@ -31,19 +32,19 @@ class Owner:
         if self._file is not None:
             os.close(self._file)
             self._file = None
-            if self.pid == os.getpid():
+            if self.pid == runtime.pid:
                 self._path.unlink(missing_ok=True)
 
 
 _lent: dict[Path, tuple[Owner, int]] = {}
-_lock_of_lent = ProcessLock()
+_lock_of_lent = new_lock()
 
 
 def lend(journal: Path) -> Owner:
     """This process's name for a journal: the same one for all who use the file here."""
-    with _lock_of_lent.mine:
+    with _lock_of_lent:
         owner, users = _lent.get(journal, (None, 0))
-        if owner is None or owner.pid != os.getpid():
+        if owner is None or owner.pid != runtime.pid:
             owner, users = Owner(journal), 0
             _sweep(journal)
         _lent[journal] = (owner, users + 1)
@@ -52,7 +53,7 @@ def lend(journal: Path) -> Owner:
 
 def give_back(journal: Path, owner: Owner) -> None:
     """Somebody uses it no more; the last one lets the name go."""
-    with _lock_of_lent.mine:
+    with _lock_of_lent:
         lent, users = _lent.get(journal, (None, 0))
         if lent is not owner:
             owner.close()

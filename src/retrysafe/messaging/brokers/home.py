@@ -8,17 +8,16 @@ and a consumer would hand out what its parent has in hand.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial, wraps
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
 
-from retrysafe import forks
+from retrysafe import runtime
 from retrysafe.cancellation import close_completely, run_to_completion
 from retrysafe.errors import ConfigurationError
-from retrysafe.locks import ProcessLock
 from retrysafe.protocol.messages import PublishResult, PublishStatus
+from retrysafe.runtime import new_lock
 
 T = TypeVar("T")
 _Method: TypeAlias = Callable[..., Awaitable[Any]]
@@ -102,7 +101,7 @@ class _Home:
         """What closes it, or has closed it."""
         self._under_way: dict[asyncio.Timeout, _Call] = {}
         """The calls that are under way, by what ends each of them."""
-        self._coming = ProcessLock()
+        self._coming = new_lock()
         _everywhere.add(self)
 
     @property
@@ -114,17 +113,17 @@ class _Home:
         """Come to this process and event loop. Raises `ConfigurationError` when the object belongs to others."""
         while (closing := self._being_closed_here()) is not None:
             await asyncio.wait([closing])
-        with self._coming.mine:
+        with self._coming:
             if self._may_come() or (self.is_closed and not self._is_being_closed()):
                 self._begin_anew()
             self.require()
-            self._process, self._loop, self.is_closed = os.getpid(), asyncio.get_running_loop(), False
+            self._process, self._loop, self.is_closed = runtime.pid, asyncio.get_running_loop(), False
 
     def require(self) -> None:
         """Raise `ConfigurationError` elsewhere."""
         if self._is_here() or self._may_come():
             return
-        if self._process != os.getpid():
+        if self._process != runtime.pid:
             raise ConfigurationError(
                 f"This {self._what} was used in another process before a fork: its connections, and what it has in "
                 "hand, are that process's. Nothing was handed out, settled or published here. Make another one in the "
@@ -159,7 +158,7 @@ class _Home:
                 if not (self._moves and self._may_come()):
                     return
                 self._under_way = {}  # they have ended with their event loop
-            self._process, self._loop, self.is_closed = os.getpid(), asyncio.get_running_loop(), True
+            self._process, self._loop, self.is_closed = runtime.pid, asyncio.get_running_loop(), True
             begun = asyncio.get_running_loop().create_future()
             closing = self._closing = asyncio.create_task(self._close_completely(aclose, begun))
             closing.add_done_callback(lambda _: None if begun.done() else begun.set_result(False))
@@ -192,7 +191,7 @@ class _Home:
         return (
             self._closing is not None
             and not self._closing.done()
-            and self._process == os.getpid()
+            and self._process == runtime.pid
             and not self._has_ended()
         )
 
@@ -201,17 +200,17 @@ class _Home:
 
     def _is_here(self) -> bool:
         """Whether this is where it belongs, if anywhere."""
-        return self._loop is None or (self._process == os.getpid() and self._loop is asyncio.get_running_loop())
+        return self._loop is None or (self._process == runtime.pid and self._loop is asyncio.get_running_loop())
 
     def _may_come(self) -> bool:
         """Whether it may come here from where it was, although it was not closed there."""
-        if self._moves and self._process != os.getpid():
+        if self._moves and self._process != runtime.pid:
             return True
         return (self._follows or self._moves) and self._has_ended()
 
     def _has_ended(self) -> bool:
         """Whether its event loop is closed, and was this process's."""
-        return self._process == os.getpid() and self._loop is not None and self._loop.is_closed()
+        return self._process == runtime.pid and self._loop is not None and self._loop.is_closed()
 
 
 _everywhere: WeakSet[_Home] = WeakSet()
@@ -219,10 +218,10 @@ _everywhere: WeakSet[_Home] = WeakSet()
 
 def _keep() -> None:
     """In a child, keep what is its parent's: clients that are collected say so to their broker, by the same socket."""
-    forks.keep_for_ever([home for home in _everywhere if home.has_connections])
+    runtime.inherit(*(home for home in _everywhere if home.has_connections))
 
 
-forks.register(before=forks.prepare_to_keep, in_child=_keep)
+runtime.in_child(_keep)
 
 
 def _receiving(method: _Method) -> _Method:

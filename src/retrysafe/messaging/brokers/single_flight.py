@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from retrysafe.heeding import shielded
+from retrysafe.cancellation import await_shared
 
 
 class SingleFlight:
@@ -23,7 +23,7 @@ class SingleFlight:
         """Wait for the end of a step; raises what it raises, and `ConnectionError` when `aclose` has ended it."""
         running = self._running = self._running or asyncio.create_task(self._step())
         try:
-            await shielded(running, ConnectionError("It was closed meanwhile."))
+            await await_shared(running, ConnectionError("It was closed meanwhile."))
         finally:
             if running.done() and self._running is running:
                 self._running = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
@@ -11,6 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from retrysafe import runtime
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.base import AsyncPublisher
 from retrysafe.protocol.messages import Envelope, PublishResult
@@ -165,5 +165,4 @@ _PATIENCE = 5.0
 """Seconds for which the end waits for the broker, and then for what it has cancelled."""
 _CLOSED = "The publisher was closed meanwhile: whether the broker has the messages is unknown."
 _living: WeakSet[SyncPublisher] = WeakSet()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew_in_child)
+runtime.in_child(_begin_anew_in_child)

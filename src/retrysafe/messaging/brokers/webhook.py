@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -16,12 +15,12 @@ from dataclasses import replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.locks import ProcessLock
 from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.cloudevents import attributes, header_value
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.records import Duration
+from retrysafe.runtime import PerProcess
 from retrysafe.webhooks.delivering import Delivery, Endpoint, Message
 from retrysafe.webhooks.sender import AsyncSender, Sender
 
@@ -225,35 +224,25 @@ class WebhookPublisher:
     ) -> None:
         _check(sender)
         self._sender = sender
-        self._begin: Callable[[], _Attempts] = lambda: _Attempts(
-            _Desk(endpoints, patience, concurrency), ThreadPoolExecutor(200, "retrysafe-webhooks")
+        self._attempts = PerProcess(
+            lambda: _Attempts(_Desk(endpoints, patience, concurrency), ThreadPoolExecutor(200, "retrysafe-webhooks"))
         )
-        self._by_process = {os.getpid(): self._begin()}
-        self._opening = ProcessLock()
-        self.by_topic = self._attempts.desk.by_topic
+        self.by_topic = self._attempts().desk.by_topic
 
     def destination(self, envelope: Envelope, /) -> str:
         """The endpoint of a message, without the secret parts of its URL."""
-        return self._attempts.desk.destination(envelope)
+        return self._attempts().desk.destination(envelope)
 
     def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Send the messages concurrently."""
-        desk, threads = self._attempts
+        desk, threads = self._attempts()
         begun = desk.begin(envelopes, lambda message, endpoint: threads.submit(self._sender.send, message, endpoint))
         wait(begun.attempts, desk.patience)
         return desk.said(envelopes, begun)
 
     def close(self) -> None:
         """Wait for the attempts in progress. The client stays open: close it yourself."""
-        self._attempts.threads.shutdown()
-
-    @property
-    def _attempts(self) -> _Attempts:
-        """This process's: a child has none of its parent's threads, and what they send does not end in it."""
-        with self._opening.mine:
-            if os.getpid() not in self._by_process:
-                self._by_process = {os.getpid(): self._begin()}
-            return self._by_process[os.getpid()]
+        self._attempts().threads.shutdown()
 
 
 @of_one_loop(follows=True)

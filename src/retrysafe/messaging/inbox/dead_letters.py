@@ -206,7 +206,7 @@ async def _aredriven(setting: HandlerSettings, letters: Letters, letter: InboxLe
         return await _ahandled(setting, letters, letter) if taken else None
     except BaseException:  # such as that its subscription has ended meanwhile: when it is marked, no take is under way
         with suppress(RetrysafeError):
-            await run_to_completion(letters.arun(ask(letters.inbox.mark(letter.arrival.identity))), at_exit=True)
+            await run_to_completion(letters.arun(ask(letters.inbox.mark(letter.arrival.identity))))
         raise
 
 

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from retrysafe.cancellation import run_to_completion
+from retrysafe.cancellation import cancelled_since, run_to_completion
 from retrysafe.claims.observers import logger
 from retrysafe.entrypoint import in_thread
 from retrysafe.errors import ConfigurationError, RetrysafeError
-from retrysafe.heeding import cancelled_since
 from retrysafe.messaging.inbox import procedures
 from retrysafe.messaging.inbox.attempts import Attempt, HandlerSettings
 from retrysafe.messaging.inbox.dead_letters import Letters, aredrive, redrive
@@ -200,7 +199,7 @@ class Handler(Generic[P, R]):
     async def _awithdraw(self, attempt: Attempt) -> None:
         if attempt.counted:
             with suppress(RetrysafeError):
-                await run_to_completion(self.letters.arun(self._withdrawing(attempt)), at_exit=True)
+                await run_to_completion(self.letters.arun(self._withdrawing(attempt)))
 
     def _withdrawing(self, attempt: Attempt) -> Steps[HandleResult]:
         return self._concluding(attempt, HandlerOutcome(MessageOutcome.BEHIND))

@@ -7,11 +7,12 @@ it is published again, under its id.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from retrysafe.backends.driver import arestarting, arun, restarting, run
 from retrysafe.boundary import Boundary
@@ -38,9 +39,6 @@ from retrysafe.protocol.outcomes import Answered
 from retrysafe.protocol.publish_policy import Death, PublishOutcome, Rules, crashed, judge, nothing_yet, waves
 from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.store import TransactionalStore
-
-if TYPE_CHECKING:
-    import asyncio
 
 R = TypeVar("R")
 
@@ -259,7 +257,7 @@ async def adrain_taken(setting: Setting, client: AsyncClient, number: int, takin
     except (*OUTLIVED, CancelledError):
         if noted:
             with suppress(RetrysafeError):
-                await run_to_completion(arun(ask(setting.outbox.lived(noted)), client), at_exit=True)
+                await run_to_completion(arun(ask(setting.outbox.lived(noted)), client))
         raise
 
 
@@ -378,7 +376,7 @@ async def _apublish_leased(
     except (*OUTLIVED, CancelledError):
         with suppress(RetrysafeError):
             steps = partial(outlive_fenced, setting.store, setting.outbox, claim.ownership, noted)
-            await run_to_completion(_afenced(client, steps), at_exit=True)
+            await run_to_completion(_afenced(client, steps))
         raise
 
 

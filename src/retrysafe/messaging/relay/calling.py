@@ -8,6 +8,7 @@ attempt: a person has to change the publisher. If it refuses everything, it take
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Generator, Sequence
 from typing import Any, TypeAlias, cast
@@ -101,8 +102,6 @@ class Calling:
             return _failed(wave, error)
 
     async def _acalled(self, wave: Sequence[Queued]) -> _Answer:
-        import asyncio
-
         try:
             async with asyncio.timeout(self._within):
                 return _receptions(wave, await self._publisher.publish(_envelopes(wave)))

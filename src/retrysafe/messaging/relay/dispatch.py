@@ -11,6 +11,7 @@ again although the destination has taken another message since its last failure.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -22,8 +23,6 @@ from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus, 
 from retrysafe.protocol.publish_policy import bounded_pause
 
 if TYPE_CHECKING:
-    import asyncio
-
     from retrysafe.stop_signal import StopSignal
 
 PROBING = 0.1
@@ -135,8 +134,6 @@ class Dispatch:
 
         Returns as well when ``stop`` is rung.
         """
-        import asyncio
-
         while self._tasks and not self._ended and not stop.rung:
             stopped = asyncio.ensure_future(stop.await_for(self._timeout))
             try:
@@ -153,8 +150,6 @@ class Dispatch:
 
     async def aclose(self) -> None:
         """Give up what is under way: it is published again, under its ids."""
-        import asyncio
-
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -193,8 +188,6 @@ class Dispatch:
 
     async def _apart(self, calls: Sequence[Call]) -> dict[_Name, PublishResult]:
         """Publish to each destination in a call of its own, and wait for the answers as long as patience lasts."""
-        import asyncio
-
         if not calls:
             return {}
         tasks = {asyncio.create_task(self._called(call)): call for call in calls}

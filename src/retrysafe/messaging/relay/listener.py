@@ -6,7 +6,6 @@ What it misses while it is cut off, relays find by looking; when it is back, the
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import re
 import selectors
@@ -18,6 +17,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from retrysafe import runtime
 from retrysafe.backends.sql.drivers.base import is_direct, question
 from retrysafe.backends.sql.drivers.deadline import timely
 from retrysafe.backends.sql.postgresql import CHANNEL
@@ -43,14 +43,14 @@ class Listening:
     def __init__(self, url: str, stop: StopSignal) -> None:
         self._url, self._stop = url, stop
         self._closed = threading.Event()
-        self._process = os.getpid()
+        self._process = runtime.pid
         self._end, self._other_end = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="retrysafe-listen", daemon=True)
         self._thread.start()
 
     def hang_up(self) -> None:
         """Let the thread end, without waiting for that."""
-        if self._process == os.getpid():
+        if self._process == runtime.pid:
             with suppress(OSError):  # the thread has ended, and closed it
                 self._other_end.shutdown(socket.SHUT_RDWR)
         self._other_end.close()

@@ -11,11 +11,11 @@ from typing import Any
 from retrysafe.claims.observers import Observers
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.messaging.relay.procedures import OutboxStatus, attend, standing
-from retrysafe.process_name import ProcessName
 from retrysafe.protocol.message_stores import OperableOutbox
 from retrysafe.protocol.messages import Envelope, RelaySeen
 from retrysafe.protocol.publish_policy import PublishOutcome
 from retrysafe.protocol.requests import Steps, ask
+from retrysafe.runtime import InstanceId
 
 NAME = "retrysafe.outbox"
 
@@ -138,7 +138,7 @@ class Presence:
             stalled_after,
             clock,
         )
-        self._name = ProcessName(f"{socket.gethostname()}:")
+        self._name = InstanceId(f"{socket.gethostname()}:")
         self.reset()
 
     def reset(self) -> None:

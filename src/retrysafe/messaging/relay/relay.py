@@ -41,6 +41,7 @@ An unavailable store or broker ends `run_once` with an exception. `run_forever` 
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import time
@@ -48,7 +49,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
@@ -85,9 +86,6 @@ from retrysafe.protocol.records import Duration
 from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.store import TransactionalStore
 from retrysafe.stop_signal import Stops, StopSignal, stopped_by_signals
-
-if TYPE_CHECKING:
-    import asyncio
 
 Holding = Literal["transaction", "lease"]
 MOST = 500
@@ -312,8 +310,6 @@ class Relay:
 
     async def _around(self, setting: Setting, client: AsyncClient, total: Sum) -> bool:
         """`_round` for async code, several buckets at a time, so that a slow one does not delay the others."""
-        import asyncio
-
         before, self._dispatch.refused = total.left, ""
         await self._resume(setting, client)
         await self._aattend(client)
@@ -429,8 +425,6 @@ class Relay:
 
     @asynccontextmanager
     async def _aworking(self, client: AsyncClient) -> AsyncIterator[tuple[Setting, AsyncClient]]:
-        import asyncio
-
         leases = self._leasing()
         self._anew()
         self._dispatch.reset()
@@ -558,8 +552,6 @@ class Relay:
             self._thread.join()
 
     async def __aenter__(self) -> Relay:
-        import asyncio
-
         self._stop_signal = stop = self._stops.begin(asyncio.get_running_loop())
         try:
             client = await self._aopened()

@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from retrysafe.cancellation import is_failure
+from retrysafe.cancellation import is_failure, reraise_cancellation
 from retrysafe.errors import ConfigurationError, RetrysafeError
-from retrysafe.heeding import heeding
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.errors import BrokerUnavailable
 from retrysafe.messaging.inbox.handler import Handler
@@ -287,7 +286,7 @@ class Subscription:
             run.add(deliveries)
             return bool(deliveries)
 
-        return await heeding(receive())
+        return await reraise_cancellation(receive())
 
     async def _redrives(self, run: Run) -> None:
         while not self._bell.rung:
@@ -328,7 +327,7 @@ class Subscription:
         self, lag: Callable[[], Awaitable[Mapping[str, int]]], *, is_observed: bool
     ) -> Mapping[str, int] | None:
         try:
-            return await heeding(lag())
+            return await reraise_cancellation(lag())
         except Exception as error:  # noqa: BLE001 - `receive` tells of a broker that is away; this is tried again
             if is_observed:
                 self._handler.emit("lag_uncounted", error=f"{type(error).__name__}: {error}".partition("\n")[0])

@@ -9,9 +9,8 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeAlias
 
-from retrysafe.cancellation import is_failure, run_to_completion
+from retrysafe.cancellation import is_failure, reraise_cancellation, run_to_completion
 from retrysafe.errors import ConfigurationError
-from retrysafe.heeding import heeding
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.errors import QueueMissing
 from retrysafe.messaging.inbox.attempts import pause
@@ -245,7 +244,7 @@ class Run:
 
     async def _give_back(self, number: int) -> None:
         try:
-            await heeding(self._consumer.give_back(*self._returning[number]))
+            await reraise_cancellation(self._consumer.give_back(*self._returning[number]))
         except BaseException as error:
             if not is_failure(error):
                 raise
@@ -260,7 +259,7 @@ class Run:
             settled = [*self._settled]
             try:
                 if settled:
-                    await heeding(self._consumer.ack(settled))
+                    await reraise_cancellation(self._consumer.ack(settled))
             except BaseException as error:
                 if not is_failure(error):
                     raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from collections import Counter
@@ -76,8 +77,6 @@ def _of_postgresql(fetch: Callable[..., list[Any]], tables: list[Any], words: fr
 
 
 def _asyncpg(where: Mapping[str, Any], words: frozenset[str]) -> Rows:
-    import asyncio
-
     import asyncpg
 
     async def look() -> Rows:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any, NoReturn
 
+from retrysafe import runtime
 from retrysafe.backends.sql.drivers import refusals
 from retrysafe.errors import (
     ConfigurationError,
@@ -362,5 +362,5 @@ def _was_busy(error: Exception) -> bool:
 
 def this_process() -> Callable[[], bool]:
     """A test that is true until a fork: what a child inherits, it must not end."""
-    pid = os.getpid()
-    return lambda: os.getpid() == pid
+    pid = runtime.pid
+    return lambda: runtime.pid == pid

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
-from retrysafe.locks import ProcessLock
+from retrysafe.runtime import new_lock
 
 R = TypeVar("R")
 
@@ -73,7 +73,7 @@ def _pymysql(connection: Any, seconds: float) -> Iterator[None]:
         connection._read_timeout, connection._write_timeout = before
 
 
-_installing = ProcessLock()
+_installing = new_lock()
 _PATIENCES = "_retrysafe_patiences"
 
 
@@ -86,7 +86,7 @@ def _patiences(connection: Any) -> dict[int, float]:
 @contextmanager
 def _waiting_by(connection: Any, wait: Any, thread: int, seconds: float) -> Iterator[None]:
     """Let a psycopg connection, which may be shared, wait by this function as long as anybody is in a block."""
-    with _installing.mine:
+    with _installing:
         patiences = _patiences(connection)
         outer = patiences.get(thread)
         if not patiences:
@@ -95,7 +95,7 @@ def _waiting_by(connection: Any, wait: Any, thread: int, seconds: float) -> Iter
     try:
         yield
     finally:
-        with _installing.mine:
+        with _installing:
             if outer is not None:
                 patiences[thread] = outer
             else:

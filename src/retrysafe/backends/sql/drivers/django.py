@@ -25,6 +25,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
+from retrysafe.backends.permits import Permits
 from retrysafe.backends.sql.drivers.base import (
     arguments,
     fail,
@@ -35,11 +36,10 @@ from retrysafe.backends.sql.drivers.base import (
     this_process,
 )
 from retrysafe.backends.sql.drivers.own import CHECKOUT, LONGEST_LIFE, Size
-from retrysafe.backends.sql.drivers.sqlite_connections import Connections, refuse_connection
+from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections, refuse_connection
 from retrysafe.backends.sql.tenants import under_tenant
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
-from retrysafe.locks import Places
 from retrysafe.protocol.requests import Query, Rows
 
 _DEADLINES: dict[str, dict[str, Any]] = {
@@ -327,7 +327,7 @@ class DjangoClient:
         self._impatient = impatient
         self._idle: deque[Any] = deque()
         self._file: Connections[_OnFile] | None = None
-        self._places = Places(_SIZE.most)
+        self._permits = Permits(_SIZE.most)
         self._used: weakref.WeakSet[Any] = weakref.WeakSet()
         self._closed = False
 
@@ -379,9 +379,9 @@ class DjangoClient:
             yield threads
             return
         here = this_process()
-        with self._places.taken(CHECKOUT, _SIZE.all_lent):
+        with self._permits.held(CHECKOUT, _SIZE.all_lent):
             if threads.vendor == "sqlite":
-                with self._file_of(threads).lent() as lent:
+                with Borrowed(self._file_of(threads)) as lent:
                     yield lent.wrapper
                 return
             connection = _connected(self._idle_one(threads) or _made(threads, impatient=self._impatient))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import random
 import select
 from collections import deque
@@ -16,9 +15,10 @@ from time import monotonic
 from types import TracebackType
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from retrysafe import runtime
+from retrysafe.backends.permits import Permits
 from retrysafe.backends.sql.drivers.base import is_of_connection
 from retrysafe.errors import RetrysafeError, StoreUnavailable
-from retrysafe.locks import Place, Places
 
 C = TypeVar("C")
 
@@ -46,7 +46,7 @@ class Driver(Protocol[C]):
 
 
 class AsyncDriver(Protocol[C]):
-    """`Driver` for async code; ``drop`` works without the loop of the connection."""
+    """`Driver` for async code."""
 
     async def connect(self) -> C: ...
 
@@ -55,8 +55,6 @@ class AsyncDriver(Protocol[C]):
     def is_usable(self, connection: C, /) -> bool: ...
 
     async def close(self, connection: C, /) -> None: ...
-
-    def drop(self, connection: C, /) -> None: ...
 
 
 class Size(NamedTuple):
@@ -114,27 +112,35 @@ class Own(_Shelf[C]):
         super().__init__()
         self._driver = driver
         self.size = size or Size()
-        self._places = Places(self.size.most)
+        self._permits = Permits(self.size.most)
 
     def lent(self) -> Lent[C]:
         """Lend a connection."""
-        return Lent(self, self._places.taken(CHECKOUT, self.size.all_lent))
+        return Lent(self)
 
     def take(self) -> tuple[_Kept[C], bool]:
-        """The connection that was used last, or a new one; and whether it was used before."""
-        while self._idle:
-            kept = self._idle.pop()
-            if self._is_young(kept) and self._driver.is_usable(kept.connection):
-                return kept, True
-            self._driver.close(kept.connection)
-        return self._made(self._driver.connect()), False
+        """The connection that was used last, or a new one, once not all are lent; and whether it was used before."""
+        self._permits.take(CHECKOUT, self.size.all_lent)
+        try:
+            while self._idle:
+                kept = self._idle.pop()
+                if self._is_young(kept) and self._driver.is_usable(kept.connection):
+                    return kept, True
+                self._driver.close(kept.connection)
+            return self._made(self._driver.connect()), False
+        except BaseException:
+            self._permits.give_back()
+            raise
 
     def take_back(self, kept: _Kept[C], *, whole: bool) -> None:
         """``whole``: no exception of others', which may have come between a request and its answer, has passed."""
-        if self._closed or not whole or not self._is_young(kept) or not self._driver.is_idle(kept.connection):
-            self._driver.close(kept.connection)
-        else:
-            self._idle.append(kept)
+        try:
+            if self._closed or not whole or not self._is_young(kept) or not self._driver.is_idle(kept.connection):
+                self._driver.close(kept.connection)
+            else:
+                self._idle.append(kept)
+        finally:
+            self._permits.give_back()
 
     def close(self) -> None:
         """Close those that are not lent; the others are closed when they come back."""
@@ -161,31 +167,22 @@ class _Using(Generic[C]):
 class Lent(_Using[C]):
     """A connection that is lent, for ``with``; a child of the process that took it does not end it."""
 
-    __slots__ = ("_pid", "_place")
+    __slots__ = ("_process",)
     _own: Own[C]  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def __init__(self, own: Own[C], place: Place) -> None:
+    def __init__(self, own: Own[C]) -> None:
         self._own = own  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._place = place
-        self._pid = os.getpid()
+        self._process = runtime.pid
 
     def __enter__(self) -> C:
-        self._place.__enter__()
-        try:
-            self._kept, self.was_used = self._own.take()
-        except BaseException:
-            self._place.__exit__(None, None, None)
-            raise
+        self._kept, self.was_used = self._own.take()
         return self._kept.connection
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if os.getpid() == self._pid:
-                self._own.take_back(self._kept, whole=error is None or isinstance(error, RetrysafeError))
-        finally:
-            self._place.__exit__(None, None, None)
+        if runtime.pid == self._process:
+            self._own.take_back(self._kept, whole=error is None or isinstance(error, RetrysafeError))
 
 
 class AsyncOwn(_Shelf[C]):
@@ -237,11 +234,6 @@ class AsyncOwn(_Shelf[C]):
         self._closed = True
         while self._idle:
             await self._driver.close(self._idle.pop().connection)
-
-    def abandon(self) -> None:
-        """Hang up without the loop, which is closed."""
-        while self._idle:
-            self._driver.drop(self._idle.pop().connection)
 
 
 class AsyncLent(_Using[C]):

@@ -6,7 +6,6 @@ parameters. Async objects run the sync code with ``run_sync``, so there is one c
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -18,6 +17,7 @@ from sqlalchemy import Connection, Engine, Pool, QueuePool, event, exc
 from sqlalchemy.engine.base import OptionEngine
 from sqlalchemy.orm import Session, sessionmaker
 
+from retrysafe import runtime
 from retrysafe.backends.sql.drivers.base import (
     AUTOCOMMIT,
     ENGINE_AUTOCOMMIT,
@@ -354,7 +354,7 @@ class _Beside(OptionEngine):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine, {})
-        self._pid = os.getpid()
+        self._pid = runtime.pid
         self._ours = self._copied(engine)
         self._root = engine
         while hasattr(self._root, "_proxied"):
@@ -380,7 +380,7 @@ class _Beside(OptionEngine):
     def _dispose_too(self, engine: Engine) -> None:
         """Follow the user's engine to a new pool, as it is told to after a fork: a child closes no connection then."""
         before, self._ours = self._ours, self._copied(self._proxied)
-        if before is not None and self._pid == os.getpid():
+        if before is not None and self._pid == runtime.pid:
             before.dispose()
 
     def let_go(self) -> None:
@@ -513,7 +513,3 @@ class AsyncEngineClient:
         from sqlalchemy.util import greenlet_spawn
 
         await greenlet_spawn(self._beside.close)
-
-    def abandon(self) -> None:
-        """Let go of the connections, whose loop is closed; the collector closes them."""
-        self._beside.let_go()

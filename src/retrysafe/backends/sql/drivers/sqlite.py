@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
+from retrysafe import runtime
 from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, fail, in_turn, not_connected
-from retrysafe.backends.sql.drivers.sqlite_connections import Connections, refuse_connection
-from retrysafe.backends.sql.drivers.sqlite_kept import Connection, opened
+from retrysafe.backends.sql.drivers.sqlite_connection import Connection, open_connection
+from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections, refuse_connection
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.locks import Places
 from retrysafe.protocol.requests import Query, Rows
+from retrysafe.runtime import new_lock
 
 RENEWAL_BUSY = 0.15
 """How long a renewal waits for another writer, in seconds: it is tried again long before the lease lapses."""
@@ -30,7 +31,7 @@ class SqliteFile(NamedTuple):
     def connect(self) -> Connection:
         """Open a connection that begins and ends its transactions by statement."""
         try:
-            return opened(self.path, self.busy, self._prepare)
+            return open_connection(self.path, self.busy, self._prepare)
         except sqlite3.Error as error:
             raise not_connected(error, self.path) from error
 
@@ -59,7 +60,7 @@ def is_busy(error: Exception) -> bool:
 
 def perform(connection: sqlite3.Connection, query: Query) -> Rows:
     """Perform one statement; every cursor is read to its end, or it would keep the write lock."""
-    cursor = connection.cursor()
+    cursor = connection.plain_cursor() if isinstance(connection, Connection) else connection.cursor()
     try:
         cursor.row_factory = None  # whatever factory the user's connection has
         cursor.execute(query.sql, query.params)
@@ -122,10 +123,10 @@ class SqliteClient:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
         self._connections = Connections(file.path, file.connect)
-        self._turn = Places(1)
+        self._turn = new_lock()
 
     def __call__(self, request: Query, /) -> Rows:
-        with self._connections.lent() as connection:
+        with Borrowed(self._connections) as connection:
             try:
                 return in_turn(request, partial(perform, connection))
             except sqlite3.Error as error:
@@ -135,15 +136,16 @@ class SqliteClient:
     def transaction(self) -> Iterator[InTransaction]:
         """Lend a connection for one transaction, which begins within `SqliteFile.busy` seconds."""
         until = time.monotonic() + self._file.busy
-        with (
-            self._turn.taken(self._file.busy, self._held_elsewhere),
-            self._connections.lent() as connection,
-        ):
-            connection.wait_for_writers(until - time.monotonic())
-            yield InTransaction(connection)
-
-    def _held_elsewhere(self) -> StoreUnavailable:
-        return StoreUnavailable(f"{self._file.path}: another transaction of this process holds the file.")
+        if not self._turn.acquire(timeout=self._file.busy):
+            raise StoreUnavailable(f"{self._file.path}: another transaction of this process holds the file.")
+        process = runtime.pid
+        try:
+            with Borrowed(self._connections) as connection:
+                connection.wait_for_writers(until - time.monotonic())
+                yield InTransaction(connection)
+        finally:
+            if process == runtime.pid:
+                self._turn.release()
 
     def close(self) -> None:
         """Close the idle connections; one in use is closed when it comes back."""

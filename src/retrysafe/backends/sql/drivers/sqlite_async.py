@@ -11,14 +11,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import finalize
 
 from retrysafe.backends.sql.drivers.base import in_turn, translated
 from retrysafe.backends.sql.drivers.sqlite import InTransaction, SqliteFile, is_busy, perform, reader
-from retrysafe.backends.sql.drivers.sqlite_connections import Connections, Lent
-from retrysafe.backends.sql.drivers.sqlite_kept import Connection
+from retrysafe.backends.sql.drivers.sqlite_connection import Connection
+from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections
+from retrysafe.cancellation import WorkerThread
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows
-from retrysafe.threads import OwnThread
 
 MOST_AT_ONCE = 64
 
@@ -86,7 +87,7 @@ class _Writer:
         rest: list[_Write] = []
         results: list[Rows | Exception]
         try:
-            with self._connections.lent() as connection:
+            with Borrowed(self._connections) as connection:
                 connection.wait_for_writers(min(write.until for write in group) - time.monotonic())
                 results = _perform_together(connection, [write.query for write in group])
         except Exception as error:  # noqa: BLE001 - it belongs to those who wait, and the thread must live on
@@ -143,24 +144,16 @@ def _perform_together(connection: sqlite3.Connection, group: list[Query]) -> lis
 class AsyncInTransaction:
     """An executor on a connection of ours; what may wait or sync to disk runs off the loop."""
 
-    def __init__(self, connection: Connection, use: Lent[Connection], aside: OwnThread) -> None:
-        self.handle, self._use = connection, use
+    def __init__(self, connection: Connection, aside: WorkerThread) -> None:
+        self.handle = connection
         self.execute = self
         self._inner = InTransaction(connection)
         self._aside = aside
 
     async def __call__(self, request: Query, /) -> Rows:
         if request.control in ("begin", "commit"):
-            self._use.is_elsewhere = True  # before the thread begins: it waits for no fork
-            return await self._aside.run(partial(self._held, request))
+            return await self._aside.run(partial(self._inner, request))
         return self._inner(request)
-
-    def _held(self, request: Query) -> Rows:
-        try:
-            with self.handle.in_use:
-                return self._inner(request)
-        finally:
-            self._use.is_elsewhere = False
 
 
 class AsyncJoined:
@@ -182,13 +175,13 @@ class AsyncSqliteClient:
         self._connections = Connections(file.path, file.connect)
         self._writer: _Writer | None = None
         self._turn = asyncio.Lock()
-        self._aside = OwnThread("retrysafe-sqlite-transactions")
+        self._aside = WorkerThread("retrysafe-sqlite-transactions")
 
     async def __call__(self, request: Query, /) -> Rows:
         pending: Query | None = request
         rows = Rows([], 0)
         while pending is not None and not pending.writes:
-            with self._connections.lent() as connection:
+            with Borrowed(self._connections) as connection:
                 rows = reader(connection)(pending)
             if rows.rows:
                 return rows
@@ -197,6 +190,7 @@ class AsyncSqliteClient:
             return rows
         if self._writer is None:
             self._writer = _Writer(self._connections, self._file.busy, asyncio.get_running_loop())
+            finalize(self, self._writer.end).atexit = False
         return await self._writer.submit(pending)
 
     @asynccontextmanager
@@ -209,21 +203,11 @@ class AsyncSqliteClient:
         except TimeoutError as error:
             raise StoreUnavailable(f"{self._file.path}: another transaction of this loop holds the file.") from error
         try:
-            use = self._connections.lent()
-            with use as connection:
+            with Borrowed(self._connections) as connection:
                 connection.wait_for_writers(until - time.monotonic())
-                yield AsyncInTransaction(connection, use, self._aside)
+                yield AsyncInTransaction(connection, self._aside)
         finally:
             self._turn.release()
-
-    def abandon(self) -> None:
-        """Finish what is queued and close every connection, without the loop, which is closed."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.end()
-            writer.join()
-        self._aside.end()
-        self._connections.close()
 
     async def aclose(self) -> None:
         """Finish what is queued and close every connection."""

@@ -6,7 +6,6 @@ that do not fit into that queue wait here, in their order.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from retrysafe import runtime
 from retrysafe.messaging.brokers.kafka.envelope import Record
 from retrysafe.messaging.brokers.kafka.properties import LOG
 
@@ -85,7 +85,7 @@ class Sender:
         self._waves: set[Wave] = set()
         self._turn = threading.RLock()
         self._closing = False
-        self._process = os.getpid()
+        self._process = runtime.pid
         self._thread = threading.Thread(target=self._serve, name="retrysafe-kafka-publisher", daemon=True)
         self._thread.start()
 
@@ -106,7 +106,7 @@ class Sender:
     @property
     def is_ours(self) -> bool:
         """Whether it was made by this process: a child has none of its parent's threads, and would wait for ever."""
-        return self._process == os.getpid()
+        return self._process == runtime.pid
 
     def close(self) -> None:
         """Give up what is under way, and hang up."""

@@ -9,13 +9,13 @@ from concurrent.futures import Future
 from confluent_kafka import KafkaError
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.locks import ProcessLock
 from retrysafe.messaging.brokers.kafka.delivery import Reports, Sender
 from retrysafe.messaging.brokers.kafka.envelope import MODES, Mode, Record, record_of
 from retrysafe.messaging.brokers.kafka.properties import Properties, properties_of
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.records import Duration
+from retrysafe.runtime import new_lock
 
 _ACKED = PublishResult(PublishStatus.ACKED)
 _NO_TOPIC = PublishResult(
@@ -93,7 +93,7 @@ class _Publishing:
         ours = {**_OURS, "message.timeout.ms": round(self._timeout * 1000)}
         self._properties = properties_of(url, ours, {**_DEFAULTS, **(properties or {})})
         self._sender: Sender | None = None
-        self._opening = ProcessLock()
+        self._opening = new_lock()
 
     def destination(self, envelope: Envelope, /) -> str:
         """The topic that takes a message."""
@@ -120,13 +120,13 @@ class _Publishing:
         return [said[at] for at in range(len(envelopes))]
 
     def _opened(self) -> Sender:
-        with self._opening.mine:
+        with self._opening:
             if self._sender is None or not self._sender.is_ours:
                 self._sender = Sender(self._properties, self._timeout)
             return self._sender
 
     def _close(self, sender: Sender | None) -> None:
-        with self._opening.mine:
+        with self._opening:
             if sender is None or self._sender is not sender:
                 return
             self._sender = None

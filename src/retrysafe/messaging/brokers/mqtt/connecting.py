@@ -21,9 +21,8 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from retrysafe.cancellation import unlisted
+from retrysafe.cancellation import WorkerThread
 from retrysafe.errors import ConfigurationError
-from retrysafe.threads import OwnThread
 
 FOR_EVER = 0xFFFFFFFF
 """The expiry of a session, in seconds, that never expires."""
@@ -146,7 +145,7 @@ class Connection:
         keep: for how many seconds the broker keeps the session when the connection has ended.
         receive: how many messages it sends without an acknowledgement.
         """
-        made, thread = cls(address, client_id, received), OwnThread("retrysafe-mqtt-connecting")
+        made, thread = cls(address, client_id, received), WorkerThread("retrysafe-mqtt-connecting")
         try:
             async with asyncio.timeout(patience):
                 await thread.submit(partial(made._connect, patience, bool(client_id), keep, receive))
@@ -276,7 +275,7 @@ class Connection:
 
     async def first_of(self, waiting: asyncio.Future[Any]) -> Any:
         """The result of something, unless the connection is lost before. Raises `ConnectionEnded`."""
-        lost = unlisted(asyncio.create_task(self.lost.wait()))
+        lost = asyncio.create_task(self.lost.wait())
         try:
             await asyncio.wait({lost, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.packettypes import PacketTypes
 
-from retrysafe.cancellation import unlisted
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.arrival import arrival
 from retrysafe.messaging.brokers.home import of_one_loop
@@ -169,7 +168,7 @@ class MqttConsumer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         left = list(self._open)
-        await asyncio.gather(*(unlisted(asyncio.create_task(self._give_up(name))) for name in left))
+        await asyncio.gather(*(self._give_up(name) for name in left))
         owners, self._owners = self._owners, None
         if owners is not None:
             with suppress(*LOST):

@@ -13,14 +13,13 @@ import redis
 import redis.asyncio
 
 from retrysafe.boundary import Boundary
-from retrysafe.cancellation import unlisted
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import InProgress, LeaseLost
-from retrysafe.process_name import ProcessName
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.fingerprint import UNCHECKED
 from retrysafe.protocol.outcomes import Answered
 from retrysafe.protocol.records import Duration
+from retrysafe.runtime import InstanceId
 
 _NAME = "retrysafe.partitions"
 _TICK = 0.5
@@ -70,7 +69,7 @@ class _Holding:
         """Release the lease, if it is still held."""
         self._leave.set()
         try:
-            await asyncio.wait([unlisted(self._task)])
+            await asyncio.wait([self._task])
         except asyncio.CancelledError:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -106,7 +105,7 @@ class Holdings:
         self._client, self._streams, self._group = client, streams, group
         self._leases = Boundary(_NAME, store=store, lease=lease, observers=())
         self._present = round(seconds_of(lease, "lease") * 1000)
-        self._me = ProcessName()
+        self._me = InstanceId()
         self._held: dict[str, _Holding] = {}
         self._next = 0.0
         self.leaving: set[str] = set()

@@ -11,8 +11,8 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusReceiver
 from azure.servicebus.exceptions import OperationTimeoutError, SessionLockLostError
 
+from retrysafe.cancellation import reraise_cancellation
 from retrysafe.errors import ConfigurationError
-from retrysafe.heeding import heeding
 from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.leased import Tag
 from retrysafe.messaging.brokers.polling import PollingConsumer
@@ -250,7 +250,7 @@ class ServiceBusConsumer(PollingConsumer):
         receiver = amended(receiver)
         try:
             async with asyncio.timeout(self._poll + self._timeout):
-                await heeding(receiver.__aenter__())
+                await reraise_cancellation(receiver.__aenter__())
         except BaseException as error:
             await hang_up(receiver, self._timeout)
             if isinstance(error, OperationTimeoutError) and condition_of(error) == _NO_SESSION:

@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusReceiver
 from azure.servicebus.exceptions import MessageLockLostError, SessionLockLostError
 
-from retrysafe.heeding import heeding
+from retrysafe.cancellation import reraise_cancellation
 from retrysafe.messaging.brokers.receipts import Receipts
 from retrysafe.messaging.brokers.servicebus.client import FAILURES, hang_up
 from retrysafe.messaging.brokers.servicebus.messages import Source
@@ -53,7 +53,9 @@ class Holding:
     async def receive(self, most: int, wait: float) -> Sequence[ServiceBusReceivedMessage]:
         """Up to so many messages. Raises what the library does."""
         async with self._turn, asyncio.timeout(wait + self._timeout):
-            found = await heeding(self._receiver.receive_messages(max_message_count=most, max_wait_time=wait))
+            found = await reraise_cancellation(
+                self._receiver.receive_messages(max_message_count=most, max_wait_time=wait)
+            )
         for message in found:
             self._messages[handle_of(message)] = message
             self._came(message)
@@ -75,7 +77,7 @@ class Holding:
                 asked = asyncio.get_running_loop().time()
                 try:
                     async with asyncio.timeout(self._timeout):
-                        await heeding(self._renew(handle))
+                        await reraise_cancellation(self._renew(handle))
                 except SessionLockLostError:
                     self._lost = True
                     return

@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retrysafe.backends.sql.drivers.sqlite_connections import Connections
-from retrysafe.backends.sql.drivers.sqlite_kept import Connection, opened
-from retrysafe.cancellation import CLOSING, run_to_completion
-from retrysafe.locks import ProcessLock
+from retrysafe import runtime
+from retrysafe.backends.sql.drivers.sqlite_connection import Connection, open_connection
+from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections
+from retrysafe.cancellation import CLOSING, WorkerThread
 from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.cloudevents import attributes, envelope_of
 from retrysafe.messaging.relay.poll_schedule import Polls
@@ -30,7 +30,7 @@ from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Delivery, Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import lane
 from retrysafe.protocol.records import Duration
-from retrysafe.threads import OwnThread
+from retrysafe.runtime import new_lock
 
 T = TypeVar("T")
 
@@ -83,12 +83,12 @@ class _File:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.path.realpath(path)
         self._connections = self._none_yet()
-        self._turn = ProcessLock()
+        self._turn = new_lock()
 
     @contextmanager
     def transaction(self, until: float) -> Iterator[sqlite3.Connection]:
         """A transaction that has the file to itself; it waits for others ``until`` then, by the monotonic clock."""
-        with self._turn.mine, self._connections.lent() as connection:
+        with self._turn, Borrowed(self._connections) as connection:
             connection.wait_for_writers(until - time.monotonic())
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -111,13 +111,13 @@ class _File:
 def _connected(path: str) -> Connection:
     if not Path(path).exists():  # SQLite would make one, without its tables
         raise sqlite3.OperationalError(f"there is no {path}: make it with declare()")
-    return opened(path, BUSY, lambda connection: connection.execute("PRAGMA synchronous = FULL"))
+    return open_connection(path, BUSY, lambda connection: connection.execute("PRAGMA synchronous = FULL"))
 
 
 def declare(path: str | os.PathLike[str], queues: Iterable[tuple[str, str]]) -> None:
     """Make the file of a broker, if it is missing, and bind topics to queues: pairs of topic and queue."""
-    made = Connections(path, lambda: opened(path, BUSY))
-    with closing(made) as connections, connections.lent() as connection:
+    made = Connections(path, lambda: open_connection(path, BUSY))
+    with closing(made) as connections, Borrowed(connections) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(_TABLES)
         connection.executemany("INSERT OR IGNORE INTO bindings (topic, queue) VALUES (?, ?)", list(queues))
@@ -169,7 +169,7 @@ class AsyncSqlitePublisher:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._publisher = SqlitePublisher(path)
-        self._thread = OwnThread("retrysafe-sqlite-publisher")
+        self._thread = WorkerThread("retrysafe-sqlite-publisher")
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish them in one transaction, to its end, whoever is cancelled meanwhile."""
@@ -202,14 +202,14 @@ class SqliteConsumer:
         self._returned: list[tuple[float, str, int, str]] = []
         """What is to be given back. Those of a lane are, at once: else what comes behind them could be taken before."""
         self._handing = asyncio.Lock()
-        self._thread = OwnThread("retrysafe-sqlite-consumer")
+        self._thread = WorkerThread("retrysafe-sqlite-consumer")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._begin()
 
     def _begin(self) -> None:
         """Be a consumer that has nothing: this process's own, whatever it was forked from."""
-        self._process = os.getpid()
+        self._process = runtime.pid
         self._name = self._new_name()
         self._earlier: list[str] = []
         """Its names on earlier event loops. Nobody handles any more what it was handed under them."""
@@ -279,7 +279,7 @@ class SqliteConsumer:
 
         So is its name: a loop may have been closed over what was handed out on it, which would be renewed for ever.
         """
-        if self._process != os.getpid():
+        if self._process != runtime.pid:
             self._begin()
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
@@ -300,7 +300,7 @@ class SqliteConsumer:
 
     async def aclose(self) -> None:
         """Give everything back, and close the file."""
-        if self._process != os.getpid():
+        if self._process != runtime.pid:
             self._begin()
         renewing, self._renewing = self._renewing, None
         try:
@@ -369,10 +369,10 @@ class SqliteConsumer:
             with self._file.transaction(until) as file:
                 return work(file)
 
-        return await run_to_completion(self._thread.submit(do))
+        return await self._thread.run_to_completion(do)
 
 
 def _is_of_this_process(delivery: Delivery) -> bool:
     """Whether it was handed to this process, and not to one that this was forked from, which has it in hand."""
     _, name = delivery.tag
-    return str(name).startswith(f"{os.getpid()} ")
+    return str(name).startswith(f"{runtime.pid} ")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
-import threading
 from collections.abc import Callable
 from typing import Any
 from weakref import ref
@@ -24,10 +23,11 @@ class Connection(sqlite3.Connection):
         super().__init__(*args, **options)
         self._reading: set[ref[Any]] = set()
         self._busy = float(options.get("timeout", 5.0))
-        self._waits = _steps(self._busy)
-        self.in_use = threading.RLock()
-        """Whoever lets a thread work here holds it there. So who has lent the connection, and leaves by an exception of
-        a signal handler meanwhile, gives it back when the thread has ended."""
+        self._waits = self._usual = _steps(self._busy)
+
+    def plain_cursor(self) -> sqlite3.Cursor:
+        """A cursor that its user closes, so that it is not tracked."""
+        return super().cursor()
 
     def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
         """A cursor of the class that is given."""
@@ -52,25 +52,20 @@ class Connection(sqlite3.Connection):
         self._reading.add(ref(reads, self._reading.discard))
         return reads
 
-    def settle(self) -> bool:
+    def reset(self) -> bool:
         """End what its use has left under way; whether it can be lent again."""
         try:
-            with self.in_use:
-                for noted in self._reading.copy():
-                    if (reads := noted()) is not None:
-                        reads.close()
-                self._reading.clear()
-                if self.in_transaction:
-                    self.rollback()
+            for noted in self._reading.copy() if self._reading else ():
+                if (reads := noted()) is not None:
+                    reads.close()
+            self._reading.clear()
+            if self.in_transaction:
+                self.rollback()
+            if self._waits != self._usual:
                 self.wait_for_writers(self._busy)
         except sqlite3.Error:
             return False
         return True
-
-    def close(self) -> None:
-        """Close it, when no thread works on it any more."""
-        with self.in_use:
-            super().close()
 
     def wait_for_writers(self, seconds: float) -> None:
         """Wait so long, until it is lent again, when others are writing; rounded up to 50 ms."""
@@ -85,7 +80,7 @@ def _steps(seconds: float) -> int:
     return math.ceil(20 * max(0.0, seconds))
 
 
-def opened(
+def open_connection(
     path: str | os.PathLike[str], busy: float, prepare: Callable[[Connection], object] = lambda _: None
 ) -> Connection:
     """Open a file whose transactions begin and end by statement; ``busy``: seconds to wait for another writer.
