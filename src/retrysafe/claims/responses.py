@@ -90,7 +90,7 @@ def _as_json(body: Any) -> bytes:
         raise ConfigurationError(f"body= is neither bytes nor text, and no JSON: {error}.") from error
 
 
-def _line_of(name: str, value: str) -> tuple[bytes, bytes]:
+def _line_of(name: str, value: Any) -> tuple[bytes, bytes]:
     """One field line (RFC 9110 section 5.5); raises `ConfigurationError`."""
     if not _TOKEN.fullmatch(name) or not isinstance(value, str) or not value.isascii() or not value.isprintable():
         raise ConfigurationError(f"headers=: {name!r}: {value!r} is no header, a name and printable ASCII.")

@@ -175,7 +175,7 @@ def _form(fields: Any) -> Iterator[bytes]:
         if isinstance(value, web.FileField):
             yield framed(name, value.filename, value.content_type, value.file.seek(0, io.SEEK_END))
             value.file.seek(0)
-            yield from iter(lambda file=value.file: file.read(CHUNK), b"")
+            yield from iter(functools.partial(value.file.read, CHUNK), b"")
         elif isinstance(value, bytes | bytearray):
             yield framed(name, "", len(value)) + value
         else:
