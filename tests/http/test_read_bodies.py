@@ -60,8 +60,10 @@ async def test_r37_a_form_of_litestar_whose_bytes_are_gone_is_refused(boundary: 
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             form = await scope["litestar_app"].request_class(scope, receive).form()
-            await self.app(scope, receive, send)
-            await form.close()
+            try:
+                await self.app(scope, receive, send)
+            finally:
+                await form.close()
 
     @litestar_post("/orders")
     async def order() -> str:
