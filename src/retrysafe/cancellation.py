@@ -115,6 +115,10 @@ class WorkerThread:
         """Do it there; return its result and the first cancellation of the caller, which must be raised."""
         return await run_in_thread(work, self._executor())
 
+    def submit(self, work: Callable[[], R]) -> Future[R]:
+        """Have it done there, to its end, also when the caller waits no longer."""
+        return asyncio.get_running_loop().run_in_executor(self._executor(), returned, work)
+
     def end(self) -> None:
         """Let the thread end behind what it has to do; the next call begins another one."""
         executor = self._executor.pop()

@@ -15,7 +15,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class PerLoop(Generic[T]):
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, T]] = WeakKeyDictionary()
+        self._made: dict[asyncio.AbstractEventLoop, tuple[int, T]] = {}
 
     def __call__(self) -> T:
         """The value of the running loop."""
@@ -104,8 +104,15 @@ class PerLoop(Generic[T]):
         if made is None or made[0] != pid:
             if made is not None:
                 inherit(made[1])
+            for other in self.loops():
+                if other.is_closed():  # without `pop`: the collector closes what it held
+                    self._made.pop(other, None)
             made = self._made[loop] = pid, self._make()
         return made[1]
+
+    def loops(self) -> list[asyncio.AbstractEventLoop]:
+        """The event loops that have a value, or had one when they were closed."""
+        return list(self._made)
 
     def pop(self) -> T | None:
         """Take the value of the running loop away, if it has one."""

@@ -534,7 +534,6 @@ async def test_a_claim_that_is_dropped_inside_its_block_is_not_renewed(
     owned = claim.ownership
     for moment in ("before", "behind"):
         if dropped == moment:
-            claim._context.abandon()
             del claim
             gc.collect()
         if moment == "before":

@@ -29,6 +29,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import run
 from retrysafe.console import EVERY_RIGHT, Console, Principal
 from retrysafe.protocol.requests import Ask, Query, ask
+from retrysafe.runtime import PerProcess
 from tests.console.crowd import fill
 from tests.console.visiting import Page, Visitor
 from tests.faults.servers import Cluster, postgresql_programs
@@ -163,7 +164,7 @@ async def measure(url: str, server: Cluster | None) -> dict[str, Measured]:
     console = Console(url, access=lambda request: Principal("ada", EVERY_RIGHT), audit=lambda entry: None)
     backend, visitor = registry.connect(url), Visitor(console)
     recording = Recording(backend.client())
-    backend._clients[os.getpid()] = recording  # type: ignore[assignment]
+    backend.client = PerProcess(lambda: recording)  # type: ignore[assignment]
     found = {}
     for path in (*PATHS, FIND):
         await loaded(visitor, path)

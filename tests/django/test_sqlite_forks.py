@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from retrysafe import Boundary, forks
+from retrysafe import Boundary
 from retrysafe.backends.registry import connect
+from retrysafe.backends.sql.drivers import sqlite_connections
 from tests.django.aliases import add_alias, remove_alias, set_up
 from tests.faults.test_sqlite_cursors import descriptors
 from tests.faults.test_sqlite_forks import REFUSED, forked, refused
@@ -91,18 +92,15 @@ def test_what_a_child_claims_stays_claimed_when_its_parent_closes_the_file(alias
 
 
 @pytest.mark.parametrize("by", ["the alias", "a URL"])
-def test_a_child_is_refused_a_file_on_which_a_claim_of_the_alias_was_at_work(
-    by: str, alias: str, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_is_refused_a_file_on_which_a_claim_of_the_alias_was_at_work(by: str, alias: str, path: Path) -> None:
     """Here it waits for another writer."""
-    monkeypatch.setattr(forks, "PATIENCE", 0.0)
     with boundary_on(alias) as boundary, boundary_on(f"sqlite:///{path}") as of_url:
         claim(boundary, "before")
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             thread = threading.Thread(target=claim, args=[boundary, "of the parent"])
             thread.start()
-            while not forks.begun():
+            while not any(connections.uses for connections in list(sqlite_connections._all)):
                 time.sleep(0)
             assert forked(refused(boundary if by == "the alias" else of_url)) == REFUSED
         thread.join()

@@ -17,14 +17,11 @@ import pytest
 
 from retrysafe import Boundary, InProgress, StoreUnavailable
 from retrysafe import cancellation as finishing
-from retrysafe.backends.sql.drivers.sqlite import SqliteFile
-from retrysafe.backends.sql.drivers.sqlite_async import AsyncSqliteClient
-from retrysafe.cancellation import run_to_completion
+from retrysafe.cancellation import WorkerThread, run_to_completion
 from retrysafe.entrypoint import _in_entering, in_thread
 from retrysafe.protocol.requests import Query
-from retrysafe.threads import OwnThread
 from tests.faults.conftest import Making, server_of
-from tests.faults.helpers import Told, auntil, begin, forever, plain, records_of, seeded, unique, until
+from tests.faults.helpers import Told, auntil, forever, plain, records_of, seeded, unique, until
 from tests.tables import each_row
 
 TRANSACTIONAL = ["sqlite", "aiosqlite", "psycopg", "asyncpg", "asyncmy"]
@@ -70,7 +67,7 @@ async def cancelled_at(step: int, work: Callable[[], Awaitable[Any]]) -> bool:
 
 
 IN_A_THREAD: dict[str, Callable[[Callable[[], object]], Awaitable[object]]] = {
-    "of one's own": lambda work: OwnThread("retrysafe-waited").run(work),
+    "of one's own": lambda work: WorkerThread("retrysafe-waited").run(work),
     "of a handler": in_thread,
     "of a claim": _in_entering,
 }
@@ -124,77 +121,6 @@ async def test_a_stop_iteration_of_what_a_thread_does_is_raised(
     assert isinstance(raised.value.__cause__, StopIteration)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "asyncpg", "asyncmy", "redis"])
-def test_asyncio_run_that_ends_while_a_boundary_is_closed_closes_all_of_it(
-    kind: str, make: Making, request: pytest.FixtureRequest
-) -> None:
-    """It cancels what closes, which left out the steps behind the one that was cut off."""
-    url = request.getfixturevalue("sqlite_url") if kind == "sqlite" else server_of(kind, request)
-    left: list[int] = []
-
-    async def closing(turns: int) -> None:
-        boundary = make(url, effects="keyed", lease="60s")
-
-        async def guarded(key: str) -> None:
-            async with boundary.claim(key) as claim:
-                await asyncio.sleep(0)
-                claim.result = key
-
-        await asyncio.gather(*(guarded(unique("key")) for _ in range(5)))
-        backend = boundary._settings.backend
-        client = backend.aclient()
-        end = client.aclose
-
-        async def noted() -> None:
-            await asyncio.sleep(0)
-            await end()
-            left.remove(turns)
-
-        client.aclose = noted  # type: ignore[method-assign]
-        left.append(turns)
-        working = asyncio.create_task(boundary.aclose())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        assert not working.done() or turns > 2
-
-    for turns in range(1, 12):
-        asyncio.run(closing(turns))
-    assert left == []
-
-
-@pytest.mark.fault(89)
-@pytest.mark.parametrize("kind", ["sqlite", "psycopg", "asyncpg", "asyncmy", "redis"])
-def test_asyncio_run_that_ends_while_an_outcome_is_stored_lets_it_be_stored(
-    kind: str, make: Making, request: pytest.FixtureRequest
-) -> None:
-    """It cancels every task, that which stores it too: what had been done was unknown when the lease was over."""
-    turns, left = 0, True
-
-    async def cut_off(turns: int) -> bool:
-        async with boundary_of(kind, "external", make, request) as boundary:
-            done = asyncio.Event()
-
-            async def guarded() -> None:
-                async with boundary.claim("key") as claim:
-                    claim.result = "done"
-                    done.set()
-
-            working = asyncio.ensure_future(guarded())
-            await done.wait()
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            cancelled = not working.done()
-            await _as_asyncio_run_ends()
-            async with boundary.claim("key") as claim:
-                assert (claim.replayed, claim.result) == (True, "done"), f"turn {turns}"
-            return cancelled
-
-    while left:
-        left = asyncio.run(cut_off(turns))
-        turns += 1 if turns < 20 else turns // 3
-    assert turns > 1
-
-
 @each_row("scoped", ["anyio", "asyncio"])
 async def test_work_whose_time_is_over_ends_with_the_cancellation_of_its_caller(scoped: str) -> None:
     """A scope of anyio knows its own by its text, and passed on another."""
@@ -213,7 +139,7 @@ async def test_work_whose_time_is_over_ends_with_the_cancellation_of_its_caller(
     else:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
-                await run_to_completion(work(), at_exit=True, patience=0.01)
+                await run_to_completion(work(), patience=0.01)
     assert ended == ["cancelled"]
 
 
@@ -223,29 +149,6 @@ async def _as_asyncio_run_ends() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@pytest.mark.fault(31)
-async def test_a_connection_comes_back_when_the_thread_has_ended_that_works_on_it(sqlite_url: str) -> None:
-    """An exception of a signal handler can leave who waits for the thread at any step: the next claim was lent a
-    connection in which that was still beginning a transaction."""
-    client = AsyncSqliteClient(SqliteFile(sqlite_url.removeprefix("sqlite:///")))
-    working, back, steps = threading.Event(), threading.Event(), list[str]()
-
-    def behind() -> None:
-        working.set()
-        steps.append("came back too early" if back.wait(0.2) else "begun")
-
-    using = asyncio.ensure_future(begin(client, behind))
-    await asyncio.to_thread(working.wait, 60)
-    with pytest.raises(ZeroDivisionError):
-        using.get_coro().throw(ZeroDivisionError())  # type: ignore[union-attr]
-    steps.append("came back")
-    back.set()
-    using.cancel()
-    await asyncio.gather(using, return_exceptions=True)
-    await client.aclose()
-    assert steps == ["begun", "came back"]
 
 
 @pytest.mark.fault(89)

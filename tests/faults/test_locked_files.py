@@ -17,7 +17,7 @@ from retrysafe.backends.registry import connect
 from retrysafe.backends.sql.drivers import sqlite, sqlite_async
 from retrysafe.backends.sql.drivers.sqlite import SqliteClient, SqliteFile
 from retrysafe.backends.sql.drivers.sqlite_async import MOST_AT_ONCE, AsyncSqliteClient
-from retrysafe.backends.sql.drivers.sqlite_kept import Connection
+from retrysafe.backends.sql.drivers.sqlite_connection import Connection
 from retrysafe.protocol.requests import Query, Rows
 
 SHORT = 0.05

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed
 from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, broker, declare
 from retrysafe.protocol.messages import Delivery, Envelope, PublishStatus
 from tests.faults.helpers import auntil
@@ -87,7 +88,7 @@ def test_what_no_queue_takes_is_tried_again(file: Path) -> None:
 def test_what_is_too_large_for_the_file_is_refused_alone(file: Path) -> None:
     publisher = SqlitePublisher(file)
     publisher.publish([message(0, None)])
-    with publisher._file._connections.lent() as connection:
+    with Borrowed(publisher._file._connections) as connection:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 5000)
     large = message(2, None)._replace(payload=b"x" * 6000)
     said = publisher.publish([message(1, None), large, message(3, None)])

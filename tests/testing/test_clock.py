@@ -185,5 +185,5 @@ def test_a_clock_closes_what_it_opened_alone(tmp_path: Path) -> None:
     with Clock(url) as clock:
         clock.advance("1h")
         alone = clock._places[0].backend
-        assert alone._clients
-    assert not alone._clients
+        assert alone.client._made
+    assert not alone.client._made

@@ -172,7 +172,7 @@ def test_it(retrysafe_store):
 
 def test_afterwards():
     (backend,) = left
-    assert not (backend._clients or backend._aclients or backend.heartbeats or backend.aheartbeats)
+    assert not any(made._made for made in (backend.client, backend.aclient, backend.companions, backend.acompanions))
     assert not [thread.name for thread in threading.enumerate() if "retrysafe" in thread.name]
     loop.close()
 """,
@@ -275,7 +275,7 @@ def test_the_boundaries_that_a_test_makes_are_closed(runs: Runs) -> None:
 
         def test_afterwards():
             for one in made:
-                assert not (one._settings.backend._clients or one._settings.backend._aclients)
+                assert not (one._settings.backend.client._made or one._settings.backend.aclient._made)
                 with pytest.raises(ConfigurationError, match="has been closed.* builds its boundaries anew"):
                     one.claim("K")
             loop.close()

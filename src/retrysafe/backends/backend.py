@@ -201,11 +201,11 @@ class Backend:
 
     def wait(self, key: bytes, seconds: float) -> None:
         """Wait until the attempt at ``key`` may have ended, at most ``seconds``."""
-        self.wakeups.wait(key, seconds, self._listener and self._listener())
+        self.wakeups.wait(key, seconds, None if self._listener is None else self._listener())
 
     async def await_(self, key: bytes, seconds: float) -> None:
         """`wait` for async code."""
-        await self.wakeups.await_(key, seconds, self._alistener and self._alistener())
+        await self.wakeups.await_(key, seconds, None if self._alistener is None else self._alistener())
 
     def restarts(self, error: BaseException) -> bool:
         """Whether ``error`` means that the database wants the whole transaction again."""
@@ -382,7 +382,7 @@ class Backend:
 
     def close(self) -> None:
         """Close this process's sync client, listener and heartbeat."""
-        listener = self._listener and self._listener.pop()
+        listener = None if self._listener is None else self._listener.pop()
         for closing in (listener, *(self.companions.pop() or {}).values(), self.client.pop(), self.near):
             if closing is not None:
                 closing.close()
@@ -395,7 +395,7 @@ class Backend:
         await close_completely(self._aclose())
 
     async def _aclose(self) -> None:
-        listener = self._alistener and self._alistener.pop()
+        listener = None if self._alistener is None else self._alistener.pop()
         for closing in (listener, *(self.acompanions.pop() or {}).values(), self.aclient.pop(), self.near):
             if closing is not None:
                 await closing.aclose()

@@ -65,7 +65,6 @@ class Claims:
             restarting(self._enter)
             self._context = ClaimContext(self)
         except BaseException as error:
-            self._abandon()
             self._give_back(error)
             raise
         return self
@@ -111,7 +110,6 @@ class Claims:
                 kept = run(conclude_many(self._store, held, self._stored()), self._opened.execute)
             self._give_back()
         except BaseException as raised:
-            self._abandon()
             self._give_back(raised)
             raise
         if error is None and not kept:
@@ -159,10 +157,6 @@ class Claims:
 
     def _leave(self) -> bool:
         return self._context is not None and self._context.leave()
-
-    def _abandon(self) -> None:
-        if self._context is not None:
-            self._context.abandon()
 
     def _stored(self) -> Any:
         return encode_result(self._settings.codec, self.result, None, self._settings.largest_result)

@@ -101,6 +101,8 @@ class Claim(Generic[Result, Tx]):
     _context: ClaimContext | None = None
     _signals = NO_SIGNALS
     _entered = False
+    _was_refused = False
+    """Whether an error has said that it was not entered."""
     _tx_taken = False
 
     def __init__(self, plan: Plan, request: ClaimRequest | None, tx: Any = None, annotation: Any = None) -> None:
@@ -623,9 +625,7 @@ class Claim(Generic[Result, Tx]):
             raise cancelled
 
     def _over(self, error: BaseException) -> None:
-        """The attempt ends by an error of ours or of the work, or by one that a signal handler raised in between."""
-        if self._context is not None:
-            self._context.abandon()
+        """The attempt ends by an error of ours or of the work."""
         if self._held is not None:
             self._held.let_go()
         if self._mode is not None:
@@ -650,7 +650,7 @@ class Claim(Generic[Result, Tx]):
         return None if self._held is None else self._held.ownership.key
 
     def _not_entered(self) -> RetrysafeError:
-        _become_claim(self)  # or it is said now that it was not
+        self._was_refused = True
         return self.signed(
             ConfigurationError(
                 "The claim was not entered, so nothing is guarded. Write: with boundary.claim(…) as claim: (in async "
@@ -686,34 +686,13 @@ class Claim(Generic[Result, Tx]):
 
 
 class Unentered(Claim[Result, Tx]):
-    """A claim of `Boundary.claim` until it is entered: of one that nobody enters, which guards nothing, its end tells.
-
-    Its class changes when it is entered: what a signal raises while an entered claim ends is heard.
-    """
-
-    def __enter__(self) -> Self:
-        _become_claim(self)
-        return self.__enter__()
-
-    async def __aenter__(self) -> Self:
-        _become_claim(self)
-        return await self.__aenter__()
-
-    async def enter_by(self, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
-        """See `Claim.enter_by`."""
-        _become_claim(self)
-        await self.enter_by(in_thread)
+    """A claim of `Boundary.claim`: if it ends without having been entered, it guarded nothing, and says so."""
 
     def __del__(self) -> None:
-        if self.__class__ is Unentered and hasattr(self, "_settings"):  # or it was never made to its end
+        if not (self._entered or self._was_refused) and hasattr(self, "_settings"):  # or it was never made to its end
             warnings.warn(
                 f"A claim of boundary {self.boundary!r} was never entered, so that it guarded nothing: write "
                 "'with boundary.claim(…) as claim:', or 'async with'.",
                 RuntimeWarning,
                 stacklevel=2,
             )
-
-
-def _become_claim(claim: object) -> None:
-    """Let it be of the class whose end tells nothing."""
-    claim.__class__ = Claim

@@ -42,16 +42,12 @@ class Enclosing(Protocol):
 
 
 _innermost: ContextVar[ClaimContext | None] = ContextVar("retrysafe_claim", default=None)
-_inherited: list[Enclosing] = []
-"""Claims that a forked child has left: kept, because to collect them would end the parent's transactions."""
 
 
 class ClaimContext:
     """The place of one claim among those around it, while its block runs; making one makes the claim the innermost.
 
-    It does not keep its claim alive. The running block does; and where an exception of a signal handler has come at the
-    very beginning of ``__exit__``, so that the claim was never left, the claim ends with the last reference to it, and
-    no later claim joins its transaction.
+    It does not keep its claim alive: one that was never left ends with its last reference, and so does its lease.
     """
 
     def __init__(self, claim: Enclosing) -> None:
@@ -68,19 +64,11 @@ class ClaimContext:
         if self._pid == 0:
             return False
         mine = self._pid == runtime.pid
+        if not mine:
+            runtime.inherit(self._claim())  # to collect it would end the parent's transaction
         self._pid = 0
         _innermost.set(self.outer)
-        claim = self._claim()
-        if not mine and claim is not None:
-            _inherited.append(claim)
         return mine
-
-    def abandon(self) -> None:
-        """Be out of the way of later claims, if an exception has come before `leave`."""
-        if self.is_open():
-            self._pid = 0
-            if _innermost.get() is self:
-                _innermost.set(self.outer)
 
     @property
     def has_ended(self) -> bool:

@@ -79,7 +79,7 @@ async def _aemptied(backend: Backend) -> None:
 def shut(backend: Backend) -> None:
     """Close what was opened on a backend, whoever still uses it, on loops that stand still too."""
     registry.forget(backend)
-    for loop in backend.loops():
+    for loop in backend.aclient.loops():
         if not (loop.is_closed() or loop.is_running()):
             loop.run_until_complete(backend.aclose())
     backend.close()

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from retrysafe import ConfigurationError
+from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed
 from retrysafe.http.client import (
     Host,
     Journal,
@@ -98,7 +99,7 @@ def test_c02_the_request_is_in_the_journal_before_its_first_byte_leaves(make: Ma
 
 def test_c02_the_journal_is_on_disk_before_it_returns(path: Path, server: Server, time: Time) -> None:
     journal = Journal(path)
-    with journal._connections.lent() as connection:
+    with Borrowed(journal._connections) as connection:
         pass  # it keeps one, and uses that
     for do, synchronous in (
         (lambda: journal.begin(entry(server, time), 0, 1), 2),

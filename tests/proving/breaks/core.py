@@ -84,8 +84,8 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a claim goes on without a connection of its own",
-        "locks:Places.take",
-        instead(False, "True", at=1),
+        "backends.permits:Permits.take",
+        instead("otherwise()", "KeyError()"),
         (f"{SQL_FAULTS}::TestExhaustedPool::test_a_url[keyed]",),
         rows=(34,),
     ),

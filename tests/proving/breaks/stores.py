@@ -207,7 +207,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "SQLite lends a connection again with its transaction open",
-        "backends.sql.drivers.sqlite_kept:Connection.settle",
+        "backends.sql.drivers.sqlite_connection:Connection.reset",
         never("in_transaction"),
         (f"{SQL_FAULTS}::TestCancelledTransaction::test_an_open_transaction_of_sqlite_is_rolled_back",),
         rows=(32,),
@@ -354,8 +354,8 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a forked child uses its parent's client",
-        "backends.backend:Backend.client",
-        instead("getpid()", "0"),
+        "runtime:PerProcess.__call__",
+        without("pid"),
         (f"{PROCESS}::test_a_fork_gets_connections_and_a_heartbeat_of_its_own[postgresql-transactional]",),
         rows=(87,),
     ),

@@ -441,7 +441,7 @@ class _OnFile:
         self.wrapper = wrapper
         self._driver = wrapper.connection
 
-    def settle(self) -> bool:
+    def reset(self) -> bool:
         """Whether it can be lent again: as long as CONN_MAX_AGE says."""
         with suppress(django.db.Error):
             self.wrapper.close_if_unusable_or_obsolete()
