@@ -89,10 +89,12 @@ class PerLoop(Generic[T]):
 
     Arguments:
         make: makes it, on the running loop.
+        abandon: lets go of one whose event loop was closed over it, as `asyncio.run` does, and can do nothing any more.
     """
 
-    def __init__(self, make: Callable[[], T]) -> None:
+    def __init__(self, make: Callable[[], T], abandon: Callable[[T], object] = lambda value: None) -> None:
         self._make = make
+        self._abandon = abandon
         self._made: dict[asyncio.AbstractEventLoop, tuple[int, T]] = {}
 
     def __call__(self) -> T:
@@ -104,11 +106,16 @@ class PerLoop(Generic[T]):
         if made is None or made[0] != pid:
             if made is not None:
                 inherit(made[1])
-            for other in self.loops():
-                if other.is_closed():  # without `pop`: the collector closes what it held
-                    self._made.pop(other, None)
+            self.abandon_closed()
             made = self._made[loop] = pid, self._make()
         return made[1]
+
+    def abandon_closed(self) -> None:
+        """Let go of the values of event loops that are closed."""
+        for loop in [loop for loop in self.loops() if loop.is_closed()]:
+            made = self._made.pop(loop, None)
+            if made is not None and made[0] == pid:
+                self._abandon(made[1])
 
     def loops(self) -> list[asyncio.AbstractEventLoop]:
         """The event loops that have a value, or had one when they were closed."""

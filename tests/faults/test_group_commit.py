@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -152,14 +151,15 @@ async def test_who_is_cancelled_takes_nothing_from_the_others(file: Traced) -> N
 
 
 def test_what_is_left_when_the_loop_ends_is_written(file: Traced) -> None:
-    async def leaving() -> threading.Thread:
-        client = AsyncSqliteClient(file)
+    client = AsyncSqliteClient(file)
+
+    async def leaving() -> None:
         tasks = [asyncio.create_task(client(row(number))) for number in range(200)]
         await asyncio.sleep(0)
         assert not any(task.done() for task in tasks)
-        return client._writer
 
-    asyncio.run(leaving()).join()
+    asyncio.run(leaving())
+    client.abandon()
     assert stored(file) == list(range(200))
 
 

@@ -88,21 +88,24 @@ def test_a_connection_that_comes_back_waits_as_long_as_ever(path: str) -> None:
     connection = SqliteFile(path).connect()
     connection.wait_for_writers(2.0)
     assert waits_of(connection) == 2.0
-    assert connection.settle()
+    assert connection.reset()
     assert waits_of(connection) == 5.0
     connection.close()
 
 
 def test_a_sync_transaction_too(path: str, clock: Clock) -> None:
     client, begins, found = SqliteClient(SqliteFile(path)), threading.Event(), list[float]()
-    taken = client._turn.taken
+    turn = client._turn
 
-    def noted(*given: Any) -> Any:
-        begins.set()
-        return taken(*given)
+    class Noting:
+        release = turn.release
+
+        def acquire(self, timeout: float) -> bool:
+            begins.set()
+            return turn.acquire(timeout=timeout)
 
     def waiting() -> None:
-        client._turn.taken = noted  # type: ignore[method-assign]
+        client._turn = Noting()  # type: ignore[assignment]
         with client.transaction() as transaction:
             found.append(waits_of(transaction.handle))
 

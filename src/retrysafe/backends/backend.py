@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -39,6 +40,21 @@ class AsyncClosable(Protocol):
     """`Closable` for async code."""
 
     async def aclose(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+def _abandon(companions: dict[type, AsyncClosable]) -> None:
+    for companion in companions.values():
+        companion.abandon()
+
+
+def hang_up(transport: Any) -> None:
+    """Close the socket of a transport whose event loop is closed, and cannot do it any more."""
+    with suppress(RuntimeError, AttributeError):
+        transport.abort()
+    with suppress(RuntimeError, AttributeError):
+        transport._call_connection_lost(None)
 
 
 Place = tuple[Hashable, ...]
@@ -106,10 +122,16 @@ class Backend:
         self._apulse = apulse or asynchronous
         self.wakeups = Wakeups()
         self._listener = None if listening is None else PerProcess(lambda: listening(self.wakeups.wake))
-        self._alistener = None if alistening is None else PerLoop(lambda: alistening(self.wakeups.wake))
+        self._alistener = (
+            None
+            if alistening is None
+            else PerLoop(lambda: alistening(self.wakeups.wake), lambda listener: listener.abandon())
+        )
         self.client: PerProcess[Client] = PerProcess(lambda: self._made(self._sync))
         """Gives the sync client of this process."""
-        self.aclient: PerLoop[AsyncClient] = PerLoop(lambda: self._amade(self._asynchronous))
+        self.aclient: PerLoop[AsyncClient] = PerLoop(
+            lambda: self._amade(self._asynchronous), lambda client: client.abandon()
+        )
         """Gives the async client of this process and the running loop."""
         self._checked = 0
         """The process in which the store was found fit for use."""
@@ -119,7 +141,7 @@ class Backend:
         """Findings of the check, and notices from the server, that were not reported yet."""
         self.companions: PerProcess[dict[type, Closable]] = PerProcess(dict)
         """What ends with this process's client, such as its heartbeat, by class."""
-        self.acompanions: PerLoop[dict[type, AsyncClosable]] = PerLoop(dict)
+        self.acompanions: PerLoop[dict[type, AsyncClosable]] = PerLoop(dict, _abandon)
         """`companions` of an event loop."""
         self.users = 0
         self.boundaries: set[str] = set()
@@ -381,7 +403,10 @@ class Backend:
     # ------------------------------------------------------------ end
 
     def close(self) -> None:
-        """Close this process's sync client, listener and heartbeat."""
+        """Close this process's sync client, listener and heartbeat, and hang up for event loops that have ended."""
+        for of_loops in (self._alistener, self.acompanions, self.aclient):
+            if of_loops is not None:
+                of_loops.abandon_closed()
         listener = None if self._listener is None else self._listener.pop()
         for closing in (listener, *(self.companions.pop() or {}).values(), self.client.pop(), self.near):
             if closing is not None:

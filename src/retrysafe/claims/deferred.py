@@ -200,6 +200,12 @@ class LoopSettler:
             await asyncio.wait((self._task,))
         await self._last()  # a task that was cancelled before it began has tried nothing
 
+    def abandon(self) -> None:
+        """Give up what is left: the loop is closed."""
+        self._conclude(self._pending.shuffled(), None)
+        if self._client is not None:
+            self._client.abandon()
+
     async def _run(self) -> None:
         try:
             while self._pending:

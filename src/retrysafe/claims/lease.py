@@ -350,6 +350,12 @@ class LoopHeartbeat:
         if self._client is not None:
             await self._client.aclose()
 
+    def abandon(self) -> None:
+        """Drop the connections without the loop, which is closed."""
+        self._settler.abandon()
+        if self._client is not None:
+            self._client.abandon()
+
     def _set_timer(self) -> None:
         loop, upcoming = self._loop(), self._schedule.next_due()
         if loop is None or upcoming is None or self._beating is not None:

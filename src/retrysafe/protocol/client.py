@@ -95,6 +95,10 @@ class AsyncClient(AsyncExecutor, Protocol):
         """Close every connection."""
         ...
 
+    def abandon(self) -> None:
+        """Let every connection go without the loop it belongs to, which has been closed."""
+        ...
+
 
 class Listener(Protocol):
     """Receives the store's notifications of settled keys. One may be missed, because waiting also polls."""
@@ -125,4 +129,8 @@ class AsyncListener(Protocol):
 
     async def aclose(self) -> None:
         """Close the connection."""
+        ...
+
+    def abandon(self) -> None:
+        """Close the connection without the loop, which has been closed."""
         ...

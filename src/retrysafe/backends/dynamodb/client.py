@@ -327,3 +327,7 @@ class AsyncDynamodbClient:
         if life is not None:
             self._client = None
             await life.aclose()
+
+    def abandon(self) -> None:
+        """Nothing to hang up: the loop has closed the client when it ended."""
+        self._client = self._life = None

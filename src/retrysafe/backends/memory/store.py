@@ -79,6 +79,9 @@ class AsyncMemoryClient:
         """Drop the records."""
         self._client.close()
 
+    def abandon(self) -> None:
+        """Nothing to hang up: what is left goes with this object."""
+
 
 class MemoryStore:
     """Records in a dictionary of this process; each ask is a step over it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import hiredis
@@ -16,6 +16,7 @@ import redis.asyncio
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import RedisError, ResponseError
 
+from retrysafe.backends.backend import hang_up
 from retrysafe.backends.redis.client import (
     Reply,
     Words,
@@ -161,6 +162,10 @@ class Wire(asyncio.Protocol):
         self._fail("the client was closed")
         self._transport.abort()
 
+    def abandon(self) -> None:
+        """Hang up without the loop, which is closed."""
+        hang_up(self._transport)
+
 
 class Lane:
     """The wire to one server, laid when it is needed and again when it is broken."""
@@ -207,6 +212,10 @@ class Lane:
             wire.close()
             await asyncio.sleep(0)
 
+    def abandon(self) -> None:
+        if self._wire is not None and self._wire.is_open:
+            self._wire.abandon()
+
 
 def _no_warning(task: asyncio.Task[Any]) -> None:
     """Everybody who waited may have been cancelled: nobody is left to take the error."""
@@ -221,6 +230,7 @@ class AsyncMasters(NamedTuple):
     all: Callable[[], Awaitable[dict[str, Callable[[], Any]]]]
     elsewhere: Callable[[Script], Awaitable[Reply]] | None
     aclose: Callable[[], Awaitable[None]]
+    abandon: Callable[[], None]
 
 
 def one_server(client: redis.asyncio.Redis, *, ours: bool, beside: Sequence[redis.asyncio.Redis] = ()) -> AsyncMasters:
@@ -237,7 +247,18 @@ def one_server(client: redis.asyncio.Redis, *, ours: bool, beside: Sequence[redi
         for one in (client, *beside) if ours else ():
             await one.aclose()
 
-    return AsyncMasters(of_key, everyone, None, aclose)
+    def abandon() -> None:
+        for one in (client, *beside) if ours else ():
+            _abandon(getattr(one.connection_pool, "_available_connections", ()))
+
+    return AsyncMasters(of_key, everyone, None, aclose, abandon)
+
+
+def _abandon(connections: Iterable[Any]) -> None:
+    for connection in connections:
+        writer, connection._writer, connection._reader = connection._writer, None, None
+        if writer is not None:
+            hang_up(writer.transport)
 
 
 def cluster(client: RedisCluster, *, ours: bool) -> AsyncMasters:
@@ -275,7 +296,14 @@ def cluster(client: RedisCluster, *, ours: bool) -> AsyncMasters:
         if ours:
             await nodes.aclose()
 
-    return AsyncMasters(of_key, everyone, elsewhere, aclose)
+    def abandon() -> None:
+        known = nodes.nodes_manager
+        for node in (*known.nodes_cache.values(), *known.startup_nodes.values()) if ours else ():
+            _abandon(getattr(node, "_connections", ()))
+        if ours:
+            nodes._initialize = True  # it has nothing open, and would complain that it was not closed
+
+    return AsyncMasters(of_key, everyone, elsewhere, aclose, abandon)
 
 
 class AsyncRedisClient:
@@ -340,6 +368,12 @@ class AsyncRedisClient:
         for lane in self._lanes.values():
             await lane.aclose()
         await self._masters.aclose()
+
+    def abandon(self) -> None:
+        """Hang up without the loop, which is closed."""
+        for lane in self._lanes.values():
+            lane.abandon()
+        self._masters.abandon()
 
 
 async def _together(lane: Lane, commands: Sequence[Words]) -> list[Reply]:

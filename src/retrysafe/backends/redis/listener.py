@@ -142,6 +142,12 @@ class AsyncRedisListener:
             await asyncio.wait((self._task,), timeout=PAUSE)
         await self._masters.aclose()
 
+    def abandon(self) -> None:
+        """Hang up without the loop, which is closed."""
+        if self._wire is not None and self._wire.is_open:
+            self._wire.abandon()
+        self._masters.abandon()
+
     async def _run(self) -> None:
         while True:
             with suppress(StoreUnavailable):

@@ -11,6 +11,7 @@ import asyncmy
 from asyncmy.cursors import Cursor
 from asyncmy.errors import MySQLError
 
+from retrysafe.backends.backend import hang_up
 from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, ain_turn, arguments, fail, not_connected, refuse_encoding
 from retrysafe.backends.sql.drivers.deadline import PATIENCE
 from retrysafe.backends.sql.drivers.own import AsyncLent, AsyncOwn, Size, is_quiet, size_of
@@ -96,6 +97,10 @@ class AsyncmyClient:
         """Close the connections."""
         await self._source.aclose()
 
+    def abandon(self) -> None:
+        """Hang up without the loop, which is closed."""
+        self._source.abandon()
+
 
 class Connecting:
     """How the keeper of our own connections opens and closes them."""
@@ -120,6 +125,9 @@ class Connecting:
     async def close(self, connection: Any) -> None:
         """Hang up; a goodbye to a server that is gone would have to be waited for."""
         connection.close()
+
+    def drop(self, connection: Any) -> None:
+        hang_up(connection._transport)
 
 
 def _socket(connection: Any) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg
 
+from retrysafe.backends.backend import hang_up
 from retrysafe.backends.sql.drivers.base import (
     AUTOCOMMIT,
     DIRECT_STATUS,
@@ -272,6 +273,10 @@ class AsyncpgClient:
         await self._lanes.aclose()
         await self._source.aclose()
 
+    def abandon(self) -> None:
+        """Hang up without the loop, which is closed."""
+        self._source.abandon()
+
 
 _OPTIONS = frozenset(
     [
@@ -378,6 +383,9 @@ class Connecting:
 
     async def close(self, connection: Any) -> None:
         await close(connection)
+
+    def drop(self, connection: Any) -> None:
+        hang_up(connection._transport)
 
 
 class Copying(Connecting):

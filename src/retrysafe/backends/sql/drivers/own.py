@@ -46,7 +46,7 @@ class Driver(Protocol[C]):
 
 
 class AsyncDriver(Protocol[C]):
-    """`Driver` for async code."""
+    """`Driver` for async code; ``drop`` works without the loop of the connection."""
 
     async def connect(self) -> C: ...
 
@@ -55,6 +55,8 @@ class AsyncDriver(Protocol[C]):
     def is_usable(self, connection: C, /) -> bool: ...
 
     async def close(self, connection: C, /) -> None: ...
+
+    def drop(self, connection: C, /) -> None: ...
 
 
 class Size(NamedTuple):
@@ -234,6 +236,11 @@ class AsyncOwn(_Shelf[C]):
         self._closed = True
         while self._idle:
             await self._driver.close(self._idle.pop().connection)
+
+    def abandon(self) -> None:
+        """Hang up without the loop, which is closed."""
+        while self._idle:
+            self._driver.drop(self._idle.pop().connection)
 
 
 class AsyncLent(_Using[C]):

@@ -379,6 +379,10 @@ class AsyncPsycopgClient(_Hearing):
         """Close the connections."""
         await self._source.aclose()
 
+    def abandon(self) -> None:
+        """Hang up without the loop, which is closed."""
+        self._source.abandon()
+
 
 class AsyncConnecting:
     """`Connecting` for async code."""
@@ -406,6 +410,9 @@ class AsyncConnecting:
     async def close(self, connection: psycopg.AsyncConnection[Any]) -> None:
         _leave_pool(connection)
         await connection.close()
+
+    def drop(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        connection.pgconn.finish()
 
 
 def _not_connected(error: psycopg.Error) -> Exception:

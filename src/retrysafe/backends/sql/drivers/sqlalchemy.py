@@ -513,3 +513,7 @@ class AsyncEngineClient:
         from sqlalchemy.util import greenlet_spawn
 
         await greenlet_spawn(self._beside.close)
+
+    def abandon(self) -> None:
+        """Let go of the connections, whose loop is closed; the collector closes them."""
+        self._beside.let_go()

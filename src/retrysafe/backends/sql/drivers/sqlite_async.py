@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
-from weakref import finalize
 
 from retrysafe.backends.sql.drivers.base import in_turn, translated
 from retrysafe.backends.sql.drivers.sqlite import InTransaction, SqliteFile, is_busy, perform, reader
@@ -190,7 +189,6 @@ class AsyncSqliteClient:
             return rows
         if self._writer is None:
             self._writer = _Writer(self._connections, self._file.busy, asyncio.get_running_loop())
-            finalize(self, self._writer.end).atexit = False
         return await self._writer.submit(pending)
 
     @asynccontextmanager
@@ -208,6 +206,15 @@ class AsyncSqliteClient:
                 yield AsyncInTransaction(connection, self._aside)
         finally:
             self._turn.release()
+
+    def abandon(self) -> None:
+        """Finish what is queued and close every connection, without the loop, which is closed."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.end()
+            writer.join()
+        self._aside.end()
+        self._connections.close()
 
     async def aclose(self) -> None:
         """Finish what is queued and close every connection."""
