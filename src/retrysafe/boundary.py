@@ -14,8 +14,10 @@ from retrysafe.claims import key_spaces
 from retrysafe.claims.claim import Claim, Result, Unentered
 from retrysafe.claims.codec import CheckedCodec, Codec, JSONCodec, encode_failure
 from retrysafe.claims.decorator import UNCHECKED, Guarded, Selector, fingerprint_of, refuse_other_than_functions, wrap
+from retrysafe.claims.notes import noted
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.claims.outcome import encode_result
+from retrysafe.claims.responses import is_http, refuse_response, stored_answer
 from retrysafe.claims.scopes import TAKES, check_scope
 from retrysafe.claims.sealing import Bound, sealed
 from retrysafe.claims.settings import BoundarySettings, Waiters, clocks_of, fingerprint_secrets, largest_result, reject
@@ -410,17 +412,19 @@ class Boundary(Generic[Tx]):
         operation: str | None = None,
         scope: str | None = None,
         result_type: Any = None,
+        reason: str = "",
     ) -> bool:
         """Settle a key whose outcome is unknown, after you found out where its effect would be visible.
 
         "completed" stores ``result`` as the answer, "failed" a failure with ``result`` as its message, and
         "released" lets the next attempt run. ``operation`` is by default the boundary's name, as for
-        `claim`; for a function guarded by `once` it is that function's operation. ``result_type`` is the one of the
-        claim; a guarded function's is known. Returns False when the key is not unknown (any more).
+        `claim`; for a function guarded by `once` it is that function's operation, and for HTTP requests "http", whose
+        ``result`` is a response, also when they failed: `retrysafe.http.respond`. ``result_type`` is the one of the
+        claim; a guarded function's is known. ``reason`` says to operators how you know. Returns False when the key is
+        not unknown (any more); raises `ConfigurationError` for a result that retries could not be given.
         """
-        return run(
-            self._resolving(key, outcome, result, operation, scope, result_type), self._settings.backend.client()
-        )
+        steps = self._resolving(key, outcome, result, operation, scope, result_type, reason)
+        return run(steps, self._settings.backend.client())
 
     async def aresolve(
         self,
@@ -431,29 +435,33 @@ class Boundary(Generic[Tx]):
         operation: str | None = None,
         scope: str | None = None,
         result_type: Any = None,
+        reason: str = "",
     ) -> bool:
         """`resolve` for async code."""
-        return await arun(
-            self._resolving(key, outcome, result, operation, scope, result_type), self._settings.backend.aclient()
-        )
+        steps = self._resolving(key, outcome, result, operation, scope, result_type, reason)
+        return await arun(steps, self._settings.backend.aclient())
 
     def _resolving(
-        self, key: Key, outcome: Outcome, result: Any, operation: str | None, scope: str | None, result_type: Any
+        self,
+        key: Key,
+        outcome: Outcome,
+        result: Any,
+        operation: str | None,
+        scope: str | None,
+        result_type: Any,
+        reason: str,
     ) -> Steps[bool]:
         settings = self._settings
         event = resolution(outcome)
         named = operation or self.name
         scope_text = settings.scope_of(scope)
         found = keys.lookup(settings.secret, settings.name, scope_text, named, keys.parse(key))
-        stored: StoredResult | None = None
-        if outcome == "completed":
-            guarded = self._guarded.get(named)
-            stored = self._encode_answer(result, result_type if guarded is None else guarded.annotation)
-        elif outcome == "failed":
-            stored = encode_failure("Failure", str(result or "declared failed by a person"), None)
+        guarded = self._guarded.get(named)
+        stored = self._answer_of(outcome, named, result, result_type if guarded is None else guarded.annotation)
         target = RULES[event].target
         assert target is not None
         stored = sealed(settings.encryption, stored, Bound(settings.name, scope_text, named, found, target))
+        stored = noted(stored, "Boundary.resolve()", reason)
 
         def steps() -> Steps[bool]:
             done, record = yield from settle_doubt(settings.backend.store, found, event, stored, clocks=settings.clocks)
@@ -462,6 +470,14 @@ class Boundary(Generic[Tx]):
             return done
 
         return steps()
+
+    def _answer_of(self, outcome: Outcome, operation: str, result: Any, annotation: Any) -> StoredResult | None:
+        if is_http(operation):
+            return stored_answer(operation, outcome, result)
+        refuse_response(operation, result)
+        if outcome == "failed":
+            return encode_failure("Failure", str(result or "declared failed by a person"), None)
+        return self._encode_answer(result, annotation) if outcome == "completed" else None
 
     def _encode_answer(self, result: Any, annotation: Any) -> StoredResult:
         try:

@@ -48,10 +48,18 @@ CELLS = {
     (Ending.COMMITTED, ModeKind.JOINED): (Transition.DOUBT, None),
     (Ending.COMMITTED, ModeKind.KEYED): (Transition.DOUBT, None),
     (Ending.COMMITTED, ModeKind.EXTERNAL): (Transition.DOUBT, None),
-    (Ending.REFUSED, ModeKind.OWN): (Transition.COMPLETE, Transaction.SAVEPOINT),
+    (Ending.REFUSED, ModeKind.OWN): (Transition.COMPLETE, Transaction.COMMIT),
     (Ending.REFUSED, ModeKind.JOINED): (Transition.COMPLETE, None),
     (Ending.REFUSED, ModeKind.KEYED): (Transition.COMPLETE, None),
     (Ending.REFUSED, ModeKind.EXTERNAL): (Transition.COMPLETE, None),
+    (Ending.ABORTED, ModeKind.OWN): (Transition.COMPLETE, Transaction.SAVEPOINT),
+    (Ending.ABORTED, ModeKind.JOINED): (Transition.COMPLETE, None),
+    (Ending.ABORTED, ModeKind.KEYED): (Transition.COMPLETE, None),
+    (Ending.ABORTED, ModeKind.EXTERNAL): (Transition.COMPLETE, None),
+    (Ending.DECLINED, ModeKind.OWN): (Transition.RELEASE, Transaction.COMMIT),
+    (Ending.DECLINED, ModeKind.JOINED): (Transition.RELEASE, None),
+    (Ending.DECLINED, ModeKind.KEYED): (Transition.RELEASE, None),
+    (Ending.DECLINED, ModeKind.EXTERNAL): (Transition.RELEASE, None),
 }
 
 
@@ -94,7 +102,7 @@ def test_what_the_handler_said_outranks_the_type_of_its_error() -> None:
 
 def test_an_effect_that_may_have_happened_never_frees_an_external_key() -> None:
     for ending in Ending:
-        if ending is not Ending.NOT_EXECUTED:
+        if ending not in (Ending.NOT_EXECUTED, Ending.DECLINED):
             assert verdict(ending, ModeKind.EXTERNAL).event is not Transition.RELEASE
     for ground in ModeKind:
         assert verdict(Ending.COMMITTED, ground).event is Transition.DOUBT
@@ -105,11 +113,13 @@ def test_an_effect_that_may_have_happened_never_frees_an_external_key() -> None:
 @each_row("not_executed", [False, True])
 def test_how_an_answer_ends_the_work(answered: Answered, *, committed: bool, not_executed: bool) -> None:
     ending = ending_of_answer(answered, committed=committed, not_executed=not_executed)
+    stored = {Answered.REFUSED: Ending.REFUSED, Answered.ABORTED: Ending.ABORTED}
+    stays = answered in (Answered.REFUSED, Answered.DECLINED, Answered.ELSEWHERE)
     if answered is Answered.DONE:
         assert ending is Ending.RETURNED
     elif committed:
-        assert ending is (Ending.REFUSED if answered is Answered.REFUSED else Ending.COMMITTED)
-    elif not_executed or answered in (Answered.UNEXECUTED, Answered.ELSEWHERE):
-        assert ending is Ending.NOT_EXECUTED
+        assert ending is stored.get(answered, Ending.COMMITTED)
+    elif not_executed or answered in (Answered.UNEXECUTED, Answered.DECLINED, Answered.ELSEWHERE):
+        assert ending is (Ending.DECLINED if stays else Ending.NOT_EXECUTED)
     else:
-        assert ending is (Ending.REFUSED if answered is Answered.REFUSED else Ending.TRANSIENT)
+        assert ending is stored.get(answered, Ending.TRANSIENT)

@@ -30,6 +30,8 @@ MET = {
     Ending.NOT_EXECUTED.value: (GONE, FREE, FREE, FREE),
     Ending.COMMITTED.value: (DOUBT, DOUBT, DOUBT, DOUBT),
     Ending.REFUSED.value: (DONE, DONE, DONE, DONE),
+    Ending.ABORTED.value: (DONE, DONE, DONE, DONE),
+    Ending.DECLINED.value: (FREE, FREE, FREE, FREE),
     "its process died": (GONE, GONE, LAPSED, DOUBT),
     "it is still running": (RUNNING, RUNNING, RUNNING, RUNNING),
     "it is paused for longer than its lease": (RUNNING, RUNNING, LAPSED, DOUBT),

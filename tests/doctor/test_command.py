@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from datetime import date
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from fastapi import APIRouter, Depends, FastAPI
 from flask import Flask
 from litestar import Litestar
 from litestar import post as litestar_post
@@ -25,7 +26,7 @@ from retrysafe import Boundary, ConfigurationError
 from retrysafe.backends.registry import connect
 from retrysafe.doctor import check_at_start, diagnose, registry
 from retrysafe.doctor.waivers import Waiver
-from retrysafe.http import aiohttp, flask, litestar, starlette
+from retrysafe.http import aiohttp, fastapi, flask, litestar, starlette
 from retrysafe.http.policy import policy
 from retrysafe.protocol.events import Event
 from tests.docs.pages import ROOT
@@ -115,6 +116,35 @@ def test_routes_that_nothing_guards_in_starlette(boundary: Made) -> None:
     assert routes_of(app) == []
 
 
+def test_dependencies_of_fastapi_that_end_after_the_response(boundary: Made) -> None:
+    def session() -> Iterator[None]:
+        yield
+
+    async def audit() -> AsyncIterator[None]:
+        yield
+
+    def places(late: None = Depends(audit)) -> None: ...
+
+    def app(*dependencies: Any) -> FastAPI:
+        made = FastAPI()
+        router = APIRouter(route_class=fastapi.Idempotency(boundary(shared=True), principal="shared").route_class)
+
+        @router.post("/orders", dependencies=dependencies)
+        def order() -> None: ...
+
+        made.include_router(router, prefix="/shop")
+        made.post("/unguarded", dependencies=[Depends(session)])(lambda: None)
+        return made
+
+    def told(app: FastAPI) -> list[str]:
+        return [one.evidence for one in diagnose(app=app) if one.id == "application-late-dependency"]
+
+    (late,) = told(app(Depends(session), Depends(places)))
+    names = [f"{function.__module__}.{function.__qualname__}" for function in (session, audit)]
+    assert late.endswith(f"POST /shop/orders: {names[0]}, {names[1]}.")
+    assert told(app(Depends(session, scope="function"), Depends(lambda: None))) == []
+
+
 def test_routes_that_nothing_guards_in_litestar(boundary: Made) -> None:
     def app(**options: Any) -> Litestar:
         @litestar_post("/payments", sync_to_thread=False)
@@ -180,6 +210,7 @@ def test_a_table_that_was_not_needed_yet_misses_no_index(tmp_path: Path, command
     assert (done.code, done.out) == (0, "")
 
 
+@pytest.mark.slow
 def test_json_and_exit_codes(broken: str, command: Any) -> None:
     done = command("doctor", "--store", broken, "--json")
     assert done.code == 1

@@ -6,6 +6,7 @@ import asyncio
 import io
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +14,14 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from fastapi import FastAPI, HTTPException
 from flask import Flask, abort, redirect
+from flask_login import LoginManager, UserMixin, login_required
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, SimpleUser, requires
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.routing import Route
 
-from retrysafe import Boundary, ConfigurationError
+from retrysafe import Boundary, ConfigurationError, current
 from retrysafe.http import aiohttp, fastapi, flask, starlette, wsgi
 from retrysafe.http.asgi import IdempotencyMiddleware
 from retrysafe.http.messages import SECRETS, Request, Response, dropped_fields, kept, leads_to_login
@@ -131,6 +133,11 @@ def test_k8_a_coroutine_function_is_no_principal_of_sync_code(boundary: Boundary
 # ------------------------------------------------------------ answers bound to a session
 
 
+class User(UserMixin):  # type: ignore[misc]
+    def __init__(self, name: str) -> None:
+        self.id = name
+
+
 def test_r6_no_field_with_credentials_is_stored() -> None:
     lines = tuple((name, b"secret") for name in sorted(SECRETS))
     assert kept(Response(200, lines, b""), None, dropped_fields(frozenset())).headers == ()
@@ -139,23 +146,53 @@ def test_r6_no_field_with_credentials_is_stored() -> None:
 
 
 @each_row(
-    ("status", "location", "login"),
+    ("location", "login"),
     [
-        (302, "/login?next=/orders", True),
-        (302, "/login?next=%2Forders", True),
-        (303, "http://shop/login?a=1&next=http%3A%2F%2Fshop%2Forders%3Fa%3D1", True),
-        (307, "/login?next=/api/orders", True),
-        (303, "/orders/7", False),
-        (303, "/orders/7?next=/orders/8", False),
-        (200, "/login?next=/orders", False),
-        (302, "/login?from=/orders", False),
-        (302, "http://[", False),
+        ("/login?next=/orders", True),
+        ("/login?next=%2Forders", True),
+        ("http://shop/login?a=1&next=http%3A%2F%2Fshop%2Forders%3Fa%3D1", True),
+        ("/login?next=/api/orders", True),
+        ("/login?from=/orders", True),
+        ("https://sso.test/enter?next=/orders", True),
+        ("https://other.test/enter?next=/orders", False),
+        ("/receipt/7?next=/orders", False),
+        ("/login", False),
+        ("/login?next=/orders/8", False),
+        ("/orders/7", False),
+        ("http://[", False),
     ],
 )
-def test_r33_what_leads_to_a_login_comes_back(status: int, location: str, login: bool) -> None:
+def test_r33_a_page_of_login_that_is_told_where_to_come_back_to(location: str, login: bool) -> None:
     request = Request("POST", b"/orders", b"", (), ("/api/orders",))
-    response = Response(status, ((b"location", location.encode()),), b"")
-    assert leads_to_login(request, response) is login
+    response = Response(302, ((b"location", location.encode()),), b"")
+    assert leads_to_login(request, response, ["/login", "https://sso.test/enter"]) is login
+
+
+@each_row("effects", ["keyed", "external", "transactional"])
+@each_row("target", ["/receipt/17?next=/orders", "/login?next=/orders"])
+@each_row("writes", [True, False])
+async def test_r33_an_order_that_leads_on_is_no_login(
+    tmp_path: Path, effects: Any, target: str, *, writes: bool
+) -> None:
+    """A page that is told where the client came from frees no key, unless it is that of a login; nor does work done."""
+    place = f"sqlite:///{tmp_path}/shop.db"
+    boundary = Boundary(f"shop {effects} {target} {writes}", store=place, effects=effects)
+    app, ran = FastAPI(), []
+    guard = fastapi.Idempotency(boundary, principal="shared", login_pages=["/login"])
+    app.router.route_class = guard.route_class
+
+    @app.post("/orders")
+    def order() -> Any:
+        ran.append(1)
+        if effects == "transactional" and writes:
+            current().tx.execute("CREATE TABLE orders (one)")
+        return RedirectResponse(target, status_code=303)
+
+    answers = [await post(app) for _ in "123"]
+    login = target.startswith("/login") and effects != "external" and not (effects == "transactional" and writes)
+    assert [answer.replayed for answer in answers] == [False, not login, not login]
+    assert len(ran) == (3 if login else 1)
+    await boundary.aclose()
 
 
 async def test_r33_a_redirect_to_the_login_is_not_replayed_after_it(boundary: Boundary) -> None:
@@ -169,12 +206,51 @@ async def test_r33_a_redirect_to_the_login_is_not_replayed_after_it(boundary: Bo
 
     asking = requires("authenticated", redirect="login")(paying)
     app = Starlette(routes=[Route("/pay", asking, methods=["POST"]), Route("/login", login, name="login")])
-    app.add_middleware(starlette.IdempotencyMiddleware, boundary=boundary, principal="shared")
+    guard: Any = {"boundary": boundary, "principal": "shared", "login_pages": ["/login"]}
+    app.add_middleware(starlette.IdempotencyMiddleware, **guard)
     app.add_middleware(AuthenticationMiddleware, backend=Backend())  # type: ignore[arg-type]
     refused = await post(app, path="/pay", headers=[("host", "shop")])
     assert refused.status == 303
     served = await post(app, path="/pay", headers=[("host", "shop"), ("x-user", "ann")])
     assert (served.status, served.body, served.replayed) == (200, b"paid", False)
+
+
+async def test_r33_a_redirect_from_around_the_handler_is_not_replayed(boundary: Boundary) -> None:
+    class LoggedIn:
+        def __init__(self, app: Any) -> None:
+            self.app = app
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            known = scope["type"] != "http" or (b"x-user", b"ann") in scope["headers"]
+            await (self.app if known else RedirectResponse("/enter", 303))(scope, receive, send)
+
+    app = Starlette(routes=[PAY])
+    app.add_middleware(LoggedIn)
+    app.add_middleware(starlette.IdempotencyMiddleware, boundary=boundary, principal="shared")
+    assert (await post(app, path="/pay")).status == 303
+    served = await post(app, path="/pay", headers=[("x-user", "ann")])
+    assert (served.status, served.replayed) == (200, False)
+
+
+def test_r33_the_login_view_of_flask_login_is_known(boundary: Boundary) -> None:
+    shop = Flask("shop")
+    login = LoginManager(shop)
+    login.login_view = "enter"
+    login.user_loader(lambda name: None)
+    login.request_loader(lambda request: User(request.headers["X-User"]) if "X-User" in request.headers else None)
+    flask.Idempotency(shop, boundary, principal="shared")
+
+    @shop.post("/orders")
+    @login_required  # type: ignore[untyped-decorator]
+    def order() -> str:
+        return "placed"
+
+    shop.add_url_rule("/enter", "enter", lambda: "")
+    shop.secret_key = "secret"
+    client = shop.test_client()
+    assert client.post("/orders", headers={"Idempotency-Key": "k"}).status_code == 302
+    served = client.post("/orders", headers={"Idempotency-Key": "k", "X-User": "ann"})
+    assert (served.status_code, served.text, "Idempotent-Replayed" in served.headers) == (200, "placed", False)
 
 
 def test_r33_in_wsgi(boundary: Boundary) -> None:
@@ -185,7 +261,7 @@ def test_r33_in_wsgi(boundary: Boundary) -> None:
         runs.append(1)
         return redirect("/login?next=/orders") if len(runs) == 1 else redirect("/orders/7", 303)
 
-    app = wsgi.IdempotencyMiddleware(shop, boundary)
+    app = wsgi.IdempotencyMiddleware(shop, boundary, login_pages=["/login"])
     answers = [wsgi_post(app, path="/orders") for _ in range(3)]
     assert [(answer.status, answer.replayed) for answer in answers] == [(302, False), (303, False), (303, True)]
 

@@ -33,7 +33,14 @@ from django.core.exceptions import PermissionDenied  # isort: skip
 from django.core.handlers.asgi import ASGIHandler  # isort: skip
 from django.core.files.uploadedfile import SimpleUploadedFile  # isort: skip
 from django.db import connections, transaction  # isort: skip
-from django.http import FileResponse, Http404, HttpRequest, HttpResponse, StreamingHttpResponse  # isort: skip
+from django.http import (  # isort: skip
+    FileResponse,
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseRedirect,
+    StreamingHttpResponse,
+)
 from django.template import engines  # isort: skip
 from django.template.response import TemplateResponse  # isort: skip
 from django.test import AsyncClient, Client  # isort: skip
@@ -461,7 +468,7 @@ def test_statuses_4xx_are_kept_5xx_and_403_are_not(site: Site, door: str) -> Non
     client = site.guarded(door, view)
     kept = {status: [replayed(post(client, str(status), str(status))) for _ in "12"][1] for status in (422, 503, 403)}
     assert kept == {422: True, 503: False, 403: False}
-    assert site.rows() == (0 if site.transactional else 5)
+    assert site.rows() == (3 if site.transactional else 5), "only a 5xx rolls back what the view did"
 
 
 @door
@@ -473,10 +480,62 @@ def test_a_refusal_that_is_raised_is_an_answer_like_others(site: Site, door: str
     client = site.guarded(door, view)
     first, second = post(client, body="404"), post(client, body="404")
     assert (first.status_code, second.status_code, replayed(second)) == (404, 404, True)
-    assert site.rows() == (0 if site.transactional else 1)
     denied = [post(client, "l", body="403") for _ in "12"]
     assert [(answer.status_code, replayed(answer)) for answer in denied] == [(403, False)] * 2
-    assert site.runs == 3
+    assert site.rows() == site.runs == 3
+
+
+@each_row("door", ["decorator", "middleware"])
+@each_row("atomic", [True, False])
+@each_row("raises", [True, False])
+def test_the_key_of_a_request_does_not_decide_what_commits(
+    tmp_path: Path, door: str, *, atomic: bool, raises: bool
+) -> None:
+    """ATOMIC_REQUESTS undoes what an exception leaves, and nothing else does, with a key as without."""
+    with opened("sqlite-transactional", tmp_path, ATOMIC_REQUESTS=atomic) as site:
+
+        def view(request: HttpRequest) -> HttpResponse:
+            site.work()
+            if raises:
+                raise Http404
+            return HttpResponse(status=404)
+
+        client = site.guarded(door, view, required=False)
+        rows = []
+        for key in (None, "k"):
+            before = site.rows()
+            assert post(client, key).status_code == 404
+            rows.append(site.rows() - before)
+        assert rows == [0 if atomic and raises else 1] * 2
+        assert replayed(post(client))
+
+
+@door
+@each_row("writes", [True, False])
+@each_row("asked", ["around it", "the view"])
+@each_row("effects", ["transactional", "keyed", "external"])
+def test_r33_only_who_has_done_nothing_is_sent_to_log_in(
+    tmp_path: Path, door: str, effects: Any, asked: str, *, writes: bool
+) -> None:
+    with opened("sqlite-transactional", tmp_path) as site:
+
+        def view(request: HttpRequest) -> HttpResponse:
+            if writes:
+                site.work()
+            return HttpResponseRedirect("/enter?next=/orders" if asked == "the view" else "/receipt?next=/orders")
+
+        def guarded(request: HttpRequest) -> HttpResponse:
+            if asked == "around it" and not request.user.is_authenticated:
+                return HttpResponseRedirect("/enter?next=/orders")
+            return view(request)
+
+        options: dict[str, Any] = {"principal": "shared", "settings": {"LOGIN_URL": "/enter"}}
+        client = site.guarded(door, guarded, site.boundary(effects=effects), **options)
+        freed = effects != "external" and (asked == "around it" or not (writes and effects == "transactional"))
+        assert [replayed(post(client)) for _ in "12"] == [False, not freed]
+        served = post(client, "other", x_user="1")
+        again = post(client, "other", x_user="1")
+        assert (served.status_code, replayed(again)) == (302, asked == "around it" or not freed)
 
 
 def test_r16_an_exception_of_a_middleware_inside_counts(site: Site) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from retrysafe import ConfigurationError, current
 from tests.http.django_site import LEADING, MIDDLEWARE, PLACES, SQL, Leading, Site, User, code, opened, post, replayed
+from tests.tables import each_row
 
 from django.db import connections, transaction  # isort: skip
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse  # isort: skip
@@ -171,7 +172,23 @@ def test_errors_of_the_handler_are_kept_as_rest_framework_renders_them(site: Sit
     assert (first.status_code, second.status_code, replayed(second)) == (400, 400, True)
     assert first.content == second.content
     assert b"no more than 10 characters" in second.content
-    assert site.rows() == (0 if site.transactional else 1)
+    assert site.rows() == 1
+
+
+@each_row("atomic", [True, False])
+@each_row("item", ["lamp", "x" * 11])
+def test_the_key_of_a_request_does_not_decide_what_commits(tmp_path: Path, item: str, *, atomic: bool) -> None:
+    """Under ATOMIC_REQUESTS REST framework undoes what an APIException leaves, with a key as without."""
+    with opened("sqlite-transactional", tmp_path, ATOMIC_REQUESTS=atomic) as site:
+        site.settings(REST_FRAMEWORK=REST)
+        client = site.serve(guarded(site, required=False).as_view())
+        rows = []
+        for key in (None, "k"):
+            before = site.rows()
+            assert send(client, key, item=item).status_code == (201 if item == "lamp" else 400)
+            rows.append(site.rows() - before)
+        assert rows == [0 if atomic and item != "lamp" else 1] * 2
+        assert replayed(send(client, item=item))
 
 
 @pytest.mark.parametrize("error", [exceptions.APIException, ValueError, exceptions.PermissionDenied])
@@ -184,7 +201,7 @@ def test_r16_failures_are_not_kept(site: Site, error: Any) -> None:
     answers = [send(client) for _ in "12"]
     assert [replayed(answer) for answer in answers] == [False, False]
     assert {answer.status_code for answer in answers} == {403 if error is exceptions.PermissionDenied else 500}
-    assert site.rows() == (0 if site.transactional else 2)
+    assert site.rows() == (0 if site.transactional and error is not exceptions.PermissionDenied else 2)
 
 
 def test_responses_are_rendered_inside(site: Site) -> None:

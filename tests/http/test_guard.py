@@ -13,9 +13,10 @@ from uuid import UUID
 import pytest
 
 from retrysafe import Boundary, KeyReused
+from retrysafe.claims.responses import ResponseCodec
 from retrysafe.http.bodies import Body
 from retrysafe.http.guard import Guard
-from retrysafe.http.messages import Request, Response, ResponseCodec
+from retrysafe.http.messages import Request, Response
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import scoped
 from retrysafe.http.problems import Refusal
@@ -54,7 +55,7 @@ def run(guard: Guard, asked: Request, content: bytes = b"", key: str = "k", scop
     claim = guard.claim(asked, key, body, scope)
     with claim:
         if not claim.replayed:
-            guard.judge(claim, Response(200, (), b"done"))
+            guard.judge(claim, Response(200, (), b"done"), asked)
     return claim.result  # type: ignore[no-any-return]
 
 
@@ -147,7 +148,7 @@ def test_f1_a_fingerprint_is_that_of_all_parts_as_earlier_releases_wrote_it(boun
         body.add(content)
         with guard.claim(asked, f"k{len(path)}", body, None) as claim:
             if not claim.replayed:
-                guard.judge(claim, Response(200, (), b"done"))
+                guard.judge(claim, Response(200, (), b"done"), asked)
     codec = ResponseCodec()
     given: Any = {"operation": "http", "fingerprint": whole, "annotation": asked, "codec": codec}
     with boundary.entrypoint.open(f"k{len(path)}", **given) as same:
@@ -253,7 +254,7 @@ def test_a_failure_that_the_handler_declared_is_stored_as_its_answer(boundary: B
         with claim:
             if not claim.replayed:
                 claim.fail(ValueError("no such card"))
-                guard.judge(claim, Response(503, (), b"no such card"))
+                guard.judge(claim, Response(503, (), b"no such card"), asked)
         assert claim.result == Response(503, (), b"no such card")
     assert claim.replayed
 
@@ -267,7 +268,7 @@ def served(boundary: Boundary, statuses: list[int], key: str = "k", **options: A
         claim = guard.claim(asked, key, Body(asked, guard.policy), None)
         with claim:
             if not claim.replayed:
-                guard.judge(claim, Response(status, (), b""))
+                guard.judge(claim, Response(status, (), b""), asked)
         got.append(claim.result.status)
     return got
 
@@ -283,7 +284,7 @@ def test_k10_the_raw_key_is_neither_stored_nor_logged(tmp_path: Path, caplog: py
         assert admitted == key
         with contextlib.suppress(KeyReused), guard.claim(asked, key, Body(asked, guard.policy), "ann") as claim:
             if not claim.replayed:
-                guard.judge(claim, Response(200, (), b"done"))
+                guard.judge(claim, Response(200, (), b"done"), asked)
     boundary.close()
     assert {"started", "completed", "replayed", "mismatch"} <= set(seen.names)
     told = caplog.text + str(seen.told) + str([record.__dict__ for record in caplog.records])
@@ -303,7 +304,7 @@ def test_a_redirected_request_may_use_its_key_at_the_other_place(status: int, on
         claim = guard.claim(asked, "k", Body(asked, guard.policy), None)
         with claim:
             if not claim.replayed:
-                guard.judge(claim, Response(answer, (), b""))
+                guard.judge(claim, Response(answer, (), b""), asked)
     assert claim.replayed
     assert claim.result.status == 201
     with pytest.raises(KeyReused):

@@ -6,13 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retrysafe.claims.responses import MEDIA_TYPE, VERSION, ResponseCodec
 from retrysafe.errors import ResultNotEncodable, ResultUnreadable
 from retrysafe.http.messages import (
-    MEDIA_TYPE,
-    VERSION,
     Headers,
     Response,
-    ResponseCodec,
     dropped_fields,
     is_endless,
     kept,

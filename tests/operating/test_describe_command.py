@@ -115,6 +115,13 @@ class Permanent(Exception):
     """Listed in permanent=."""
 
 
+ANSWERED = {
+    Ending.REFUSED: Answered.REFUSED,
+    Ending.ABORTED: Answered.ABORTED,
+    Ending.DECLINED: Answered.DECLINED,
+}
+
+
 def end(ending: Ending) -> Any:
     """Work that ends so."""
     if ending is Ending.UNENCODABLE:
@@ -123,8 +130,8 @@ def end(ending: Ending) -> Any:
         current().fail(Permanent("declared"))
     elif ending is Ending.PERMANENT:
         raise Permanent
-    elif ending is Ending.REFUSED:
-        current().answered(Answered.REFUSED, "first")
+    elif ending in ANSWERED:
+        current().answered(ANSWERED[ending], "first")
     elif ending is not Ending.RETURNED:
         if ending is Ending.NOT_EXECUTED:
             current().not_executed()

@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 from retrysafe.claims.codec import MEDIA_TYPE, VERSION
+from retrysafe.claims.responses import Response, respond
+from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.records import StoredResult
 
 
@@ -17,6 +19,35 @@ def stored_json(text: str) -> StoredResult:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return StoredResult(stored.encode(), MEDIA_TYPE, VERSION)
+
+
+def response_of(text: str) -> Response:
+    """The response to an HTTP request, written as on the wire: the status, lines of headers, an empty line, the body.
+
+    Raises `ValueError` for any other text.
+    """
+    head, _, body = text.replace("\r\n", "\n").partition("\n\n")
+    status, *lines = [line for line in head.strip().split("\n") if line.strip()] or [""]
+    if not status.strip().isdigit():
+        raise ValueError("its first line is not a status, such as 201")
+    return given_response(status, "\n".join(lines), body)
+
+
+def given_response(status: str, headers: str, body: str, content_type: str = "") -> Response:
+    """The response that fields of a form give; ``headers`` has one on each line. Raises `ValueError`."""
+    fields = [
+        (name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in headers.splitlines())
+    ]
+    named = any(name.lower() == "content-type" for name, _ in fields)
+    try:
+        return respond(
+            int(status) if status.strip().isdigit() else 0,
+            body.encode(),
+            headers=[one for one in fields if any(one)],
+            content_type=content_type or ("text/plain; charset=utf-8" if body and not named else None),
+        )
+    except ConfigurationError as error:
+        raise ValueError(error.detail) from error
 
 
 def _refuse(name: str) -> Any:

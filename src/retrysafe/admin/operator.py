@@ -20,7 +20,9 @@ from retrysafe.backends.driver import arun, run
 from retrysafe.backends.schema import Schema
 from retrysafe.claims.codec import JSONCodec, encode_failure
 from retrysafe.claims.encryption import Keyring, label_of
+from retrysafe.claims.notes import noted, without_note
 from retrysafe.claims.observers import LoggingObserver, Observers
+from retrysafe.claims.responses import is_http, refuse_response, stored_answer
 from retrysafe.claims.sealing import MEDIA_TYPE as ENCRYPTED
 from retrysafe.claims.sealing import Bound, opened, sealed
 from retrysafe.errors import ConfigurationError, StoreUnavailable
@@ -282,7 +284,7 @@ class Operator:
 
     def plain(self, record: Record) -> StoredResult | None:
         """The stored result of a record, decrypted if ``encryption`` has its key."""
-        stored = record.result
+        stored = without_note(record.result)
         if stored is None or self._encryption is None or stored.media_type != ENCRYPTED:
             return stored
         bound = Bound(record.boundary, record.scope, record.operation, record.key, record.state)
@@ -299,17 +301,16 @@ class Operator:
         """Settle a key whose outcome is unknown, after you found out whether its effect happened.
 
         "completed" stores ``result`` as the answer (a `StoredResult` as it is, anything else by `JSONCodec`), "failed"
-        a failure with ``result`` as its message, and "released" lets the next attempt run. Nothing is changed if the
-        outcome is known, or another attempt has the key by now. A result for a boundary with ``encryption=`` needs its
-        keyring: retries could not read it otherwise.
+        a failure with ``result`` as its message, and "released" lets the next attempt run. Keys of HTTP requests get a
+        response, also those that failed: `retrysafe.http.respond`. Nothing is changed if the outcome is known, or
+        another attempt has the key by now. A result for a boundary with ``encryption=`` needs its keyring: retries
+        could not read it otherwise. The record keeps who has settled it, and the reason, in the clear.
+
+        Raises `ConfigurationError` for a result that retries could not be given.
         """
         event = resolution(outcome)
-        stored: StoredResult | None = None
-        if outcome == "completed":
-            stored = result if isinstance(result, StoredResult) else JSONCodec().encode(result, None)
-        elif outcome == "failed":
-            stored = encode_failure("Failure", str(result or "declared failed by a person"), None)
-        stored = self._sealed(seen, event, stored)
+        stored = self._sealed(seen, event, _answer_of(seen, outcome, result))
+        stored = noted(stored, f"operator {self.actor}", reason)
         steps = procedures.settle_doubt(self._backend.store, seen.key, event, stored, attempt=seen.attempt)
         return self._change("resolved", seen, outcome, steps, {"outcome": outcome, "reason": reason})
 
@@ -342,6 +343,8 @@ class Operator:
         """
         resolution(outcome)
         page = self.page(wanted._replace(states=UNKNOWN), cursor, limit)
+        for record in page.records:
+            _answer_of(record, outcome, result)  # before any of them is changed
         changed = 0
         for listed in page.records:
             seen = self.show(listed.key)  # with the result of its attempt, which shows whether the boundary encrypts
@@ -447,6 +450,18 @@ class Operator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _answer_of(seen: Record, outcome: Outcome, result: Any) -> StoredResult | None:
+    """What is stored as the answer of a key; raises `ConfigurationError` for what retries could not be given."""
+    if is_http(seen.operation):
+        return stored_answer(seen.operation, outcome, result)
+    refuse_response(seen.operation, result)
+    if outcome == "completed":
+        return result if isinstance(result, StoredResult) else JSONCodec().encode(result, None)
+    if outcome == "failed":
+        return encode_failure("Failure", str(result or "declared failed by a person"), None)
+    return None
 
 
 def check_digits(digits: str) -> str:

@@ -9,11 +9,13 @@ from typing import Any
 from retrysafe.backends.commands import WHY, Commands
 from retrysafe.claims.attempt_ids import worker_of
 from retrysafe.claims.encryption import label_of
+from retrysafe.claims.notes import note_of
+from retrysafe.claims.responses import is_http
 from retrysafe.claims.sealing import MEDIA_TYPE
 from retrysafe.errors import ResultUnreadable
 from retrysafe.protocol import fingerprint
 from retrysafe.protocol.decisions import Decision
-from retrysafe.protocol.records import LAPSED_AS, EffectiveState, Micros, Record, StoredResult
+from retrysafe.protocol.records import LAPSED_AS, EffectiveState, Micros, Record, State, StoredResult
 from retrysafe.protocol.retry_table import ANSWERS, WITHHELD, possible, retry
 from retrysafe.protocol.transitions import Transition
 
@@ -41,6 +43,20 @@ _NEXT: dict[Transition, tuple[str, tuple[tuple[str, str], ...], str]] = {
     Transition.EXPIRE: ("expire", (), "Run the work again on its next use"),
 }
 """The verb of `retrysafe keys` for each change, its options beside the key, and what it is for."""
+_NEXT_OF_HTTP: dict[Transition, tuple[str, tuple[tuple[str, str], ...], str]] = {
+    Transition.RESOLVE_COMPLETED: (
+        "resolve",
+        (("as", "completed"), ("status", "201"), ("content-type", "application/json"), ("body", "JSON")),
+        "Its effect happened; retries get this response",
+    ),
+    Transition.RESOLVE_FAILED: (
+        "resolve",
+        (("as", "failed"), ("status", "409"), ("content-type", "text/plain"), ("body", WHY)),
+        "Its effect will never happen; retries get this response",
+    ),
+}
+"""The same for keys of HTTP requests, where that differs."""
+_SETTLED = "It was settled as {state} by {by} at {at}{reason}. Retries get the answer that was given."
 _EXPLAINED = {
     EffectiveState.COMPLETED: "An attempt has completed, and its result is stored.",
     EffectiveState.FAILED: "An attempt has failed for good, and its failure is stored.",
@@ -103,6 +119,12 @@ def explained(record: Record) -> str:
         return told + _IF_DEAD[LAPSED_AS[record.effects]]
     if state is EffectiveState.LAPSED:
         return _DIED.format(worker=named, ago=duration(-record.lease_left)) + _LEFT[record.reported_state]
+    note = note_of(record.result)
+    if note is not None:
+        told = note.reason and f", because: {note.reason.rstrip('.')}"
+        settled = _SETTLED if record.state is not State.RELEASED else _SETTLED.partition(" Retries")[0]
+        said = settled.format(state=record.state.value, by=note.by, at=instant(record.updated), reason=told)
+        return said if state in _WINDOWED else f"{said} {_EXPLAINED[state]}"
     return _EXPLAINED[state].format(worker=named)
 
 
@@ -115,7 +137,11 @@ def next_steps(record: Record, commands: Commands) -> list[dict[str, str]]:
     """The commands that apply to a record, each with its purpose."""
     return [
         {"command": commands.line(f"keys {verb}", [("hash", record.key.hex()), *options]), "when": when}
-        for verb, options, when in (_NEXT[event] for event in possible(record) if not _runs_anyway(event, record))
+        for verb, options, when in (
+            _NEXT_OF_HTTP.get(event, _NEXT[event]) if is_http(record.operation) else _NEXT[event]
+            for event in possible(record)
+            if not _runs_anyway(event, record)
+        )
     ]
 
 
@@ -149,11 +175,13 @@ def details(record: Record) -> dict[str, Any]:
     state = record.effective_state
     running = state in (EffectiveState.RUNNING, EffectiveState.LAPSED)
     settled = not running and state is not EffectiveState.UNKNOWN  # what is not has no end until somebody settles it
-    worker = worker_of(record.attempt)
+    worker, note = worker_of(record.attempt), note_of(record.result)
     return {
         **summary(record),
         "state": record.state.value,
         "why": explained(record),
+        "settled_by": None if note is None else note.by,
+        "settled_because": None if note is None else note.reason,
         "host": None if worker is None else worker.host,
         "pid": None if worker is None else worker.pid,
         "started": started(record),

@@ -54,6 +54,10 @@ class Claims:
         """The transaction in which the work is done."""
         return None if self._opened is None else self._opened.handle
 
+    @property
+    def _transaction(self) -> Any:
+        return self.tx
+
     # ------------------------------------------------------------ entering
 
     def __enter__(self) -> Claims:

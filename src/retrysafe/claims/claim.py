@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import GenericAlias, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -21,8 +21,17 @@ from retrysafe.claims import lease as heartbeat
 from retrysafe.claims.context import ClaimContext, enclosing, is_inside, is_nested, strangers, transaction_on
 from retrysafe.claims.held import HeldClaim, tell_warnings
 from retrysafe.claims.modes import CallerTransaction, ClaimMode, OwnTransaction
+from retrysafe.claims.notes import noted
 from retrysafe.claims.observers import UNOBSERVED
-from retrysafe.claims.outcome import NO_SIGNALS, HandlerSignals, answer_of, refusal, stored_failure, stored_result
+from retrysafe.claims.outcome import (
+    NO_SIGNALS,
+    HandlerSignals,
+    answer_of,
+    is_answer,
+    refusal,
+    stored_failure,
+    stored_result,
+)
 from retrysafe.claims.plan import Plan
 from retrysafe.claims.sealing import Bound, sealed
 from retrysafe.claims.settings import BoundarySettings
@@ -92,6 +101,7 @@ class Claim(Generic[Result, Tx]):
     _context: ClaimContext | None = None
     _signals = NO_SIGNALS
     _entered = False
+    _tx_taken = False
 
     def __init__(self, plan: Plan, request: ClaimRequest | None, tx: Any = None, annotation: Any = None) -> None:
         self._plan = plan
@@ -163,7 +173,8 @@ class Claim(Generic[Result, Tx]):
         None for boundaries that are not transactional, and for replays from a transaction of our own. A cursor of a
         sqlite3 connection of our own is closed with its transaction: read it inside the block.
         """
-        tx: Tx = self._tx if self._mode is None else self._mode.tx
+        self._tx_taken = True
+        tx: Tx = self._transaction
         return tx
 
     def key_for(self, name: str) -> str:
@@ -188,6 +199,30 @@ class Claim(Generic[Result, Tx]):
         """Say that no effect happened: if the block now fails, the key is released."""
         self._signalling().not_executed = True
 
+    def respond(
+        self,
+        status: int,
+        body: Any = b"",
+        *,
+        headers: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+        content_type: str | None = None,
+    ) -> None:
+        """Say, in a probe, that the effect of an HTTP request happened, and which response retries get.
+
+        ``body`` is bytes, text, or anything else as JSON; ``content_type`` is by default what it is of these. Raises
+        `ConfigurationError` for what is no response, and for claims that belong to no HTTP request.
+        """
+        make = getattr(self._settings.codec, "respond", None)
+        if make is None:
+            raise self.signed(
+                ConfigurationError(
+                    f"respond() answers HTTP requests, and operation {self.operation!r} returns a result: write "
+                    "claim.result = …; claim.committed()."
+                )
+            )
+        self.result = make(status, body, headers=headers, content_type=content_type)
+        self.committed()
+
     def ensure_held(self) -> None:
         """Raise `LeaseLost` unless this attempt certainly still holds its key; asks no store."""
         held = self._held
@@ -204,6 +239,11 @@ class Claim(Generic[Result, Tx]):
         return self._held.ownership
 
     @property
+    def tx_taken(self) -> bool:
+        """Whether the work has asked for the transaction, by which it may have written."""
+        return self._tx_taken
+
+    @property
     def declared_failure(self) -> BaseException | None:
         """The error that the handler has declared with `fail`."""
         return self._signals.failure
@@ -218,7 +258,7 @@ class Claim(Generic[Result, Tx]):
             return
         signals = self._signalling()
         if signals.failure is not None:
-            signals.failure, answered = None, Answered.REFUSED
+            signals.failure, answered = None, Answered.ABORTED
         signals.answered = (answered, reason)
 
     def answer(self) -> Any:
@@ -461,6 +501,8 @@ class Claim(Generic[Result, Tx]):
                 self._tell_beginning(outcome)
             return None
         decision, record, refused = outcome
+        if decision is Decision.REPLAY_FAILURE and record is not None and is_answer(settings, request, record):
+            decision = Decision.REPLAY
         if decision is Decision.REPLAY and record is not None:
             self._result = stored_result(settings, request, record, self._annotation, self._events)
             self._replayed = True
@@ -537,7 +579,7 @@ class Claim(Generic[Result, Tx]):
         target = RULES[event].target
         assert target is not None
         self._events.emit("probed", outcome=target)
-        stored = sealed(settings.encryption, stored, Bound.of(request, target))
+        stored = noted(sealed(settings.encryption, stored, Bound.of(request, target)), "a probe")
         return mode, resolve(settings.backend.store, record, event, stored, settings.clocks)
 
     # ------------------------------------------------------------ leaving
@@ -593,6 +635,11 @@ class Claim(Generic[Result, Tx]):
         self._events.close(error)
 
     # ------------------------------------------------------------ small things
+
+    @property
+    def _transaction(self) -> Any:
+        """`tx`, for who does not write by it."""
+        return self._tx if self._mode is None else self._mode.tx
 
     @property
     def _backend(self) -> Backend:

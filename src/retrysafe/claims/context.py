@@ -32,6 +32,9 @@ class Enclosing(Protocol):
         ...
 
     @property
+    def _transaction(self) -> Any: ...
+
+    @property
     def _backend(self) -> Backend: ...
 
     @property
@@ -57,7 +60,7 @@ class ClaimContext:
         self.outer = outer if outer is None else next((place for place, _ in _around()), None)
         self._pid = os.getpid()
         """The process in which the block of the claim runs; 0 once it has been left."""
-        self._runner = None if claim.tx is None else _runner()
+        self._runner = None if claim._transaction is None else _runner()
         _innermost.set(self)
 
     def leave(self) -> bool:
@@ -105,7 +108,7 @@ def is_inside(key: bytes) -> bool:
 
 def strangers(backend: Backend) -> list[Backend]:
     """The stores of transactions around the running code of which it is not known whether they are ``backend``."""
-    stores = [claim._backend for _, claim in _around() if claim.tx is not None]
+    stores = [claim._backend for _, claim in _around() if claim._transaction is not None]
     return [store for store in stores if backend.is_same(store) is None]
 
 
@@ -116,7 +119,7 @@ def transaction_on(backend: Backend, *, asked_for: bool) -> Enclosing | None:
     the transaction has ended.
     """
     for place, claim in _around():
-        if claim.tx is not None and backend.is_same(claim._backend):
+        if claim._transaction is not None and backend.is_same(claim._backend):
             if not asked_for and place._runner != _runner():
                 raise ConfigurationError(
                     f"A claim was made in another task or thread than the transaction of {claim.boundary!r} "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from retrysafe.claims.codec import Codec, JSONCodec, decode_failure, encode_failure, kept_body
+from retrysafe.claims.notes import without_note
 from retrysafe.claims.observers import AttemptEvents
 from retrysafe.claims.sealing import MEDIA_TYPE as ENCRYPTED
 from retrysafe.claims.sealing import Bound, opened
@@ -52,6 +53,15 @@ def stored_result(
         raise
 
 
+def is_answer(settings: BoundarySettings, request: ClaimRequest, record: Record) -> bool:
+    """Whether a stored failure is an answer of the kind that retries get, as an HTTP response is."""
+    kind = getattr(settings.codec, "media_type", None)
+    try:
+        return kind is not None and _decrypted(settings, request, record).media_type == kind
+    except ResultUnreadable:
+        return False
+
+
 def refusal(
     settings: BoundarySettings, request: ClaimRequest, decision: Decision, record: Record, events: AttemptEvents
 ) -> RetrysafeError:
@@ -79,7 +89,7 @@ def refusal(
 
 def _decrypted(settings: BoundarySettings, request: ClaimRequest, record: Record) -> StoredResult:
     """The answer as its codec wrote it."""
-    stored = record.result
+    stored = without_note(record.result)
     assert stored is not None
     if settings.encryption is None and stored.media_type != ENCRYPTED:
         return stored

@@ -14,8 +14,8 @@ from retrysafe.protocol.procedures import frozen_snapshot
 from retrysafe.protocol.records import Record, Reject
 from retrysafe.protocol.requests import Steps
 
-LONGEST_ADVICE = 30.0
-"""Seconds after which a refused duplicate is told to come again, however long the lease."""
+ADVICE = 1.0
+"""Seconds after which a refused duplicate is told to come again: work ends long before its lease, which is renewed."""
 
 
 def refuse_on_a_loop(settings: BoundarySettings) -> None:
@@ -58,9 +58,8 @@ class Waiting:
             self._patience = (self._patience or PollSchedule(now + concurrency.seconds)).polled()
             pause = self._patience.next_pause(now, lease_left, self._settings.chance())
         if pause is None:
-            retry_after = 1.0 if lease_left is None else max(1.0, min(lease_left, LONGEST_ADVICE))
-            self._events.emit("conflict", retry_after=retry_after)
-            raise InProgress(retry_after=retry_after)
+            self._events.emit("conflict", retry_after=ADVICE)
+            raise InProgress(retry_after=ADVICE)
         self._events.emit("waiting", pause=pause)
         return pause
 

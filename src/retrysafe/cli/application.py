@@ -25,7 +25,7 @@ def described(objects: Iterable[object]) -> list[dict[str, str]]:
     """Each route, each outbox and each of its types among these objects, in words."""
     found = list(objects)
     outboxes = [told for one in found if isinstance(one, Outbox) for told in _outbox(one)]
-    return [served(*one) for one in _routes(found)] + outboxes
+    return [served(one.route, one.policy, one.handler) for one in _routes(found)] + outboxes
 
 
 def _outbox(outbox: Outbox) -> Iterator[dict[str, str]]:

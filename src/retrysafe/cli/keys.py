@@ -21,6 +21,8 @@ from retrysafe.admin.operator import MOST_COUNTED, SHORTEST_PREFIX, UNKNOWN, Loo
 from retrysafe.admin.rendering import RELEASING, consequence, details, explained, next_steps, result, summary
 from retrysafe.admin.selection import STATES
 from retrysafe.claims.codec import JSONCodec
+from retrysafe.claims.notes import without_note
+from retrysafe.claims.responses import Response, respond
 from retrysafe.claims.settings import fingerprint_secrets
 from retrysafe.cli.opening import (
     SECRET,
@@ -118,6 +120,12 @@ def _add_resolve(verbs: Any) -> None:
         metavar="JSON",
         help="completed: what retries get, as the operation returns it (null for nothing); failed: the message",
     )
+    response = parser.add_argument_group("the response to an HTTP request", "what its retries get, completed or failed")
+    response.add_argument("--status", metavar="N", type=int, help="the status, such as 201")
+    response.add_argument("--header", metavar="LINE", action="append", help="a header, as 'Location: /orders/7'")
+    response.add_argument("--content-type", metavar="TYPE", help="the type of the body, such as application/json")
+    response.add_argument("--body", metavar="TEXT", help="the body")
+    response.add_argument("--body-file", metavar="FILE", help="a file with the body, - for standard input")
     parser.add_argument(
         "--encryption-keys-env",
         metavar="NAME",
@@ -138,7 +146,7 @@ def _add_release(verbs: Any) -> None:
     _add_naming(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask (needed where there is no terminal)")
     add_audit(parser)
-    parser.set_defaults(run=run_resolve, outcome="released", result=None)
+    parser.set_defaults(run=run_resolve, outcome="released", result=None, status=None)
 
 
 def _add_expire(verbs: Any) -> None:
@@ -250,7 +258,8 @@ def run_show(options: argparse.Namespace) -> int:
             differing = _compared(record, options)
             shown["payload"] = f"differs in: {', '.join(differing)}" if differing else "is the same"
         if options.result:
-            shown["result"] = None if record.result is None else result(record.result)
+            stored = without_note(record.result)
+            shown["result"] = None if stored is None else result(stored)
         shown["next"] = next_steps(record, commands_of(options))
     if options.json:
         print(as_json(shown | ({"differing": list(differing)} if options.payload is not None else {})))
@@ -304,7 +313,7 @@ def _read(path: str) -> str:
 
 def run_resolve(options: argparse.Namespace) -> int:
     """Settle a key whose outcome is unknown, or every one that the filter selects."""
-    answer = _answer(options.outcome, options.result)
+    answer = _answer(options.outcome, options.result) if _response_of(options) is None else _response_of(options)
     log = AuditLog(options)
     with open_operator(options, log) as operator:
         if getattr(options, "all", False):
@@ -375,7 +384,10 @@ def _answer(outcome: Outcome, given: str | None) -> Any:
     """The result to store: JSON as given for a completed key, a message for a failed one."""
     if outcome == "completed":
         if given is None:
-            raise ConfigurationError("--as completed needs --result JSON: what retries get (null for nothing).")
+            raise ConfigurationError(
+                "--as completed needs --result JSON, what retries get (null for nothing); or, for the key of an HTTP "
+                "request, the --status, --header, --content-type and --body of its response."
+            )
         stored = _json(given, "--result")
         if '"object"' not in given:  # which only the return annotation can rebuild
             _decoded(stored, "--result")
@@ -383,6 +395,33 @@ def _answer(outcome: Outcome, given: str | None) -> Any:
     if outcome == "released" and given is not None:
         raise ConfigurationError("--result does not go with --as released: the next attempt makes its own.")
     return given
+
+
+def _response_of(options: argparse.Namespace) -> Response | None:
+    """The response that the options give; None if they give none."""
+    fields = ("header", "content_type", "body", "body_file")
+    if options.status is None:
+        given = next((name for name in fields if getattr(options, name, None) is not None), None)
+        if given is None:
+            return None
+        raise ConfigurationError(f"--{given.replace('_', '-')} belongs to a response: give its --status too.")
+    if options.result is not None or options.outcome == "released":
+        other = "--as released" if options.outcome == "released" else "--result"
+        raise ConfigurationError(f"--status does not go with {other}.")
+    if options.body is not None and options.body_file is not None:
+        raise ConfigurationError("--body and --body-file are two bodies: give one.")
+    body = (options.body or "").encode() if options.body_file is None else _bytes(options.body_file)
+    lines = [(name.strip(), value.strip()) for name, _, value in (one.partition(":") for one in options.header or ())]
+    typed = options.content_type or any(name.lower() == "content-type" for name, _ in lines)
+    kind = options.content_type if typed or options.body is None else "text/plain; charset=utf-8"
+    return respond(options.status, body, headers=lines, content_type=kind)
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"--body-file {path}: {error.strerror}.") from error
 
 
 def _json(text: str, option: str) -> StoredResult:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from retrysafe.admin import selection
-from retrysafe.admin.answers import stored_json
+from retrysafe.admin.answers import response_of, stored_json
 from retrysafe.admin.operator import UNKNOWN, Batch
+from retrysafe.claims.responses import is_http
 from retrysafe.console.access import Right
 from retrysafe.console.keys import answer_of, first_page, outcome_of, reason_of
 from retrysafe.console.messages import INBOX, OUTBOX, Counted, Side, chosen_by, counted_by, fields_of
@@ -80,9 +81,8 @@ def _preview(visit: Visit, plan: Plan, command: str, **shown: Any) -> Response:
     plan["id"] = uuid.uuid4().hex
     signed = visit.console.forms.sign(plan, visit.principal.name)
     title = "Settle unknown keys" if plan["verb"] == "keys resolve" else "Redrive dead letters"
-    return visit.page(
-        "preview.html", AREA.title, title, plan=plan, signed=signed, command=command, sample_size=SAMPLE, **shown
-    )
+    shown |= {"plan": plan, "signed": signed, "command": command, "sample_size": SAMPLE, "http": _is_http(plan)}
+    return visit.page("preview.html", AREA.title, title, **shown)
 
 
 # ---------------------------------------------------------------- operations
@@ -98,9 +98,15 @@ def start(visit: Visit) -> Response:
         raise Refused(400, "Not confirmed", "Nothing was changed: confirm the number that is shown.")
     if plan["verb"] == "keys resolve":
         plan["outcome"] = outcome_of(visit)
-        answer_of(visit, plan["outcome"])
         reason_of(visit, plan["outcome"])
         plan["result"] = visit.field("result")
+        if not _is_http(plan):
+            answer_of(visit, plan["outcome"])
+        elif plan["outcome"] != "released":
+            try:
+                response_of(plan["result"])
+            except ValueError as error:
+                raise Refused(400, "No response", f"Nothing was changed: {error}") from None
     plan |= {"by": visit.principal.name, "reason": visit.field("reason")}
     with visit.operator() as operator:
         operator.note("operation_started", {name: plan[name] for name in ("verb", "fields", "count", "reason")})
@@ -182,7 +188,14 @@ def step(console: Console, plan: Plan, cursor: str | None) -> Batch:
         return letters.redrive_batch(chosen_by(fields, side), until=plan["until"], cursor=cursor, reason=reason)
 
 
+def _is_http(plan: Plan) -> bool:
+    """Whether a plan is about keys of HTTP requests alone."""
+    return any(is_http(value) for name, value in plan["fields"] if name == "operation")
+
+
 def _result(plan: Plan) -> Any:
+    if _is_http(plan):
+        return None if plan["outcome"] == "released" else response_of(plan["result"])
     return stored_json(plan["result"]) if plan["outcome"] == "completed" else plan["result"] or None
 
 

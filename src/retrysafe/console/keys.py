@@ -9,14 +9,17 @@ from typing import Any, get_args
 from starlette.responses import Response
 
 from retrysafe.admin import selection
-from retrysafe.admin.answers import stored_json
+from retrysafe.admin.answers import given_response, stored_json
 from retrysafe.admin.describe import describe
 from retrysafe.admin.operator import SHORTEST_PREFIX, Operator
 from retrysafe.admin.rendering import RELEASING, next_steps, result
+from retrysafe.claims.notes import without_note
+from retrysafe.claims.responses import is_http
 from retrysafe.console.access import Right
 from retrysafe.console.security import Refused
 from retrysafe.console.visit import Area, Page, Visit
 from retrysafe.console.why import why
+from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import fingerprint, records
 from retrysafe.protocol.procedures import Change
 from retrysafe.protocol.records import EffectiveState, Filter, Outcome, Record
@@ -135,7 +138,8 @@ def _key(visit: Visit, *, done: str = "", revealed: dict[str, Any] | None = None
         "key.html",
         UNKNOWN.title if record.reported_state is EffectiveState.UNKNOWN else AREA.title,
         f"Key {record.key.hex()[:8]}",
-        record=record,
+        record=record._replace(result=without_note(record.result)),
+        http=is_http(record.operation),
         state=record.reported_state,
         why=why(record),
         boundary=None if named is None else describe(named),
@@ -155,12 +159,16 @@ def _key(visit: Visit, *, done: str = "", revealed: dict[str, Any] | None = None
 def resolve(visit: Visit) -> Response:
     """Settle a key whose outcome is unknown."""
     outcome = outcome_of(visit)
-    answer, reason = answer_of(visit, outcome), reason_of(visit, outcome)
+    reason = reason_of(visit, outcome)
     with visit.operator() as operator:
         seen = _seen(visit, operator)
         if resolution(outcome) not in possible(seen):
             raise _changed(seen)
-        change = operator.resolve(seen, outcome, result=answer, reason=reason)
+        answer = _response_of(visit, outcome) if is_http(seen.operation) else answer_of(visit, outcome)
+        try:
+            change = operator.resolve(seen, outcome, result=answer, reason=reason)
+        except ConfigurationError as error:
+            raise Refused(400, "No result", error.detail) from error
     return _concluded(visit, change, "released" if outcome == "released" else "resolved")
 
 
@@ -206,6 +214,17 @@ def answer_of(visit: Visit, outcome: Outcome) -> Any:
     except ValueError:
         told = "Nothing was changed: a completed key needs the result that retries get, as JSON; null for nothing."
         raise Refused(400, "No result", told) from None
+
+
+def _response_of(visit: Visit, outcome: Outcome) -> Any:
+    """The response that retries of an HTTP request get, as the fields of the form give it."""
+    if outcome == "released":
+        return None
+    fields = (visit.field(name) for name in ("status", "headers", "body", "content_type"))
+    try:
+        return given_response(*fields)
+    except ValueError as error:
+        raise Refused(400, "No response", f"Nothing was changed: {error}") from None
 
 
 def _hash(visit: Visit) -> bytes:

@@ -16,12 +16,13 @@ from django.db import connections, transaction
 from django.db.models import Q, QuerySet
 from django.template.response import TemplateResponse
 
-from retrysafe.admin.answers import stored_json
+from retrysafe.admin.answers import response_of, stored_json
 from retrysafe.admin.operator import SHORTEST_PREFIX, Operator
 from retrysafe.admin.rendering import RELEASING, answer, duration, explained, instant, next_steps, started
 from retrysafe.admin.selection import STATES
 from retrysafe.backends.commands import MANAGE, Commands
 from retrysafe.claims.attempt_ids import worker_of
+from retrysafe.claims.responses import is_http
 from retrysafe.django import project
 from retrysafe.django.models import Record
 from retrysafe.errors import InvalidKey, RetrysafeError
@@ -64,6 +65,8 @@ class Verb(NamedTuple):
 
 
 def _completed(operator: Operator, seen: records.Record, reason: str, result: str) -> Change:
+    if is_http(seen.operation):
+        return operator.resolve(seen, "completed", result=_response(result), reason=reason)
     try:
         stored = stored_json(result)
     except ValueError as error:
@@ -72,7 +75,17 @@ def _completed(operator: Operator, seen: records.Record, reason: str, result: st
 
 
 def _failed(operator: Operator, seen: records.Record, reason: str, result: str) -> Change:
-    return operator.resolve(seen, "failed", result=result or None, reason=reason)
+    given = _response(result) if is_http(seen.operation) else result or None
+    return operator.resolve(seen, "failed", result=given, reason=reason)
+
+
+def _response(text: str) -> Any:
+    try:
+        return response_of(text)
+    except ValueError as error:
+        raise Refused(
+            f"The response to an HTTP request is its status, lines of headers, an empty line and its body: {error}"
+        ) from error
 
 
 def _released(operator: Operator, seen: records.Record, reason: str, _: str) -> Change:
@@ -91,7 +104,7 @@ VERBS = (
         Transition.RESOLVE_COMPLETED,
         "The effect of these keys happened. Their retries get the result below.",
         _completed,
-        "Result, as JSON",
+        "Result, as JSON; of HTTP requests the response: status, lines of headers, an empty line, body",
     ),
     Verb(
         "fail",
@@ -100,7 +113,7 @@ VERBS = (
         Transition.RESOLVE_FAILED,
         "The effect of these keys will never happen. Their retries get a failure with the message below.",
         _failed,
-        "Message",
+        "Message; of HTTP requests the response: status, lines of headers, an empty line, body",
     ),
     Verb(
         "release",

@@ -51,10 +51,11 @@ class Record(models.Model):
         return f"{self.boundary}/{self.operation} {bytes(self.key_hash).hex()[:12]} {self.state}"
 
     def as_read(self, now: Micros) -> records.Record:
-        """The record as the store would report it at this time, without its result."""
+        """The record as the store would report it at this time, with no more of its result than its kind and note."""
         fields = {name: getattr(self, name) for name in records.Record._fields if name not in ("key", "result", "now")}
         given = {**fields, "state": State(self.state), "fingerprint": bytes(self.fingerprint)}
-        return records.Record(key=bytes(self.key_hash), result=None, now=now, **given)
+        kind = records.StoredResult(b"", self.media_type, 0) if self.media_type else None
+        return records.Record(key=bytes(self.key_hash), result=kind, now=now, **given)
 
 
 class _Message(models.Model):

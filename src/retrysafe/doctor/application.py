@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from retrysafe.claims import key_spaces
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.doctor.diagnosis import Diagnosis, judged
 from retrysafe.entrypoint import EntryPoint
+from retrysafe.http.policy import ServedRoute
 from retrysafe.protocol.checks import Check, Facts, Severity
 from retrysafe.protocol.records import Wait
 
@@ -130,6 +131,17 @@ def _unguarded(facts: Facts) -> str | None:
     return f"Nothing guards {', '.join(routes)}." if routes else None
 
 
+def _late(facts: Facts) -> str | None:
+    routes: Mapping[str, tuple[str, ...]] = facts["late"]
+    if not routes:
+        return None
+    told = "; ".join(f"{route}: {', '.join(names)}" for route, names in routes.items())
+    return (
+        "Dependencies with yield end after the response of a guarded route has been recorded and sent. If their "
+        f"commit fails then, nothing is stored, and a retry is answered as if it were: {told}."
+    )
+
+
 APPLICATION_CHECKS = (
     Check(
         "application-route",
@@ -138,6 +150,14 @@ APPLICATION_CHECKS = (
         'Guard the application, and say routes={{"POST /…": "off"}} or @policy("off") for a route that needs none',
         "reference/http-integrations.md",
         _unguarded,
+    ),
+    Check(
+        "application-late-dependency",
+        "Do dependencies of guarded routes end before the response is recorded?",
+        Severity.WARNING,
+        'Depends(…, scope="function"), or the session of the claim: Depends(idempotency.session)',
+        "how-to/http-fastapi.md",
+        _late,
     ),
     Check(
         "application-drift",
@@ -166,8 +186,14 @@ def examine_boundary(entry: EntryPoint, retried_for: float | None, request_timeo
 
 
 def examine_application(
-    title: str, unguarded: list[str], boundaries: Iterable[object], drift: tuple[str, ...]
+    title: str, routes: Iterable[ServedRoute], boundaries: Iterable[object], drift: tuple[str, ...]
 ) -> list[Diagnosis]:
     """What is wrong with an application as a whole."""
-    facts = {"unguarded": unguarded, "boundaries": list(boundaries), "drift": drift}
+    routes = list(routes)
+    facts = {
+        "unguarded": [one.route for one in routes if one.policy == "unguarded"],
+        "late": {one.route: one.late for one in routes if one.policy == "guarded" and one.late},
+        "boundaries": list(boundaries),
+        "drift": drift,
+    }
     return judged(APPLICATION_CHECKS, facts, title)

@@ -77,8 +77,8 @@ def diagnose(
     )
     if app is not None:
         longest, timeout = _seconds(retried_for, "retried_for"), _seconds(request_timeout, "request_timeout")
-        unguarded = [one.route for one in served.served_routes(app) if one.policy == "unguarded"]
-        found += application.examine_application(app_name, unguarded, entries, tuple(drift))
+        routes = served.served_routes(app)
+        found += application.examine_application(app_name, routes, entries, tuple(drift))
         for entry in entries:
             found += application.examine_boundary(entry, longest, timeout)
     found.sort(key=lambda one: (_ORDER.index(one.severity), one.id, one.subject))

@@ -6,17 +6,19 @@ Put the middleware last in ``middlewares=[…]``, so that authentication is arou
 from __future__ import annotations
 
 import functools
+import io
 import warnings
 from collections.abc import Awaitable, Callable, Container, Iterator
 from contextlib import closing
 from typing import Any, Unpack
 
 from retrysafe.boundary import Boundary
+from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http import nested
-from retrysafe.http.bodies import Body
+from retrysafe.http.bodies import CHUNK, Body, framed
 from retrysafe.http.conditional import Version, evaluate
-from retrysafe.http.guard import Guard
+from retrysafe.http.guard import RETURNED, Course, Guard
 from retrysafe.http.messages import Headers, Request, Response, lower, path_of
 from retrysafe.http.policy import GUARDED_BY_DEFAULT, UNSAFE, Options, Policed, ServedRoute, own_policy, serving
 from retrysafe.http.principals import Principal, afind
@@ -88,23 +90,28 @@ async def _serve(
             return await handler()
         scope = guard.scope(await afind(guard.principal, request))
         with closing(Body(asked, guard.policy)) as body:
-            await _read(request, body)
-            return await _exchange(UnaryExchange(guard, asked, key, body, scope), request, body, handler)
+            give_back = functools.partial(_give_back, request, body, parsed=await _read(request, body))
+            return await _exchange(UnaryExchange(guard, asked, key, body, scope), request, give_back, handler)
     except Refusal as refusal:
         return _rendered(guard.answer(refusal))
 
 
 async def _exchange(
-    exchange: UnaryExchange, request: web.Request, body: Body, handler: Callable[[], Awaitable[web.StreamResponse]]
+    exchange: UnaryExchange,
+    request: web.Request,
+    give_back: Callable[[], Awaitable[None]],
+    handler: Callable[[], Awaitable[web.StreamResponse]],
 ) -> web.StreamResponse:
     given: list[web.StreamResponse] = []
 
     async def work() -> Response:
-        await _give_back(request, body)
+        await give_back()
+        exchange.course = RETURNED
         try:
             given[:] = [await handler()]
         except web.HTTPException as response:
             given[:] = [response]
+            exchange.course = Course(raised=True)
         return _captured(given[0])
 
     try:
@@ -120,22 +127,39 @@ async def _exchange(
     return given[0]
 
 
-async def _read(request: web.Request, body: Body) -> None:
+async def _read(request: web.Request, body: Body) -> bool:
     """Take the body as it comes, so that no more of it is in memory than ``body_memory``.
+
+    Returns whether a middleware around has parsed it as a form, of which aiohttp does not keep the bytes.
 
     Raises `aiohttp.web.HTTPRequestEntityTooLarge` for more than the application takes.
     """
     limit = request.client_max_size
-    if request.content.at_eof():  # read by a middleware around, which aiohttp remembers
-        body.add(await request.read())
+    if request._read_bytes is not None:  # by a middleware around, as also the fields of a form without files
+        body.add(request._read_bytes)
+    elif getattr(request.content, "_cursor", 0):
+        if request._post is None:
+            raise ConfigurationError(
+                "A middleware around the guard has read a part of the body, which aiohttp does not keep. Nothing was "
+                "done. Put the guard around that middleware, or let that use request.read() or request.post()."
+            )
+        for chunk in _form(request._post):
+            body.add(chunk)
+        return True
     async for chunk in request.content.iter_any():
         body.add(chunk)
         if limit and body.length > limit:
             raise web.HTTPRequestEntityTooLarge(limit, body.length)
+    return False
 
 
-async def _give_back(request: web.Request, body: Body) -> None:
+async def _give_back(request: web.Request, body: Body, *, parsed: bool) -> None:
     """Let the handler read the body from its beginning, in whatever way it does."""
+    for value in () if request._post is None else request._post.values():
+        if isinstance(value, web.FileField):
+            value.file.seek(0)
+    if parsed:
+        return
     while await request.content.readany():
         pass
     chunks = list(body.chunks())
@@ -143,6 +167,19 @@ async def _give_back(request: web.Request, body: Body) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         for chunk in reversed(chunks):
             request.content.unread_data(chunk)
+
+
+def _form(fields: Any) -> Iterator[bytes]:
+    """A form that a middleware around has parsed, with files, as it counts for a fingerprint: its bytes are gone."""
+    for name, value in fields.items():
+        if isinstance(value, web.FileField):
+            yield framed(name, value.filename, value.content_type, value.file.seek(0, io.SEEK_END))
+            value.file.seek(0)
+            yield from iter(functools.partial(value.file.read, CHUNK), b"")
+        elif isinstance(value, bytes | bytearray):
+            yield framed(name, "", len(value)) + value
+        else:
+            yield framed(name, value)
 
 
 def served_routes(app: web.Application) -> Iterator[ServedRoute]:

@@ -6,6 +6,7 @@ Where it stands among others: CORS, compression, rate limits and authentication 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import cached_property, partial
 from typing import Any, NoReturn, Unpack
@@ -18,7 +19,7 @@ from retrysafe.http import nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.commit_guard import CommitWatch, Phase, watch
 from retrysafe.http.exchange import Capture
-from retrysafe.http.guard import Guard
+from retrysafe.http.guard import Course, Guard
 from retrysafe.http.messages import Request, Response, as_sent
 from retrysafe.http.nested import OUTER
 from retrysafe.http.policy import Options
@@ -38,6 +39,8 @@ HELD = "retrysafe.exchange"
 """Where the scope of a guarded request has its `AsgiExchange`; None for one that passes, because it needs no key."""
 _REMOVED = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
 """Extensions by which a response could pass around us."""
+_HANDLERS = "starlette.exception_handlers"
+"""Where Starlette's routes find in the scope what makes responses of exceptions: by type, and by status."""
 _GONE = (OSError, RuntimeError)
 """What servers raise when a message can no longer be sent; RuntimeError is uvloop's, whose transport was closed."""
 _START, _BODY, _DISCONNECT = "http.response.start", "http.response.body", "http.disconnect"
@@ -125,11 +128,14 @@ def leave_to_inner(guard: Guard, scope: Scope, whose: Whose) -> None:
         scope[OUTER] = [*scope.get(OUTER, ()), partial(whose, scope)]
 
 
-async def guarded(guard: Guard, app: App, scope: Scope, receive: Receive, send: Send, whose: Whose | None) -> None:
+async def guarded(
+    guard: Guard, app: App, scope: Scope, receive: Receive, send: Send, whose: Whose | None, *, routed: str = ""
+) -> None:
     """Serve one request with ``app`` behind ``guard``.
 
     Without ``whose`` the key is not claimed yet: ``scope[HELD].begin_for(principal)`` does so from the inside, as soon
-    as it is known whose request it is; an application that never gets there has answered by itself.
+    as it is known whose request it is; an application that never gets there has answered by itself. ``routed`` names
+    what the application's router notes down in the scope, before which no handler can have been called.
     """
     if scope["method"].upper() not in guard.methods:
         await app(scope, receive, send)
@@ -155,7 +161,7 @@ async def guarded(guard: Guard, app: App, scope: Scope, receive: Receive, send: 
         except Refusal as refusal:
             await send_response(send, guard.answer(refusal))
             return
-        exchange = AsgiExchange(guard, request, key, body, receive, send)
+        exchange = AsgiExchange(guard, request, key, body, receive, send, routed)
         await exchange.serve(app, scope, found, deferred=whose is None)
     finally:
         if body is not None:
@@ -239,7 +245,9 @@ class AsgiExchange:
     `retrysafe.http.exchange.Capture` says what of the response may leave when.
     """
 
-    def __init__(self, guard: Guard, request: Request, key: str, body: Body, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, guard: Guard, request: Request, key: str, body: Body, receive: Receive, send: Send, routed: str = ""
+    ) -> None:
         self.guard = guard
         self.request = request
         self.key = key
@@ -247,6 +255,8 @@ class AsgiExchange:
         self._receive = receive
         self._send = send
         self._scope: Scope = {}
+        self._inner: Scope = {}
+        self._routed = routed
         self._disconnected = False
         self._gone = False
         self._reset()
@@ -284,7 +294,7 @@ class AsgiExchange:
         inner: Scope = {}
         while True:
             if deferred or await self._begin(whose):
-                inner = self._scope_of(scope)
+                inner = self._inner = self._scope_of(scope)
                 await self._run(app, inner)
             if not isinstance(self._instead, RetryTransaction) or self._sent or self.tried is None:
                 break
@@ -295,13 +305,17 @@ class AsgiExchange:
             await asyncio.sleep(pause)
             self._reset()
         for name in inner:  # what routers note down in it is read around us
-            if name not in scope and name != HELD:
+            if name not in scope and name not in (HELD, _HANDLERS):
                 scope[name] = inner[name]
         if self._instead is not None:
             await self._answer(self._instead)
 
     def _scope_of(self, scope: Scope) -> Scope:
-        inner = {**scope, HELD: self}
+        inner: Scope = {**scope, HELD: self}
+        if self.guard.transactional:
+            inner = _InnerScope(inner)
+            if _HANDLERS in inner:
+                inner[_HANDLERS] = inner[_HANDLERS]
         if "extensions" in inner:
             inner["extensions"] = {n: e for n, e in (inner["extensions"] or {}).items() if n not in _REMOVED}
         return inner
@@ -324,6 +338,7 @@ class AsgiExchange:
                 raise
         finally:
             nested.AROUND.set(outer)
+            self._inner = {}  # it leads to this exchange, and would keep it until the garbage is collected
             if not self._is_audible:
                 self._let_hear()
 
@@ -492,7 +507,8 @@ class AsgiExchange:
             if self._instead is not None:
                 raise Preempted
             return
-        self.guard.judge(claim, capture.finish(), self.request)
+        course = Course(raised=self.error is not None, reached=not self._routed or self._routed in self._inner)
+        self.guard.judge(claim, capture.finish(), self.request, course)
         try:
             await self._leave(claim, None)
         except RetryTransaction as again:
@@ -534,3 +550,33 @@ class AsgiExchange:
             if self._settled or self.claim is None or self._capture.endless:
                 raise
             self._gone = True
+
+
+class _InnerScope(dict[str, Any]):
+    """The scope that a guarded application sees: its exchange is told which exceptions Starlette makes responses of."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name == _HANDLERS:
+            value = tuple(_ExceptionHandlers(self[HELD], handlers) for handlers in value)
+        super().__setitem__(name, value)
+
+
+class _ExceptionHandlers(dict[Any, Any]):
+    """Exception handlers of Starlette, each of which is looked for while its exception is being handled."""
+
+    def __init__(self, exchange: AsgiExchange, handlers: dict[Any, Any]) -> None:
+        super().__init__(handlers)
+        self._exchange = exchange
+
+    def __getitem__(self, kind: Any) -> Any:
+        return self._noted(super().__getitem__(kind))
+
+    def get(self, status: Any, default: Any = None) -> Any:
+        """The handler of a status."""
+        return self._noted(super().get(status, default))
+
+    def _noted(self, handler: Any) -> Any:
+        error = sys.exc_info()[1]
+        if handler is not None and isinstance(error, Exception):
+            self._exchange.error = error
+        return handler

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, Protocol
 
+from retrysafe.errors import ConfigurationError
 from retrysafe.http.messages import Request, length_of
 from retrysafe.http.policy import Policy
 from retrysafe.http.problems import Refusal
@@ -42,7 +43,8 @@ class Body:
         self.length = 0
         self._hash = hasher(request)
         declared = request.fields.get(b"content-length")
-        if declared is not None and (length_of(declared[0].decode("latin-1")) or 0) > self._limit:
+        self._declared = 0 if declared is None else length_of(declared[0].decode("latin-1")) or 0
+        if self._declared > self._limit:
             self._refuse()
 
     def add(self, chunk: bytes) -> None:
@@ -74,9 +76,18 @@ class Body:
         return self._hash.digest()
 
     @property
-    def whole(self) -> bytes | None:
-        """The body, if it is held in memory."""
-        return bytes(self._held) if self._file is None else None
+    def whole(self) -> bytes:
+        """All of the body, in memory."""
+        return self.part(0, self.length)
+
+    def refuse_unread(self) -> None:
+        """Raise `ConfigurationError` for a body that was declared, and of which nothing has come."""
+        if self._declared and not self.length:
+            raise ConfigurationError(
+                f"The request declares a body of {self._declared} bytes, and nothing of it was left to be compared: a "
+                "middleware around the guard has read it, and keeps it from what is inside. Nothing was done. Put the "
+                "guard around that middleware, or let that hand the body on."
+            )
 
     def chunks(self) -> Iterator[bytes]:
         """The body from its beginning; one empty chunk when it is empty."""
@@ -173,3 +184,9 @@ def hasher(request: Request) -> Hash:
 def without_boundary(content_type: bytes) -> bytes:
     """A content type as it counts for a fingerprint: a multipart boundary is no part of what was meant."""
     return _BOUNDARY.sub(rb"", content_type) if _MULTIPART.match(content_type) else content_type
+
+
+def framed(*texts: object) -> bytes:
+    """Texts of a form that was parsed, and whose bytes are gone, as they count for a fingerprint."""
+    encoded = [str(text).encode("utf-8", "surrogatepass") for text in texts]
+    return b"".join(len(text).to_bytes(8, "big") + text for text in encoded)

@@ -40,7 +40,7 @@ class CommitWatch:
     def __init__(self, claim: Claim, address: str) -> None:
         self.phase = Phase.WORKING
         self.address = address
-        self.tx = claim.tx
+        self.tx = claim._transaction
         self._claim = claim
 
     def owns(self, session: object) -> bool:

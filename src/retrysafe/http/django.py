@@ -24,6 +24,7 @@ from retrysafe.http.django_serving import (
     Again,
     guards_itself,
     leave_to_inner,
+    login_pages,
     of_user,
     refuse_before_authentication,
     request_of,
@@ -65,7 +66,7 @@ def guard_of(boundary: Boundary, principal: Principal | None, options: Options) 
         raise ConfigurationError(
             f"principal={principal!r}: expected 'user', a function that takes the request, or 'shared'."
         )
-    return Guard(boundary, options, of_user if principal == "user" else principal)
+    return Guard(boundary, options, of_user if principal == "user" else principal, login_pages=login_pages)
 
 
 # ------------------------------------------------------------ the decorator
@@ -174,18 +175,33 @@ def take_over_atomic_requests(view: Any) -> TakenOver:
 def atomic_requests(exempt: TakenOver, besides: str | None = None) -> ExitStack:
     """The transactions that ``ATOMIC_REQUESTS`` wants around a view, but for the alias ``besides``."""
     stack = ExitStack()
-    databases: Any = connections.settings
-    for alias, configured in databases.items():
-        if configured["ATOMIC_REQUESTS"] and alias != besides and alias not in set(exempt):
+    for alias in _atomic_aliases(exempt):
+        if alias != besides:
             block: Any = transaction.atomic(using=alias)
             stack.enter_context(block)
     return stack
 
 
+def _atomic_aliases(exempt: TakenOver) -> list[str]:
+    databases: Any = connections.settings
+    return [
+        alias for alias, configured in databases.items() if configured["ATOMIC_REQUESTS"] and alias not in set(exempt)
+    ]
+
+
 def in_atomic_requests(view: Any, run: Callable[[], HttpResponseBase], *, besides: str | None = None) -> Any:
-    """Run a view in the transactions that ``ATOMIC_REQUESTS`` wants."""
-    with atomic_requests(view._non_atomic_requests, besides):
-        return run()
+    """Run a view in the transactions that ``ATOMIC_REQUESTS`` wants.
+
+    That of the claim on the alias ``besides`` stands for its own: after an exception it is marked to be rolled back.
+    """
+    exempt = view._non_atomic_requests
+    try:
+        with atomic_requests(exempt, besides):
+            return run()
+    except Exception:
+        if besides in _atomic_aliases(exempt) and connections[besides].in_atomic_block:
+            connections[besides].set_rollback(True)
+        raise
 
 
 # ------------------------------------------------------------ the middleware
@@ -236,6 +252,7 @@ class IdempotencyMiddleware:
         visit = visit_of(request)
         if visit is None or visit.exchange.guard is not self.guard or visit.exchange.claim is None:
             return
+        visit.reached = True
         refuse_before_authentication(self.guard, view, request)  # what a middleware inside has led elsewhere
         if not self.guard.transactional:
             return

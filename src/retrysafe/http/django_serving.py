@@ -6,6 +6,7 @@ import asyncio
 import io
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from http.cookies import Morsel
 from typing import Any
@@ -13,9 +14,9 @@ from typing import Any
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http.asgi import request_of as request_of_scope
-from retrysafe.http.bodies import Body
+from retrysafe.http.bodies import Body, framed
 from retrysafe.http.exchange import Exchange, Live, Preempted
-from retrysafe.http.guard import Guard
+from retrysafe.http.guard import Course, Guard
 from retrysafe.http.messages import Request, Response, latin
 from retrysafe.http.nested import OUTER, is_inside
 from retrysafe.http.principals import find
@@ -30,6 +31,8 @@ with NeedsExtra("django", "django", "asgiref"):
     from django.db import connections
     from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
     from django.http.response import HttpResponseBase
+    from django.shortcuts import resolve_url
+    from django.urls import NoReverseMatch
 
 CLAIM = "idempotency"
 """Where a request has its claim; None when it passed without one."""
@@ -39,6 +42,7 @@ _VISIT = "_retrysafe_visit"
 _LOGIN = "django.contrib.auth.middleware.LoginRequiredMiddleware"
 _AUTHENTICATES = "perform_authentication"
 """What classes of views have in REST framework, and nowhere else."""
+_WRITES_NOTHING = ("SELECT", "SAVEPOINT", "RELEASE", "ROLLBACK")
 View = Callable[[], HttpResponseBase]
 
 
@@ -57,6 +61,12 @@ def visit_of(request: HttpRequest) -> GuardedRequest | None:
     """The guarded visit that a request is part of."""
     found = request.__dict__.get(_VISIT)
     return found if isinstance(found, GuardedRequest) else None
+
+
+def login_pages() -> Iterator[str]:
+    """The page to which Django sends those who have to log in."""
+    with suppress(NoReverseMatch):
+        yield resolve_url(settings.LOGIN_URL)
 
 
 # ------------------------------------------------------------ what is known of a view
@@ -113,12 +123,14 @@ class GuardedRequest:
         caught: what the view raised, although a response was made of it.
         uncaught: what nothing made a response of but Django itself, with its page for status 500.
         of_view: whether the view itself is guarded, or the middleware around it.
+        reached: whether the view may have been called.
         thread: where the claim is made; the connections of its transaction are this thread's.
     """
 
     def __init__(self, guard: Guard, request: HttpRequest, key: str, *, of_view: bool) -> None:
         head = request_of(request)
-        self.of_view = of_view
+        self.of_view = self.reached = of_view
+        self._wrote = False
         body = Body(head, guard.policy)
         self.caught: Exception | None = None
         self.uncaught: Exception | None = None
@@ -149,6 +161,7 @@ class GuardedRequest:
         around = [find(principal, self._request) for principal in self._request.__dict__.get(OUTER, ())]
         self.exchange.begin_for(find(self.exchange.guard.principal, asking), around)
         setattr(self._request, CLAIM, self.exchange.claim)
+        self._wrote = False
 
     def serve(self, view: View) -> HttpResponseBase:
         """Answer by the view, which calls `begin` before its work, or in its place."""
@@ -176,10 +189,30 @@ class GuardedRequest:
 
     def _run(self, view: View) -> Live:
         self._begin_anew()
-        given = self._given = rendered(view())
+        with self._noting_writes():
+            given = self._given = rendered(view())
         if self.uncaught is not None and given.status_code >= 500:
             raise self.uncaught
-        return _live_of(given, self.caught, on_a_loop=is_on_a_loop(self._request))
+        course = Course(self._is_marked(), self.reached, self._wrote)
+        return _live_of(given, self.caught, course, on_a_loop=is_on_a_loop(self._request))
+
+    def _is_marked(self) -> bool:
+        """Whether the claim's transaction is to be rolled back, as by an exception under ATOMIC_REQUESTS."""
+        guard = self.exchange.guard
+        return guard.transactional and bool(connections[str(guard.entry.alias)].needs_rollback)
+
+    def _noting_writes(self) -> AbstractContextManager[None]:
+        """Take note of what the view writes on the boundary's alias, by its transaction."""
+        guard = self.exchange.guard
+        if not guard.transactional:
+            return nullcontext()
+        noting: AbstractContextManager[None] = connections[str(guard.entry.alias)].execute_wrapper(self._note)
+        return noting
+
+    def _note(self, execute: Callable[..., Any], sql: Any, *statement: Any) -> Any:
+        if not str(sql).lstrip("( \n\t").upper().startswith(_WRITES_NOTHING):
+            self._wrote = True
+        return execute(sql, *statement)
 
 
 def admit(guard: Guard, request: HttpRequest, *, of_view: bool = True) -> GuardedRequest | None:
@@ -353,17 +386,12 @@ def _form(request: HttpRequest) -> Iterator[bytes]:
     """A form that was parsed, and whose bytes are gone, as it counts for a fingerprint."""
     for name, values in request.POST.lists():
         for value in values:
-            yield _framed(name, value)
+            yield framed(name, value)
     for name, files in request.FILES.lists():
         for file in files:
-            yield _framed(name, file.name, file.content_type, file.size)
+            yield framed(name, file.name, file.content_type, file.size)
             yield from file.chunks()
             file.seek(0)
-
-
-def _framed(*texts: object) -> bytes:
-    encoded = [str(text).encode("utf-8", "surrogatepass") for text in texts]
-    return b"".join(len(text).to_bytes(8, "big") + text for text in encoded)
 
 
 # ------------------------------------------------------------ the view's response
@@ -382,11 +410,11 @@ def rendered(response: Any) -> Any:
     return response if getattr(response, "is_rendered", True) else unrendered.render()
 
 
-def _live_of(response: Any, error: Exception | None, *, on_a_loop: bool) -> Live:
+def _live_of(response: Any, error: Exception | None, course: Course, *, on_a_loop: bool) -> Live:
     headers = latin((str(name), str(value)) for name, value in response.items())
     cookies = latin(("Set-Cookie", morsel.output(header="").strip()) for morsel in response.cookies.values())
     content = Content(response, on_a_loop=on_a_loop)
-    return Live(response.status_code, headers + cookies, content, error, whole=not response.streaming)
+    return Live(response.status_code, headers + cookies, content, error, not response.streaming, course)
 
 
 class Content:

@@ -225,7 +225,7 @@ class IdempotentSchema:
         if guard is None or operation is None:
             return operation
         more = openapi.extra(guard, required=guard.policy.required)
-        operation["parameters"] = [*operation.get("parameters", ()), *more.pop("parameters")]
+        operation["parameters"] = openapi.with_parameters(operation.get("parameters", ()), more.pop("parameters"))
         operation["responses"] = more.pop("responses") | operation["responses"]
         return operation | more
 

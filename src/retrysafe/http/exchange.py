@@ -33,7 +33,7 @@ from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.commit_guard import CommitWatch, Phase, forget, watch
-from retrysafe.http.guard import Guard
+from retrysafe.http.guard import RETURNED, Course, Guard
 from retrysafe.http.messages import Headers, Request, Response, is_endless
 from retrysafe.http.problems import Refusal
 
@@ -135,6 +135,7 @@ class Live(NamedTuple):
     """What the handler raised, for frameworks that make a response of it before we can see it."""
     whole: bool = False
     """Whether the chunks are all there already and are sent without us: then none leaves before the record."""
+    course: Course = RETURNED
 
 
 class Unsettled(Exception):
@@ -379,7 +380,7 @@ class Chunks:
         if error is not None and self._guard.restarts(self._live.status, error):
             self._end(error)
             return
-        self._guard.judge(self._claim, self._capture.finish(), self._exchange.request)
+        self._guard.judge(self._claim, self._capture.finish(), self._exchange.request, self._live.course)
         self._end(None)
 
     def _end(self, error: BaseException | None) -> None:

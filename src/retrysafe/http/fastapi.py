@@ -10,12 +10,14 @@ not let in by them has met no key.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, NoReturn, Unpack
 
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
+from retrysafe.claims.decorator import is_generator_function
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http import openapi
@@ -212,12 +214,34 @@ def _documented(given: dict[str, Any] | None, made: dict[str, Any]) -> dict[str,
     given = given or {}
     if openapi.EXTENSION in given:
         return given
+    made["parameters"] = _Parameters(openapi.with_parameters(made["parameters"], given.get("parameters", ())))
     for name, value in copy.deepcopy(given).items():
+        if name == "parameters":
+            continue
         if isinstance(value, dict):
             made[name] = {**made.get(name, {}), **value}
         else:
             made[name] = [*made.get(name, []), *value] if isinstance(value, list) else value
     return made
+
+
+def _late(dependant: Dependant) -> Iterator[str]:
+    """Generators among dependencies that are not of the scope "function", and so end after the response."""
+    for one in dependant.dependencies:
+        call: Any = None if one.call is None else inspect.unwrap(one.call)
+        if call is not None and is_generator_function(call) and getattr(one, "scope", None) != "function":
+            yield f"{call.__module__}.{getattr(call, '__qualname__', type(call).__qualname__)}"
+        yield from _late(one)
+
+
+class _Parameters(list[Any]):
+    """Parameters that stand in place of what handlers and dependencies declare by the same names.
+
+    Those are known when FastAPI adds these to them, at the earliest.
+    """
+
+    def __radd__(self, declared: list[Any]) -> list[Any]:
+        return openapi.with_parameters(declared, self)
 
 
 class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
@@ -244,6 +268,11 @@ class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
     def guarded_by_itself(self, route: object, endpoint: object) -> frozenset[str]:
         """The methods by which a route is guarded on its own."""
         return route.guarded if isinstance(route, _Route) else super().guarded_by_itself(route, endpoint)
+
+    def late(self, matcher: Any) -> tuple[str, ...]:
+        """Names of the generators among a route's dependencies that end after its response."""
+        found = () if getattr(matcher, "dependant", None) is None else _late(matcher.dependant)
+        return tuple(dict.fromkeys(found))
 
     def secured(self, route: object, endpoint: object) -> str | None:
         """A name for a route that authenticates by dependencies, which are not asked on a replay."""

@@ -21,7 +21,7 @@ from retrysafe.http import messages, nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.exchange import Chunks, Exchange, Live
-from retrysafe.http.guard import Guard
+from retrysafe.http.guard import Course, Guard
 from retrysafe.http.messages import latin
 from retrysafe.http.policy import (
     GUARDED_BY_DEFAULT,
@@ -40,7 +40,7 @@ from retrysafe.http.security import refuse_without_principal, secured
 from retrysafe.http.wsgi import HELD, Environ, Input, StartResponse, request_of
 
 with NeedsExtra("flask"):
-    from flask import Blueprint, Flask, Request, Response, abort, current_app, request, request_started
+    from flask import Blueprint, Flask, Request, Response, abort, current_app, request, request_started, url_for
 
 View = TypeVar("View", bound=Callable[..., Any])
 Guarded = TypeVar("Guarded", bound="Callable[..., Any] | Blueprint")
@@ -124,7 +124,7 @@ class Installed:
         self._principal: Principal | None = principal
         self._session = session
         self._options = options
-        self._guard = Guard(boundary, options, principal)
+        self._guard = Guard(boundary, options, principal, login_pages=self._login_pages)
         self._guards: dict[RouteRule, Guard] = {}
         self._wsgi_app = app.wsgi_app
         self._dispatch_request = app.dispatch_request
@@ -144,9 +144,19 @@ class Installed:
             options: dict[str, Any] = {**self._options, **rule.options, "required": rule.need == "required"}
             options.pop("routes", None)
             self._guards[rule] = Guard(
-                rule.boundary or self._boundary, cast("Options", options), rule.principal or self._principal
+                rule.boundary or self._boundary,
+                cast("Options", options),
+                rule.principal or self._principal,
+                login_pages=self._login_pages,
             )
         return self._guards[rule]
+
+    def _login_pages(self) -> Iterator[str]:
+        """The pages to which Flask-Login sends those who have to log in."""
+        manager: Any = getattr(self._app, "login_manager", None)
+        for view in (getattr(manager, "login_view", None), *getattr(manager, "blueprint_login_views", {}).values()):
+            if view is not None:
+                yield view if view.startswith(("/", "http://", "https://")) else url_for(view)
 
     def _served(self) -> Iterator[tuple[Container[str], str]]:
         return ((rule.methods or (), rule.rule) for rule in self._app.url_map.iter_rules())
@@ -254,7 +264,8 @@ class Installed:
                 _forget_body(exchange.body)
             swapped.use(None if exchange.claim is None else exchange.claim.tx)
             response, error = self._response(view)
-            return Live(response.status_code, latin(response.headers), _Chunks(response), error)
+            course = Course(raised=error is not None)
+            return Live(response.status_code, latin(response.headers), _Chunks(response), error, course=course)
 
         with _Swapped(self._session) as swapped:
             answer = exchange.serve(handler)

@@ -17,7 +17,7 @@ from retrysafe.extras import NeedsExtra
 from retrysafe.http import nested, unary
 from retrysafe.http.bodies import Body
 from retrysafe.http.exchange import Exchange, Live
-from retrysafe.http.guard import Guard
+from retrysafe.http.guard import Course, Guard
 from retrysafe.http.messages import OMITTED, Headers, Request, Response
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import Principal, afind, find
@@ -43,6 +43,9 @@ AS_HTTP: dict[Code, int] = {
     Code.RESOURCE_EXHAUSTED: 429,
 }
 """What a status amounts to: stored refusals, refusals that free the key; every other one is a failure, as a 5xx is."""
+
+_AS_GRPC = {status: code for code, status in reversed(AS_HTTP.items())}
+"""The status of a response that an operator has given without one: the first that amounts to it."""
 
 STATUSES: dict[str, Code] = {
     "key-missing": Code.INVALID_ARGUMENT,
@@ -75,6 +78,13 @@ class Answer(NamedTuple):
     details: str
     trailing: Metadata
     body: bytes
+    aborted: bool = False
+    """Whether the handler ended the call by ``abort``, instead of returning."""
+
+    @property
+    def course(self) -> Course:
+        """How it came about."""
+        return Course(raised=self.aborted)
 
     def as_response(self) -> Response:
         """As it is stored: the status and the trailing metadata are trailers, as on the wire."""
@@ -89,8 +99,9 @@ def _answer_of(stored: Response) -> Answer:
     """
     if any(name == OMITTED for name, _ in stored.headers):
         raise Refusal("result-unavailable")
-    code = _BY_NUMBER[next(value for name, value in stored.headers if name == _STATUS)]
-    details = next(value for name, value in stored.headers if name == _MESSAGE).decode()
+    fields = dict(stored.headers)
+    code = _BY_NUMBER.get(fields.get(_STATUS, b"")) or _AS_GRPC.get(stored.status, Code.UNKNOWN)
+    details = fields.get(_MESSAGE, b"").decode()
     return Answer(code, details, _metadata(stored.headers), stored.body or b"")
 
 
@@ -117,7 +128,9 @@ def _lines(metadata: Iterable[tuple[str, Any]] | None) -> Headers:
     )
 
 
-_NOT_METADATA = frozenset({_STATUS, _MESSAGE, b"content-length", b"cache-control", b"idempotent-replayed"})
+_NOT_METADATA = frozenset(
+    {_STATUS, _MESSAGE, b"content-length", b"content-type", b"cache-control", b"idempotent-replayed"}
+)
 
 
 def _metadata(headers: Headers) -> Metadata:
@@ -133,7 +146,7 @@ class _Aborted(Exception):
 
     def __init__(self, code: Code, details: str, trailing: Metadata) -> None:
         super().__init__(code)
-        self.answer = Answer(code, details, trailing, b"")
+        self.answer = Answer(code, details, trailing, b"", aborted=True)
 
 
 class _Context:
@@ -257,7 +270,7 @@ class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ign
             def work() -> Live:
                 ended[:] = [_perform(handler, raw, _SyncContext(context))]
                 response = ended[0].as_response()
-                return Live(response.status, response.headers, [response.body or b""])
+                return Live(response.status, response.headers, [response.body or b""], course=ended[0].course)
 
             with closing(Body(request, self.guard.policy)) as body:
                 body.add(raw)
@@ -312,11 +325,13 @@ class AsyncIdempotencyInterceptor(_Interceptor, grpc.aio.ServerInterceptor):  # 
 
             async def work() -> Response:
                 ended[:] = [await _aperform(handler, raw, _AsyncContext(context))]
+                exchange.course = ended[0].course
                 return ended[0].as_response()
 
             with closing(Body(request, self.guard.policy)) as body:
                 body.add(raw)
-                stored = await unary.UnaryExchange(self.guard, request, key, body, whose).attempt(work)
+                exchange = unary.UnaryExchange(self.guard, request, key, body, whose)
+                stored = await exchange.attempt(work)
             return (ended[0], False) if stored is None else (_answer_of(stored), True)
         except Refusal as refusal:
             return _refused(refusal, self.guard), False

@@ -10,16 +10,25 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from retrysafe.boundary import Boundary, require_boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.observers import logger
+from retrysafe.claims.responses import OPERATION, ResponseCodec
 from retrysafe.errors import InvalidKey, LeaseLost, RetrysafeError, StoreMisconfigured, StoreUnavailable
 from retrysafe.http import keys, principals, workers
 from retrysafe.http.bodies import Body, without_boundary
-from retrysafe.http.messages import Request, Response, ResponseCodec, dropped_fields, kept, leads_to_login, replayed
+from retrysafe.http.messages import (
+    REDIRECTS,
+    Request,
+    Response,
+    dropped_fields,
+    kept,
+    leads_to_login,
+    replayed,
+)
 from retrysafe.http.policy import UNSAFE, Options, declared_by, policy_of
 from retrysafe.http.problems import PROBLEMS, Refusal, refusal_of, render, report
 from retrysafe.http.routes import Need
@@ -28,12 +37,26 @@ from retrysafe.protocol.canonical import NotCanonical
 from retrysafe.protocol.exception_groups import leaves
 from retrysafe.protocol.outcomes import Answered
 
-OPERATION = "http"
 FIELDS = (b"content-type", b"content-encoding", b"if-match", b"if-none-match")
 _JSON = (b"application/json", b"+json")
 _REPEATED_ELSEWHERE = frozenset({307, 308})
 """Redirects after which a client sends the same request, and key, to another place (RFC 9110 section 15.4)."""
 _CODEC = ResponseCodec()
+
+
+class Course(NamedTuple):
+    """How a response came about, as far as the integration can tell."""
+
+    raised: bool = False
+    """Whether it answers an exception, after which what the handler wrote is to be undone."""
+    reached: bool = True
+    """Whether the handler may have been called: around it nothing of the operation was done."""
+    wrote: bool = False
+    """Whether the handler has written by the claim's transaction without asking for it."""
+
+
+RETURNED = Course()
+"""The handler returned it."""
 
 
 class Guard:
@@ -45,11 +68,14 @@ class Guard:
         options: Options,
         principal: principals.Principal | None = None,
         fields: tuple[bytes, ...] = FIELDS,
+        login_pages: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         principals.check(principal)
         require_boundary(boundary)
         assert min(fields) > b"body", "parts of a fingerprint stand by name"
         self.fields = fields
+        self.login_pages = login_pages
+        """Finds the pages of login that the framework itself has, beside those of the options."""
         self.boundary = boundary
         self.entry = boundary.entrypoint
         self.options = options
@@ -81,7 +107,8 @@ class Guard:
         routes: dict[str, Need] = {"/**": need}
         said: Options = {"methods": self.policy.methods | UNSAFE, **options}
         merged: Options = {**self.options, **said, "required": need == "required", "routes": routes}
-        return Guard(self.boundary, merged, principals.SHARED if self.shared else self.principal, self.fields)
+        principal = principals.SHARED if self.shared else self.principal
+        return Guard(self.boundary, merged, principal, self.fields, self.login_pages)
 
     def of(self, handler: object) -> Guard:
         """The guard of a handler: this one, or that with the handler's own policy."""
@@ -175,11 +202,12 @@ class Guard:
                 length += len(value)
         known = _known_head if length <= _LONGEST_KNOWN else _head
         head = known(request.method, request.path, request.query, tuple(fields))
+        body.refuse_unread()
         meant = (self._canonical(request, body) if self.policy.canonical_json else None) or body.digest()
         return b"%b%b%b" % (_BODY, hashlib.sha256(meant).digest(), head)
 
     def _canonical(self, request: Request, body: Body) -> bytes | None:
-        """The canonical form of a JSON body, if it is not encoded and held in memory."""
+        """The canonical form of a JSON body, if it is not encoded."""
         if request.lines(b"content-encoding") or not _is_json(request):
             return None
         whole = body.whole
@@ -190,25 +218,38 @@ class Guard:
 
     # ------------------------------------------------------------ the response
 
-    def judge(self, claim: Claim, response: Response, request: Request | None = None) -> None:
-        """Classify a response, complete but for a body that was too large, and store it if retries get it.
-
-        A redirect of the client of ``request`` to a login page is not stored: nothing was done yet.
-        """
+    def judge(self, claim: Claim, response: Response, request: Request, course: Course = RETURNED) -> None:
+        """Classify a response, complete but for a body that was too large, and store it if retries get it."""
         policy, status = self.policy, response.status
         stored = kept(response, policy.headers, self._dropped)
         if self._largest is not None:
             stored = self._fitting(stored, self._largest)
         answered = Answered.DONE
-        if status >= 500:
-            answered = Answered.FAILED if policy.on_5xx == "effects" else Answered.REFUSED
-        elif status >= 400:
-            answered = Answered.REFUSED if status in policy.store_statuses else Answered.UNEXECUTED
-        elif status in _REPEATED_ELSEWHERE:
-            answered = Answered.ELSEWHERE
-        elif status >= 300 and request is not None and leads_to_login(request, response):
-            answered = Answered.UNEXECUTED
+        if status >= 300:
+            undone = course.raised or policy.refusals == "rollback"
+            if status >= 500:
+                answered = Answered.FAILED if policy.on_5xx == "effects" else Answered.ABORTED
+            elif status >= 400 and status in policy.store_statuses:
+                answered = Answered.ABORTED if undone else Answered.REFUSED
+            elif status in _REPEATED_ELSEWHERE and not (undone and self.transactional):
+                answered = Answered.ELSEWHERE
+            elif (
+                status >= 400 or status in _REPEATED_ELSEWHERE or self._asks_to_log_in(claim, response, request, course)
+            ):
+                answered = Answered.UNEXECUTED if undone else Answered.DECLINED
         claim.answered(answered, stored, f"HTTP {response.status}")
+
+    def _asks_to_log_in(self, claim: Claim, response: Response, request: Request, course: Course) -> bool:
+        """Whether a redirect stands in place of the work, which is to be asked for again by the client that logged in.
+
+        Never in external mode, where the work would be done twice if that is mistaken, nor when the work has written.
+        """
+        if response.status not in REDIRECTS or self.boundary.effects == "external":
+            return False
+        if not course.reached:
+            return True
+        wrote = self.transactional and not course.raised and (course.wrote or claim.tx_taken)
+        return not wrote and leads_to_login(request, response, (*self.policy.login_pages, *self.login_pages()))
 
     def _fitting(self, response: Response, largest: int) -> Response:
         """The response as the store can keep it."""

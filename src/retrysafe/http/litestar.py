@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Unpack
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
-from retrysafe.http import asgi, openapi
+from retrysafe.http import asgi, keys, openapi
 from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, refuse_unseparated, request_of
 from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.guard import Guard
@@ -34,6 +34,8 @@ with NeedsExtra("litestar"):
     from litestar.plugins.base import ReceiveRoutePlugin
     from litestar.response import Response
     from litestar.routes import BaseRoute, HTTPRoute
+    from litestar.types import Empty
+    from litestar.utils.scope.state import ScopeState
 
 __all__ = ["IdempotencyMiddleware", "IdempotencyPlugin", "PreconditionUnmet", "check_preconditions", "show_unmet"]
 
@@ -66,12 +68,41 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             return
         guard, handler = self.guards.of(scope["route_handler"]), scope["route_handler"]
         refuse_unseparated(guard, scope, f"{handler}, which has guards," if handler.guards else self.stacked)
+        hooks = scope["litestar_app"].after_exception
+        if _note not in hooks:
+            hooks.append(_note)
+        asked = request_of(scope)
+        if keys.HEADER in asked.fields and guard.need(asked) != "off":
+            receive = _kept(scope, receive)
         await guarded(guard, self.app, scope, receive, send, self.whose)
 
     async def whose(self, scope: Scope) -> object:
         """The principal of the request."""
         request: Any = Request(scope)  # type: ignore[arg-type]
         return await afind(self.guard.principal, request)
+
+
+def _kept(scope: Any, receive: Receive) -> Receive:
+    """``receive``, which gives the body from where Litestar keeps it if a middleware around has read it.
+
+    Raises `ConfigurationError` for a form with files, which is kept without its bytes.
+    """
+    state = ScopeState.from_scope(scope)
+    body: Any = state.body
+    if body is Empty:
+        if state.form is Empty:
+            return receive
+        raise ConfigurationError(
+            "A middleware around the guard, such as a log of requests, has parsed a form with files, whose bytes "
+            "Litestar does not keep. Nothing was done. Let it not read the bodies of guarded requests: "
+            'LoggingMiddlewareConfig(request_log_fields=…) without "body", or exclude=.'
+        )
+    given = iter(({"type": "http.request", "body": body, "more_body": False},))
+
+    async def receiving() -> Any:
+        return next(given, None) or await receive()
+
+    return receiving
 
 
 class _Guards:
@@ -131,7 +162,6 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
             app_config.middleware.append(DefineMiddleware(compression.middleware_class, config=compression))
             app_config.compression_config = None
         app_config.middleware.append(self._middleware)
-        app_config.after_exception.append(_note)
         app_config.on_startup.append(self._check_store)
         app_config.exception_handlers.setdefault(PreconditionUnmet, show_unmet)
         return app_config
@@ -185,7 +215,7 @@ class _Guarded(Operation):
         """The operation, as it is shown."""
         shown = super().to_schema()
         ours = self.retrysafe
-        shown["parameters"] = [*shown.get("parameters", []), *ours["parameters"]]
+        shown["parameters"] = openapi.with_parameters(shown.get("parameters", ()), ours["parameters"])
         responses = shown.setdefault("responses", {})
         for status, response in ours["responses"].items():
             there = responses.get(status)

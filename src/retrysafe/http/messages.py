@@ -1,32 +1,16 @@
-"""Requests and responses as the protocol sees them, whatever server and framework carry them.
-
-A response is stored as bytes (`ResponseCodec`). Version 2, which is written, is a byte 2, the length of the head in
-four bytes, the head, and the body. The head is lines: the status, followed by " omitted" if the body was not kept, then
-the name and the value of each field in turn. Version 1 was a line of JSON and the body; it is still read, and still
-written for a response with a line feed in a field, which no field may have (RFC 9110 section 5.5).
-"""
+"""Requests and responses as the protocol sees them, whatever server and framework carry them."""
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Iterable, Sequence
-from itertools import chain
-from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from retrysafe.claims.codec import kept_body
-from retrysafe.errors import ResultUnreadable
-from retrysafe.protocol.records import StoredResult
+from retrysafe.claims.responses import HOP_BY_HOP as HOP_BY_HOP
+from retrysafe.claims.responses import RENEWED
+from retrysafe.claims.responses import Headers as Headers
+from retrysafe.claims.responses import Response as Response
 
-Headers = tuple[tuple[bytes, bytes], ...]
-"""Field lines in the order in which they stand, names in lower case."""
-
-HOP_BY_HOP = frozenset(
-    {b"connection", b"keep-alive", b"proxy-connection", b"te", b"transfer-encoding", b"upgrade", b"trailer"}
-)
-"""RFC 9110 section 7.6.1: what concerns one connection and not the response."""
-RENEWED = frozenset({b"date", b"content-length"})
 SECRETS = frozenset(
     {
         b"set-cookie",
@@ -51,19 +35,12 @@ _OF_THE_BODY = frozenset(
     {b"content-type", b"content-encoding", b"content-language", b"content-range", b"content-md5", b"content-digest"}
 )
 BODYLESS = frozenset({204, 205, 304})
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 MARKER = b"idempotent-replayed"
 OMITTED = b"idempotency-replay"
 _OF_A_REPLAY = ((b"cache-control", b"no-store"), (MARKER, b"true"))
 _SET_ANEW = frozenset(name for name, _ in _OF_A_REPLAY)
-MEDIA_TYPE = "application/vnd.retrysafe.http-response"
-VERSION = 2
-_BEGINNING = struct.Struct(">BI")
-"""The version of a stored response, and the length of its head."""
-_AT_HEAD = _BEGINNING.size
-_NOT_STORED = b" omitted"
-_line = json.JSONEncoder(separators=(",", ":")).encode
 _MOST_DIGITS = 19
 """Of a length; a longer one is over every limit, and Python reads no number of more than 4300 digits."""
 
@@ -114,14 +91,6 @@ def path_of(target: str) -> str:
     return path if path.startswith("/") else "/" + path.partition("://")[2].partition("/")[2]
 
 
-class Response(NamedTuple):
-    """A response: what is stored, and what a replay shows. ``body`` is None when it was too large to keep."""
-
-    status: int
-    headers: Headers
-    body: bytes | None
-
-
 def lower(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Field lines with names in lower case, as ASGI has them."""
     return tuple([(name.lower(), value) for name, value in headers])
@@ -162,20 +131,25 @@ def is_endless(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return False
 
 
-def leads_to_login(request: Request, response: Response) -> bool:
-    """Whether a redirect names the request's own path as where to come back to, as those to a page of login do.
+def leads_to_login(request: Request, response: Response, pages: Iterable[str]) -> bool:
+    """Whether a redirect leads to one of the ``pages``, which is told the request's own path as where to come back to.
 
     Django, Flask-Login and Starlette write ``?next=`` and the path, or the whole URL.
     """
-    if response.status not in _REDIRECTS:
-        return False
     target = next((value for name, value in response.headers if name == b"location"), b"").decode("latin-1")
     own = {unquote(request.path.decode("latin-1")), *request.routed}
     try:
-        back = [value for name, value in parse_qsl(urlsplit(target).query, max_num_fields=100) if name == "next"]
-        return any(unquote(urlsplit(value).path) in own for value in back)
+        led = urlsplit(target)
+        back = [value for _, value in parse_qsl(led.query, max_num_fields=100)]
+        return any(_is_at(led, urlsplit(page)) for page in pages) and any(
+            unquote(urlsplit(value).path) in own for value in back
+        )
     except ValueError:  # no URL
         return False
+
+
+def _is_at(target: SplitResult, page: SplitResult) -> bool:
+    return unquote(target.path) == unquote(page.path) and page.netloc in ("", target.netloc)
 
 
 def dropped_fields(secrets: frozenset[bytes]) -> frozenset[bytes]:
@@ -203,64 +177,3 @@ def replayed(stored: Response) -> Response:
     if stored.status not in BODYLESS:
         headers.append((b"content-length", b"%d" % len(body)))
     return Response(stored.status, tuple(headers), body)
-
-
-class ResponseCodec:
-    """Responses as bytes, for a record: see the head of this file."""
-
-    def encode(self, value: Any, annotation: Any) -> StoredResult:
-        """Encode a `Response`."""
-        response: Response = value
-        status = b"%d%b" % (response.status, _NOT_STORED if response.body is None else b"")
-        head = b"\n".join((status, *chain.from_iterable(response.headers)))
-        if head.count(b"\n") != 2 * len(response.headers):
-            return _encoded_first(response)
-        beginning = _BEGINNING.pack(VERSION, len(head))
-        return StoredResult(b"".join((beginning, head, response.body or b"")), MEDIA_TYPE, VERSION)
-
-    def describe(self, value: Any, annotation: Any) -> dict[str, Any]:
-        """The status, and the endpoint of the `Request` that is the annotation: its method and path."""
-        response: Response = value
-        request: Request = annotation
-        return {"status": response.status, "endpoint": f"{request.method} {request.path.decode('latin-1')}"}
-
-    def decode(self, stored: StoredResult, annotation: Any) -> Response:
-        """Decode; raises `ResultUnreadable` for what is no response, or of a version that we do not know."""
-        body = kept_body(stored)
-        version = stored.codec_version
-        if stored.media_type != MEDIA_TYPE or version not in (1, VERSION):
-            kind = f"{stored.media_type} version {version}"
-            raise ResultUnreadable(f"The stored result is {kind}; this reads {MEDIA_TYPE} up to version {VERSION}.")
-        try:
-            return _decoded(body) if version == VERSION else _decoded_first(body)
-        except (ValueError, TypeError, LookupError, AttributeError, struct.error) as error:
-            raise ResultUnreadable(f"The stored response cannot be read: {error!r}") from error
-
-
-def _decoded(stored: bytes) -> Response:
-    version, length = _BEGINNING.unpack_from(stored)
-    end = _AT_HEAD + length
-    parts = stored[_AT_HEAD:end].split(b"\n")
-    if version != VERSION or end > len(stored) or not len(parts) % 2:
-        raise ValueError("it is cut off, or damaged")
-    status, fields = parts[0], iter(parts[1:])
-    headers = tuple(zip(fields, fields, strict=True))
-    if status.endswith(_NOT_STORED):
-        return Response(int(status.removesuffix(_NOT_STORED)), headers, None)
-    return Response(int(status), headers, stored[end:])
-
-
-def _encoded_first(response: Response) -> StoredResult:
-    head = {
-        "status": response.status,
-        "headers": [[name.decode("latin-1"), text.decode("latin-1")] for name, text in response.headers],
-        "omitted": response.body is None,
-    }
-    return StoredResult(b"%b\n%b" % (_line(head).encode(), response.body or b""), MEDIA_TYPE, 1)
-
-
-def _decoded_first(stored: bytes) -> Response:
-    line, _, body = stored.partition(b"\n")
-    head = json.loads(line)
-    headers = tuple((name.encode("latin-1"), text.encode("latin-1")) for name, text in head["headers"])
-    return Response(int(head["status"]), headers, None if head["omitted"] else body)

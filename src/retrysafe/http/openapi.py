@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -26,6 +27,19 @@ def extra(guard: Guard, *, required: bool) -> dict[str, Any]:
         "responses": responses(guard),
         EXTENSION: extension(guard, required=required),
     }
+
+
+def with_parameters(given: Iterable[Any], over: Iterable[Any]) -> list[Any]:
+    """Parameters with those ``over`` them, each header once: names of headers do not differ by case (RFC 9110)."""
+    over = list(over)
+    named = set(map(_header, over)) - {None}
+    return [*(one for one in given if _header(one) not in named), *over]
+
+
+def _header(parameter: Any) -> str | None:
+    """The name of a header; None of any other parameter."""
+    is_header = isinstance(parameter, Mapping) and parameter.get("in") == "header"
+    return str(parameter.get("name")).lower() if is_header else None
 
 
 def parameter(guard: Guard, *, required: bool) -> dict[str, Any]:

@@ -16,6 +16,7 @@ Scoping = Literal["http", "endpoint"]
 On5xx = Literal["effects", "store"]
 OnLarge = Literal["omit", "error"]
 OnStoreError = Literal["closed", "open"]
+Refusals = Literal["commit", "rollback"]
 
 NEVER_GUARDED = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """Methods that are safe, so that a retry needs no key (RFC 9110 section 9.2.1)."""
@@ -34,6 +35,8 @@ class ServedRoute(NamedTuple):
     """Method and path, as "POST /payments"."""
     policy: Policed
     handler: object
+    late: tuple[str, ...] = ()
+    """Names of generators among its dependencies that end after its response has left, such as a session's commit."""
 
 
 PASSING = frozenset({401, 403, 408, 421, 425, 429})
@@ -58,6 +61,10 @@ class Options(TypedDict, total=False):
         concurrent_status: what a simultaneous duplicate gets: 409, 423, 425, 429 or 202.
         on_5xx: "effects": a 5xx is a failure, and the boundary's effects decide; "store": it is the answer.
         store_statuses: which 4xx are the answer; by default all but 401, 403, 408, 421, 425, 429, which free the key.
+        refusals: what becomes of a transactional handler's work when it returns a 4xx: it commits, as it would without
+            us ("commit"), or is rolled back ("rollback"), as it is whenever an exception is answered by a 4xx.
+        login_pages: paths, or URLs, of the pages that send a client back after it has logged in: a redirect there that
+            names the request's own path frees the key. In Django and Flask those of the framework are known.
         on_large: a response over ``response_limit`` is kept without its body ("omit"), or is an "error".
         on_store_error: when the store does not answer, refuse ("closed"), or run without protection ("open").
         headers: the only response headers that are stored, if given.
@@ -79,6 +86,8 @@ class Options(TypedDict, total=False):
     concurrent_status: int
     on_5xx: On5xx
     store_statuses: Container[int]
+    refusals: Refusals
+    login_pages: Iterable[str]
     on_large: OnLarge
     on_store_error: OnStoreError
     headers: Iterable[str]
@@ -103,6 +112,8 @@ class Policy(NamedTuple):
     concurrent_status: int = 409
     on_5xx: On5xx = "effects"
     store_statuses: Container[int] = frozenset(range(400, 500)) - PASSING
+    refusals: Refusals = "commit"
+    login_pages: frozenset[str] = frozenset()
     on_large: OnLarge = "omit"
     on_store_error: OnStoreError = "closed"
     headers: frozenset[bytes] | None = None
@@ -126,6 +137,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "mismatch_status": (400, 409, 422),
     "concurrent_status": (202, 409, 423, 425, 429),
     "on_5xx": get_args(On5xx),
+    "refusals": get_args(Refusals),
     "on_large": get_args(OnLarge),
     "on_store_error": get_args(OnStoreError),
 }
@@ -145,9 +157,12 @@ def policy_of(options: Options) -> Policy:
         given["methods"] = _methods(given["methods"])
     if "routes" in given:
         given["routes"] = Routes(given["routes"])
-    for name in ("headers", "secrets"):
+    for name in ("headers", "secrets", "login_pages"):
         if isinstance(given.get(name), str):
-            raise ConfigurationError(f"{name}={given[name]!r}: give a list of the names, such as [{given[name]!r}].")
+            raise ConfigurationError(f"{name}={given[name]!r}: give a list, such as [{given[name]!r}].")
+    if "login_pages" in given:
+        given["login_pages"] = frozenset(given["login_pages"])
+    for name in ("headers", "secrets"):
         if given.get(name) is not None:
             given[name] = frozenset(header.lower().encode("latin-1") for header in given[name])
     if given.get("headers"):

@@ -79,7 +79,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             if guard is None:
                 await self.app(scope, receive, send)
             else:
-                await guarded(guard, self.app, scope, receive, send, self.whose)
+                await guarded(guard, self.app, scope, receive, send, self.whose, routed="endpoint")
         except _Raised as raised:
             if raised.by is not self:
                 raise
@@ -226,6 +226,10 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         """Every route with what matches requests for it."""
         return ((route, route) for route in routes)
 
+    def late(self, matcher: Any) -> tuple[str, ...]:
+        """Names of what a route's handler depends on that ends after its response."""
+        return ()
+
     def guarded_by_itself(self, route: object, endpoint: object) -> frozenset[str]:
         """The methods by which a route, or an application that is mounted there, is guarded on its own."""
         app = endpoint if isinstance(endpoint, _Guarded) else getattr(route, "app", None)
@@ -362,7 +366,7 @@ def _served(
         for method in sorted(method for method in GUARDED_BY_DEFAULT if _serves(matcher, endpoint, method)):
             found: Policed = "guarded" if whole or method in guarded else "unguarded"
             policed = own_policy(_handler(endpoint, method), found)
-            yield ServedRoute(f"{method} {template}", policed, serving(endpoint, method))
+            yield ServedRoute(f"{method} {template}", policed, serving(endpoint, method), looking.late(matcher))
 
 
 def _serves(matcher: Any, endpoint: Any, method: str) -> bool:

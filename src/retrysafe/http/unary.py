@@ -13,7 +13,7 @@ from retrysafe.errors import RetrysafeError, RetryTransaction
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.exchange import Capture
-from retrysafe.http.guard import Guard
+from retrysafe.http.guard import RETURNED, Guard
 from retrysafe.http.messages import Request, Response
 
 Handler = Callable[[], Awaitable[Response]]
@@ -27,6 +27,8 @@ class UnaryExchange:
         self.claim: Claim | None = None
         self.request = request
         self.key = key
+        self.course = RETURNED
+        """How the response of the handler came about."""
         self._body = body
         self._whose = whose
 
@@ -77,7 +79,7 @@ class UnaryExchange:
         try:
             with nested.around(self):
                 response = await handler()
-            self.guard.judge(claim, Capture(self.guard).whole(response), self.request)
+            self.guard.judge(claim, Capture(self.guard).whole(response), self.request, self.course)
         except BaseException as error:
             await self._leave(claim, error)
             raise

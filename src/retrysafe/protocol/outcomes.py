@@ -31,16 +31,20 @@ class Ending(StrEnum):
     NOT_EXECUTED = "it raised, and had said that no effect happened"
     COMMITTED = "it raised, and had said that an effect happened"
     REFUSED = "it answered with a refusal that is stored, such as an HTTP 4xx"
+    ABORTED = "it was ended by a refusal that is stored, such as an HTTPException"
+    DECLINED = "it answered with a refusal that frees the key, such as an HTTP 403"
 
 
 class Answered(StrEnum):
     """The entry point's classification of an answer, such as an HTTP response, that stands for a result or an error."""
 
     DONE = "the answer is the result"
-    REFUSED = "the work was refused, and the answer is to be stored"
+    REFUSED = "the work was refused, what it did stays, and the answer is to be stored"
+    ABORTED = "the work was refused, what it did is undone, and the answer is to be stored"
     FAILED = "the work failed, as if it had raised"
-    UNEXECUTED = "the work was not begun, and a retry may fare better"
-    ELSEWHERE = "the work was not begun, and is to be asked for elsewhere, as another request with the same key"
+    DECLINED = "the work was refused, what it did stays, and a retry may fare better"
+    UNEXECUTED = "the work was refused, what it did is undone, and a retry may fare better"
+    ELSEWHERE = "what was done stays, and the work is to be asked for elsewhere, as another request with the same key"
 
 
 class Transaction(StrEnum):
@@ -75,7 +79,9 @@ OUTCOMES: dict[Ending, tuple[Settlement, Settlement, Settlement, Settlement]] = 
     Ending.TRANSIENT: (_ROLLED_BACK, _DOUBT, _RELEASE, _DOUBT),
     Ending.NOT_EXECUTED: (_ROLLED_BACK, _RELEASE, _RELEASE, _RELEASE),
     Ending.COMMITTED: (_DOUBT_ALONE, _DOUBT, _DOUBT, _DOUBT),
-    Ending.REFUSED: (_COMPLETE_ALONE, _COMPLETE, _COMPLETE, _COMPLETE),
+    Ending.REFUSED: (_COMPLETE, _COMPLETE, _COMPLETE, _COMPLETE),
+    Ending.ABORTED: (_COMPLETE_ALONE, _COMPLETE, _COMPLETE, _COMPLETE),
+    Ending.DECLINED: (_RELEASE, _RELEASE, _RELEASE, _RELEASE),
 }
 _COLUMN = {mode: column for column, mode in enumerate(ModeKind)}
 
@@ -100,8 +106,12 @@ def ending_of_answer(answered: Answered, *, committed: bool, not_executed: bool)
         case Answered.DONE:
             return Ending.RETURNED
         case Answered.REFUSED:
-            return Ending.NOT_EXECUTED if not_executed and not committed else Ending.REFUSED
+            return Ending.DECLINED if not_executed and not committed else Ending.REFUSED
+        case Answered.ABORTED:
+            return Ending.NOT_EXECUTED if not_executed and not committed else Ending.ABORTED
         case Answered.FAILED:
             return ending_of_error(permanent=False, committed=committed, not_executed=not_executed)
-        case Answered.UNEXECUTED | Answered.ELSEWHERE:
+        case Answered.DECLINED | Answered.ELSEWHERE:
+            return Ending.COMMITTED if committed else Ending.DECLINED
+        case Answered.UNEXECUTED:
             return Ending.COMMITTED if committed else Ending.NOT_EXECUTED

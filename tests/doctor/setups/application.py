@@ -48,6 +48,30 @@ def reserve(message: object) -> None: ...
 app = object()
 """
 """A consumer that remembers messages for an hour."""
+LATE = """
+from collections.abc import Iterator
+from typing import Annotated
+
+from fastapi import Depends, FastAPI
+
+from retrysafe import Boundary
+from retrysafe.http.fastapi import Idempotency
+
+
+def session() -> Iterator[str]:
+    yield "begun"
+
+
+payments = Boundary("payments", store="sqlite:///shop.db", window="73h")
+app = FastAPI()
+app.router.route_class = Idempotency(payments, principal="shared").route_class
+
+
+@app.post("/payments")
+def pay(db: Annotated[str, Depends(session)]) -> str:
+    return db
+"""
+"""The usual session of FastAPI: what it commits after its `yield`, it commits after the response."""
 _BY_ENGINE = "from sqlalchemy import create_engine, event\n\nengine = {}\n{}\n"
 
 
@@ -92,6 +116,11 @@ def _drifted(ground: Ground) -> Iterator[Arguments]:
 @contextmanager
 def _unguarded(ground: Ground) -> Iterator[Arguments]:
     yield written(ground, SOUND.replace('@idempotent(payments, principal="shared")\n', ""))
+
+
+@contextmanager
+def _late(ground: Ground) -> Iterator[Arguments]:
+    yield written(ground, LATE)
 
 
 @contextmanager
@@ -148,6 +177,13 @@ BROKEN = (
         "application-route",
         WARNING,
         _unguarded,
+    ),
+    Setup(
+        "A dependency with `yield` commits after the response of a guarded route.",
+        "`Depends(session)` in FastAPI",
+        "application-late-dependency",
+        WARNING,
+        _late,
     ),
     Setup(
         "Keys are looked for under another scope than before.",

@@ -340,6 +340,22 @@ def test_c12_a_retry_after_is_never_undercut(make: Make, server: Server, time: T
     assert time.slept == [1.0, 0.2, 4.0], "what cannot be read asks for nothing"
 
 
+def test_c12_the_answer_of_an_attempt_that_is_running_is_asked_for_until_the_deadline(
+    make: Make, server: Server, time: Time
+) -> None:
+    server.will(*[problem(409, "in-progress", {"Retry-After": "1"})] * 6)
+    assert make(deadline=30).post(server.url).status == 201
+    assert time.slept == [1, 1, 1, 1, 1.6, 3.2], "beyond the number of attempts, with growing pauses"
+    time.slept.clear()
+    server.will(problem(409, "in-progress", {"Retry-After": "40"}))
+    assert make(deadline=30).post(server.url).status == 201
+    assert time.slept == [29], "once more, before the time is over"
+    time.slept.clear()
+    server.will(*[problem(409, "in-progress", {"Retry-After": "20"})] * 5)
+    assert make(deadline=30).post(server.url).status == 409
+    assert time.slept == [20, 9, 0.5, 0.25, 0.125]
+
+
 def test_c12_beyond_the_deadline_the_answer_is_given_now(make: Make, server: Server, time: Time) -> None:
     server.will(says(503, headers={"Retry-After": "999999999999999999"}))
     assert make().post(server.url).status == 503

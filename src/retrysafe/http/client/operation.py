@@ -59,6 +59,9 @@ class Refresh(NamedTuple):
     """Get new credentials, as headers; None if there is no way to."""
 
 
+_LAST_LOOK, _TOO_LATE = 1.0, 0.2
+"""Seconds before the deadline: at the first an answer is asked for at the latest, at the second no more."""
+
 Step = Send | Pause | Refresh
 Reply = Any
 """To `Send` a `Result`, to `Refresh` a mapping or None, to `Pause` nothing."""
@@ -83,6 +86,8 @@ class _Course:
         self.target = call.target
         self.deadline = world.clock() + policy.deadline
         self.attempts = self.retries = self.redirects = 0
+        self.asked = 0
+        """How many retries only asked for the answer of an attempt that is running: these have the deadline alone."""
         self.doubtful = call.doubtful
         self.refreshed = False
 
@@ -140,11 +145,17 @@ class _Course:
         """What stands in the way of a retry after ``wait`` seconds; empty if nothing does, and then it is paid for."""
         if not results.may_repeat(result, repeatable=self.repeatable) or not self._can_send_again():
             return "unrepeatable"
-        if self.retries + 1 >= self.policy.max_attempts:
+        if self.retries - self.asked + 1 >= self.policy.max_attempts and not results.is_running(result):
             return "attempts"
         if self.world.clock() + wait >= self.deadline:
             return "deadline"
         return "" if self.budgets.take(address(self.target.url)) else "budget"
+
+    def pause_after(self, result: Result) -> float:
+        """Seconds until the next attempt; one that is running may be asked for once more just before the deadline."""
+        wait = pause(result, self.retries, self.policy, self.world.chance(), self.world.wall())
+        left = self.deadline - self.world.clock()
+        return min(wait, left - min(_LAST_LOOK, left / 2)) if results.is_running(result) and left > _TOO_LATE else wait
 
     def _can_send_again(self) -> bool:
         return self.call.resendable or not self.target.with_body
@@ -204,11 +215,12 @@ def operation(call: Call, policy: Policy, budgets: Budgets, world: World, tell: 
             return ending
         if verdict is not Verdict.RETRY:
             return course.ending(result)
-        wait = pause(result, course.retries, policy, world.chance(), world.wall())
+        wait = course.pause_after(result)
         limit = course.obstacle(result, wait)
         if limit:
             return course.ending(result, limit)
         course.retries += 1
+        course.asked += results.is_running(result)
         told = {"number": course.attempts, "outcome": result.outcome, "pause": wait}
         tell("request_retried", told)
         yield Pause(wait)

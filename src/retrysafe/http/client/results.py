@@ -106,7 +106,7 @@ def judge(result: Result, host: Host | None) -> Verdict:
         return Verdict.RETRY if told == "true" else Verdict.FINAL
     if result.status == 401:
         return Verdict.REFRESH
-    return Verdict.RETRY if result.status in RETRIED or _is_running(result) else Verdict.FINAL
+    return Verdict.RETRY if result.status in RETRIED or is_running(result) else Verdict.FINAL
 
 
 def may_repeat(result: Result, *, repeatable: bool) -> bool:
@@ -125,14 +125,15 @@ def in_doubt(before: bool, result: Result, host: Host | None = None) -> bool:
         return before or result.kind is Kind.AMBIGUOUS
     if result.is_replay:
         return False
-    if result.status >= 500 or result.status == 408 or _is_running(result) or result.code == "outcome-unknown":
+    if result.status >= 500 or result.status == 408 or is_running(result) or result.code == "outcome-unknown":
         return True
     if result.status == 409:
         return _told(result, host) == "true" or (before and result.code not in _ABOUT_THE_KEY)
     return before and result.status in _BEFORE_THE_KEY | REDIRECTS
 
 
-def _is_running(answer: Answer) -> bool:
+def is_running(result: Result) -> bool:
     """Whether the server says that another attempt is running right now."""
-    told = answer.code == "in-progress" or (not answer.code and "retry-after" in answer.headers)
-    return answer.status == 409 and told
+    if isinstance(result, Failure) or result.status != 409:
+        return False
+    return result.code == "in-progress" or (not result.code and "retry-after" in result.headers)
