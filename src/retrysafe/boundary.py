@@ -13,7 +13,7 @@ from retrysafe.backends.stores import Store, Tx
 from retrysafe.claims import key_spaces
 from retrysafe.claims.claim import Claim, Result, Unentered
 from retrysafe.claims.codec import CheckedCodec, Codec, JSONCodec, encode_failure
-from retrysafe.claims.decorator import UNCHECKED, Guarded, Selector, fingerprint_of, refuse_other_than_functions, wrap
+from retrysafe.claims.decorator import Guarded, Selector, fingerprint_of, refuse_other_than_functions, wrap
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.claims.outcome import encode_result
 from retrysafe.claims.scopes import TAKES, check_scope
@@ -23,6 +23,7 @@ from retrysafe.entrypoint import EntryPoint
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.protocol import keys
 from retrysafe.protocol.events import Observer
+from retrysafe.protocol.fingerprint import UNCHECKED
 from retrysafe.protocol.procedures import settle_doubt
 from retrysafe.protocol.records import (
     Clocks,

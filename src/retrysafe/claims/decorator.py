@@ -17,13 +17,12 @@ from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import ConfigurationError, InvalidKey
 from retrysafe.protocol import fingerprint, keys
 from retrysafe.protocol.canonical import NotCanonical
-from retrysafe.protocol.records import Fingerprint
+from retrysafe.protocol.fingerprint import UNCHECKED, Fingerprint
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Opener = Callable[..., Claim]
 Selector = str | Callable[..., Any]
-UNCHECKED = Fingerprint(fingerprint.UNCHECKED)
 _GENERATORS = (GeneratorType, AsyncGeneratorType)
 _PATH = re.compile(r"[A-Za-z_]\w*(\.\w+|\[\d+\])*")
 
@@ -168,7 +167,7 @@ class Guarded:
             found = self._heirs[kind] = self._heir(self, kind)
         return found
 
-    def _fingerprint(self, bound: dict[str, Any]) -> Fingerprint:
+    def _fingerprint(self, bound: dict[str, Any]) -> Fingerprint | bytes:
         if self.payload_by is None:
             return UNCHECKED
         if self.payload_by != "arguments":
@@ -177,7 +176,8 @@ class Guarded:
         if name is None or (given := bound[name]).__class__ is str or given is None:
             return _fingerprinted(self._fields.of, bound)
         as_key = _fingerprinted(self._fields.of, {**bound, name: keys.parse(given)})  # 42 and "42" are one key
-        return as_key._replace(older=as_key.older or (lambda: self._fields.of(bound).stored))
+        as_key.older = as_key.older or (lambda: self._fields.of(bound))
+        return as_key
 
     @property
     def annotation(self) -> Any:
