@@ -75,6 +75,12 @@ class Fingerprint:
             out += value[:32] if len(value) == _BLOCK else _sha256(value).digest()
         return bytes(out)
 
+    def with_text(self, name: str, text: str) -> Fingerprint:
+        """The fingerprint with the value of one part as text, if it has that part; it is compared with both."""
+        heads, value = (_prefixed(name, False), _prefixed(name, True)), canonical.of_value(text)
+        parts = [content(head, value) if head in heads else (head, other) for head, other in self.parts]
+        return Fingerprint(parts, self.marked, self.older or (lambda: self))
+
 
 class Part(NamedTuple):
     """A part's value or digest, and whether it was at its default: then a payload without it is the same one."""
