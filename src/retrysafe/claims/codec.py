@@ -59,7 +59,7 @@ class Describing(Protocol):
 MEDIA_TYPE = "application/vnd.retrysafe+json"
 VERSION = 1
 _TAG = "$"
-_PLAIN = frozenset({str, int, bool, type(None)})
+_PLAIN: frozenset[type] = frozenset({str, int, bool, type(None)})
 _NAMES = frozenset({str})
 _NESTED = frozenset({dict, list})
 _OBJECT = b'{"$":["object",'
@@ -471,7 +471,7 @@ def decode_failure(stored: StoredResult | None) -> tuple[str, str, Any]:
     return failure["type"], failure["message"], failure["data"]
 
 
-_EXACT = (*_PLAIN, float, dict, list, tuple, set, frozenset, datetime, date, time, timedelta, bytes)
+_EXACT: tuple[type, ...] = (*_PLAIN, float, dict, list, tuple, set, frozenset, datetime, date, time, timedelta, bytes)
 """The types whose values are stored wherever they stand, beside `Decimal` and `UUID`."""
 
 

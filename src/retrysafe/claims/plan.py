@@ -37,10 +37,8 @@ class Plan:
     def request(self, key: str, payload: Fingerprint | bytes) -> ClaimRequest:
         """What a new attempt at a key asks for, with a fingerprint that is keyed, or one that is stored as it is."""
         settings, found, secrets = self.settings, self._lookup.of(key), self._secrets
-        if isinstance(payload, bytes):
-            payload, stored = None, payload
-        else:
-            stored = secrets.keyed(payload, found)
+        plain = None if isinstance(payload, bytes) else payload
+        stored = payload if isinstance(payload, bytes) else secrets.keyed(payload, found)
         return ClaimRequest(
             found,
             settings.name,
@@ -52,7 +50,7 @@ class Plan:
             settings.clocks,
             settings.on_expired,
             None if settings.quota is None else settings.quota.allowance(settings.name, self.scope),
-            payload,
+            plain,
             secrets,
             self._scoped,
         )

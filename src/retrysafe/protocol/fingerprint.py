@@ -58,7 +58,7 @@ class Fingerprint:
     __slots__ = ("marked", "older", "parts")
 
     def __init__(
-        self, parts: Iterable[Content], marked: bool = False, older: Callable[[], Fingerprint] | None = None
+        self, parts: Sequence[Content], marked: bool = False, older: Callable[[], Fingerprint] | None = None
     ) -> None:
         self.parts = parts
         self.marked = marked
@@ -176,7 +176,9 @@ def _head(fingerprint: bytes) -> bytes:
 
 def _keyed(given: Fingerprint, head: bytes, secret: bytes | None, record_key: bytes) -> bytes:
     """Each part hashed once, by a key that the secret gives the record; without one, salted by the record's key."""
-    options = {"salt": record_key[:8]} if secret is None else {"key": _blake2s(record_key, key=secret).digest()}
+    options: dict[str, Any] = (
+        {"salt": record_key[:8]} if secret is None else {"key": _blake2s(record_key, key=secret).digest()}
+    )
     out = bytearray(head)
     for name, value in given.parts:
         out += name
