@@ -37,7 +37,7 @@ from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.messaging.inbox.stalls import Stalls
 from retrysafe.protocol import keys
 from retrysafe.protocol.exception_groups import every, leaves, unwrapped
-from retrysafe.protocol.fingerprint import UNCHECKED, of_parts
+from retrysafe.protocol.fingerprint import UNCHECKED, Fingerprint, of_parts
 from retrysafe.protocol.messages import Arrival, Envelope, distinct, legible, milliseconds_of
 from retrysafe.protocol.redelivery_policy import KILLS, SUSPECT, Counts, MessageOutcome, Trials, crash_pause, is_suspect
 
@@ -114,7 +114,7 @@ class Identity(NamedTuple):
     """The identity of a message: the key of its claim, None for one without an id, and its fingerprint."""
 
     key: str | None
-    fingerprint: bytes
+    fingerprint: Fingerprint | bytes
 
 
 def identify(setting: HandlerSettings, envelope: Envelope) -> Identity:
@@ -123,7 +123,7 @@ def identify(setting: HandlerSettings, envelope: Envelope) -> Identity:
     return Identity(key, _digest(envelope) if setting.digest else UNCHECKED)
 
 
-def _digest(envelope: Envelope) -> bytes:
+def _digest(envelope: Envelope) -> Fingerprint:
     key = b"" if envelope.key is None else b"=" + envelope.key.encode()
     return of_parts({"type": envelope.type.encode(), "key": key, "payload": envelope.payload})
 
@@ -286,7 +286,8 @@ class Attempt:
 
     def _set_apart(self) -> None:
         """A second payload under a used id is a dead letter of its own; the first one keeps its own."""
-        other = keys.hash_of(self.arrival.record_key + self.identity.fingerprint)
+        payload = self.identity.fingerprint
+        other = keys.hash_of(self.arrival.record_key + (payload if isinstance(payload, bytes) else payload.plain))
         apart = self._setting.entry.lookup(other, operation=self._setting.consumer)
         self.arrival = self.arrival._replace(identity=apart)
 
