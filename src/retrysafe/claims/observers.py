@@ -147,6 +147,23 @@ EVENTS: dict[str, EventSpec] = {
         "after several connections that did not help",
         ("partition", "messages", "reconnects"),
     ),
+    "lane_failing": EventSpec(
+        WARNING,
+        "messages of one key became dead letters one after the other: each further one is tried once, until one is "
+        "handled",
+        ("topic", "error"),
+    ),
+    "consumer_full": EventSpec(
+        ERROR,
+        "so many messages of a partition wait for a retry that nothing more of it is received until some of them end",
+        ("partition", "messages"),
+    ),
+    "consumer_parked": EventSpec(
+        DEBUG,
+        "how many messages of a partition a consumer keeps in memory because they, or one before them with their key, "
+        "wait for a retry",
+        ("partition", "messages"),
+    ),
     "retention_unknown": EventSpec(
         WARNING,
         "it is not known for how long the broker may deliver a message again: the window must be longer; say how long "

@@ -256,7 +256,8 @@ class Attempt:
             return HandlerOutcome(MessageOutcome.DEAD, text)
         if is_unavailable(error, self._setting.unavailable):
             rest = self._setting.stalls.pause(self.arrival.identity, random.random())
-            return HandlerOutcome(MessageOutcome.STALLED, text, again=rest)
+            if rest is not None:
+                return HandlerOutcome(MessageOutcome.STALLED, text, again=rest)
         return HandlerOutcome(MessageOutcome.FAILED, text)
 
     def _refused(self, error: Exception) -> HandlerOutcome:

@@ -57,8 +57,8 @@ class NatsConsumer:
         group: the consumers that together take each message once, such as "inventory".
         partitions: over how many subjects each topic is spread, as its publishers were told.
         prefix: of the subjects, as its publishers were told.
-        prefetch: how many messages of a partition are received and not settled. As many can wait for lanes that rest
-            before the partition comes to rest.
+        prefetch: how many messages of a partition are received and not settled. Those that wait for a retry count
+            a tenth.
         prefetch_bytes: how many bytes of them; a message that is larger comes alone.
         lease: for how long a partition stays with a consumer that is dead or cut off.
         redelivery_window: for how long after it was published a message may be handed out again; by default for as long
@@ -163,6 +163,15 @@ class NatsConsumer:
         """Hand it out again after so many seconds, and before what follows it in its lane."""
         self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
         self._arrived.set()
+
+    def park(self, waiting: Mapping[str, int], /) -> Collection[str]:
+        """Hold more, as so many of each partition wait for a retry; the partitions that are full of such messages."""
+        self._shelf.parked = waiting
+        self._room.set()
+        return self._shelf.crowded(self._has_room)
+
+    def _has_room(self, place: str) -> bool:
+        return self._shelf.load(place) < self._prefetch and self._shelf.held_bytes(place) < self._bytes
 
     @property
     def assigned(self) -> Collection[str]:
@@ -312,7 +321,7 @@ class NatsConsumer:
             self._shelf.forget(partition.place)
         for reply in list(partition.in_progress(now)):
             await connection.client.publish(reply, b"+WPI")
-        asked = partition.request(now, self._prefetch, self._bytes)
+        asked = partition.request(now, self._prefetch + self._shelf.spared(partition.place), self._bytes)
         if asked is not None:
             answers, request = asked
             await connection.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{partition.next}", request, reply=answers)

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, cast
@@ -72,8 +72,8 @@ class RabbitMQConsumer:
         only_partitions: the numbers of the partitions to take part in; by default all.
         group: the service whose queues are consumed, as in `declare`: each group gets every message. By default
             there is one queue for all, and each message reaches one consumer.
-        prefetch: how many messages of a queue are received and not settled. As many can wait for lanes that rest before
-            the queue comes to rest.
+        prefetch: how many messages of a queue are received and not settled, in memory. RabbitMQ counts those that wait
+            for a retry too: when so many wait, the queue comes to rest.
         redelivery_window: for how long after it was published a message may be handed out again; by default nobody can
             tell, since a queue keeps messages for as long as nobody takes them.
         timeout: how long the broker may take to answer.
@@ -87,7 +87,7 @@ class RabbitMQConsumer:
         partitions: int | None = None,
         only_partitions: Iterable[int] | None = None,
         group: str | None = None,
-        prefetch: int = 200,
+        prefetch: int = 1000,
         redelivery_window: Duration | None = None,
         timeout: Duration = "10s",
     ) -> None:
@@ -170,6 +170,11 @@ class RabbitMQConsumer:
         """Hand it out again after so many seconds, and before what follows it in its lane."""
         self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
         self._arrived.set()
+
+    def park(self, waiting: Mapping[str, int], /) -> Collection[str]:
+        """The queues of which nothing more comes because so many wait for a retry: the broker counts them too."""
+        self._shelf.parked = waiting
+        return self._shelf.crowded(lambda queue: self._shelf.held(queue) < self._prefetch)
 
     async def lag(self) -> Mapping[str, int]:
         """How many messages of each queue wait there or are held here; asked in a channel that a refusal may close."""
