@@ -270,6 +270,11 @@ class RedisStreamsConsumer:
         self._moved.set()
         return self._shelf.crowded(self._has_room)
 
+    @property
+    def assigned(self) -> Collection[str]:
+        """The streams that this consumer holds, and does not leave to another one."""
+        return [*self._holdings.tokens()]
+
     async def lag(self) -> Mapping[str, int]:
         """How many entries of each stream the group has not settled, where the server can tell, as it mostly can."""
         pipeline = self._client.pipeline(transaction=False)
