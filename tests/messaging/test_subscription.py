@@ -15,13 +15,13 @@ import pytest
 
 from retrysafe import Boundary, ConfigurationError, SchemaOutdated
 from retrysafe.backends.registry import connect
-from retrysafe.messaging import Inbox, InboxMessage, MessageOutcome, Subscription
+from retrysafe.messaging import Inbox, InboxMessage, InboxOperator, MessageOutcome, Subscription
 from retrysafe.messaging.brokers.memory.broker import MemoryBroker, MemoryConsumer
 from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, declare
 from retrysafe.messaging.errors import BrokerUnavailable
 from retrysafe.messaging.subscription import working
 from retrysafe.messaging.subscription.watchdog import RECONNECTS, STALLED, Watchdog
-from retrysafe.protocol.messages import Delivery
+from retrysafe.protocol.messages import DeadLetterFilter, Delivery
 from tests.conftest import require
 from tests.faults.helpers import own_database
 from tests.messaging.inboxes import World, envelope
@@ -451,6 +451,14 @@ async def test_a_subscription_handles_marked_dead_letters_again(world: World) ->
         world.mark(inbox)
         await until(lambda: not world.letters(inbox))
     assert world.applied() == ["1"]
+    fail += [True] * 110
+    broker.put([envelope(f"again-{number}", number) for number in range(110)])
+    await Subscription(Recording(broker), handle).arun_once()
+    with InboxOperator(world.url, observers=()) as operator:
+        assert operator.redrive(DeadLetterFilter(consumer="stock")) == 110
+    async with Subscription(Recording(broker), handle, redrive="1h"):
+        await until(lambda: not world.letters(inbox))
+    assert len(world.applied()) == 111
     await world.boundaries[-1].aclose()
 
 

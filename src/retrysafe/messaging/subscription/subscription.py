@@ -293,13 +293,15 @@ class Subscription:
 
     async def _redrives(self, run: Run) -> None:
         while not self._bell.rung:
+            settled = False
             try:
-                await self._redriven(run)
+                settled = any(one.again is None for one in await self._redriven(run))
             except ConfigurationError:
                 raise
             except Exception as error:  # noqa: BLE001 - tried again after any error of the database
                 run.failed(error)
-            await self._bell.await_for(self._redrive)
+            if not settled:  # else there may be more than were looked for at once
+                await self._bell.await_for(self._redrive)
 
     async def _redriven(self, run: Run) -> list[HandleResult]:
         """Handle marked dead letters; after `stop` no further one."""
