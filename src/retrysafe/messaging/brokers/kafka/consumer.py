@@ -443,7 +443,8 @@ class KafkaConsumer:
         if error.code() not in (KafkaError._TRANSPORT, KafkaError._MAX_POLL_EXCEEDED):
             with self._turn:
                 if self._failure is None or error.code() != KafkaError._ALL_BROKERS_DOWN:  # its cause was told before
-                    self._failure = KafkaException(error)
+                    servers = self._properties["bootstrap.servers"]
+                    self._failure = KafkaException(KafkaError(error.code(), f"{error.str()} ({servers})"))
             self._wake()
 
     def _wake(self) -> None:
