@@ -23,11 +23,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --no-compile
 BENCH := .venv/bench
 ENGINES := .venv/engines
+LOWEST := .venv/lowest
+LOWEST_TESTS := tests/http/test_fastapi.py tests/http/test_starlette.py tests/http/test_flask.py tests/http/test_aiohttp.py tests/http/client tests/console
 SERVICES := scripts/services
 TYPED := src demo $(wildcard tests/laboratory tests/typing)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo shop quick test pythons ready coverage check style types pyright layers prove soak breaks mutate bench engines chromium fuzz kills pipeline ratchet services clean
+.PHONY: help venv demo shop quick test pythons lowest ready coverage check style types pyright layers prove soak breaks mutate bench engines chromium fuzz kills pipeline ratchet services clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,7 +103,19 @@ coverage: ## Run the tests, and show which lines no test runs (twice as long)
 prove: ## Prove the promises at full length, with engines and a browser, and write the figures of the guarantees page; goes on where it was stopped
 	@$(call WITH_SERVICES,$(VENV)/.prove-stamp engines chromium) \
 	RETRYSAFE_EFFORT=full RETRYSAFE_PROOFS=tests/proving/proofs.json RETRYSAFE_JOURNAL=.prove/journal.jsonl \
-	$(BIN)/python -m pytest -n auto --dist worksteal -o faulthandler_timeout=1800 $(ARGS) && $(BIN)/python scripts/generate-docs
+	$(BIN)/python -m pytest -n auto --dist worksteal -o faulthandler_timeout=1800 $(ARGS) && $(BIN)/python scripts/generate-docs \
+	&& $(MAKE) --no-print-directory lowest ARGS=
+
+# The suite beside the lowest versions that the extras of most services allow: those that tests/lowest.txt names.
+$(LOWEST)/.stamp: pyproject.toml demo/pyproject.toml tests/lowest.txt
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --upgrade pip
+	$(LOWEST)/bin/python -m pip install --quiet --editable '.[suite]' --editable ./demo
+	$(LOWEST)/bin/python -m pip install --quiet --requirement tests/lowest.txt
+	@touch $@
+
+lowest: $(LOWEST)/.stamp ## Run the quick tests of HTTP, its client and the console on the lowest versions (a part of prove)
+	$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(or $(ARGS),$(LOWEST_TESTS))
 
 soak: $(VENV)/.dev-stamp ## Simulate schedules on all cores until one breaks a promise: ARGS="--seeds 1000000 --from 0"
 	$(BIN)/python -m tests.laboratory.simulation $(ARGS)

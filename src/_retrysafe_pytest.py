@@ -53,6 +53,14 @@ def retrysafe_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
 
 @pytest.fixture
+def retrysafe_async_url(retrysafe_store: str) -> str:
+    """The URL of `retrysafe_store` for SQLAlchemy: ``create_async_engine(retrysafe_async_url)``."""
+    from retrysafe.testing import fixtures
+
+    return fixtures.async_url(retrysafe_store)
+
+
+@pytest.fixture
 def retrysafe_boundary(retrysafe_store: str) -> Iterator[Callable[..., Boundary]]:
     """Makes boundaries on `retrysafe_store`: ``retrysafe_boundary(name, **terms)``. They are closed at the end."""
     from retrysafe.testing import fixtures

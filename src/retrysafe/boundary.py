@@ -13,7 +13,14 @@ from retrysafe.backends.stores import Store, Tx
 from retrysafe.claims import key_spaces
 from retrysafe.claims.claim import Claim, Result, Unentered
 from retrysafe.claims.codec import CheckedCodec, Codec, JSONCodec, encode_failure
-from retrysafe.claims.decorator import UNCHECKED, Guarded, Selector, fingerprint_of, refuse_other_than_functions, wrap
+from retrysafe.claims.decorator import (
+    Guarded,
+    Selector,
+    fingerprint_of,
+    refuse_other_than_functions,
+    refuse_unstorable,
+    wrap,
+)
 from retrysafe.claims.notes import noted
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.claims.outcome import encode_result
@@ -25,6 +32,7 @@ from retrysafe.entrypoint import EntryPoint
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.protocol import keys
 from retrysafe.protocol.events import Observer
+from retrysafe.protocol.fingerprint import UNCHECKED
 from retrysafe.protocol.procedures import settle_doubt
 from retrysafe.protocol.records import (
     Clocks,
@@ -333,6 +341,8 @@ class Boundary(Generic[Tx]):
         Raises `InvalidKey` here, and `ConfigurationError` for arguments that contradict the boundary; what is
         wrong with the transaction itself, and everything else, shows on entering.
         """
+        if result_type is not None:
+            refuse_unstorable(self._settings.codec, result_type, "result_type=")
         print_ = UNCHECKED if payload is ... else fingerprint_of(payload)
         claim = self.entrypoint.open(
             key,

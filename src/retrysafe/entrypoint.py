@@ -28,7 +28,8 @@ from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import ConfigurationError, RetrysafeError, SchemaOutdated, StoreMisconfigured
 from retrysafe.protocol import keys
 from retrysafe.protocol.exception_groups import every
-from retrysafe.protocol.records import Effects, Fingerprint, Key, Wait
+from retrysafe.protocol.fingerprint import Fingerprint
+from retrysafe.protocol.records import Effects, Key, Wait
 from retrysafe.runtime import PerLoop
 
 if TYPE_CHECKING:
@@ -181,6 +182,8 @@ class EntryPoint:
     ) -> Claim:
         """`claim` for entry points: with a fingerprint of their own making, and a codec for results of their kind.
 
+        A fingerprint in bytes is stored as it is.
+
         The codec is the boundary's unless one is given; ``annotation`` is handed to it.
         """
         settings = self.settings
@@ -198,16 +201,14 @@ class EntryPoint:
         if text is None:
             return Claim(plans.of(operation, ""), None)
         plan = plans.of(operation, "" if scope is None and settings.scope is None else settings.scope_of(scope))
-        if not isinstance(fingerprint, Fingerprint):
-            fingerprint = Fingerprint(fingerprint)
         return Claim(plan, plan.request(text, fingerprint), tx, annotation)
 
-    def open_many(self, keys_: Sequence[tuple[str, bytes]], *, operation: str, codec: Codec) -> Claims:
+    def open_many(self, keys_: Sequence[tuple[str, bytes | Fingerprint]], *, operation: str, codec: Codec) -> Claims:
         """`open` for several keys and fingerprints at once, in one transaction of the boundary's own."""
         from retrysafe.claims.batch import Claims
 
         plan = self._plans.with_codec(codec).of(operation, self.tenant())
-        return Claims(plan.settings, [plan.request(key, Fingerprint(print_)) for key, print_ in keys_], operation)
+        return Claims(plan.settings, [plan.request(key, payload) for key, payload in keys_], operation)
 
     @property
     def opens_many(self) -> bool:

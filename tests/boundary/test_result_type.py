@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from enum import Enum
+from numbers import Number
+from typing import IO, Annotated, Any, Literal, NamedTuple, NoReturn, Protocol, SupportsInt, TypedDict
+from uuid import UUID
 
 import pytest
 
 from retrysafe import Boundary, Claim, ConfigurationError, ResultNotEncodable, ResultUnreadable
+from tests.tables import each_row
 
 
 class Size(Enum):
@@ -90,3 +107,93 @@ async def test_async(boundary: Boundary[None]) -> None:
 def test_the_generic_classes_can_be_subscripted_when_annotations_are_evaluated() -> None:
     assert Claim[Receipt] != Claim[Receipt, None]
     assert Boundary[None]
+
+
+class Plain:
+    """No object of it can be stored."""
+
+
+class Money(str):
+    __slots__ = ()
+
+
+class Point(NamedTuple):
+    x: int
+
+
+class Shape(TypedDict):
+    name: str
+
+
+@dataclass
+class Line:
+    order: Plain
+
+
+@dataclass
+class Node:
+    next: Node | None
+
+
+class Priced(Protocol):
+    price: int
+
+
+UNSTORABLE = [
+    Plain, Plain | None, list[Plain], dict[str, Plain], tuple[int, Plain], Annotated[Plain, 1], Line, Money, Point,
+    Iterator[int], Generator[int, None, None], AsyncIterator[int], Awaitable[int], Callable[[], int], IO[str],
+    io.TextIOWrapper, type[int], Exception,
+]  # fmt: skip
+STORABLE = [
+    None, Any, object, int, str | None, list[dict[str, Decimal]], Mapping[str, int], Sequence[int], Iterable[int], UUID,
+    datetime, Shape, Node, Priced, Number, Literal["a"], Hashable, NoReturn, tuple[int, ...], SupportsInt,
+]  # fmt: skip
+
+
+@each_row("kind", UNSTORABLE, ids=str)
+def test_a_result_that_can_never_be_stored_is_refused_at_decoration(kind: Any) -> None:
+    boundary: Boundary = Boundary("unstorable", store="memory://", observers=(), shared=True)
+
+    def make() -> Any:
+        raise AssertionError("it must not run")
+
+    async def amake() -> Any:
+        raise AssertionError("it must not run")
+
+    for function in (make, amake):
+        function.__annotations__ = {"return": kind}
+        with pytest.raises(ConfigurationError, match=r"return annotation of .*make names .*return a dataclass"):
+            boundary.once(key=lambda: "k", operation="make")(function)
+    with pytest.raises(ConfigurationError, match="result_type= names"):
+        boundary.claim("k", result_type=kind)
+
+
+@each_row("kind", STORABLE, ids=str)
+def test_a_result_that_may_be_stored_is_not_refused(kind: Any) -> None:
+    boundary: Boundary = Boundary("storable", store="memory://", observers=(), shared=True)
+
+    def make() -> Any:
+        return None
+
+    make.__annotations__ = {"return": kind}
+    assert boundary.once(key=lambda: "k", operation="make")(make)() is None
+    with boundary.claim("k", operation="make", result_type=kind) as claim:
+        assert claim.replayed
+
+
+def test_an_annotation_that_names_what_comes_later_is_looked_at_before_the_effect() -> None:
+    boundary: Boundary = Boundary("later", store="memory://", observers=())
+
+    @boundary.once(key="key")
+    def make(key: str) -> Later:
+        raise AssertionError("it must not run")
+
+    class Later:
+        pass
+
+    globals()["Later"] = Later
+    try:
+        with pytest.raises(ConfigurationError, match=r"names .*Later"):
+            make("k")
+    finally:
+        del globals()["Later"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import product
 
 from retrysafe.protocol.decisions import Decision, decide
-from retrysafe.protocol.fingerprint import agree
-from retrysafe.protocol.records import EffectiveState, Effects, Fingerprint, OnExpired, Record
+from retrysafe.protocol.fingerprint import Secrets, of_parts
+from retrysafe.protocol.records import EffectiveState, Effects, OnExpired, Record
 from tests.core.test_transitions import at, want
 from tests.tables import each_row
 
@@ -71,7 +71,16 @@ def test_the_mode_of_the_dead_attempt_decides_not_that_of_the_next() -> None:
 
 
 def test_an_empty_fingerprint_switches_the_check_off() -> None:
-    assert agree(b"", Fingerprint(b"x"))
-    assert agree(b"x", Fingerprint(b""))
-    assert agree(b"x", Fingerprint(b"x"))
-    assert not agree(b"x", Fingerprint(b"y"))
+    for stored, given, agree in ((b"", b"x", True), (b"x", b"", True), (b"x", b"x", True), (b"x", b"y", False)):
+        record = at(EffectiveState.COMPLETED)._replace(fingerprint=stored)
+        assert (decide(record, want(fingerprint=given)) is Decision.REPLAY) == agree
+
+
+def test_a_keyed_fingerprint_is_compared_with_plain_ones_and_with_those_of_other_secrets() -> None:
+    payload, secrets, key = of_parts({"a": b"1"}), Secrets([b"old"]), b"k" * 32
+    mine = want(fingerprint=Secrets([b"new"]).keyed(payload, key))._replace(key=key, payload=payload)
+    for other in (payload.plain, secrets.keyed(payload, key), Secrets().keyed(payload, key)):
+        record = at(EffectiveState.COMPLETED)._replace(fingerprint=other)
+        for print_, agree in ((payload, True), (of_parts({"a": b"2"}), False)):
+            found = mine._replace(payload=print_, secrets=Secrets([b"new", b"old"]))
+            assert (decide(record, found) is Decision.REPLAY) == agree

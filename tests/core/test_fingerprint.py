@@ -13,12 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrysafe.protocol import canonical, fingerprint
-from retrysafe.protocol.fingerprint import agree
 from tests.tables import each_row
 
 
 def of_payload(value: Any) -> bytes:
-    return fingerprint.of_payload(value).stored
+    return fingerprint.of_payload(value).plain
+
+
+def of_parts(parts: dict[str, bytes]) -> bytes:
+    return fingerprint.of_parts(parts).plain
+
+
+def agree(stored: bytes, given: fingerprint.Fingerprint) -> bool:
+    return fingerprint.Secrets().agree(stored, given, b"")
 
 
 PARTS = st.dictionaries(
@@ -28,42 +35,42 @@ PARTS = st.dictionaries(
 
 @given(one=PARTS, other=PARTS)
 def test_fingerprints_are_equal_exactly_when_the_parts_are(one: dict[str, bytes], other: dict[str, bytes]) -> None:
-    assert (fingerprint.of_parts(one) == fingerprint.of_parts(other)) == (one == other)
+    assert (of_parts(one) == of_parts(other)) == (one == other)
 
 
 @given(one=PARTS, other=PARTS)
 def test_the_parts_that_differ_are_named(one: dict[str, bytes], other: dict[str, bytes]) -> None:
     names = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
-    assert fingerprint.differing(fingerprint.of_parts(one), fingerprint.of_parts(other)) == tuple(names)
+    assert fingerprint.differing(of_parts(one), of_parts(other)) == tuple(names)
 
 
 def test_the_order_of_parts_does_not_matter() -> None:
     """spring-modulith #556: field order breaks completion."""
-    assert fingerprint.of_parts({"a": b"1", "b": b"2"}) == fingerprint.of_parts({"b": b"2", "a": b"1"})
+    assert of_parts({"a": b"1", "b": b"2"}) == of_parts({"b": b"2", "a": b"1"})
 
 
 @pytest.mark.fault(70)
 def test_the_layout_is_version_name_and_full_digest() -> None:
-    found = fingerprint.of_parts({"body": b"x"})
+    found = of_parts({"body": b"x"})
     assert found == b"\x01\x00\x04body" + hashlib.sha256(b"x").digest()
 
 
 def test_no_parts_are_not_the_same_as_no_check() -> None:
-    assert fingerprint.of_parts({}) != fingerprint.UNCHECKED
+    assert of_parts({}) != fingerprint.UNCHECKED
 
 
 def test_fingerprints_of_two_versions_differ_in_every_part() -> None:
-    one = fingerprint.of_parts({"a": b"1", "b": b"2"})
+    one = of_parts({"a": b"1", "b": b"2"})
     assert fingerprint.differing(one, b"\x04" + one[1:]) == ("a", "b")
 
 
 def test_an_unchecked_fingerprint_differs_in_every_part_of_the_other() -> None:
-    assert fingerprint.differing(fingerprint.UNCHECKED, fingerprint.of_parts({"a": b"1"})) == ("a",)
+    assert fingerprint.differing(fingerprint.UNCHECKED, of_parts({"a": b"1"})) == ("a",)
 
 
 def test_a_fingerprint_of_an_unknown_layout_can_still_be_compared() -> None:
     """Two versions of retrysafe are live during a deployment (fault 83): the answer is KeyReused, not a crash."""
-    assert fingerprint.differing(b"\x04\x00\x05\xff\xff", fingerprint.of_parts({"a": b""})) == ("a",)
+    assert fingerprint.differing(b"\x04\x00\x05\xff\xff", of_parts({"a": b""})) == ("a",)
 
 
 # ---------------------------------------------------------------- payloads
@@ -152,9 +159,9 @@ def test_a_fingerprint_is_bounded() -> None:
 
 def test_a_part_that_one_has_more_is_the_only_one_that_differs() -> None:
     one, other = {"a": b"1", "c": b"3"}, {"a": b"1", "b": b"2", "c": b"3"}
-    assert fingerprint.differing(fingerprint.of_parts(one), fingerprint.of_parts(other)) == ("b",)
-    assert fingerprint.differing(fingerprint.of_parts({"a": b"1"}), fingerprint.of_parts(one)) == ("c",)
-    assert fingerprint.names(fingerprint.of_parts(other)) == ("a", "b", "c")
+    assert fingerprint.differing(of_parts(one), of_parts(other)) == ("b",)
+    assert fingerprint.differing(of_parts({"a": b"1"}), of_parts(one)) == ("c",)
+    assert fingerprint.names(of_parts(other)) == ("a", "b", "c")
 
 
 def test_as_many_fields_as_may_be_are_parts_and_names_may_have_dashes() -> None:
@@ -201,7 +208,7 @@ def test_fields_that_are_known_before_count_as_they_always_do(given: dict[str, A
         patch.setattr(fingerprint, "MOST_PARTS", most)
         known = fingerprint.Fields(tuple(values), defaults)
         beside = values | {"another argument": 1}
-        assert outcome(lambda: known.of(beside)) == outcome(lambda: fingerprint.of_fields(values, defaults))
+        assert outcome(lambda: known.of(beside).plain) == outcome(lambda: fingerprint.of_fields(values, defaults).plain)
 
 
 class Odd(dict[Any, Any]):

@@ -147,3 +147,16 @@ def test_a_lane_has_one_partition() -> None:
     assert partitions_of("orders", 2) == ["orders.0", "orders.1"]
     with pytest.raises(ConfigurationError, match="partitions=0"):
         partitions_of("orders", 0)
+
+
+def test_what_waits_for_a_retry_counts_a_tenth_and_says_when_it_fills_a_partition() -> None:
+    shelf = shelf_with(*(delivery(number) for number in range(40)), delivery(40, queue="other"))
+    shelf.take(99, 0.0)
+    full, seen = [], [(shelf.load("orders"), shelf.crowded(lambda _: False))]
+    for parked in (20, 39, 40):
+        shelf.parked = {"orders": parked}
+        full = shelf.crowded(lambda partition: shelf.load(partition) < 4)
+        seen.append((shelf.load("orders"), full))
+    assert seen == [(40, []), (22, []), (4, ["orders"]), (4, ["orders"])]
+    shelf.parked = {"orders": 99}
+    assert (shelf.load("orders"), shelf.load("other")) == (4, 1)

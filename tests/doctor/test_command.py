@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -123,7 +123,7 @@ def test_dependencies_of_fastapi_that_end_after_the_response(boundary: Made) -> 
     async def audit() -> AsyncIterator[None]:
         yield
 
-    def places(late: Annotated[None, Depends(audit)]) -> None: ...
+    def places(late: None = Depends(audit)) -> None: ...
 
     def app(*dependencies: Any) -> FastAPI:
         made = FastAPI()
@@ -210,6 +210,7 @@ def test_a_table_that_was_not_needed_yet_misses_no_index(tmp_path: Path, command
     assert (done.code, done.out) == (0, "")
 
 
+@pytest.mark.slow
 def test_json_and_exit_codes(broken: str, command: Any) -> None:
     done = command("doctor", "--store", broken, "--json")
     assert done.code == 1

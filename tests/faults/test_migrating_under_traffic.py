@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
+import pymysql
 import pytest
 
 from retrysafe import Boundary, StoreUnavailable
@@ -14,7 +17,7 @@ from retrysafe.backends import migrations, schema
 from retrysafe.backends.registry import connect
 from retrysafe.doctor import diagnose
 from retrysafe.protocol.migrating import Migration
-from tests.faults.helpers import own_database
+from tests.faults.helpers import own_database, unique
 from tests.tables import each_row
 
 LAST = "retrysafe_records_unknown"
@@ -124,3 +127,36 @@ def test_a_repair_makes_lost_and_invalid_indexes(postgresql: str, partitions: in
             backend.perform_on_schema(found.repair)
         assert diagnose(stores=[url], within=20) == []
         assert indexes(url)[name]
+
+
+@pytest.mark.slow
+def test_a_migration_of_mysql_that_is_kept_out_names_the_session(mysql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the session in the way when it gives up, and comes through once that has ended."""
+    at = urlsplit(mysql)
+    login: dict[str, Any] = {"host": at.hostname, "port": at.port, "user": at.username, "password": at.password or ""}
+    name, whole = unique("migrating"), migrations.load
+    with closing(pymysql.connect(**login, autocommit=True)) as admin:
+        admin.cursor().execute(f"CREATE DATABASE {name}")
+        url = at._replace(path=f"/{name}").geturl()
+        try:
+            with pytest.MonkeyPatch.context() as before:
+                before.setattr(migrations, "load", lambda dialect: whole(dialect)[:6])
+                with closing(connect(url, migrate=False)) as older:
+                    older.migrate()
+            monkeypatch.setattr(schema, "PATIENCE", 0.0)
+            with (
+                closing(connect(url, migrate=False)) as ours,
+                closing(pymysql.connect(**login, database=name)) as other,
+            ):
+                other.cursor().execute("SELECT * FROM retrysafe_inbox_dead")
+                with pytest.raises(StoreUnavailable, match="In the way: "):
+                    ours.migrate()
+                with closing(pymysql.connect(**login, database=name, autocommit=True)) as third:
+                    third.cursor().execute("SELECT COUNT(*) FROM retrysafe_inbox_dead")
+                other.rollback()
+                assert [one.name for one in ours.migrate()] == ["unknown"]
+            boundary = Boundary("orders", store=url)
+            with closing(boundary), boundary.claim("A-1") as claim:
+                claim.result = 1
+        finally:
+            admin.cursor().execute(f"DROP DATABASE {name}")

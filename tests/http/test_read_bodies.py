@@ -95,6 +95,7 @@ async def part_by_part(request: web.Request) -> None:
         await part.read()
 
 
+@pytest.mark.slow
 @each_row(
     ("reading", "statuses"),
     [(whole_form, [201, 201, 422, 422]), (whole_body, [201, 201, 422, 422]), (part_by_part, [500] * 4)],

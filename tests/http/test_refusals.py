@@ -158,6 +158,7 @@ INTEGRATIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @each_row("integration", INTEGRATIONS)
 @each_row(
     ("status", "raises", "options", "rows", "stored"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+import psycopg
 import pytest
 
-from retrysafe import ConfigurationError
+from retrysafe import Boundary, ConfigurationError, Event
 from retrysafe.messaging import HandleResult, InboxMessage
 from tests.messaging.inboxes import World, delivery, envelope
 
@@ -243,8 +245,24 @@ def test_a_message_whose_transaction_is_lost_while_it_is_handled_spends_its_atte
     single = inbox.handler("stock", max_attempts=3)(lost)
     assert [single.handle(envelope("7")).became.value for _ in range(3)] == ["failed", "failed", "dead"]
     assert len(calls) == 3
+
+    @inbox.handler("meets it", max_attempts=2)
+    def meets(message: InboxMessage[Any]) -> None:
+        lost(message)
+        with suppress(psycopg.Error):
+            world.apply(message.tx, "in vain")
+        world.apply(message.tx, "in vain")
+
+    assert [meets.handle(envelope("7")).became.value for _ in range(2)] == ["failed", "dead"]
     batch = inbox.batch_handler("batched", max_attempts=1)(lost)
     assert became(batch.handle_many([delivery(n, n) for n in range(20)])) == [
         "dead" if n == 7 else "handled" for n in range(20)
     ]
     assert world.applied() == sorted(str(n) for n in range(20) if n != 7)
+    told: list[Event] = []
+    hasty = f"{world.url}?options=-cidle_in_transaction_session_timeout%3D10s"
+    with Boundary("hasty", store=hasty, effects="transactional", observers=[told.append]).claim("k") as claim:
+        claim.result = 1
+    assert [one.fields["setting"] for one in told if one.name == "store_warning"] == [
+        "idle_in_transaction_session_timeout"
+    ]

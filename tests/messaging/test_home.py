@@ -305,39 +305,6 @@ async def test_what_has_begun_to_be_closed_is_closed_although_who_closes_it_is_c
     assert lives == ["begun", "closed", "begun"]
 
 
-@each_row("turns", range(4))
-def test_what_has_begun_to_be_closed_is_closed_although_asyncio_run_ends(turns: int) -> None:
-    """That cancels what closes it, too, also before its first step."""
-    lives: list[str] = []
-
-    @of_one_loop()
-    class Slow:
-        async def receive(self, _limit: int, _wait: float, /) -> Sequence[str]:
-            return ["message"]
-
-        async def aclose(self) -> None:
-            for step in range(3):
-                await asyncio.sleep(0.001)
-                lives.append(f"step {step}")
-
-    async def close(consumer: Slow, at: asyncio.Event) -> None:
-        await at.wait()
-        await consumer.aclose()
-
-    async def main() -> asyncio.Task[None]:
-        consumer, at = Slow(), asyncio.Event()
-        await consumer.receive(1, 0)
-        closing = asyncio.create_task(close(consumer, at))
-        await asyncio.sleep(0)
-        at.set()
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        return closing
-
-    asyncio.run(main())
-    assert lives == ["step 0", "step 1", "step 2"]
-
-
 def test_a_closing_that_hangs_is_given_up_when_asyncio_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("retrysafe.cancellation.CLOSING", 0.01)
     ended: list[str] = []

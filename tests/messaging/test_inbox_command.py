@@ -76,6 +76,18 @@ with boundary.entrypoint.backend.client().transaction() as opened:
 def early(message):
     raise AssertionError("there are no tables")
 """
+DEAF = """
+from retrysafe.messaging.subscription import subscription, watchdog
+from retrysafe.cli import main
+from retrysafe.messaging.brokers.sqlite import SqliteConsumer
+
+async def lag(self):
+    return {"orders": 3}
+
+watchdog.STALLED = subscription.LAG_EVERY = 0.0
+SqliteConsumer.assigned, SqliteConsumer.lag = ("orders",), lag
+raise SystemExit(main())
+"""
 NAMED: Mapping[str, tuple[str, ...]] = {
     "kafka": ("--topic", TOPIC, "--prefix", "{name}.", "--group", "{name}.{group}"),
     "mqtt": ("--topic", TOPIC, "--prefix", "{name}/", "--partitions", "2", "--group", "{group}"),
@@ -165,6 +177,22 @@ def test_messages_are_handled_once_from_the_command_line(kind: str, service: Pat
     assert consumed(service, "--broker", url, *told, "--once", "1s") == {}
     if harness.remove is not None:
         asyncio.run(harness.remove(Place(url, name, TOPIC, GROUP, 2)))
+
+
+def test_a_partition_that_gives_nothing_ends_the_process_for_a_supervisor(service: Path) -> None:
+    url = f"sqlite:///{service / 'broker.db'}"
+    asyncio.run(broker_at(url, name="shop").declare([TOPIC], [GROUP]))
+    words = [*command("--broker", url, "--group", f"shop.{GROUP}.{TOPIC}")[4:]]
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", DEAF, *words],
+        cwd=service,
+        env=surroundings(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, "3 messages wait in orders" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.fault(86)

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from cloudevents.core.bindings import kafka as binding
 from cloudevents.core.v1.event import CloudEvent
+from confluent_kafka import Producer
 
 from retrysafe import Boundary, ConfigurationError
 from retrysafe.backends.registry import connect
@@ -312,6 +313,23 @@ async def test_a_paused_partition_that_left_and_came_back_is_read_again(broker: 
             found = await trial.take(one, 1)
             seen |= {*numbers(found)}
             await one.ack(found)
+
+
+@pytest.mark.slow
+async def test_a_marker_that_ends_a_partition_is_no_lag(broker: KafkaBench) -> None:
+    """No message follows it, so it would be seen as lag without progress, and the consumer be ended for it."""
+    trial = Trial(broker)
+    await trial.published("A")
+    producer = Producer(properties_of(broker.url, {"transactional.id": broker.topic}), logger=LOG)
+    producer.init_transactions(10)
+    for _ in range(3):
+        producer.begin_transaction()
+        producer.produce(broker.topic, b"{}", b"A")
+        producer.commit_transaction(10)
+    async with trial.consumer() as one, asyncio.timeout(DEADLINE):
+        await one.ack(await trial.take(one, 4))
+        while any((await one.lag()).values()):
+            await one.receive(1, 0.1)
 
 
 @pytest.mark.slow

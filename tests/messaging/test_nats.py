@@ -14,7 +14,7 @@ import pytest
 from cloudevents.core.bindings import http
 from nats.aio.msg import Msg
 
-from retrysafe import ConfigurationError
+from retrysafe import ConfigurationError, Event
 from retrysafe.messaging.brokers.nats import NatsConsumer, NatsPublisher, declare
 from retrysafe.messaging.brokers.nats.confirms import judged
 from retrysafe.messaging.brokers.nats.connecting import Forbidden
@@ -304,6 +304,28 @@ async def test_a_held_backlog_is_handed_over_long_before_the_lease_ends() -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+async def test_messages_that_a_stream_no_longer_has_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    require("nats")
+    monkeypatch.setattr("retrysafe.messaging.brokers.nats.consumer._COUNT", 0.0)
+    told: list[Event] = []
+    async with bench("nats") as broker:
+        broker.options.update(prefetch=4, lease="2s", observers=[told.append])
+        trial = Trial(broker)
+        await trial.published(*ascii_letters)
+        async with trial.consumer() as consumer, await nats.connect(broker.url) as client, asyncio.timeout(60):
+            partitions = consumer._partitions.values()  # type: ignore[attr-defined]
+            held = await trial.take(consumer, 4)
+            while sum(one._counted[1] for one in partitions if one._counted) != 36:  # noqa: ASYNC110 - 4 of each are held
+                await asyncio.sleep(0.05)
+            await client.jetstream().purge_stream(broker.topic)
+            while sum(one.fields["messages"] for one in told) < 36:  # noqa: ASYNC110 - another task counts
+                await asyncio.sleep(0.05)
+            await consumer.ack(held)
+        assert {(one.name, one.fields["group"]) for one in told} == {("messages_trimmed", "inventory")}
+        assert sum(one.fields["messages"] for one in told) == 36
+
+
 async def test_the_window_is_read_from_the_stream() -> None:
     require("nats")
     async with bench("nats") as broker, Trial(broker).consumer() as consumer:

@@ -6,7 +6,10 @@ import asyncio
 import logging
 import os
 import secrets
+from collections import Counter, defaultdict
+from itertools import chain
 from pathlib import Path
+from string import ascii_letters
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +23,9 @@ from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.rabbitmq.topology import declare
 from retrysafe.protocol.messages import Delivery, PublishStatus
+from retrysafe.testing.consumers import Trial
 from tests.conftest import require
+from tests.messaging.harnesses import bench
 
 
 async def test_every_group_of_an_exchange_gets_every_message() -> None:
@@ -48,6 +53,7 @@ async def test_every_group_of_an_exchange_gets_every_message() -> None:
             assert sorted((one.envelope for one in arrived), key=lambda one: one.id) == sent
             for number in range(2):
                 await channel.queue_delete(f"{group}.{topic}.{number}")
+            await channel.queue_delete(f"{group}.{topic}.consumers")
         await channel.exchange_delete(shop)
 
 
@@ -113,3 +119,34 @@ async def test_a_login_that_is_refused_says_what_to_correct() -> None:
     assert result.status is PublishStatus.UNAVAILABLE
     assert result.error.startswith("the broker refused the login: correct user, password and virtual host in its URL (")
     assert "not-its-password" not in result.error
+
+
+@pytest.mark.slow
+async def test_a_consumer_that_joins_gets_its_share_of_a_held_backlog_in_order() -> None:
+    require("rabbitmq")
+    async with bench("rabbitmq") as broker:
+        trial = Trial(broker)
+        await trial.published(*ascii_letters * 10)
+        seen: dict[str, list[int]] = defaultdict(list)
+        handled: Counter[str] = Counter()
+        done = asyncio.Event()
+
+        async def work(name: str, consumer: Any) -> None:
+            while not done.is_set():
+                for one in await consumer.receive(10, 0.2):
+                    await asyncio.sleep(0.02)
+                    seen[one.envelope.key or ""].append(int(one.envelope.payload))
+                    handled[name] += 1
+                    await consumer.ack([one])
+
+        async with trial.consumer() as first, trial.consumer() as second, asyncio.timeout(60):
+            working = [asyncio.create_task(work("first", first))]
+            while not handled["first"]:  # noqa: ASYNC110 - it has the whole backlog
+                await asyncio.sleep(0.01)
+            working.append(asyncio.create_task(work("second", second)))
+            while len({*chain(*seen.values())}) < 520:  # noqa: ASYNC110 - two tasks count
+                await asyncio.sleep(0.01)
+            done.set()
+            await asyncio.gather(*working)
+        assert handled["second"] > 100
+        assert all([*dict.fromkeys(numbers)] == sorted({*numbers}) for numbers in seen.values())

@@ -15,13 +15,13 @@ import pytest
 
 from retrysafe import Boundary, ConfigurationError, SchemaOutdated
 from retrysafe.backends.registry import connect
-from retrysafe.messaging import Inbox, InboxMessage, MessageOutcome, Subscription
+from retrysafe.messaging import Inbox, InboxMessage, InboxOperator, MessageOutcome, Subscription
 from retrysafe.messaging.brokers.memory.broker import MemoryBroker, MemoryConsumer
 from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, declare
 from retrysafe.messaging.errors import BrokerUnavailable
 from retrysafe.messaging.subscription import working
 from retrysafe.messaging.subscription.watchdog import RECONNECTS, STALLED, Watchdog
-from retrysafe.protocol.messages import Delivery
+from retrysafe.protocol.messages import DeadLetterFilter, Delivery
 from tests.conftest import require
 from tests.faults.helpers import own_database
 from tests.messaging.inboxes import World, envelope
@@ -200,6 +200,47 @@ async def test_a_failing_message_holds_its_own_lane_and_no_other(world: World) -
         await until(lambda: not broker.depth())
     assert order_of(applied)["0"] == list(range(0, 60, 3))
     await world.boundaries[-1].aclose()
+
+
+@pytest.mark.slow
+@ONE
+@each_row(
+    ("error", "bad", "calls", "told"),
+    [
+        (ValueError("no account"), 90, 3 + 3 + 88, ["lane_failing"]),
+        (ConnectionError("away"), 30, None, []),
+        (ConnectionError("away"), 110, None, ["consumer_full"]),
+    ],
+    ids=["a key that fails", "a key that is stalled", "more than may wait"],
+)
+async def test_a_key_that_fails_leaves_room_for_others(
+    world: World, error: Exception, bad: int, calls: int | None, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working, "FULL_AFTER", 0.0)
+    failed, applied = 0, 0
+
+    @world.inbox().handler(f"stock-{bad}", max_attempts=3, backoff_base="1ms")
+    async def handle(message: InboxMessage[Any]) -> None:
+        nonlocal failed, applied
+        if message.envelope.key == "0":
+            failed += 1
+            raise error
+        applied += 1
+
+    broker = MemoryBroker()
+    others = [envelope(n, 1 + n % 5) for n in range(bad, bad + 20)]
+    broker.put([*(envelope(n, 0) for n in range(bad)), *others])
+    before = len(world.told)
+    async with Subscription(Recording(broker), handle, in_flight=10):
+        await until(lambda: applied == 20 or "consumer_full" in world.names()[before:])
+        await until(lambda: calls is None or failed >= calls)
+    assert ("consumer_full" in told) or applied == 20
+    assert calls in (None, failed)
+    assert [name for name in world.names()[before:] if name in ("lane_failing", "consumer_full")] == told
+    if calls is not None:
+        assert not broker.depth()
+        with world.connected() as look:
+            assert look("SELECT count(*) FROM retrysafe_inbox_dead")[0][0] == bad
 
 
 @pytest.mark.slow
@@ -410,6 +451,14 @@ async def test_a_subscription_handles_marked_dead_letters_again(world: World) ->
         world.mark(inbox)
         await until(lambda: not world.letters(inbox))
     assert world.applied() == ["1"]
+    fail += [True] * 110
+    broker.put([envelope(f"again-{number}", number) for number in range(110)])
+    await Subscription(Recording(broker), handle).arun_once()
+    with InboxOperator(world.url, observers=()) as operator:
+        assert operator.redrive(DeadLetterFilter(consumer="stock")) == 110
+    async with Subscription(Recording(broker), handle, redrive="1h"):
+        await until(lambda: not world.letters(inbox))
+    assert len(world.applied()) == 111
     await world.boundaries[-1].aclose()
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from retrysafe import Boundary, Event, InProgress, KeyReused, LoggingObserver
 from retrysafe.claims.observers import EVENTS, Observers
+from retrysafe.claims.repeats import Repeats
+from retrysafe.messaging.brokers.kafka.properties import LOG
 from retrysafe.observability.json_logs import JsonFormatter
 from tests.tables import each_row
 
@@ -312,3 +314,28 @@ def test_telling_nobody_makes_nothing() -> None:
     observers = Observers([Choosy()])
     observers.emit("received", "b", "o", unreadable, "a", {})
     assert not observers.is_enabled("received")
+
+
+def test_an_outage_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    observer = LoggingObserver()
+    observer._repeats = Repeats(lambda: now[0])
+
+    def fails(error: str, times: int) -> None:
+        for _ in range(times):
+            now[0] += 30.0
+            observer(Event("consumer_failed", "stock", "stock", "", "", {"error": error}))
+
+    with caplog.at_level(logging.WARNING):
+        fails("OSError: 10.0.0.1:5672 refuses", 100)
+        fails("OSError: another", 1)
+        now[0] += 61.0
+        fails("OSError: 10.0.0.1:5672 refuses", 100)
+        for attempt in range(100):
+            LOG.warning("%s", f"FAIL [rdkafka#consumer-1] 10.0.0.1:9092: refused (after {attempt}ms in state CONNECT)")
+    assert [line.getMessage().rpartition(": ")[2][:20] for line in caplog.records] == [
+        "10.0.0.1:5672 refuse",
+        'another"',
+        "10.0.0.1:5672 refuse",
+        "refused (after 0ms i",
+    ]

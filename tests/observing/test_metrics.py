@@ -360,6 +360,8 @@ def test_every_occurrence_is_counted_or_measured_or_known_not_to_be() -> None:
     known["upstream_failed"] = "counted by the gateway, by route and error"
     known["cleanup_held"] = "told with the name of who holds it; the outbox's age is measured"
     known["relays_differ"] = "an error of the set-up, told once"
+    known["consumer_full"] = "told once a minute for a partition; what waits is measured"
+    known["lane_failing"] = "told once for each key; its dead letters are counted"
     known["consumer_stalled"] = "told once for each partition; lag is measured"
     assert uncounted == known.keys()
     assert {name for counter in COUNTERS for name in counter.events} <= EVENTS.keys()

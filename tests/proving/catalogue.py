@@ -189,7 +189,7 @@ CATALOGUE: dict[str, tuple[Fault, ...]] = {
             68, "members of one name in a JSON object", "bytes are compared as they came; canonical JSON refuses them"
         ),
         Fault(69, "one text in several Unicode forms", "keys are opaque: two forms are two keys"),
-        Fault(70, "hashes that were cut short meet", "full SHA-256, with the version of its making"),
+        Fault(70, "hashes that were cut short meet", "full digests of 32 bytes, with the version of its making"),
         Fault(71, "a stored value that would run code when read", "nothing is pickled, and no stored name is imported"),
         Fault(72, "a stored answer that this version cannot read", "a typed error; the work is never run again for it"),
     ),

@@ -400,3 +400,43 @@ def test_crash_points_fail_with_the_report(runs: Runs) -> None:
     done = runs(CRASHING)
     done.assert_outcomes(passed=1, failed=1)
     done.stdout.fnmatch_lines(["*reply lost*", "*test_it.py:*"])
+
+
+# ---------------------------------------------------------------- async engines
+
+
+def test_an_async_engine_has_a_url_of_the_same_store(runs: Runs) -> None:
+    done = runs(
+        """
+        import asyncio
+        import pytest
+        from retrysafe import Boundary
+        from retrysafe.testing import fixtures
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        def test_it(retrysafe_store, retrysafe_async_url):
+            async def main():
+                engine = create_async_engine(retrysafe_async_url)
+                boundary = Boundary("shop", store=engine, effects="transactional", observers=())
+                async with engine.begin() as tx, boundary.claim("k", tx=tx) as claim:
+                    claim.result = 1
+                await boundary.aclose()
+                await engine.dispose()
+
+            asyncio.run(main())
+            with Boundary("shop", store=retrysafe_store, observers=()).claim("k") as claim:
+                assert claim.replayed
+
+        def test_of_other_stores():
+            for url, made in (
+                ("postgresql://u:p@h/d?pool=2", "postgresql+asyncpg://u:p@h/d?pool=2"),
+                ("postgresql+psycopg://h/d", "postgresql+psycopg://h/d"),
+                ("mysql://h/d", "mysql+asyncmy://h/d"),
+                ("mysql+pymysql://h/d", "mysql+asyncmy://h/d"),
+            ):
+                assert fixtures.async_url(url) == made
+            with pytest.raises(pytest.UsageError, match="no engine for a store on redis"):
+                fixtures.async_url("redis://h/0")
+        """,
+    )
+    done.assert_outcomes(passed=2)

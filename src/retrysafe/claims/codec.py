@@ -59,7 +59,7 @@ class Describing(Protocol):
 MEDIA_TYPE = "application/vnd.retrysafe+json"
 VERSION = 1
 _TAG = "$"
-_PLAIN = frozenset({str, int, bool, type(None)})
+_PLAIN: frozenset[type] = frozenset({str, int, bool, type(None)})
 _NAMES = frozenset({str})
 _NESTED = frozenset({dict, list})
 _OBJECT = b'{"$":["object",'
@@ -469,3 +469,43 @@ def decode_failure(stored: StoredResult | None) -> tuple[str, str, Any]:
         return "Failure", "the operation failed", None
     failure = JSONCodec().decode(stored, None)
     return failure["type"], failure["message"], failure["data"]
+
+
+_EXACT: tuple[type, ...] = (*_PLAIN, float, dict, list, tuple, set, frozenset, datetime, date, time, timedelta, bytes)
+"""The types whose values are stored wherever they stand, beside `Decimal` and `UUID`."""
+
+
+def unstorable(annotation: Any, seen: frozenset[Any] = frozenset()) -> str | None:
+    """The class in a return annotation no object of which could be stored, if there is one.
+
+    Of what a type does not tell, such as Any, a protocol or a base that also plain values have, nothing is said.
+    """
+    for choice in _choices(annotation):
+        kind = typing.get_origin(choice) or choice
+        if not isinstance(kind, type) or kind in seen or _TAGGED[kind] is not None:
+            continue
+        if kind in _EXACT or _is_dataclass(kind):
+            inner = _hints_known(kind) if _is_dataclass(kind) else typing.get_args(choice)
+            found = (unstorable(one, seen | {kind}) for one in inner)
+            if (name := next(filter(None, found), None)) is not None:
+                return name
+        elif not (issubclass(kind, Enum) or hasattr(kind, "__pydantic_fields__") or _may_be_plain(kind)):
+            return kind.__qualname__
+    return None
+
+
+def _hints_known(kind: Any) -> tuple[Any, ...]:
+    try:
+        return tuple(_hints(kind).values())
+    except (NameError, TypeError, AttributeError):  # what it names may not exist yet: the first result tells
+        return ()
+
+
+def _may_be_plain(kind: Any) -> bool:
+    """Whether a plain value can be one of these; so can be what cannot tell."""
+    if kind is Any or typing.is_typeddict(kind) or getattr(kind, "_is_protocol", False):
+        return True
+    try:
+        return any(issubclass(plain, kind) for plain in _EXACT)
+    except TypeError:
+        return True

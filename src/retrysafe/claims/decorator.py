@@ -6,24 +6,25 @@ import functools
 import re
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from operator import itemgetter
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Literal, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from retrysafe.claims.claim import Claim
+from retrysafe.claims.codec import Codec, JSONCodec, unstorable
 from retrysafe.claims.restarts import arestarting, restarting
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import ConfigurationError, InvalidKey
 from retrysafe.protocol import fingerprint, keys
 from retrysafe.protocol.canonical import NotCanonical
-from retrysafe.protocol.records import Fingerprint
+from retrysafe.protocol.fingerprint import UNCHECKED, Fingerprint
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Opener = Callable[..., Claim]
 Selector = str | Callable[..., Any]
-UNCHECKED = Fingerprint(fingerprint.UNCHECKED)
 _GENERATORS = (GeneratorType, AsyncGeneratorType)
 _PATH = re.compile(r"[A-Za-z_]\w*(\.\w+|\[\d+\])*")
 
@@ -137,7 +138,7 @@ class Guarded:
         self._key = selector(key, "key", self._arguments.names)
         if payload is not None and payload != "arguments":
             self._select = selector(payload, "payload", self._arguments.names)
-        self._key_argument = key if isinstance(key, str) and key in self._arguments.names else None
+        self._key_part = key if isinstance(key, str) else None
         self._takes_tx = "tx" in self._arguments.names and settings.effects == "transactional"
         self._not_payload = {name for name in self._arguments.names[:1] if name in ("self", "cls")}
         if self._takes_tx:
@@ -145,16 +146,18 @@ class Guarded:
         counted = [name for name in self._arguments.names if name not in self._not_payload]
         self._fields = fingerprint.Fields(counted, self._arguments.defaults)
         self._annotation: Any = _Unresolved
+        self._codec = settings.codec
         self._heir = heir if self._not_payload & {"self", "cls"} else None
         self._heirs: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 
     def claim(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Claim:
         """The claim for one call."""
         bound = self._arguments.bind(args, kwargs)
+        key = self._key(bound)
         return self._open(
-            self._key(bound),
+            key,
             operation=self.operation if self._heir is None else self._operation_in(bound[self._arguments.names[0]]),
-            fingerprint=self._fingerprint(bound),
+            fingerprint=self._fingerprint(bound, key),
             tx=bound.get("tx") if self._takes_tx else None,
             annotation=self.annotation,
         )
@@ -168,23 +171,47 @@ class Guarded:
             found = self._heirs[kind] = self._heir(self, kind)
         return found
 
-    def _fingerprint(self, bound: dict[str, Any]) -> Fingerprint:
+    def _fingerprint(self, bound: dict[str, Any], key: Any) -> Fingerprint | bytes:
         if self.payload_by is None:
             return UNCHECKED
         if self.payload_by != "arguments":
             return fingerprint_of(self._select(bound))
-        name = self._key_argument
-        if name is None or (given := bound[name]).__class__ is str or given is None:
-            return _fingerprinted(self._fields.of, bound)
-        as_key = _fingerprinted(self._fields.of, {**bound, name: keys.parse(given)})  # 42 and "42" are one key
-        return as_key._replace(older=as_key.older or (lambda: self._fields.of(bound).stored))
+        found = _fingerprinted(self._fields.of, bound)
+        if self._key_part is None or key.__class__ is str or key is None:
+            return found
+        return found.with_text(self._key_part, keys.parse(key))  # 42 and "42" are one key
 
     @property
     def annotation(self) -> Any:
         """The return annotation, resolved at the first call, when every name it uses exists."""
         if self._annotation is _Unresolved:
-            self._annotation = _return_annotation(self.function)
+            annotation = _return_annotation(self.function)
+            refuse_unstorable(self._codec, annotation, f"The return annotation of {_name_of(self.function)}")
+            self._annotation = annotation
         return self._annotation
+
+    def refuse_unstorable(self) -> None:
+        """Refuse a result that cannot be stored, if the annotation tells; one that cannot be resolved yet is left."""
+        with suppress(_NotYet):
+            _ = self.annotation
+
+
+class _NotYet(ConfigurationError):
+    """The annotation names what does not exist, or only not yet."""
+
+
+def refuse_unstorable(codec: Codec, annotation: Any, told: str) -> None:
+    """Refuse a type of which no result could be stored, before there is an effect. ``told``: what names the type."""
+    if type(codec) is not JSONCodec or (found := unstorable(annotation)) is None:
+        return
+    raise ConfigurationError(
+        f"{told} names {found}, and what it returns could not be stored for a retry: return a dataclass, an enum, a "
+        "pydantic model or plain JSON types, such as the id of what was made, or give codec= of your own."
+    )
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))
 
 
 def _return_annotation(function: Callable[..., Any]) -> Any:
@@ -202,7 +229,7 @@ def _return_annotation(function: Callable[..., Any]) -> Any:
     try:
         hints = typing.get_type_hints(bearer, getattr(plain, "__globals__", None), include_extras=True)
     except (NameError, TypeError, AttributeError) as error:
-        raise ConfigurationError(
+        raise _NotYet(
             f"The return annotation of {plain.__qualname__} cannot be resolved ({error}), and stored results are "
             "rebuilt from it: import what it names at run time, not for type checking only."
         ) from error
@@ -236,12 +263,14 @@ def wrap(guarded: Guarded) -> Callable[..., Any]:
     if is_generator_function(function):
         raise ConfigurationError("once() guards functions and coroutines; a generator's values cannot be replayed.")
     if is_coroutine_function(function):
+        guarded.refuse_unstorable()
         return _wrap_async(guarded)
     if inspect.iscoroutinefunction(inspect.unwrap(function)):
         raise ConfigurationError(
             "once() was given a sync wrapper around a coroutine function: put @once() next to the coroutine function, "
             "below the other decorator."
         )
+    guarded.refuse_unstorable()
     return _wrap_sync(guarded)
 
 

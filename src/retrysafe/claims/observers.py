@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from retrysafe.claims.repeats import Repeats
 from retrysafe.protocol import keys
 from retrysafe.protocol.events import Event, Observer, Watch
 from retrysafe.protocol.records import ClaimRequest
@@ -146,6 +147,23 @@ EVENTS: dict[str, EventSpec] = {
         "messages wait in a partition that a consumer has, and none arrived for a minute: it connects anew, and ends "
         "after several connections that did not help",
         ("partition", "messages", "reconnects"),
+    ),
+    "lane_failing": EventSpec(
+        WARNING,
+        "messages of one key became dead letters one after the other: each further one is tried once, until one is "
+        "handled",
+        ("topic", "error"),
+    ),
+    "consumer_full": EventSpec(
+        ERROR,
+        "so many messages of a partition wait for a retry that nothing more of it is received until some of them end",
+        ("partition", "messages"),
+    ),
+    "consumer_parked": EventSpec(
+        DEBUG,
+        "how many messages of a partition a consumer keeps in memory because they, or one before them with their key, "
+        "wait for a retry",
+        ("partition", "messages"),
     ),
     "retention_unknown": EventSpec(
         WARNING,
@@ -317,8 +335,26 @@ def logger() -> logging.Logger:
     return logging.getLogger("retrysafe")
 
 
+_REPEATED = frozenset(
+    {
+        "backlog_uncounted",
+        "consumer_failed",
+        "destination_stalled",
+        "lag_uncounted",
+        "log_unavailable",
+        "queue_missing",
+        "relay_failed",
+        "sweep_failed",
+    }
+)
+"""Events of what is tried again until an outage ends: one line for each outage is enough."""
+
+
 class LoggingObserver:
     """Logs every event to the logger "retrysafe", the key redacted to eight digits of its hash.
+
+    Of what a loop meets again and again while a broker or a database is away, it logs the first time, and again after a
+    minute without it: `consumer_failed`, `relay_failed`, `destination_stalled` and their like. Metrics count all.
 
     Each log record carries the event as ``record.retrysafe``, a dict; `retrysafe.observability.json_logs.JsonFormatter`
     writes it.
@@ -326,6 +362,7 @@ class LoggingObserver:
 
     def __init__(self, log: logging.Logger | None = None) -> None:
         self._log = log or logger()
+        self._repeats = Repeats()
 
     def is_enabled(self, name: str, /) -> bool:
         """Whether the log takes the level of events of this name."""
@@ -340,6 +377,10 @@ class LoggingObserver:
         meaning = EVENTS[event.name]
         if self._log.isEnabledFor(meaning.level):
             name, boundary, operation, key, attempt, fields = event
+            if name in _REPEATED:
+                of = fields.get("destination", ""), fields.get("error", "")
+                if not self._repeats.is_new((name, boundary, operation, *of)):
+                    return
             known = {"boundary": boundary, "operation": operation, "key": key, "attempt": attempt}
             named = {field: value for field, value in known.items() if value or boundary} | dict(fields)
             self._log.log(

@@ -76,7 +76,9 @@ def refusal(
         events.emit("failure_replayed", error_type=kind)
         return StoredFailure(kind, message, data)
     if decision is Decision.REUSED:
-        given = fingerprint.beside(record.fingerprint, request.payload)
+        given = request.fingerprint
+        if request.payload is not None:
+            given = settings.secrets.counted_as(record.fingerprint, request.payload, record.key) or given
         differing = fingerprint.differing(record.fingerprint, given)
         events.emit("mismatch", differing=differing)
         return KeyReused(f"The payload differs in: {', '.join(differing)}.", differing=differing)

@@ -7,8 +7,9 @@ from retrysafe.claims.codec import Codec
 from retrysafe.claims.modes import LeaseMode, lease_mode
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.protocol import keys
+from retrysafe.protocol.fingerprint import Fingerprint
 from retrysafe.protocol.outcomes import ModeKind
-from retrysafe.protocol.records import ClaimRequest, Fingerprint
+from retrysafe.protocol.records import ClaimRequest
 
 _MOST = 1024
 """How many plans are kept: scopes such as tenants may be without number."""
@@ -33,21 +34,23 @@ class Plan:
         self._secrets = settings.secrets
         self._lookup = keys.Lookup(settings.secret, settings.name, scope, operation)
 
-    def request(self, key: str, fingerprint: Fingerprint) -> ClaimRequest:
-        """What a new attempt at a key asks for."""
+    def request(self, key: str, payload: Fingerprint | bytes) -> ClaimRequest:
+        """What a new attempt at a key asks for, with a fingerprint that is keyed, or one that is stored as it is."""
         settings, found, secrets = self.settings, self._lookup.of(key), self._secrets
+        plain = None if isinstance(payload, bytes) else payload
+        stored = payload if isinstance(payload, bytes) else secrets.keyed(payload, found)
         return ClaimRequest(
             found,
             settings.name,
             self.scope,
             self.operation,
-            secrets.keyed(fingerprint.stored, found),
+            stored,
             attempt_ids.new(),
             settings.effects,
             settings.clocks,
             settings.on_expired,
             None if settings.quota is None else settings.quota.allowance(settings.name, self.scope),
-            fingerprint,
+            plain,
             secrets,
             self._scoped,
         )

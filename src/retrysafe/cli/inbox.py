@@ -21,7 +21,7 @@ from retrysafe.cli import dead_letters
 from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr, made
 from retrysafe.cli.opening import add_reason, add_store_verb, add_verb, add_verbs, loaded, store_of
 from retrysafe.cli.rendering import as_json, say, table
-from retrysafe.cli.stopping import ended_by_signals
+from retrysafe.cli.stopping import add_stop_within, ended_by_signals, stop_within
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.errors import BrokerUnavailable
@@ -81,6 +81,7 @@ def _add_run(below: Any) -> None:
     run.add_argument(
         "--redrive", metavar="TIME", default="5s", help="how often marked dead letters are looked for (default: 5s)"
     )
+    add_stop_within(run)
     run.add_argument("--once", metavar="TIME", help="exit when no message has come for so long, and say what was done")
     run.add_argument("--json", action="store_true", help="log and print JSON, one object per line")
 
@@ -96,7 +97,8 @@ def run_consumer(options: argparse.Namespace) -> int:
         _consumer(options), handler, lanes=options.lanes, in_flight=options.in_flight, redrive=options.redrive
     )
     try:
-        with ended_by_signals(subscription.stop, lambda: _in_progress(subscription.in_progress)):
+        waits_for = lambda: _in_progress(subscription.in_progress)  # noqa: E731
+        with ended_by_signals(subscription.stop, waits_for, within=stop_within(options)):
             if wait is None:
                 subscription.run_forever()
                 return 0

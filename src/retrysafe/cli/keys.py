@@ -288,17 +288,14 @@ def _compared(record: Record, options: argparse.Namespace) -> tuple[str, ...]:
         raise ConfigurationError("--payload: this key was claimed without a payload.")
     path = options.payload
     given = _decoded(_json(sys.stdin.read() if path == "-" else _read(path), "--payload"), "--payload")
-    plain, stored = fingerprint.of_payload(given).stored, record.fingerprint
-    if stored[:1] != bytes((fingerprint.KEYED,)):
-        return fingerprint.differing(stored, plain)
     secrets = fingerprint_secrets(keys.check_secret(secret_of(options)), keyring_of(options))
-    keyed = secrets.keyed_as(stored, plain, record.key)
-    if keyed is None:
+    counted = secrets.counted_as(record.fingerprint, fingerprint.of_payload(given), record.key)
+    if counted is None:
         raise ConfigurationError(
             "--payload: the payload of this key is hashed with the secret= of its boundary, or with its encryption= "
             "keys: give --secret-env or --encryption-keys-env, which name the environment variable that has them."
         )
-    return fingerprint.differing(stored, keyed)
+    return fingerprint.differing(record.fingerprint, counted)
 
 
 def _read(path: str) -> str:

@@ -1,8 +1,9 @@
 """`retrysafe relay`: publish the messages in the outboxes of a database.
 
 Any number of relays may run, on any number of machines. SIGTERM and SIGINT stop a relay after its current batch; a
-second one ends it at once. If it is killed or ended so, the messages it was publishing are published again, with the
-same ids. Exit code: 0 if it was stopped, 128 + its number after a second signal; with --once 1 if a message was delayed
+second one ends it at once, and so does the time of --stop-within. If it is killed or ended so, the messages it was
+publishing are published again, with the same ids. Exit code: 0 if it was stopped, 128 + its number after a second
+signal, 143 after --stop-within; with --once 1 if a message was delayed
 or became a dead letter.
 """
 
@@ -19,7 +20,7 @@ from retrysafe.admin.operator import connected
 from retrysafe.backends.backend import Backend
 from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr, made
 from retrysafe.cli.opening import add_store, loaded, store_of
-from retrysafe.cli.stopping import ended_by_signals
+from retrysafe.cli.stopping import add_stop_within, ended_by_signals, stop_within
 from retrysafe.messaging.brokers.sync_publisher import SyncPublisher
 from retrysafe.messaging.cdc.slot import SLOT, Slot
 from retrysafe.messaging.relay.relay import Relay, Relayed
@@ -123,6 +124,7 @@ def add_to(verbs: Any) -> None:
             action="append",
             help=f"publish messages of this {name} alone; may be repeated (default: all)",
         )
+    add_stop_within(parser)
     parser.add_argument("--once", action="store_true", help="exit when no message is due")
     parser.set_defaults(run=run)
 
@@ -154,7 +156,7 @@ def run(options: argparse.Namespace) -> int:
         topics=options.topic,
         cdc=None if options.cdc is None else Slot(options.cdc or store, name=options.slot),
     )
-    with ended_by_signals(relay.stop, lambda: _WAITS):
+    with ended_by_signals(relay.stop, lambda: _WAITS, within=stop_within(options)):
         if inspect.iscoroutinefunction(publisher.publish):
             done = asyncio.run(_arelay(relay, publisher, once=options.once))
         else:

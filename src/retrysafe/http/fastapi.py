@@ -38,9 +38,9 @@ from retrysafe.http.principals import Principal
 from retrysafe.http.security import secured
 
 with NeedsExtra("fastapi", "fastapi", "starlette"):
-    from fastapi import Depends, HTTPException, Request
+    from fastapi import Depends, HTTPException, Request, routing
     from fastapi.dependencies.models import Dependant
-    from fastapi.routing import APIRoute, iter_route_contexts
+    from fastapi.routing import APIRoute
     from fastapi.security.base import SecurityBase
 
     from retrysafe.http import starlette
@@ -149,7 +149,8 @@ def security_of(route: Any) -> str | None:
 def _authenticates(dependant: Dependant) -> bool:
     """Whether there is a security scheme, or what asks for scopes or credentials, anywhere in a tree."""
     asked = {field.alias.lower().replace("_", "-") for field in dependant.header_params}
-    scoped = dependant.own_oauth_scopes or dependant.security_scopes_param_name
+    own: Any = getattr(dependant, "own_oauth_scopes", None) or getattr(dependant, "security_scopes", None)
+    scoped = own or dependant.security_scopes_param_name
     scheme: Any = dependant.call
     if isinstance(scheme, SecurityBase) or scoped or asked & _CREDENTIALS or secured(scheme) is not None:
         return True
@@ -203,10 +204,18 @@ class _Route(APIRoute):
     def _secured(self, scope: Scope) -> str | None:
         """A name for this route if it, or a router that includes it, has a dependency that authenticates."""
         if self.security is _UNKNOWN:
-            included = iter_route_contexts(getattr(scope.get("app"), "routes", ()))
-            trees = [self, *(context for context in included if context.original_route is self)]
+            included = _included(getattr(scope.get("app"), "routes", ()))
+            trees = [self, *(served for served, route in included if route is self)]
             self.security = next(filter(None, map(security_of, trees)), None)
         return self.security
+
+
+def _included(routes: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Every route as it is served, and as its router has it: older versions of FastAPI copy those of included ones."""
+    contexts = getattr(routing, "iter_route_contexts", None)
+    if contexts is None:
+        return ((route, route) for route in routes)
+    return ((context, context.original_route) for context in contexts(list(routes)))
 
 
 def _documented(given: dict[str, Any] | None, made: dict[str, Any]) -> dict[str, Any]:
@@ -253,8 +262,8 @@ class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
 
     def flat(self, routes: Iterable[Any]) -> Iterator[tuple[Any, object]]:
         """Every route with what matches requests for it: those of included routers know their prefix."""
-        for context in iter_route_contexts(list(routes)):
-            yield context, context.original_route if isinstance(context.original_route, _Route) else context
+        for served, route in _included(routes):
+            yield served, route if isinstance(route, _Route) else served
 
     def lists_in(self, routes: Iterable[Any]) -> list[list[Any]]:
         """The lists of the routers that are included."""

@@ -7,7 +7,6 @@ are attributes of the guard, computed when it is built.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -35,6 +34,7 @@ from retrysafe.http.routes import Need
 from retrysafe.protocol import canonical, fingerprint
 from retrysafe.protocol.canonical import NotCanonical
 from retrysafe.protocol.exception_groups import leaves
+from retrysafe.protocol.fingerprint import Content, Fingerprint, content
 from retrysafe.protocol.outcomes import Answered
 
 FIELDS = (b"content-type", b"content-encoding", b"if-match", b"if-none-match")
@@ -191,7 +191,7 @@ class Guard:
                 self.entry.name,
             )
 
-    def _fingerprint(self, request: Request, body: Body) -> bytes:
+    def _fingerprint(self, request: Request, body: Body) -> Fingerprint:
         """The fingerprint of the parts that must be the same on a retry."""
         lines, fields = request.fields, []
         length = len(request.path) + len(request.query)
@@ -204,7 +204,7 @@ class Guard:
         head = known(request.method, request.path, request.query, tuple(fields))
         body.refuse_unread()
         meant = (self._canonical(request, body) if self.policy.canonical_json else None) or body.digest()
-        return b"%b%b%b" % (_BODY, hashlib.sha256(meant).digest(), head)
+        return Fingerprint([content(_BODY, meant), *head])
 
     def _canonical(self, request: Request, body: Body) -> bytes | None:
         """The canonical form of a JSON body, if it is not encoded."""
@@ -299,17 +299,17 @@ class Guard:
         return True
 
 
-_BODY = fingerprint.of_parts({"body": b""})[: -hashlib.sha256().digest_size]
-"""What stands before the digest of the body, whose name comes first among those of all parts."""
+((_BODY, _),) = fingerprint.of_parts({"body": b""}).parts
+"""The head of the part of the body, whose name comes first among those of all parts."""
 _LONGEST_KNOWN = 512
 """Bytes of a head up to which its digests are remembered: strangers choose it."""
 
 
-def _head(method: str, path: bytes, query: bytes, fields: tuple[tuple[bytes, bytes], ...]) -> bytes:
-    """The part of a fingerprint that comes after the body: of the head of a request."""
+def _head(method: str, path: bytes, query: bytes, fields: tuple[tuple[bytes, bytes], ...]) -> Sequence[Content]:
+    """The parts of a fingerprint that come after the body: of the head of a request."""
     parts = {"method": method.encode(), "path": path, "query": query}
     parts |= {name.decode(): value for name, value in fields}
-    return fingerprint.of_parts(parts)[1:]
+    return fingerprint.of_parts(parts).parts
 
 
 _known_head = lru_cache(maxsize=1024)(_head)

@@ -324,6 +324,14 @@ GAUGES = (
         by="partition",
     ),
     Gauge(
+        "retrysafe.inbox.parked",
+        "{message}",
+        "Messages that a consumer keeps in memory behind one of their key that waits for a retry: alarm on it.",
+        "consumer_parked",
+        "messages",
+        by="partition",
+    ),
+    Gauge(
         "retrysafe.doctor.findings",
         "{finding}",
         "Findings of the doctor that no waiver covers, as a process told last: when it started, or in its console.",

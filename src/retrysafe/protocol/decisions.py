@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from retrysafe.protocol.fingerprint import agree
 from retrysafe.protocol.records import ClaimRequest, EffectiveState, OnExpired, Record
 
 
@@ -45,6 +44,14 @@ def decide(record: Record, request: ClaimRequest) -> Decision:
         return Decision.MINE
     if state in _OVER:
         return _EXPIRED[request.on_expired] if state is EffectiveState.EXPIRED else Decision.TAKE
-    if record.fingerprint != request.fingerprint and not agree(record.fingerprint, request.payload):
+    if record.fingerprint != request.fingerprint and not _agree(record.fingerprint, request):
         return Decision.REUSED
     return _BY_STATE.get(state) or _LAPSED[record.effects]
+
+
+def _agree(stored: bytes, request: ClaimRequest) -> bool:
+    """Whether unequal fingerprints are of one payload; an empty one means that the check is off."""
+    if not stored or not request.fingerprint:
+        return True
+    payload, secrets = request.payload, request.secrets
+    return payload is not None and secrets is not None and secrets.agree(stored, payload, request.key)

@@ -1,13 +1,13 @@
-"""Fingerprints: a version and one full SHA-256 per named part, so a mismatch can say which part differed.
+"""Fingerprints: a version and one full digest per named part, so a mismatch can say which part differed.
 
 The parts of a payload are its fields, and the fields of its fields: "method", "body.amount". Names are kept
 as they are, so only what looks like the name of a field counts as one (not the keys of a table by e-mail
 address), and there are at most `MOST_PARTS`; a value that has other names, or too many, is one part.
 
 Version 2 also marks the parts that were at their default, and counts models by their own fields; it is made only
-where that makes a difference. Of either, a digest tells who guesses the value: a claim stores version 3, in which the
-digests of the one or the other are keyed by the boundary's secret, if it has one, and by the key of the record (see
-`Secrets`). Releases up to 0.1 stored the others, which are still compared.
+where that makes a difference. Of either, a digest tells who guesses the value: a claim stores version 3, in which a
+digest is a BLAKE2s keyed by the boundary's secret, if it has one, and by the key of the record (`Secrets`). Releases
+up to 0.1 stored the others, which are still compared; they are computed only where one is met.
 """
 
 from __future__ import annotations
@@ -22,28 +22,70 @@ from typing import Any, NamedTuple
 
 from retrysafe.protocol import canonical
 from retrysafe.protocol.canonical import NO_DEFAULT, Member, Members, NotCanonical
-from retrysafe.protocol.records import Fingerprint
 
 PLAIN, MARKED, KEYED = 1, 2, 3
 """The versions."""
 UNCHECKED = b""
-"""The fingerprint of a claim without a payload: the check is off."""
+"""The stored fingerprint of a claim without a payload: the check is off."""
 MOST_PARTS = 64
 WHOLE = "payload"
 """The name of the one part of a payload without named fields."""
 _LONGEST_NAME = 64
 
 
-_sha256 = hashlib.sha256
+_sha256, _blake2s = hashlib.sha256, hashlib.blake2s
 
 _AT_DEFAULT = 0x8000
 """The mark, in the length of a part's name."""
+_BLOCK = 64
+"""The bytes that BLAKE2s hashes at once."""
+
+Content = tuple[bytes, bytes]
+"""The head of a part, which is its name with its length and mark, and its value: see `content`."""
+
+
+def content(head: bytes, value: bytes) -> Content:
+    """A part whose value is in canonical form: a long value, of a block or more, becomes its SHA-256 and zeros."""
+    return (head, value) if len(value) < _BLOCK else (head, _sha256(value).digest() + _ZEROS)
+
+
+_ZEROS = bytes(_BLOCK - 32)
+
+
+class Fingerprint:
+    """The fingerprint of a payload, before it is known for which record: the parts, sorted by name."""
+
+    __slots__ = ("marked", "older", "parts")
+
+    def __init__(
+        self, parts: Sequence[Content], marked: bool = False, older: Callable[[], Fingerprint] | None = None
+    ) -> None:
+        self.parts = parts
+        self.marked = marked
+        """Whether it is of version 2 where it is not keyed."""
+        self.older = older
+        """Computes the fingerprint of releases up to 0.1, where it differs."""
+
+    @property
+    def plain(self) -> bytes:
+        """The fingerprint as releases up to 0.1 stored it, of version 1 or 2."""
+        out = bytearray((MARKED if self.marked else PLAIN,))
+        for head, value in self.parts:
+            out += head
+            out += value[:32] if len(value) == _BLOCK else _sha256(value).digest()
+        return bytes(out)
+
+    def with_text(self, name: str, text: str) -> Fingerprint:
+        """The fingerprint with the value of one part as text, if it has that part; it is compared with both."""
+        heads, value = (_prefixed(name, False), _prefixed(name, True)), canonical.of_value(text)
+        parts = [content(head, value) if head in heads else (head, other) for head, other in self.parts]
+        return Fingerprint(parts, self.marked, self.older or (lambda: self))
 
 
 class Part(NamedTuple):
-    """The digest of a part, and whether it was at its default: then a payload without it is the same one."""
+    """A part's value or digest, and whether it was at its default: then a payload without it is the same one."""
 
-    digest: bytes
+    value: bytes
     at_default: bool = False
 
 
@@ -72,14 +114,13 @@ def _of_simple_fields(fields: dict[Any, Any]) -> Fingerprint | None:
     """The fingerprint of fields without parts of their own, as `of_fields` gives it; None of any others."""
     if len(fields) > MOST_PARTS or not all(name.__class__ is str and _is_field_name(name) for name in fields):
         return None
-    out = bytearray((PLAIN,))
+    parts = []
     for name in sorted(fields):
-        body = _simple(fields[name])
-        if body is None:
+        value = _simple(fields[name])
+        if value is None:
             return None
-        out += _prefixed(name, False)
-        out += _sha256(body).digest()
-    return Fingerprint(bytes(out))
+        parts.append(content(_prefixed(name, False), value))
+    return Fingerprint(parts)
 
 
 class Secrets:
@@ -90,18 +131,30 @@ class Secrets:
     """
 
     def __init__(self, secrets: Sequence[bytes] = ()) -> None:
-        self._by_head = {_head_of(secret): secret for secret in (*secrets, b"")}
-        self._head, self._secret = next(iter(self._by_head.items()))
+        self._by_head = {_head_of(secret): _key_of(secret) for secret in secrets} | {bytes((KEYED,)): None}
+        self._head, self._key = next(iter(self._by_head.items()))
 
-    def keyed(self, plain: bytes, record_key: bytes) -> bytes:
-        """The fingerprint that is stored with a record; an empty one stays empty."""
-        return _keyed(plain, self._head, self._secret, record_key) if plain else plain
+    def keyed(self, given: Fingerprint, record_key: bytes) -> bytes:
+        """The fingerprint that is stored with a record."""
+        return _keyed(given, self._head, self._key, record_key)
 
-    def keyed_as(self, stored: bytes, plain: bytes, record_key: bytes) -> bytes | None:
-        """A fingerprint keyed as the ``stored`` one is; None if that is of a secret that is not here."""
-        head = _head(stored)
-        secret = self._by_head.get(head)
-        return None if secret is None else _keyed(plain, head, secret, record_key)
+    def counted_as(self, stored: bytes, given: Fingerprint, record_key: bytes) -> bytes | None:
+        """The payload counted as the ``stored`` one is; None if that is keyed by a secret that is not here."""
+        if stored[:1] == bytes((KEYED,)):
+            head = _head(stored)
+            return _keyed(given, head, self._by_head[head], record_key) if head in self._by_head else None
+        return given.older().plain if given.older is not None and stored[:1] == bytes((PLAIN,)) else given.plain
+
+    def agree(self, stored: bytes, given: Fingerprint, record_key: bytes) -> bool:
+        """Whether a stored fingerprint, which is not an empty one, is that of the payload given.
+
+        One that is keyed by a secret that is not here cannot be compared. It passes for that payload: the answer beside
+        it was encrypted by the same keyring, and `ResultUnreadable` says what is missing.
+        """
+        counted = self.counted_as(stored, given, record_key)
+        if counted is None or _are_one(stored, counted):
+            return True
+        return given.older is not None and stored[0] == PLAIN and _are_one(stored, given.plain)
 
 
 _UNNAMED = b"\0\0"
@@ -109,8 +162,11 @@ _UNNAMED = b"\0\0"
 
 def _head_of(secret: bytes) -> bytes:
     """What a fingerprint keyed by a secret begins with."""
-    told = _UNNAMED + hmac.digest(secret, b"fingerprint secret v3", "sha256") if secret else b""
-    return bytes((KEYED,)) + told
+    return bytes((KEYED,)) + _UNNAMED + hmac.digest(secret, b"fingerprint secret v3", "sha256")
+
+
+def _key_of(secret: bytes) -> bytes:
+    return hmac.digest(secret, b"fingerprint key v3", "sha256")
 
 
 def _head(fingerprint: bytes) -> bytes:
@@ -118,15 +174,15 @@ def _head(fingerprint: bytes) -> bytes:
     return fingerprint[: 35 if fingerprint[0] == KEYED and fingerprint[1:3] == _UNNAMED else 1]
 
 
-def _keyed(plain: bytes, head: bytes, secret: bytes, record_key: bytes) -> bytes:
-    """Each digest hashed behind a key of the record: of fixed lengths both, which makes that as good as HMAC."""
-    key = hmac.digest(secret, record_key, "sha256") if secret else record_key
-    out, at, end = bytearray(head), 1, len(plain)
-    while at < end:
-        digest = at + 2 + ((plain[at] & 0x7F) << 8 | plain[at + 1])
-        out += plain[at:digest]
-        at = digest + 32
-        out += _sha256(key + plain[digest:at]).digest()
+def _keyed(given: Fingerprint, head: bytes, secret: bytes | None, record_key: bytes) -> bytes:
+    """Each part hashed once, by a key that the secret gives the record; without one, salted by the record's key."""
+    options: dict[str, Any] = (
+        {"salt": record_key[:8]} if secret is None else {"key": _blake2s(record_key, key=secret).digest()}
+    )
+    out = bytearray(head)
+    for name, value in given.parts:
+        out += name
+        out += _blake2s(value, **options).digest()
     return bytes(out)
 
 
@@ -145,32 +201,31 @@ class Fields:
 
         Values without parts of their own, the most usual ones, need no look at what they consist of.
         """
-        out, marked = bytearray(1), PLAIN
+        parts, marked = [], False
         if len(self._names) > MOST_PARTS:
             return self._of_any(values)
         try:
-            for name, prefix, left_out, at_default in self._parts:
-                body = canonical.of_simple(values[name])
-                if body is None:
+            for name, head, left_out, at_default in self._parts:
+                value = canonical.of_simple(values[name])
+                if value is None:
                     return self._of_any(values)
-                if body == left_out:
-                    out += at_default
-                    marked = MARKED
+                if value == left_out:
+                    parts.append(at_default)
+                    marked = True
                 else:
-                    out += prefix + _sha256(body).digest()
+                    parts.append((head, value) if len(value) < _BLOCK else content(head, value))
         except ValueError:  # it is told by who looks at it in detail
             return self._of_any(values)
-        out[0] = marked
-        return Fingerprint(bytes(out))
+        return Fingerprint(parts, marked)
 
     def _of_any(self, values: Mapping[str, Any]) -> Fingerprint:
         return of_fields({name: values[name] for name in self._names}, self._defaults)
 
 
-def _at_default(name: str, default: Any) -> tuple[bytes | None, bytes]:
+def _at_default(name: str, default: Any) -> tuple[bytes | None, Content]:
     """The canonical form of a simple default, and the whole part of a field that has it; of any other, none."""
-    body = _simple(default)
-    return body, b"" if body is None else _prefixed(name, True) + _sha256(body).digest()
+    value = _simple(default)
+    return value, content(_prefixed(name, True), value or b"")
 
 
 def _simple(value: Any) -> bytes | None:
@@ -190,8 +245,10 @@ def _fingerprint(parts: Callable[[Members], Parts]) -> Fingerprint:
 
     found = parts(members)
     if models:
-        return Fingerprint(_written(found, MARKED), lambda: _written(parts(canonical.dumped_members_of), MARKED))
-    return Fingerprint(_written(found, MARKED if any(part.at_default for part in found.values()) else PLAIN))
+        return Fingerprint(
+            _contents(found), True, lambda: Fingerprint(_contents(parts(canonical.dumped_members_of)), True)
+        )
+    return Fingerprint(_contents(found), any(part.at_default for part in found.values()))
 
 
 def _split(fields: list[Member], members: Members) -> Parts:
@@ -226,7 +283,7 @@ def _parts_of(chosen: Iterable[tuple[Member, bool]], members: Members) -> Iterat
             if one.value is not one.default:
                 raise
         else:
-            yield one.name, Part(_sha256(body).digest(), left_out)
+            yield one.name, Part(body, left_out)
 
 
 def _is_default(one: Member, members: Members) -> bool:
@@ -257,7 +314,7 @@ def _is_field_name(name: object) -> bool:
 
 def _whole(value: Any, members: Members) -> Part:
     """Never equal to the canonical form of a field that happens to be called like the whole."""
-    return Part(_sha256(b"*" + _canonical(WHOLE, value, members)).digest())
+    return Part(b"*" + _canonical(WHOLE, value, members))
 
 
 def _canonical(name: str, value: Any, members: Members) -> bytes:
@@ -267,47 +324,20 @@ def _canonical(name: str, value: Any, members: Members) -> bytes:
         raise NotCanonical(f"{name!r} cannot be fingerprinted: {error}") from error
 
 
-def of_parts(parts: Mapping[str, bytes]) -> bytes:
+def of_parts(parts: Mapping[str, bytes]) -> Fingerprint:
     """Return the fingerprint of named parts that are bytes already, none of them at a default."""
-    return _written({name: Part(_sha256(body).digest()) for name, body in parts.items()}, PLAIN)
+    return Fingerprint(_contents({name: Part(value) for name, value in parts.items()}))
 
 
-def _written(parts: Parts, version: int) -> bytes:
-    """The version, then for each part, by name: the length of the name with its mark, the name, the digest."""
-    out = bytearray((version,))
-    for name, part in sorted(parts.items()):
-        out += _prefixed(name, part.at_default and version == MARKED)
-        out += part.digest
-    return bytes(out)
+def _contents(parts: Parts) -> list[Content]:
+    """The parts by name, each headed by the length of the name with its mark, and the name."""
+    return [content(_prefixed(name, part.at_default), part.value) for name, part in sorted(parts.items())]
 
 
 @lru_cache(maxsize=256)
 def _prefixed(name: str, marked: bool) -> bytes:
     encoded = name.encode()
     return (len(encoded) | (_AT_DEFAULT if marked else 0)).to_bytes(2, "big") + encoded
-
-
-def agree(stored: bytes, given: Fingerprint) -> bool:
-    """Whether a stored fingerprint is that of the payload given; an empty one means that the check is off.
-
-    One that is keyed by a secret that is not here cannot be compared. It passes for that payload: the answer beside it
-    was encrypted by the same keyring, and `ResultUnreadable` says what is missing.
-    """
-    if stored == given.stored or not stored or not given.stored:
-        return True
-    if given.keyed_as is not None and stored[0] == KEYED:
-        keyed = given.keyed_as(stored, given.stored)
-        return keyed is None or _are_one(stored, keyed)
-    if _are_one(stored, given.stored):
-        return True
-    return given.older is not None and _are_one(stored, beside(stored, given))
-
-
-def beside(stored: bytes, given: Fingerprint) -> bytes:
-    """The given payload, counted in the way in which the ``stored`` one was."""
-    if stored[:1] == bytes((KEYED,)) and given.keyed_as is not None:
-        return given.keyed_as(stored, given.stored) or given.stored
-    return given.older() if given.older is not None and stored[:1] == bytes((PLAIN,)) else given.stored
 
 
 def _are_one(one: bytes, other: bytes) -> bool:
@@ -325,7 +355,7 @@ def _are_one(one: bytes, other: bytes) -> bool:
 def _unequal(left: Parts, right: Parts) -> list[str]:
     def differs(name: str) -> bool:
         if name in left and name in right:
-            return left[name].digest != right[name].digest
+            return left[name].value != right[name].value
         return not (left.get(name) or right[name]).at_default
 
     return sorted(name for name in left.keys() | right.keys() if differs(name))

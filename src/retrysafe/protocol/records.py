@@ -1,6 +1,5 @@
 """The values that all layers share: records, claim requests, ownership, stored results, filters and limits."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from retrysafe.protocol.fingerprint import Secrets
+    from retrysafe.protocol.fingerprint import Fingerprint, Secrets
 
 Effects = Literal["transactional", "keyed", "external"]
 
@@ -166,16 +165,6 @@ class QuotaRefusal(NamedTuple):
     retry_after: float
 
 
-class Fingerprint(NamedTuple):
-    """A payload as it is compared, and, keyed, stored."""
-
-    stored: bytes
-    older: Callable[[], bytes] | None = None
-    """Computes the fingerprint of releases up to 0.1, where it differs."""
-    keyed_as: Callable[[bytes, bytes], bytes | None] | None = None
-    """Keys it as a stored one is; None if that is of a secret that is not known here."""
-
-
 class ClaimRequest(NamedTuple):
     """The claim of one attempt: the key with its identity, the payload's fingerprint, and how long things are kept."""
 
@@ -189,19 +178,11 @@ class ClaimRequest(NamedTuple):
     clocks: Clocks
     on_expired: OnExpired = "new"
     quota: Allowance | None = None
-    plain: Fingerprint | None = None
+    payload: "Fingerprint | None" = None
     """The payload before it was keyed; None if ``fingerprint`` is not keyed."""
     secrets: "Secrets | None" = None
     scoped: bool = True
     """Whether the scope names the tenant: else it is refused under a schema that only one tenant has."""
-
-    @property
-    def payload(self) -> Fingerprint:
-        """The fingerprint that the record's is compared with."""
-        if self.plain is None or self.secrets is None:
-            return Fingerprint(self.fingerprint)
-        keyed_as, key = self.secrets.keyed_as, self.key
-        return self.plain._replace(keyed_as=lambda stored, plain: keyed_as(stored, plain, key))
 
     @property
     def transactional(self) -> bool:

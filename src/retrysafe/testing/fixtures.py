@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,6 +43,22 @@ def store(config: pytest.Config, folder: Callable[[], Path]) -> Iterator[str]:
         yield url
     finally:
         shut(backend)
+
+
+_ASYNC = {"sqlite": ("aiosqlite",), "postgresql": ("asyncpg", "psycopg"), "mysql": ("asyncmy",)}
+"""The async drivers that SQLAlchemy and retrysafe know, by the kind of database."""
+
+
+def async_url(url: str) -> str:
+    """The URL by which SQLAlchemy makes an async engine on the database of a store, with a driver that is installed."""
+    scheme, rest = url.split(":", 1)
+    kind, _, given = scheme.partition("+")
+    drivers = _ASYNC.get(kind)
+    if drivers is None:
+        raise pytest.UsageError(f"retrysafe_async_url: SQLAlchemy has no engine for a store on {kind}.")
+    if given not in drivers:
+        given = next((driver for driver in drivers if find_spec(driver) is not None), drivers[0])
+    return f"{kind}+{given}:{rest}"
 
 
 def _of_this_worker(given: str, config: pytest.Config) -> str:

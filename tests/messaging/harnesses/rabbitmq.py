@@ -41,6 +41,7 @@ class RabbitMQBench(Bench):
             channel = await connection.channel()
             for number in range(PARTITIONS):
                 await channel.queue_delete(f"{self.topic}.{number}")
+            await channel.queue_delete(f"{self.topic}.consumers")
 
 
 class Rabbit(OnARoad):

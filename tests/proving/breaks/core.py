@@ -148,7 +148,7 @@ BREAKS: list[Break] = [
     Break(
         "another request with the same key is answered like the first",
         "protocol.decisions:decide",
-        never("fingerprint", "agree"),
+        never("fingerprint", "_agree"),
         (f"{ASGI}::test_f1_f2_another_request_with_the_same_key_is_refused[sqlite]",),
         rows=(73,),
     ),

@@ -13,7 +13,7 @@ import redis.asyncio.retry
 import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
-from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.backoff import FullJitterBackoff, NoBackoff
 from redis.retry import Retry
 
 from retrysafe.backends.redis import async_client as async_masters
@@ -133,7 +133,7 @@ def sync(address: Address) -> sync_masters.Masters:
     if address.topology == "cluster":
         node: Any = redis.cluster.ClusterNode
         nodes = [node(host, port) for host, port in address.hosts]
-        retry = Retry(ExponentialWithJitterBackoff(base=0.05, cap=0.5), _CLUSTER_TRIES)
+        retry = Retry(FullJitterBackoff(base=0.05, cap=0.5), _CLUSTER_TRIES)
         make: Any = redis.cluster.RedisCluster
         return sync_masters.cluster(
             lambda: make(startup_nodes=nodes, retry=retry, require_full_coverage=False, **address.options), ours=True
@@ -158,7 +158,7 @@ def asynchronous(address: Address) -> AsyncMasters:
     never = redis.asyncio.retry.Retry(NoBackoff(), 0)
     if address.topology == "cluster":
         nodes = [redis.asyncio.cluster.ClusterNode(host, port) for host, port in address.hosts]
-        retry = redis.asyncio.retry.Retry(ExponentialWithJitterBackoff(base=0.05, cap=0.5), _CLUSTER_TRIES)
+        retry = redis.asyncio.retry.Retry(FullJitterBackoff(base=0.05, cap=0.5), _CLUSTER_TRIES)
         make: Any = redis.asyncio.cluster.RedisCluster
         client = make(startup_nodes=nodes, retry=retry, require_full_coverage=False, **address.options)
         return async_masters.cluster(client, ours=True)

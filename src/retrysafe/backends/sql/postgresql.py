@@ -360,13 +360,14 @@ class PostgresqlStore(SqlStore):
         )
 
     def examine(self) -> list[Ask[list[Finding]]]:
-        """Refuse a standby, and text that is not UTF-8; tell how durable a commit is."""
+        """Refuse a standby, and text that is not UTF-8; tell how durable a commit is, and which work is cut off."""
         names = (
             *("fsync", "synchronous_commit", "synchronous_standby_names", "full_page_writes"),
             *("server_encoding", "client_encoding"),
         )
         settings = ", ".join(f"current_setting('{name}')" for name in names)
-        sql = f"SELECT CAST(pg_is_in_recovery() AS text), {settings}"
+        idle = "(SELECT setting FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout')"  # without a unit
+        sql = f"SELECT CAST(pg_is_in_recovery() AS text), {settings}, {idle}"
         return [Ask(Query(sql, {}, writes=False), _findings)]
 
     # ------------------------------------------------------------ rotation
@@ -476,9 +477,17 @@ _CLIENT_ENCODING = (
 )
 
 
+_IDLE = 30_000
+"""Milliseconds of a lease, if none is given: work is expected to take so long."""
+_CUT_OFF = (
+    "{} ms: transactional work that asks the database nothing for that long is undone when it ends, and done again by "
+    "every retry. Raise it for this user or database, or do slow work (calls of services) outside the transaction."
+)
+
+
 def _findings(answer: Rows) -> list[Finding]:
     values = (value.decode() if isinstance(value, bytes) else value for value in answer.rows[0])  # SQL_ASCII: bytes
-    standby, fsync, commit, standbys, pages, server, client = values
+    standby, fsync, commit, standbys, pages, server, client, idle = values
     found = [
         Finding("fact", "synchronous_commit", commit),
         Finding("fact", "synchronous_standby_names", standbys or "none: a failover may lose the last commits"),
@@ -499,4 +508,6 @@ def _findings(answer: Rows) -> list[Finding]:
         )
     if commit == "off":
         found.append(Finding("warn", "synchronous_commit", "off: a crash of the server may lose the last commits."))
+    if 0 < int(idle or 0) < _IDLE:
+        found.append(Finding("warn", "idle_in_transaction_session_timeout", _CUT_OFF.format(idle)))
     return found

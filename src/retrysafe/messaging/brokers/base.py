@@ -107,6 +107,18 @@ class Lagging(Protocol):
         ...
 
 
+class Parking(Protocol):
+    """An optional interface of consumers that hold a limited number of messages: some of them wait for a retry."""
+
+    def park(self, waiting: Mapping[str, int], /) -> Collection[str]:
+        """Take note of how many messages of each partition are in lanes that wait for a retry.
+
+        They count a tenth towards what the consumer may hold, where it decides that itself. Returns the partitions of
+        which it receives nothing more all the same, because so many wait.
+        """
+        ...
+
+
 class Assigned(Lagging, Protocol):
     """An optional interface of consumers that have partitions to themselves.
 

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import NamedTuple
 
 from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.ordering import lane
+
+_FULL = 0.9
+"""The part of what is held of a partition from which on those that wait are why no more is received."""
+
+
+def spared(parked: int) -> int:
+    """How many of so many messages that wait for a retry are not counted: all but a tenth.
+
+    So those of a key that fails leave room for other keys, and what is held has a bound.
+    """
+    return parked - parked // 10
 
 
 class _Kept(NamedTuple):
@@ -36,6 +47,8 @@ class LaneQueue:
         self._held: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
         self._places = 0
+        self.parked: Mapping[str, int] = {}
+        """How many that are handed out wait for a retry, by their partitions."""
 
     def put(self, delivery: Delivery) -> None:
         """Keep one that came after all others."""
@@ -94,6 +107,22 @@ class LaneQueue:
     def held(self, partition: str) -> int:
         """How many of a partition are not settled."""
         return self._held[partition]
+
+    def load(self, partition: str) -> int:
+        """How many of them count towards the most that are held."""
+        return self._held[partition] - self.spared(partition)
+
+    def spared(self, partition: str) -> int:
+        """How many of them are not counted."""
+        return spared(min(self.parked.get(partition, 0), self._held[partition]))
+
+    def crowded(self, has_room: Callable[[str], bool]) -> list[str]:
+        """The partitions that have no room because of what waits for a retry."""
+        return [
+            one
+            for one, parked in self.parked.items()
+            if parked > 0 and parked >= _FULL * self._held[one] and not has_room(one)
+        ]
 
     def held_bytes(self, partition: str) -> int:
         """How many bytes of payloads and headers they have."""

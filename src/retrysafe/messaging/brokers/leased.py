@@ -119,7 +119,7 @@ class LeasedConsumer(PollingConsumer):
     async def _receive(self, queue: str) -> bool:
         """Whether there was something."""
         asked = asyncio.get_running_loop().time()
-        found = await self._fetch(queue, self._prefetch - len(self._receipts[queue]))
+        found = await self._fetch(queue, self._prefetch + self._shelf.spared(queue) - len(self._receipts[queue]))
         for delivery in found:
             self._receipts[queue].add(delivery.tag.handle, asked)
             if not self._shelf.has(delivery.tag):
@@ -128,7 +128,8 @@ class LeasedConsumer(PollingConsumer):
         return bool(found)
 
     def _has_room(self, queue: str) -> bool:
-        return len(self._receipts[queue]) < self._prefetch and self._shelf.held_bytes(queue) < self._bytes
+        most = self._prefetch + self._shelf.spared(queue)
+        return len(self._receipts[queue]) < most and self._shelf.held_bytes(queue) < self._bytes
 
     async def _keep(self) -> None:
         """Keep hidden what is held."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from retrysafe.errors import ConfigurationError
@@ -60,6 +60,15 @@ class PollingConsumer:
         """Hand it out again after so many seconds, and before what follows it in its lane."""
         self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
         self._arrived.set()
+
+    def park(self, waiting: Mapping[str, int], /) -> Collection[str]:
+        """Hold more, as so many of each partition wait for a retry; the partitions that are full of such messages."""
+        self._shelf.parked = waiting
+        self._room.set()
+        return self._shelf.crowded(self._has_room)
+
+    def _has_room(self, partition: str) -> bool:
+        return self._shelf.load(partition) < self._prefetch and self._shelf.held_bytes(partition) < self._bytes
 
     def _look(self) -> None:
         """Raise what has failed."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from retrysafe.backends.sql.drivers.base import is_unreachable
+from retrysafe.backends.sql.drivers.base import is_unreachable, sqlstate
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.decorator import refuse_unfinished
 from retrysafe.entrypoint import CODEC, EntryPoint, Function
@@ -37,7 +37,7 @@ from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.messaging.inbox.stalls import Stalls
 from retrysafe.protocol import keys
 from retrysafe.protocol.exception_groups import every, leaves, unwrapped
-from retrysafe.protocol.fingerprint import UNCHECKED, of_parts
+from retrysafe.protocol.fingerprint import UNCHECKED, Fingerprint, of_parts
 from retrysafe.protocol.messages import Arrival, Envelope, distinct, legible, milliseconds_of
 from retrysafe.protocol.redelivery_policy import KILLS, SUSPECT, Counts, MessageOutcome, Trials, crash_pause, is_suspect
 
@@ -56,6 +56,8 @@ def is_unavailable(error: BaseException, named: tuple[type[Exception], ...]) -> 
     )
 
 
+_SHUT_DOWN = "57P"
+"""How SQLSTATEs begin of a server that ends its connections, or a person who does."""
 HANDLED: dict[str, Any] = {"handled": True}
 """The stored result of a message that a handler has handled."""
 SHORTEST_PAUSE = 0.1
@@ -91,7 +93,8 @@ _ENDED_WITHIN = (ConfigurationError, LeaseLost, StoreUnavailable)
 """What leaving the claim raises when its handler has aborted or ended the transaction, and has said nothing of it.
 
 Or when the transaction was lost under it, such as by idle_in_transaction_session_timeout: work that outlasts the
-server's patience would be run for ever. In an outage of the store the attempt cannot be noted, and is not counted.
+server's patience would be run for ever. In an outage of the store the attempt cannot be noted, and is not counted. The
+same holds when the handler meets the loss itself, although its error reads as an outage.
 """
 
 
@@ -114,7 +117,7 @@ class Identity(NamedTuple):
     """The identity of a message: the key of its claim, None for one without an id, and its fingerprint."""
 
     key: str | None
-    fingerprint: bytes
+    fingerprint: Fingerprint | bytes
 
 
 def identify(setting: HandlerSettings, envelope: Envelope) -> Identity:
@@ -123,7 +126,7 @@ def identify(setting: HandlerSettings, envelope: Envelope) -> Identity:
     return Identity(key, _digest(envelope) if setting.digest else UNCHECKED)
 
 
-def _digest(envelope: Envelope) -> bytes:
+def _digest(envelope: Envelope) -> Fingerprint:
     key = b"" if envelope.key is None else b"=" + envelope.key.encode()
     return of_parts({"type": envelope.type.encode(), "key": key, "payload": envelope.payload})
 
@@ -153,6 +156,8 @@ class Attempt:
         """The permanent failure that the handler declared."""
         self.ran = False
         """Whether the handler has run to its end."""
+        self.lost = False
+        """Whether the handler has raised, and its transaction's connection was gone."""
         self.counted = False
         """Whether it is noted that the attempt begins."""
         self.late = late or is_late(envelope, setting.entry.window)
@@ -180,7 +185,7 @@ class Attempt:
                 refuse_unfinished(claim, self._setting.function.call(self._given(claim)))
             self.ran = True
         except BaseException as error:
-            self.raised = error
+            self.raised, self.lost = error, is_lost(claim.tx, error)
             raise
         finally:
             self.failure = claim.declared_failure
@@ -195,7 +200,7 @@ class Attempt:
                 refuse_unfinished(claim, await self._setting.function.acall(self._given(claim)), ran=True)
             self.ran = True
         except BaseException as error:
-            self.raised = error
+            self.raised, self.lost = error, is_lost(claim.tx, error)
             raise
         finally:
             self.failure = claim.declared_failure
@@ -254,9 +259,10 @@ class Attempt:
             return HandlerOutcome(MessageOutcome.GAP, text, gap=self._place(gap.entity, gap.missing))
         if self.failure is not None or self._is_permanent(error):
             return HandlerOutcome(MessageOutcome.DEAD, text)
-        if is_unavailable(error, self._setting.unavailable):
+        if not self.lost and is_unavailable(error, self._setting.unavailable):
             rest = self._setting.stalls.pause(self.arrival.identity, random.random())
-            return HandlerOutcome(MessageOutcome.STALLED, text, again=rest)
+            if rest is not None:
+                return HandlerOutcome(MessageOutcome.STALLED, text, again=rest)
         return HandlerOutcome(MessageOutcome.FAILED, text)
 
     def _refused(self, error: Exception) -> HandlerOutcome:
@@ -286,7 +292,8 @@ class Attempt:
 
     def _set_apart(self) -> None:
         """A second payload under a used id is a dead letter of its own; the first one keeps its own."""
-        other = keys.hash_of(self.arrival.record_key + self.identity.fingerprint)
+        payload = self.identity.fingerprint
+        other = keys.hash_of(self.arrival.record_key + (payload if isinstance(payload, bytes) else payload.plain))
         apart = self._setting.entry.lookup(other, operation=self._setting.consumer)
         self.arrival = self.arrival._replace(identity=apart)
 
@@ -318,6 +325,18 @@ def is_late(envelope: Envelope, window: float) -> bool:
     """Whether a message was written longer ago than so many seconds, as far as its id tells."""
     written = milliseconds_of(envelope.id)
     return written is not None and time.time() - written / 1000 > window
+
+
+def is_lost(tx: Any, error: BaseException) -> bool:
+    """Whether the connection of a transaction is gone, as its driver says it, and the server was not shut down."""
+    if (sqlstate(error) or "").startswith(_SHUT_DOWN):
+        return False
+    said = {name: getattr(tx, name, None) for name in ("closed", "is_closed", "invalidated", "open", "connected")}
+    told = {name: value() if callable(value) else value for name, value in said.items()}
+    return any(told[name] for name in ("closed", "is_closed", "invalidated")) or False in (
+        told["open"],
+        told["connected"],
+    )
 
 
 def pause(seconds: float) -> float:

@@ -127,6 +127,14 @@ class Handler(Generic[P, R]):
         """
         return redrive(self.setting, self.letters, limit, stopped)
 
+    async def agive_up(self, envelope: Envelope, error: str) -> HandleResult:
+        """Make a message whose attempt has failed with this error a dead letter, however many attempts it has left."""
+        attempt = Attempt(self.setting, envelope)
+        end = HandlerOutcome(MessageOutcome.DEAD, error)
+        if not self.is_async:
+            return await in_thread(lambda: self._conclude(attempt, end))
+        return await self._aconclude(attempt, end)
+
     def emit(self, name: str, **fields: Any) -> None:
         """Tell the observers of what concerns no message."""
         self.setting.entry.emit(name, self.consumer, **fields)

@@ -176,10 +176,9 @@ class Inbox:
         backoff = Backoff(shortest, seconds_of(options.get("backoff_max", "60s"), "backoff_max"))
         wanted = function_of(function, options.get("parse"))
         trials = Trials(max_attempts, max_crashes, max_gaps, backoff, Trials().grace + self._entry.patience)
+        stalls = Stalls(seconds_of(options.get("max_stall", "1d"), "max_stall"))
         unavailable = exception_types(options.get("unavailable", ()), "unavailable")
-        return HandlerSettings(
-            self._entry, consumer, wanted, trials, options.get("digest", True), unavailable, Stalls()
-        )
+        return HandlerSettings(self._entry, consumer, wanted, trials, options.get("digest", True), unavailable, stalls)
 
     # ------------------------------------------------------------ sequences
 
@@ -276,6 +275,7 @@ class Options(TypedDict, total=False):
     unavailable: exception types that say that something the handler needs cannot be reached, beside those that always
         do: `StoreUnavailable`, `BrokerUnavailable`, `ConnectionError`, and what drivers of PostgreSQL and MySQL raise
         for a lost connection. They spend no attempt: the message, and its lane, wait up to 30 seconds each time.
+    max_stall: for how long in a row a message may meet such errors before they spend attempts too; by default "1d".
     parse: makes of the payload what the handler finds as ``message.data``, such as a model's ``model_validate``.
     digest: whether another payload, type or key under a used id is refused (it goes to the dead letters), as is the
         default; without, it is taken for a duplicate.
@@ -287,6 +287,7 @@ class Options(TypedDict, total=False):
     backoff_base: Duration
     backoff_max: Duration
     unavailable: type[Exception] | Iterable[type[Exception]]
+    max_stall: Duration
     parse: Callable[[Any], Any] | None
     digest: bool
 

@@ -1,6 +1,10 @@
-"""Messages whose handler cannot do its work for now: how soon each of them is tried again. Pure."""
+"""Messages whose handler cannot do its work for now: how soon each of them is tried again."""
 
 from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
 
 from retrysafe.protocol.backoff import Backoff
 
@@ -13,15 +17,22 @@ REMEMBERED = 10_000
 class Stalls:
     """How often in a row each message was stalled. Kept in memory: a restarted process begins anew."""
 
-    def __init__(self) -> None:
-        self._times: dict[bytes, int] = {}
+    def __init__(self, longest: float = math.inf, clock: Callable[[], float] = time.monotonic) -> None:
+        self._times: dict[bytes, tuple[int, float]] = {}
+        self._longest, self._clock = longest, clock
 
-    def pause(self, message: bytes, chance: float) -> float:
-        """Seconds until a message that was stalled once more is tried again; ``chance`` is random in [0, 1)."""
-        times = self._times.get(message, 0)
+    def pause(self, message: bytes, chance: float) -> float | None:
+        """Seconds until a message that was stalled once more is tried again; ``chance`` is random in [0, 1).
+
+        None: it has been stalled for too long.
+        """
+        now = self._clock()
+        times, since = self._times.get(message, (0, now))
+        if now - since > self._longest:
+            return None
         if len(self._times) >= REMEMBERED:
             self._times.clear()
-        self._times[message] = times + 1
+        self._times[message] = times + 1, since
         return RECOVERY.delay(times, 0.5 + chance / 2)
 
     def ended(self, message: bytes) -> None:

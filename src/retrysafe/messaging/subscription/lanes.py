@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from retrysafe.messaging.brokers.lane_queue import spared
 from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.ordering import lane as lane_of
 from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
@@ -39,11 +40,19 @@ class Lanes:
     def __init__(self, most: int) -> None:
         self.most = most
         self.count = 0
+        self.parked: Counter[str] = Counter()
+        """How many messages of each partition are in lanes that wait for a retry."""
         self._lanes: dict[int, deque[Delivery]] = {}
+        self._waiting: set[int] = set()
 
     def __iter__(self) -> Iterator[Delivery]:
         """Everything, each lane in its order."""
         return (delivery for queue in self._lanes.values() for delivery in queue)
+
+    @property
+    def load(self) -> int:
+        """How many messages count towards the most that are received."""
+        return self.count - spared(self.parked.total())
 
     def add(self, delivery: Delivery) -> int | None:
         """Queue a delivery; return its lane if it was empty, and is ready now."""
@@ -53,6 +62,7 @@ class Lanes:
         self.count += 1
         if queue is not None:
             queue.append(delivery)
+            self.parked[delivery.partition] += of in self._waiting
             return None
         self._lanes[of] = deque((delivery,))
         return of
@@ -100,6 +110,17 @@ class Lanes:
             keyed = head is not None and head.envelope.key is not None
             yield lane, Concluded(done, stopped.get(lane), keyed)
 
+    def park(self, lane: int) -> None:
+        """The lane waits for a retry of its first message."""
+        self._waiting.add(lane)
+        self.parked.update(delivery.partition for delivery in self._lanes[lane])
+
+    def resume(self, lane: int) -> None:
+        """The lane waits no longer."""
+        if lane in self._waiting:
+            self._waiting.discard(lane)
+            self.parked.subtract(delivery.partition for delivery in self._lanes[lane])
+
     def goes_on(self, lane: int) -> bool:
         """Whether the lane has more messages; an empty lane is removed."""
         if self._lanes.get(lane):
@@ -109,6 +130,7 @@ class Lanes:
 
     def drop(self, lane: int) -> list[Delivery]:
         """Remove a lane; return its deliveries."""
+        self.resume(lane)
         dropped = list(self._lanes.pop(lane, ()))
         self.count -= len(dropped)
         return dropped

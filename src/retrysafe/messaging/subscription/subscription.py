@@ -73,8 +73,10 @@ class Subscription:
 
     Messages of one topic and key are handled one after the other, in the order in which the broker delivers them; up to
     ``lanes`` messages with different keys are handled at once. A message that fails is tried again after a pause; only
-    its own lane waits for it. A failed message without a key is given back to the broker instead. A message that may
-    have crashed a consumer is tried with no other in progress; the others wait a few seconds at most for that.
+    its own lane waits for it. After two messages of a key in a row that became dead letters, each further one of the
+    key is tried once, until one is handled. A failed message without a key is given back to the broker instead. A
+    message that may have crashed a consumer is tried with no other in progress; the others wait a few seconds at most
+    for that.
 
     The ack follows the commit. If the consumer dies between the two, the broker delivers the message again, and the
     inbox recognises it. The broker delivers unsettled messages again when the subscription ends.
@@ -85,8 +87,8 @@ class Subscription:
         lanes: how many messages, or batches, are handled at once, up to 10,000; by default 16, and 2 for batches. Plain
             functions run in the threads of the loop's default executor, whose number (by default CPUs + 4) limits them
             too.
-        in_flight: how many received messages are in memory at most, up to a million; a lane that fails for a long time
-            may fill it.
+        in_flight: how many received messages are in memory at most, up to a million. Those that wait for a retry count
+            a tenth, here and in the consumer's ``prefetch``.
         redrive: how often the subscription looks for dead letters that were marked to be handled again.
 
     Raises `ConfigurationError` when the boundary's window is shorter than the redelivery window of the broker: a
@@ -290,13 +292,15 @@ class Subscription:
 
     async def _redrives(self, run: Run) -> None:
         while not self._bell.rung:
+            settled = False
             try:
-                await self._redriven(run)
+                settled = any(one.again is None for one in await self._redriven(run))
             except ConfigurationError:
                 raise
             except Exception as error:  # noqa: BLE001 - tried again after any error of the database
                 run.failed(error)
-            await self._bell.await_for(self._redrive)
+            if not settled:  # else there may be more than were looked for at once
+                await self._bell.await_for(self._redrive)
 
     async def _redriven(self, run: Run) -> list[HandleResult]:
         """Handle marked dead letters; after `stop` no further one."""
@@ -311,10 +315,13 @@ class Subscription:
         told: set[str] = set()
         watchdog = Watchdog()
         lag = getattr(self._consumer, "lag", None)
-        while lag is not None and not self._bell.rung:
+        while not self._bell.rung:
+            if self._handler.setting.entry.is_observed("consumer_parked"):
+                for place, messages in run.parked.items():
+                    self._handler.emit("consumer_parked", partition=place, messages=messages)
             is_observed = self._handler.setting.entry.is_observed("consumer_lag")
             assigned = getattr(self._consumer, "assigned", None)
-            if is_observed or assigned:
+            if lag is not None and (is_observed or assigned):
                 found = await self._lag(lag, is_observed=is_observed)
                 if found is not None:
                     told = self._tell_lag(told, found) if is_observed else told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from functools import partial
 from itertools import count
 from typing import Any, TypeAlias
@@ -16,6 +16,7 @@ from retrysafe.messaging.errors import QueueMissing
 from retrysafe.messaging.inbox.attempts import pause
 from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.subscription.exclusive import Exclusive
+from retrysafe.messaging.subscription.failing import FailingLanes
 from retrysafe.messaging.subscription.lanes import Lanes, Portion
 from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.redelivery_policy import DONE, HandleResult, MessageOutcome
@@ -23,6 +24,8 @@ from retrysafe.stop_signal import StopSignal
 
 LOOK = 0.5
 """Seconds for which a subscription waits for messages before it checks whether it was stopped."""
+FULL_AFTER, FULL_EVERY = 10.0, 60.0
+"""Seconds after which it is told that a partition is full of messages that wait, and between two such events."""
 LEAVING = 5.0
 """Seconds that a run's end waits for a broker that takes nothing back."""
 
@@ -45,6 +48,9 @@ class Run:
         self._bell = bell
         self._forever = forever
         self._lanes = Lanes(in_flight)
+        self._failing = FailingLanes()
+        self._park = getattr(consumer, "park", None)
+        self._full_since: dict[str, float] = {}
         self._solitude = Exclusive()
         self._ready: asyncio.Queue[int | None] = asyncio.Queue()
         self._settled: list[Delivery] = []
@@ -155,14 +161,14 @@ class Run:
 
     async def room(self, full: int | None = None) -> int:
         """How many more messages may be received; wait up to half a second if none may."""
-        if self._lanes.count >= (self._lanes.most if full is None else full):
+        if self._lanes.load >= (self._lanes.most if full is None else full):
             self._room.clear()
             try:
                 async with asyncio.timeout(LOOK):
                     await self._room.wait()
             except TimeoutError:
                 return 0
-        return max(0, self._lanes.most - self._lanes.count)
+        return max(0, self._lanes.most - self._lanes.load)
 
     def failed(self, error: BaseException) -> None:
         """Emit an event: a request to the broker or the database failed, or the queue does not exist."""
@@ -199,6 +205,8 @@ class Run:
                 if one.became is MessageOutcome.SUSPECT:
                     suspect = partial(self._handler.ahandle, deliveries[place].envelope)
                     handled[place] = await self._solitude.alone(suspect)
+                if self._forever and self._failing.gives_up(portion.lanes[place], handled[place]):
+                    handled[place] = await self._handler.agive_up(deliveries[place].envelope, handled[place].error)
             return handled
         except Exception as error:  # not the fault of a message: a database that does not answer, a wrong schema
             if not self._forever:
@@ -211,7 +219,9 @@ class Run:
     async def _conclude(self, portion: Portion, handled: list[HandleResult]) -> None:
         """Ack settled messages; let a lane wait whose first message has to be tried again."""
         self.tally.update(one.became for one in handled)
-        if not self._forever:
+        if self._forever:
+            self._note_failing(portion, handled)
+        else:
             self._note(portion, handled)
         returned: list[int] = []
         for lane, concluded in self._lanes.conclude(portion, handled):
@@ -219,12 +229,42 @@ class Run:
             if concluded.again is None:
                 self._next(lane)
             elif self._forever and concluded.keeps_order:
-                asyncio.get_running_loop().call_later(concluded.again, self._next, lane)
+                self._wait(lane, concluded.again)
             else:
                 returned += [self._return(delivery, concluded.again) for delivery in self._lanes.drop(lane)]
         self._acking.set()
         self._room.set()
         await asyncio.gather(*map(self._give_back, returned))  # at once: a lane is given back as a whole
+
+    def _note_failing(self, portion: Portion, handled: list[HandleResult]) -> None:
+        for delivery, lane, one in zip(portion.deliveries, portion.lanes, handled, strict=True):
+            if delivery.envelope.key is not None and self._failing.note(lane, one):
+                self._handler.emit("lane_failing", topic=delivery.envelope.topic, error=one.error)
+
+    def _wait(self, lane: int, seconds: float) -> None:
+        """Let a lane wait: what is in it leaves room for others, up to a bound that is told."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(seconds, self._resume, lane)
+        self._lanes.park(lane)
+        full = {*self._park(self._lanes.parked)} if self._park is not None else set()
+        if self._lanes.load >= self._lanes.most:
+            full.update(one for one, waiting in self._lanes.parked.items() if waiting > 0)
+        self._full_since = {one: self._full_since.get(one, loop.time()) for one in full}
+        for one, since in self._full_since.items():
+            if loop.time() >= since + FULL_AFTER:
+                self._full_since[one] = loop.time() + FULL_EVERY - FULL_AFTER
+                self._handler.emit("consumer_full", partition=one, messages=self._lanes.parked[one])
+
+    def _resume(self, lane: int) -> None:
+        self._lanes.resume(lane)
+        if self._park is not None:
+            self._park(self._lanes.parked)
+        self._next(lane)
+
+    @property
+    def parked(self) -> Mapping[str, int]:
+        """How many messages of each partition are in lanes that wait for a retry."""
+        return self._lanes.parked
 
     def _note(self, portion: Portion, handled: list[HandleResult]) -> None:
         for delivery, one in zip(portion.deliveries, handled, strict=True):

@@ -120,8 +120,8 @@ class KafkaConsumer:
         topics: one or more topics, without the prefix.
         group: name of the group, such as "inventory": its consumers together receive each message once.
         prefix: prefix of the topics' names; the publishers need the same.
-        prefetch: how many unsettled messages of a partition are in memory at most. Messages that wait for a retry count
-            too: when the limit is reached, the partition is paused.
+        prefetch: how many unsettled messages of a partition are in memory at most. Those that wait for a retry count
+            a tenth: when the limit is reached, the partition is paused.
         prefetch_bytes: how many bytes of unsettled messages of a partition are in memory at most.
         session: for how long a dead consumer keeps its partitions (``session.timeout.ms``); brokers accept 6 s or more,
             unless they are configured otherwise.
@@ -239,6 +239,13 @@ class KafkaConsumer:
             self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
         if self._thread is not None:
             self._arrived.set()
+
+    def park(self, waiting: Mapping[str, int], /) -> Collection[str]:
+        """Hold more, as so many of each partition wait for a retry; the partitions that are full of such messages."""
+        with self._turn:
+            self._shelf.parked = dict(waiting)
+            places = {f"{topic}-{number}": (topic, number) for topic, number in self._held}
+            return self._shelf.crowded(lambda one: one not in places or self._has_room(places[one], 1.0))
 
     @property
     def assigned(self) -> Collection[str]:
@@ -424,7 +431,7 @@ class KafkaConsumer:
     def _has_room(self, place: _Place, share: float) -> bool:
         held, partition = self._held[place], f"{place[0]}-{place[1]}"
         return (
-            self._shelf.held(partition) + len(held.withheld) < self._prefetch * share
+            self._shelf.load(partition) + len(held.withheld) < self._prefetch * share
             and self._shelf.held_bytes(partition) + held.withheld_bytes < self._bytes * share
             and held.progress.ahead < _AHEAD
         )
@@ -436,7 +443,8 @@ class KafkaConsumer:
         if error.code() not in (KafkaError._TRANSPORT, KafkaError._MAX_POLL_EXCEEDED):
             with self._turn:
                 if self._failure is None or error.code() != KafkaError._ALL_BROKERS_DOWN:  # its cause was told before
-                    self._failure = KafkaException(error)
+                    servers = self._properties["bootstrap.servers"]
+                    self._failure = KafkaException(KafkaError(error.code(), f"{error.str()} ({servers})"))
             self._wake()
 
     def _wake(self) -> None:

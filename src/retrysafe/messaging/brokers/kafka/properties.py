@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from retrysafe.backends.urls import without_password
+from retrysafe.claims.repeats import Repeats
 from retrysafe.errors import ConfigurationError
 
 Properties = Mapping[str, str | int | float | bool]
@@ -18,7 +20,9 @@ _DEFAULTS: Properties = {
     # answer about its topics was lost, and looks only then for one that was missing
 }
 LOG = logging.getLogger("retrysafe.kafka")
-"""Where librdkafka's own log goes; otherwise it writes to stderr."""
+"""Where librdkafka's own log goes; otherwise it writes to stderr. It says of an outage the same again and again."""
+_repeats = Repeats()
+LOG.addFilter(lambda record: _repeats.is_new(re.sub(r"\d+", "", record.getMessage())))
 
 
 def properties_of(url: str, ours: Properties, theirs: Properties | None = None) -> dict[str, Any]:

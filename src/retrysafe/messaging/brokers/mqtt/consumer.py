@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -73,9 +73,10 @@ class MqttConsumer:
         group: the consumers that together take each message once, as `declare` was told.
         prefix: of the topics, as publishers were told.
         partitions: over how many topics each topic is spread, as publishers were told. Each has a session.
-        prefetch: how many messages of a session are received and not settled (Receive Maximum). As many can wait for
-            lanes that rest before the session comes to rest. Brokers may send fewer. MQTT counts messages and not
-            bytes: so many of the largest that the broker takes must fit into memory, for each session.
+        prefetch: how many messages of a session are received and not settled (Receive Maximum). Brokers count those
+            that wait for a retry too: when so many wait, the session comes to rest. Many send fewer (Mosquitto 20,
+            unless its ``max_inflight_messages`` is raised). MQTT counts messages and not bytes: so many of the largest
+            that the broker takes must fit into memory, for each session.
         keep: for how long the broker keeps a session without a consumer; then all that it had is lost.
         lease: for how long a consumer that is not heard of any more keeps its sessions, in whole seconds.
         redelivery_window: for how long after it was published a message may be handed out again. The broker sets no
@@ -93,7 +94,7 @@ class MqttConsumer:
         group: str,
         prefix: str = "",
         partitions: int | None = None,
-        prefetch: int = 200,
+        prefetch: int = 1000,
         keep: Duration | None = "7d",
         lease: Duration = "15s",
         redelivery_window: Duration | None = None,
@@ -158,6 +159,11 @@ class MqttConsumer:
         """Hand it out again after so many seconds, and before what follows it in its lane."""
         self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
         self._arrived.set()
+
+    def park(self, waiting: Mapping[str, int], /) -> Collection[str]:
+        """The sessions of which nothing more comes because so many wait for a retry: the broker counts them too."""
+        self._shelf.parked = waiting
+        return self._shelf.crowded(lambda session: self._shelf.held(session) < self._prefetch)
 
     async def aclose(self) -> None:
         """Hang up; another consumer goes on with the sessions at once."""

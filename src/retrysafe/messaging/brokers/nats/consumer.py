@@ -16,6 +16,7 @@ from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
+from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.arrival import arrival
 from retrysafe.messaging.brokers.home import of_one_loop
@@ -26,12 +27,16 @@ from retrysafe.messaging.brokers.nats.pinned import GROUP, Partition
 from retrysafe.messaging.brokers.single_flight import SingleFlight
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.events import Observer
 from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.ordering import partitions_of
 from retrysafe.protocol.records import Duration
 
 _TEND = 0.05
 """Seconds between two looks at partitions that are being taken over; others are looked at when something happens."""
+_COUNT = 5.0
+"""Seconds between two looks whether the stream has lost messages."""
+_NAME = "retrysafe.consumer"
 _OLDEST = (2, 11)
 """The first version of the server that pins clients."""
 _AGAIN = Backoff(base=0.05, cap=1.0)
@@ -57,14 +62,16 @@ class NatsConsumer:
         group: the consumers that together take each message once, such as "inventory".
         partitions: over how many subjects each topic is spread, as its publishers were told.
         prefix: of the subjects, as its publishers were told.
-        prefetch: how many messages of a partition are received and not settled. As many can wait for lanes that rest
-            before the partition comes to rest.
+        prefetch: how many messages of a partition are received and not settled. Those that wait for a retry count
+            a tenth.
         prefetch_bytes: how many bytes of them; a message that is larger comes alone.
         lease: for how long a partition stays with a consumer that is dead or cut off.
         redelivery_window: for how long after it was published a message may be handed out again; by default for as long
             as the stream keeps it, which is read when it is first connected.
         credentials: the path of a file of NATS credentials (.creds).
         timeout: how long the server may take to answer.
+        observers: receive an event when messages were removed from the stream, by a purge or by their age, before this
+            consumer had received them; by default a `LoggingObserver`. They are counted while it runs.
     """
 
     def __init__(
@@ -81,6 +88,7 @@ class NatsConsumer:
         redelivery_window: Duration | None = None,
         credentials: str | None = None,
         timeout: Duration = "10s",
+        observers: Iterable[Observer] | None = None,
     ) -> None:
         names = [topics] if isinstance(topics, str) else list(topics)
         if not names or not group or min(prefetch, prefetch_bytes) < 1:
@@ -105,7 +113,9 @@ class NatsConsumer:
         self._listening: dict[str, Subscription] = {}
         self._leaving: set[str] = set()
         """Partitions that another consumer is to have; nothing of them is handed out any more."""
-        self._shares = 0.0
+        self._shares = self._counts = 0.0
+        self._group = group
+        self._observers = Observers((LoggingObserver(),) if observers is None else observers)
 
     @property
     def redelivery_window(self) -> float | None:
@@ -163,6 +173,15 @@ class NatsConsumer:
         """Hand it out again after so many seconds, and before what follows it in its lane."""
         self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
         self._arrived.set()
+
+    def park(self, waiting: Mapping[str, int], /) -> Collection[str]:
+        """Hold more, as so many of each partition wait for a retry; the partitions that are full of such messages."""
+        self._shelf.parked = waiting
+        self._room.set()
+        return self._shelf.crowded(self._has_room)
+
+    def _has_room(self, place: str) -> bool:
+        return self._shelf.load(place) < self._prefetch and self._shelf.held_bytes(place) < self._bytes
 
     @property
     def assigned(self) -> Collection[str]:
@@ -299,6 +318,7 @@ class NatsConsumer:
                     await self._take_over(connection, partition)
                     taking_over = True
             await self._share(connection)
+            await self._count(connection)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_TEND if taking_over else self._lease / 6):
                     await asyncio.sleep(_TEND) if taking_over else await self._room.wait()
@@ -312,7 +332,7 @@ class NatsConsumer:
             self._shelf.forget(partition.place)
         for reply in list(partition.in_progress(now)):
             await connection.client.publish(reply, b"+WPI")
-        asked = partition.request(now, self._prefetch, self._bytes)
+        asked = partition.request(now, self._prefetch + self._shelf.spared(partition.place), self._bytes)
         if asked is not None:
             answers, request = asked
             await connection.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{partition.next}", request, reply=answers)
@@ -342,6 +362,18 @@ class NatsConsumer:
         if others > 0:
             share = math.ceil(len(self._partitions) / (others + 1))
             self._leaving.update(partition.place for partition in ours[share:])
+
+    async def _count(self, connection: Connection) -> None:
+        """Tell of messages that the stream has lost before they were handed out."""
+        now = asyncio.get_running_loop().time()
+        if now < self._counts:
+            return
+        self._counts = now + _COUNT
+        for partition in [one for one in self._partitions.values() if one.pin]:
+            info = await _asked(connection, f"CONSUMER.INFO.{partition.next}", self._timeout)
+            if removed := partition.removed(info["delivered"]["consumer_seq"], info["num_pending"]):
+                fields = {"stream": partition.place, "group": self._group, "messages": removed}
+                self._observers.emit("messages_trimmed", _NAME, "", b"", "", fields)
 
     async def _leave(self, connection: Connection, partition: Partition) -> None:
         """Let another consumer have a partition at once, instead of after the lease.

@@ -71,6 +71,7 @@ class Partition:
         self._others = 0
         self._one = self._again = False
         self._bytes, self._rests = 0, 0.0
+        self._counted: tuple[int, int] | None = None
 
     # ------------------------------------------------------------ asking
 
@@ -187,6 +188,14 @@ class Partition:
         found = [self._newcomers[sequence] for sequence in sorted(self._newcomers)]
         self._newcomers.clear()
         return found
+
+    def removed(self, delivered: int, pending: int) -> int:
+        """How many messages the stream has lost since the last count without having handed them out, at least.
+
+        So many deliveries were made, and so many messages have not been handed out yet.
+        """
+        before, self._counted = self._counted or (delivered, pending), (delivered, pending)
+        return max(0, before[1] - pending - (delivered - before[0]))
 
     # ------------------------------------------------------------ holding
 

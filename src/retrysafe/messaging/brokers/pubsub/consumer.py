@@ -45,8 +45,8 @@ class PubSubConsumer(LeasedConsumer):
         group: the consumers that together take each message once, such as "inventory", as `declare` was told.
         endpoint: as for `PubSubPublisher`; consumers keep the order in any region.
         prefix: of names, as publishers were told.
-        prefetch: how many messages of a subscription are received and not settled. As many can wait for lanes that rest
-            before it comes to rest.
+        prefetch: how many messages of a subscription are received and not settled. Those that wait for a retry
+            count a tenth.
         prefetch_bytes: how many bytes of them; what one request brings, of at most ``prefetch`` messages, may exceed
             it.
         poll: how long a request waits for messages; `aclose` waits for the last one.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, cast
@@ -16,6 +17,7 @@ from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import AMQPError, ChannelNotFoundEntity
 from aiormq import Channel as Wire
 from aiormq.abc import DeliveredMessage
+from aiormq.exceptions import ChannelAccessRefused
 
 from retrysafe.cancellation import is_cancelled
 from retrysafe.errors import ConfigurationError
@@ -24,7 +26,7 @@ from retrysafe.messaging.brokers.arrival import arrival
 from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.lane_queue import LaneQueue
 from retrysafe.messaging.brokers.outstanding import Outstanding
-from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE, queue_of
+from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE, members_of, queue_of
 from retrysafe.messaging.brokers.rabbitmq.undecodable import DecodingConnection
 from retrysafe.messaging.brokers.single_flight import SingleFlight
 from retrysafe.messaging.errors import QueueMissing
@@ -39,18 +41,22 @@ _LOST = (AMQPError, OSError, RuntimeError, TimeoutError)
 _MOST_UNCONFIRMED = 65535
 _AGAIN = Backoff(base=0.05, cap=1.0)
 """How it is connected again when connections end as soon as they are there."""
+_SHARE = 2.5
+"""Seconds between two looks whether other consumers wait for queues of which we have more than our share."""
+_LEAVE_WITHIN = 5.0
+"""Seconds for which a queue that others are to have is kept, until what was handed out of it is settled."""
 _LASTING = 5.0
 """Seconds after which a connection has not ended at once."""
 
 
 _connections = itertools.count()
-"""Numbers for the connections of all consumers: one that was closed has begun anew, and knows nothing of before."""
+"""Numbers for the connections and channels of all consumers: later ones know nothing of those before."""
 
 
 class Tag(NamedTuple):
-    """A delivery of one connection: a later connection knows nothing of it. Each queue numbers its own."""
+    """A delivery of one channel: a later channel knows nothing of it. Each queue has one, which numbers its own."""
 
-    connection: int
+    channel: int
     queue: str
     number: int
 
@@ -62,8 +68,10 @@ class RabbitMQConsumer:
 
     A queue with a single active consumer is handed out in order, to one of all the consumers that wait for it. A
     message that is given back stays with this consumer, unsettled: it and what follows it in its lane are handed out
-    when the time has come, other lanes go on. When the connection is lost, the broker hands out again what was not
-    settled, and the next `receive` connects anew; what was handed out before can then no longer be settled here.
+    when the time has come, other lanes go on. Consumers that have the same partitions share them out: one with more
+    than its share of queues with messages leaves some to the others that wait for them, within seconds. When the
+    connection is lost, the broker hands out again what was not settled, and the next `receive` connects anew; what was
+    handed out before can then no longer be settled here.
 
     Arguments:
         url: of the broker, as in "amqp://user:password@host/".
@@ -72,8 +80,8 @@ class RabbitMQConsumer:
         only_partitions: the numbers of the partitions to take part in; by default all.
         group: the service whose queues are consumed, as in `declare`: each group gets every message. By default
             there is one queue for all, and each message reaches one consumer.
-        prefetch: how many messages of a queue are received and not settled. As many can wait for lanes that rest before
-            the queue comes to rest.
+        prefetch: how many messages of a queue are received and not settled, in memory. RabbitMQ counts those that wait
+            for a retry too: when so many wait, the queue comes to rest.
         redelivery_window: for how long after it was published a message may be handed out again; by default nobody can
             tell, since a queue keeps messages for as long as nobody takes them.
         timeout: how long the broker may take to answer.
@@ -87,13 +95,16 @@ class RabbitMQConsumer:
         partitions: int | None = None,
         only_partitions: Iterable[int] | None = None,
         group: str | None = None,
-        prefetch: int = 200,
+        prefetch: int = 1000,
         redelivery_window: Duration | None = None,
         timeout: Duration = "10s",
     ) -> None:
         if not 1 <= prefetch <= _MOST_UNCONFIRMED:
             raise ConfigurationError(f"prefetch= is a number from 1 to {_MOST_UNCONFIRMED}.")
         self._url, self._prefetch = url, prefetch
+        names = [topics] if isinstance(topics, str) else [*topics]
+        shares = partitions is not None and only_partitions is None
+        self._members = [members_of(name, group) for name in names] if shares else []
         self._queues = [queue_of(place, group) for place in queues_of(topics, partitions, only_partitions)]
         self._timeout = seconds_of(timeout, "timeout")
         self._redelivery_window = (
@@ -104,6 +115,11 @@ class RabbitMQConsumer:
         self._connection: AbstractConnection | None = None
         self._wires: dict[str, Wire] = {}
         self._tags: dict[str, str] = {}
+        self._channels: dict[str, int] = {}
+        self._leaving: set[str] = set()
+        """Queues that another consumer is to have; nothing of them is handed out any more."""
+        self._sharing: asyncio.Task[None] | None = None
+        self._settling = asyncio.Lock()
         self._subscribing: set[asyncio.Task[None]] = set()
         self._opening = SingleFlight(self._open)
         self._generation = -1
@@ -129,7 +145,7 @@ class RabbitMQConsumer:
                 await self._opening()
             now = loop.time()
             self._arrived.clear()
-            if taken := self._shelf.take(limit, now):
+            if taken := self._shelf.take(limit, now, self._leaving):
                 return taken
             if now >= deadline:
                 return []
@@ -138,9 +154,12 @@ class RabbitMQConsumer:
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
         """Acknowledge these deliveries. A message whose acknowledgement is lost comes again, which is harmless."""
-        ours = [delivery.tag for delivery in deliveries if self._shelf.settle(delivery)]
-        if not ours:
-            return
+        async with self._settling:
+            ours = [delivery.tag for delivery in deliveries if self._shelf.settle(delivery)]
+            if ours:
+                await self._tell(ours)
+
+    async def _tell(self, ours: Sequence[Tag]) -> None:
         generation = self._generation
         try:
             async with asyncio.timeout(self._timeout):
@@ -170,6 +189,11 @@ class RabbitMQConsumer:
         """Hand it out again after so many seconds, and before what follows it in its lane."""
         self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
         self._arrived.set()
+
+    def park(self, waiting: Mapping[str, int], /) -> Collection[str]:
+        """The queues of which nothing more comes because so many wait for a retry: the broker counts them too."""
+        self._shelf.parked = waiting
+        return self._shelf.crowded(lambda queue: self._shelf.held(queue) < self._prefetch)
 
     async def lag(self) -> Mapping[str, int]:
         """How many messages of each queue wait there or are held here; asked in a channel that a refusal may close."""
@@ -210,6 +234,8 @@ class RabbitMQConsumer:
                 kind = DecodingConnection if self._failures else aio_pika.Connection
                 self._connection = await aio_pika.connect(self._url, connection_class=kind)
             await self._subscribe_to_all(self._connection)
+            sharing = self._share_out(self._connection)
+            self._sharing = asyncio.create_task(sharing, name="retrysafe-share")
         except BaseException:
             await self._hang_up()
             raise
@@ -244,9 +270,9 @@ class RabbitMQConsumer:
         await channel.set_qos(self._prefetch)
         channel.close_callbacks.add(self._wake)
         wire = cast(Wire, await channel.get_underlay_channel())
-        self._wires[queue] = wire
+        self._wires[queue], self._channels[queue] = wire, next(_connections)
         try:
-            answer = await wire.basic_consume(queue, partial(self._take_in, self._generation, queue))
+            answer = await wire.basic_consume(queue, partial(self._take_in, self._channels[queue], queue))
         except ChannelNotFoundEntity as error:
             raise QueueMissing(f"RabbitMQ has no queue {queue!r}: {DECLARE}, and its group and partitions.") from error
         if answer.consumer_tag is not None:
@@ -258,12 +284,59 @@ class RabbitMQConsumer:
             task.exception()
         self._wake()
 
-    async def _take_in(self, generation: int, queue: str, message: DeliveredMessage) -> None:
-        if generation == self._generation and message.delivery_tag is not None:
-            tag = Tag(generation, queue, message.delivery_tag)
+    async def _take_in(self, channel: int, queue: str, message: DeliveredMessage) -> None:
+        if channel == self._channels.get(queue) and message.delivery_tag is not None:
+            tag = Tag(channel, queue, message.delivery_tag)
             self._outstanding[queue].arrive(tag.number)
             self._shelf.put(Delivery(_envelope(message, queue), tag, queue, bool(message.redelivered)))
             self._arrived.set()
+
+    # ------------------------------------------------------------ sharing
+
+    async def _share_out(self, connection: AbstractConnection) -> None:
+        """At intervals, leave queues to those who wait for them, when more than our share have messages for us.
+
+        Queues with a single active consumer do not tell how many wait. So consumers are counted in queues of their own,
+        in which there are no messages. Without them, as where an earlier version has declared the queues, none is left.
+        """
+        channel = connection.channel()
+        await channel.initialize()
+        wire = cast(Wire, await channel.get_underlay_channel())
+        with suppress(ChannelNotFoundEntity, ChannelAccessRefused):
+            for name in self._members:
+                await wire.basic_consume(name, _ignore)
+            while self._members:
+                await asyncio.sleep(_SHARE)
+                ours = [queue for queue in self._queues if len(self._outstanding[queue])]
+                if len(ours) > 1:
+                    found = [await wire.queue_declare(name, passive=True) for name in self._members]
+                    rivals = max(one.consumer_count or 1 for one in found)
+                    if extra := len(ours[math.ceil(len(self._queues) / rivals) :]):
+                        await self._leave(connection, ours[-extra:])
+
+    async def _leave(self, connection: AbstractConnection, queues: Sequence[str]) -> None:
+        """Let the next consumer have queues, and wait for them again behind the others.
+
+        Their channels are closed: a subscription that is cancelled lets the next one have what follows our messages.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _LEAVE_WITHIN
+        self._leaving.update(queues)
+        while loop.time() < until and any(self._shelf.out(queue) for queue in queues):  # noqa: ASYNC110 - or time is over
+            await asyncio.sleep(_LEAVE_WITHIN / 100)
+        async with self._settling:
+            wires = [self._wires.pop(queue) for queue in queues]
+            for queue in queues:
+                self._shelf.forget(queue)
+                del self._channels[queue], self._outstanding[queue], self._tags[queue]
+            await asyncio.gather(*(wire.close() for wire in wires))
+        try:
+            for queue in queues:
+                await self._subscribe(connection, queue)
+        except BaseException:
+            self._tags.clear()  # the next `receive` connects anew
+            raise
+        self._leaving.difference_update(queues)
 
     def _wake(self, *_: object) -> None:
         self._arrived.set()
@@ -271,10 +344,14 @@ class RabbitMQConsumer:
     async def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
         self._generation = -1
-        self._wires, self._tags = {}, {}
+        self._wires, self._tags, self._channels = {}, {}, {}
         self._shelf.clear()
+        self._leaving.clear()
         self._outstanding.clear()
         subscribing, self._subscribing = self._subscribing, set()
+        if self._sharing is not None:
+            subscribing.add(self._sharing)
+            self._sharing = None
         for task in subscribing:
             task.cancel()
         await asyncio.gather(*subscribing, return_exceptions=True)
@@ -282,6 +359,10 @@ class RabbitMQConsumer:
             with suppress(*_LOST):
                 async with asyncio.timeout(self._timeout):
                     await connection.close()
+
+
+async def _ignore(_: object) -> None:
+    """There are no messages where consumers are counted."""
 
 
 def queues_of(topics: str | Iterable[str], partitions: int | None, only_partitions: Iterable[int] | None) -> list[str]:

@@ -34,6 +34,9 @@ async def declare(
 ) -> None:
     """Declare the durable quorum queues of topics; what is there and alike stays as it is.
 
+    Beside the queues of partitions that are ``ordered`` there is one without messages, "TOPIC.consumers": in it the
+    consumers are counted, so that they share the others out.
+
     Without an exchange a topic has one queue, and each of its messages reaches one consumer. Where several services
     must each get every message, they share an exchange and each declares queues of its own, as its ``group``.
 
@@ -69,8 +72,15 @@ async def declare(
                 queue = await channel.declare_queue(queue_of(place, group), durable=True, arguments=arguments)
                 if bound is not None:
                     await queue.bind(bound, routing_key=place)
+            if ordered and partitions is not None:
+                await channel.declare_queue(members_of(topic, group), durable=True)
 
 
 def queue_of(place: str, group: str | None) -> str:
     """The queue of a topic or partition: its own name, or that of a group for it."""
     return place if group is None else f"{group}.{place}"
+
+
+def members_of(topic: str, group: str | None) -> str:
+    """The queue in which the consumers of a topic are counted."""
+    return f"{queue_of(topic, group)}.consumers"

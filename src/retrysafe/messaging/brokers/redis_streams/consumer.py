@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -158,8 +158,8 @@ class RedisStreamsConsumer:
         group: name of the group, such as "inventory": its consumers together receive each message once.
         partitions: over how many streams each topic is spread; the publishers need the same number.
         prefix: prefix of the streams' names; the publishers need the same.
-        prefetch: how many unsettled messages of a stream are in memory at most. Messages that wait for a retry count
-            too: when the limit is reached, the stream is not read.
+        prefetch: how many unsettled messages of a stream are in memory at most. Those that wait for a retry count a
+            tenth: when the limit is reached, the stream is not read.
         prefetch_bytes: how many bytes of unsettled messages of a stream are in memory at most; ten messages more may be
             read, because their sizes are known only afterwards.
         lease: for how long a dead or disconnected consumer keeps its streams.
@@ -264,6 +264,17 @@ class RedisStreamsConsumer:
         self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
         self._moved.set()
 
+    def park(self, waiting: Mapping[str, int], /) -> Collection[str]:
+        """Hold more, as so many of each partition wait for a retry; the partitions that are full of such messages."""
+        self._shelf.parked = waiting
+        self._moved.set()
+        return self._shelf.crowded(self._has_room)
+
+    @property
+    def assigned(self) -> Collection[str]:
+        """The streams that this consumer holds, and does not leave to another one."""
+        return [*self._holdings.tokens()]
+
     async def lag(self) -> Mapping[str, int]:
         """How many entries of each stream the group has not settled, where the server can tell, as it mostly can."""
         pipeline = self._client.pipeline(transaction=False)
@@ -311,7 +322,7 @@ class RedisStreamsConsumer:
         asked: list[str] = []
         for stream, token in self._holdings.tokens().items():
             if self._has_room(stream):
-                room, space = self._prefetch - self._shelf.held(stream), self._bytes - self._shelf.held_bytes(stream)
+                room, space = self._prefetch - self._shelf.load(stream), self._bytes - self._shelf.held_bytes(stream)
                 asked.append(stream)
                 keys = (stream, f"{stream}:owner:{self._group}")
                 state = self._read[stream]
@@ -324,7 +335,7 @@ class RedisStreamsConsumer:
         return any(taken)
 
     def _has_room(self, stream: str) -> bool:
-        return self._shelf.held(stream) < self._prefetch and self._shelf.held_bytes(stream) < self._bytes
+        return self._shelf.load(stream) < self._prefetch and self._shelf.held_bytes(stream) < self._bytes
 
     def _took(self, stream: str, answer: Any) -> bool:
         """Keep the entries of an answer; return whether to read again at once."""

@@ -90,8 +90,8 @@ class ServiceBusConsumer(PollingConsumer):
         prefix: of names, as publishers were told.
         ordered: whether queues and subscriptions have sessions.
         sessions: how many sessions of a topic are taken at a time.
-        prefetch: how many messages of a session are received and not settled. As many can wait for lanes that rest
-            before it comes to rest.
+        prefetch: how many messages of a session are received and not settled. Those that wait for a retry count a
+            tenth.
         prefetch_bytes: how many bytes of them; a few messages more may be received.
         idle: after how long a session in which nothing comes, and of which nothing is held, is left.
         poll: how long the service waits for a session or a message before it answers that there is none.
@@ -314,12 +314,9 @@ class ServiceBusConsumer(PollingConsumer):
         waits = self._ordered and self._shelf.rests(holding.partition, now + self._idle)
         return waits and len(self._tasks) < _RESTING + self._sessions * len(self._sources)
 
-    def _has_room(self, place: str) -> bool:
-        return self._shelf.held(place) < self._prefetch and self._shelf.held_bytes(place) < self._bytes
-
     async def _receive(self, holding: Holding, wait: float) -> bool:
         """Whether there was something."""
-        most = 1 if self._ordered else self._prefetch - self._shelf.held(holding.partition)
+        most = 1 if self._ordered else self._prefetch - self._shelf.load(holding.partition)
         found = await holding.receive(most, wait)
         for message in found:
             self._shelf.put(self._delivery(holding, message))

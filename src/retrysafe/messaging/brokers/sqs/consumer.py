@@ -39,8 +39,7 @@ class SqsConsumer(LeasedConsumer):
         region, endpoint: as for `SqsPublisher`.
         prefix: of the queues' names, as publishers were told.
         ordered: whether queues are FIFO.
-        prefetch: how many messages of a queue are received and not settled. As many can wait for lanes that rest before
-            the queue comes to rest.
+        prefetch: how many messages of a queue are received and not settled. Those that wait for a retry count a tenth.
         prefetch_bytes: how many bytes of them; up to ten messages more may be received.
         lease: for how long the messages of a consumer that is dead or cut off stay invisible, from 2 seconds.
         poll: how long the service waits for messages before it answers that there are none, in whole seconds: up to 20,
