@@ -13,7 +13,7 @@ import re
 import struct
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from retrysafe.claims.codec import kept_body
 from retrysafe.errors import ConfigurationError, ResultUnreadable
@@ -74,7 +74,7 @@ def respond(
         kind, content = "text/plain; charset=utf-8", body.encode()
     else:
         kind, content = "application/json", _as_json(body)
-    given = headers.items() if isinstance(headers, Mapping) else headers
+    given = cast("Iterable[tuple[str, str]]", headers.items() if isinstance(headers, Mapping) else headers)
     lines = [_line_of(name, value) for name, value in given]
     if content_type is not None:
         lines.append(_line_of("content-type", content_type))

@@ -127,9 +127,9 @@ class LeasedConsumer(PollingConsumer):
         self._arrived.set()
         return bool(found)
 
-    def _has_room(self, queue: str) -> bool:
-        most = self._prefetch + self._shelf.spared(queue)
-        return len(self._receipts[queue]) < most and self._shelf.held_bytes(queue) < self._bytes
+    def _has_room(self, partition: str) -> bool:
+        most = self._prefetch + self._shelf.spared(partition)
+        return len(self._receipts[partition]) < most and self._shelf.held_bytes(partition) < self._bytes
 
     async def _keep(self) -> None:
         """Keep hidden what is held."""

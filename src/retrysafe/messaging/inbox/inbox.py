@@ -34,6 +34,7 @@ transaction. `redrive` handles dead letters again. The procedures on the dead-le
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 from weakref import WeakSet
@@ -176,7 +177,7 @@ class Inbox:
         backoff = Backoff(shortest, seconds_of(options.get("backoff_max", "60s"), "backoff_max"))
         wanted = function_of(function, options.get("parse"))
         trials = Trials(max_attempts, max_crashes, max_gaps, backoff, Trials().grace + self._entry.patience)
-        stalls = Stalls(seconds_of(options.get("max_stall", "1d"), "max_stall"))
+        stalls = Stalls(seconds_of(options.get("max_stall", "1d"), "max_stall"), time.monotonic)
         unavailable = exception_types(options.get("unavailable", ()), "unavailable")
         return HandlerSettings(self._entry, consumer, wanted, trials, options.get("digest", True), unavailable, stalls)
 

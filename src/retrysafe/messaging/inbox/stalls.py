@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable
 
 from retrysafe.protocol.backoff import Backoff
@@ -17,7 +15,7 @@ REMEMBERED = 10_000
 class Stalls:
     """How often in a row each message was stalled. Kept in memory: a restarted process begins anew."""
 
-    def __init__(self, longest: float = math.inf, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, longest: float, clock: Callable[[], float]) -> None:
         self._times: dict[bytes, tuple[int, float]] = {}
         self._longest, self._clock = longest, clock
 

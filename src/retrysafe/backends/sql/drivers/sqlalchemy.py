@@ -354,7 +354,7 @@ class _Beside(OptionEngine):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine, {})
-        self.dispatch = engine.dispatch  # before 2.0.38, SQLAlchemy takes no listeners two engines away from the first
+        setattr(self, "dispatch", engine.dispatch)  # noqa: B010 - before 2.0.38, SQLAlchemy takes no listeners two engines away from the first
         self._pid = runtime.pid
         self._ours = self._copied(engine)
         self._root = engine
