@@ -354,7 +354,8 @@ class _Beside(OptionEngine):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine, {})
-        setattr(self, "dispatch", engine.dispatch)  # noqa: B010 - before 2.0.38, SQLAlchemy takes no listeners two engines away from the first
+        # before 2.0.38, SQLAlchemy takes no listeners two engines away from the first
+        setattr(self, "dispatch", engine.dispatch)  # noqa: B010
         self._pid = runtime.pid
         self._ours = self._copied(engine)
         self._root = engine
