@@ -684,7 +684,7 @@ def test_a_transaction_is_one_with_the_work(place: Place) -> None:
     assert count() == 1
     assert post(IdempotencyMiddleware(work("500 Oh"), boundary), "two").status == 500
     assert post(IdempotencyMiddleware(work("404 Not Found"), boundary), "three").status == 404
-    assert count() == 1
+    assert count() == 2
     assert post(IdempotencyMiddleware(App(), boundary), "three").replayed
 
 

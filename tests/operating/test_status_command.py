@@ -121,8 +121,10 @@ def test_a_live_server_tells_how_durable_a_commit_is(postgresql: str, command: C
     assert not any(level == "refuse" for level, _ in told)
 
 
-def settings(standby: str = "false", fsync: str = "on", commit: str = "on", pages: str = "on") -> dict[str, str]:
-    found = _findings(Rows([(standby, fsync, commit, "", pages, "UTF8", "UTF8")], 1))
+def settings(
+    standby: str = "false", fsync: str = "on", commit: str = "on", pages: str = "on", idle: str = "0"
+) -> dict[str, str]:
+    found = _findings(Rows([(standby, fsync, commit, "", pages, "UTF8", "UTF8", idle)], 1))
     return {finding.name: finding.level for finding in found if finding.level != "fact"}
 
 
@@ -132,7 +134,8 @@ def test_settings_that_weaken_a_promise_are_found() -> None:
     assert settings(standby="true") == {"in_recovery": "refuse"}
     assert settings(fsync="off") == settings(pages="off") == {"fsync": "warn"}
     assert settings(commit="off") == {"synchronous_commit": "warn"}
-    assert settings(commit="local") == {}
+    assert settings(commit="local") == settings(idle="60000") == {}
+    assert settings(idle="5000") == {"idle_in_transaction_session_timeout": "warn"}
 
 
 def test_the_query_answers_in_the_order_in_which_it_is_read(postgresql: str) -> None:

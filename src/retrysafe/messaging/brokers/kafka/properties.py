@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -22,7 +21,7 @@ _DEFAULTS: Properties = {
 LOG = logging.getLogger("retrysafe.kafka")
 """Where librdkafka's own log goes; otherwise it writes to stderr. It says of an outage the same again and again."""
 _repeats = Repeats()
-LOG.addFilter(lambda record: _repeats.is_new(re.sub(r"\d+", "", record.getMessage())))
+LOG.addFilter(lambda record: _repeats.is_new("".join(sign for sign in record.getMessage() if not sign.isdigit())))
 
 
 def properties_of(url: str, ours: Properties, theirs: Properties | None = None) -> dict[str, Any]:
