@@ -25,15 +25,15 @@ def instrument_executors(tracer: Tracer) -> None:
         real = getattr(Backend, name)
 
         @functools.wraps(real)
-        def lend(backend: Backend) -> Any:
+        def open_traced(backend: Backend) -> Any:
             if backend.kind == "memory":
                 tracer.tell("in memory", "store='memory://'")
             return kind(real(backend), tracer, backend)
 
-        setattr(Backend, name, lend)
+        setattr(Backend, name, open_traced)
 
-    wrapped("client", _Client)
-    wrapped("aclient", _AsyncClient)
+    wrapped("_open", _Client)
+    wrapped("_aopen", _AsyncClient)
 
 
 class _Traced:
