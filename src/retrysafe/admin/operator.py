@@ -453,7 +453,7 @@ class Operator:
 
 
 def _answer_of(seen: Record, outcome: Outcome, result: Any) -> StoredResult | None:
-    """What is stored as the answer of a key; raises `ConfigurationError` for what retries could not be given."""
+    """The answer of a key as it is stored; raises `ConfigurationError` for one that retries could not be given."""
     if is_http(seen.operation):
         return stored_answer(seen.operation, outcome, result)
     refuse_response(seen.operation, result)

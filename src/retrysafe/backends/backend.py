@@ -138,7 +138,7 @@ class Backend:
         self.warnings: list[Finding] = []
         """Findings of the check, and notices from the server, that were not reported yet."""
         self.companions: PerProcess[dict[type, Closable]] = PerProcess(dict)
-        """What ends with this process's client, such as its heartbeat, by class."""
+        """Companions that end with this process's client, such as its heartbeat, by class."""
         self.acompanions: PerLoop[dict[type, AsyncClosable]] = PerLoop(dict, _abandon)
         """`companions` of an event loop."""
         self.users = 0

@@ -1,4 +1,4 @@
-"""Who has settled a key, and why: kept beside its answer, at the end of the media type under which that is stored."""
+"""The operator of a settled key and the reason: kept at the end of the media type under which its answer is stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHORTENED = "…"
 
 
 class Note(NamedTuple):
-    """Who has settled a key, and why. When, its record says: it was not written since."""
+    """The operator of a settled key and the reason. The time is the record's: it was not written since."""
 
     by: str
     reason: str

@@ -35,7 +35,7 @@ class Plan:
         self._lookup = keys.Lookup(settings.secret, settings.name, scope, operation)
 
     def request(self, key: str, payload: Fingerprint | bytes) -> ClaimRequest:
-        """What a new attempt at a key asks for, with a fingerprint that is keyed, or one that is stored as it is."""
+        """The request of a new attempt at a key, with a fingerprint that is keyed, or one that is stored as it is."""
         settings, found, secrets = self.settings, self._lookup.of(key), self._secrets
         plain = None if isinstance(payload, bytes) else payload
         stored = payload if isinstance(payload, bytes) else secrets.keyed(payload, found)

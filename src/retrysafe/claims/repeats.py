@@ -1,4 +1,4 @@
-"""What is said again and again during an outage is said once."""
+"""Messages that repeat during an outage, told once."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _line_of(name: str, value: Any) -> tuple[bytes, bytes]:
 
 
 def stored_answer(operation: str, outcome: Outcome, result: Any) -> StoredResult | None:
-    """What a person or program gives as the answer of an HTTP key, as it is stored; None where there is none to give.
+    """The answer that a person or program gives for an HTTP key, as it is stored; None where there is none to give.
 
     ``result`` is a `Response`, or one that is stored. Raises `ConfigurationError` for what retries could not be shown.
     """

@@ -53,7 +53,7 @@ class Connections(Generic[C]):
         self.connect = connect
         self.idle: deque[C] = deque()
         self.uses: set[Borrowed[C]] = set()
-        """What a fork finds in use, also while it opens its connection or closes it."""
+        """Uses that a fork finds under way, also while one opens its connection or closes it."""
         self.closed = False
         self._file: tuple[int, int] | None = None
         """The file that the path led to when the connections were opened."""
