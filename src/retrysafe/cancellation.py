@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from functools import partial
@@ -15,7 +13,7 @@ from retrysafe.runtime import PerProcess
 
 if TYPE_CHECKING:
     from asyncio import CancelledError, Future, Task
-    from concurrent.futures import Executor
+    from concurrent.futures import Executor, ThreadPoolExecutor
 
 R = TypeVar("R")
 
@@ -25,6 +23,8 @@ CLOSING = 5.0
 
 def is_cancelled() -> bool:
     """Whether the task that asks is cancelled: another task, or a future that it awaits, may be what was."""
+    import asyncio
+
     try:
         task = asyncio.current_task()
     except RuntimeError:  # no event loop is running in this thread
@@ -34,6 +34,8 @@ def is_cancelled() -> bool:
 
 def is_failure(error: BaseException) -> bool:
     """Whether it is an error, or the cancellation of something that was awaited and not of the task that asks."""
+    import asyncio
+
     if isinstance(error, Exception):
         return True
     return isinstance(error, asyncio.CancelledError) and not is_cancelled()
@@ -52,6 +54,8 @@ async def run_to_completion(
     `asyncio.run` cancels every task before it returns, that of ``work`` too: to a store that is a crash. What a thread
     does is waited for as a future, which nothing cancels.
     """
+    import asyncio
+
     task = asyncio.ensure_future(work)
     cancelled = await _ended_or_cancelled(task)
     if cancelled is not None:
@@ -81,6 +85,8 @@ async def run_in_thread(work: Callable[[], R], threads: Executor | None = None) 
 
     Returns its result and the first cancellation of the caller, which must be raised.
     """
+    import asyncio
+
     loop = asyncio.get_running_loop()
     done = loop.run_in_executor(threads, copy_context().run, partial(returned, work))
     return await run_to_completion(done)
@@ -94,6 +100,13 @@ def returned(work: Callable[[], R]) -> R:
         raise RuntimeError("what was done in a thread raised StopIteration") from error
 
 
+def new_threads(count: int, name: str) -> ThreadPoolExecutor:
+    """An executor of so many threads; imported here, since sync programs have no use for it."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(count, name)
+
+
 class WorkerThread:
     """A thread for blocking calls, one after the other, apart from the loop's executor, which handlers may fill.
 
@@ -102,7 +115,7 @@ class WorkerThread:
     """
 
     def __init__(self, name: str) -> None:
-        self._executor = PerProcess(lambda: ThreadPoolExecutor(1, name))
+        self._executor = PerProcess(lambda: new_threads(1, name))
 
     async def run(self, work: Callable[[], R]) -> R:
         """Do it there. If the caller is cancelled, waits for the end of the call, which uses the caller's objects."""
@@ -117,6 +130,8 @@ class WorkerThread:
 
     def submit(self, work: Callable[[], R]) -> Future[R]:
         """Have it done there, to its end, also when the caller waits no longer."""
+        import asyncio
+
         return asyncio.get_running_loop().run_in_executor(self._executor(), returned, work)
 
     def end(self) -> None:
@@ -131,6 +146,8 @@ class WorkerThread:
 
 def cancelled_since() -> Callable[[], bool]:
     """A test, for any thread, whether the task that calls this has been cancelled since."""
+    import asyncio
+
     task = asyncio.current_task()
     before = task.cancelling() if task else 0
     return lambda: task is not None and task.cancelling() > before
@@ -138,6 +155,8 @@ def cancelled_since() -> Callable[[], bool]:
 
 async def await_shared(task: Task[R], ended: Exception) -> R:
     """The result of a task that others wait for too; raises ``ended`` if another caller has cancelled it."""
+    import asyncio
+
     is_cancelled = cancelled_since()
     try:
         return await asyncio.shield(task)
@@ -149,6 +168,8 @@ async def await_shared(task: Task[R], ended: Exception) -> R:
 
 async def reraise_cancellation(call: Awaitable[R]) -> R:
     """The result of ``call``; raises a cancellation that a library has swallowed (``wait_for`` until Python 3.11)."""
+    import asyncio
+
     is_cancelled = cancelled_since()
     try:
         result = await call
@@ -163,6 +184,8 @@ async def reraise_cancellation(call: Awaitable[R]) -> R:
 
 async def _ended_or_cancelled(task: Future[Any]) -> CancelledError | None:
     """Wait for the end of ``task``; a cancellation of the caller ends the wait, not the task, and is returned."""
+    import asyncio
+
     ended = task.get_loop().create_future()
 
     def end(_: object) -> None:

@@ -8,14 +8,12 @@ that cannot be awaited runs in a thread with its claim.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from retrysafe.backends.backend import Backend
-from retrysafe.cancellation import is_cancelled, is_failure, run_in_thread
+from retrysafe.cancellation import is_cancelled, is_failure, new_threads, run_in_thread
 from retrysafe.claims import key_spaces
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import Codec, JSONCodec
@@ -33,6 +31,8 @@ from retrysafe.protocol.records import Effects, Key, Wait
 from retrysafe.runtime import PerLoop
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     from retrysafe.claims.batch import Claims
 
 R = TypeVar("R")
@@ -44,9 +44,9 @@ UNUSABLE = (SchemaOutdated, StoreMisconfigured, ConfigurationError)
 CANCELLED_WITHIN = "The handler was cancelled by itself, or by something that it waited for."
 _MOST = 40
 """Of an event loop, and of the process that has them."""
-_entering = PerLoop(lambda: ThreadPoolExecutor(_MOST, "retrysafe-claim"))
+_entering = PerLoop(lambda: new_threads(_MOST, "retrysafe-claim"))
 """Threads for statements of claims: none is held while a claim waits for another attempt."""
-_leaving = PerLoop(lambda: ThreadPoolExecutor(_MOST, "retrysafe-claim"))
+_leaving = PerLoop(lambda: new_threads(_MOST, "retrysafe-claim"))
 """Threads to settle in, apart from those of claims and of handlers, so that no number of either can delay an end."""
 
 
@@ -348,6 +348,8 @@ class Function(NamedTuple):
 
     def call(self, given: Any) -> Any:
         """Call a plain function; raises what it raises, but see `acall`."""
+        import asyncio
+
         try:
             return self.function(given)
         except (asyncio.CancelledError, BaseExceptionGroup) as error:
@@ -361,6 +363,8 @@ class Function(NamedTuple):
         A cancellation that did not come from outside is an error of the function's, as any other: it must not end
         who waits for it.
         """
+        import asyncio
+
         try:
             return await self.function(given)
         except (asyncio.CancelledError, BaseExceptionGroup) as error:
@@ -371,6 +375,8 @@ class Function(NamedTuple):
 
 def _is_cancellation(error: BaseException) -> bool:
     """Whether it is one, or a group of such and perhaps of errors, but of nothing that ends a process."""
+    import asyncio
+
     return every(error, (asyncio.CancelledError, Exception)) and not every(error, Exception)
 
 

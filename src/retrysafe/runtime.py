@@ -9,13 +9,15 @@ that was using a SQLite file at that moment is refused that file (`backends.sql.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakSet
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -166,6 +165,8 @@ class Backend:
 
     async def ready_in_loop(self) -> None:
         """Find the store fit for use from an event loop, also where it serves sync code only; see `ready`."""
+        import asyncio
+
         if self.serves_async:
             await self.aready()
         else:
@@ -292,6 +293,8 @@ class Backend:
 
     async def _aasked(self) -> object:
         """`_asked` for async code."""
+        import asyncio
+
         if self.serves_async:
             return await arun(_whereabouts(self), self.aclient())
         return await asyncio.to_thread(self._asked)

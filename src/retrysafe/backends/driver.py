@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -147,4 +146,6 @@ async def arestarting(transact: Callable[[], Awaitable[R]]) -> R:
 
 
 async def _sleep(seconds: float) -> None:
+    import asyncio
+
     await asyncio.sleep(seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -40,6 +39,8 @@ class Wakeups:
 
     async def await_(self, key: bytes, seconds: float, listener: AsyncListener | None = None) -> None:
         """`wait` for async code."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         event = asyncio.Event()
 

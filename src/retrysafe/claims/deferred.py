@@ -6,7 +6,6 @@ record, so an outcome that comes late is stored if the attempt still owns its re
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import threading
 import time
@@ -20,6 +19,8 @@ from retrysafe.protocol.backoff import SETTLING
 from retrysafe.protocol.requests import Steps
 
 if TYPE_CHECKING:
+    import asyncio
+
     from retrysafe.protocol.client import AsyncClient, Client
 
 LAST_TRY = 5.0
@@ -187,6 +188,8 @@ class LoopSettler:
 
     def add(self, one: Deferred) -> None:
         """Try ``one`` until it is settled, or its lease has ended."""
+        import asyncio
+
         self._pending.add(one)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name="retrysafe-settler")
@@ -195,6 +198,8 @@ class LoopSettler:
 
     async def aclose(self) -> None:
         """Try what is left once more, and give it up if that fails."""
+        import asyncio
+
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
@@ -207,6 +212,8 @@ class LoopSettler:
             self._client.abandon()
 
     async def _run(self) -> None:
+        import asyncio
+
         try:
             while self._pending:
                 await asyncio.sleep(self._pending.pause())
@@ -224,6 +231,8 @@ class LoopSettler:
         return True
 
     async def _last(self) -> None:
+        import asyncio
+
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_TRY):
                 await self._round()

@@ -30,7 +30,6 @@ The heartbeat also carries outcomes that the store did not take (`retrysafe.clai
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 import time
@@ -50,6 +49,8 @@ from retrysafe.protocol.records import Ownership
 from retrysafe.protocol.schedules import LOOKS_PER_LEASE, PER_LEASE, RETRIES_PER_LEASE, Beats
 
 if TYPE_CHECKING:
+    import asyncio
+
     from retrysafe.protocol.client import AsyncClient, Client
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
@@ -116,6 +117,8 @@ class Lease:
 
     def stopped_task(self, error: BaseException | None) -> bool:
         """Whether the work ended by our cancellation, which is then taken back, as `asyncio.timeout` does."""
+        import asyncio
+
         self.settling = True
         task, self._task = self._task, None
         if not self.lost or task is None:
@@ -309,6 +312,8 @@ class LoopHeartbeat:
     """Renews on an event loop, by a timer that runs only while something is held."""
 
     def __init__(self, backend: Backend) -> None:
+        import asyncio
+
         self._store = backend.store
         self._connect = backend.apulse
         self._loop = weakref.ref(asyncio.get_running_loop())
@@ -341,6 +346,8 @@ class LoopHeartbeat:
 
     async def aclose(self) -> None:
         """Stop the timer and close its connections, after trying deferred outcomes once more."""
+        import asyncio
+
         await self._settler.aclose()
         self._schedule.close()
         if self._timer is not None:
@@ -395,6 +402,8 @@ class LoopHeartbeat:
 
     async def _renewal(self, due: list[Ownership]) -> tuple[set[Ownership], Exception | None]:
         """The leases that were kept, and why others may not have been; all are asked for at once."""
+        import asyncio
+
         client = self._client = self._client or self._connect()
         asked = [
             asyncio.ensure_future(arun(program, client, patience=_patience(due)))
@@ -415,6 +424,8 @@ class LoopHeartbeat:
 
     def _abandon(self, late: set[asyncio.Task[set[Ownership]]], client: AsyncClient) -> None:
         """Cancel renewals that hang, and close their client, in the background: other leases must not wait for them."""
+        import asyncio
+
         self._client = None
 
         async def end() -> None:

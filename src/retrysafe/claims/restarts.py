@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import RetryTransaction
+
+if TYPE_CHECKING:
+    pass
 
 
 def restarting(make: Callable[[], Claim], attempt: Callable[[Claim], None]) -> Claim:
@@ -47,4 +50,6 @@ async def arestarting(make: Callable[[], Claim], attempt: Callable[[Claim], Awai
 
 
 async def _sleep(seconds: float) -> None:
+    import asyncio
+
     await asyncio.sleep(seconds)
