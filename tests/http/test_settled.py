@@ -144,6 +144,8 @@ async def test_r35_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureF
     [
         ("201\nLocation: /7\nContent-Type: text/x\n\nbody\n\nmore", (201, {b"location": b"/7"}, b"body\n\nmore")),
         ("204", (204, {}, b"")),
+        ('201\n\n{"a": 1}', (201, {b"content-type": b"application/json"}, b'{"a": 1}')),
+        ("204\n\nbody", None),
         ("404\r\n\r\nno", (404, {b"content-type": b"text/plain; charset=utf-8"}, b"no")),
         ("order 7", None),
         ("", None),

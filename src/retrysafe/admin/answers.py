@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from retrysafe.claims.codec import MEDIA_TYPE, VERSION
-from retrysafe.claims.responses import Response, respond
+from retrysafe.claims.responses import Response, respond, type_of_text
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.records import StoredResult
 
@@ -44,7 +44,7 @@ def given_response(status: str, headers: str, body: str, content_type: str = "")
             int(status) if status.strip().isdigit() else 0,
             body.encode(),
             headers=[one for one in fields if any(one)],
-            content_type=content_type or ("text/plain; charset=utf-8" if body and not named else None),
+            content_type=content_type or (type_of_text(body.encode()) if body and not named else None),
         )
     except ConfigurationError as error:
         raise ValueError(error.detail) from error

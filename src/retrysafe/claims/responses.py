@@ -39,6 +39,7 @@ _NOT_STORED = b" omitted"
 _line = json.JSONEncoder(separators=(",", ":")).encode
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NOT_GIVEN = HOP_BY_HOP | RENEWED
+_WITHOUT_CONTENT = frozenset({204, 205, 304})
 
 
 class Response(NamedTuple):
@@ -74,6 +75,8 @@ def respond(
         kind, content = "text/plain; charset=utf-8", body.encode()
     else:
         kind, content = "application/json", _as_json(body)
+    if content and status in _WITHOUT_CONTENT:
+        raise ConfigurationError(f"status={status} with a body: such a response has none (RFC 9110). Leave it out.")
     given = cast("Iterable[tuple[str, str]]", headers.items() if isinstance(headers, Mapping) else headers)
     lines = [_line_of(name, value) for name, value in given]
     if content_type is not None:
@@ -81,6 +84,15 @@ def respond(
     elif content and all(name != b"content-type" for name, _ in lines):
         lines.append((b"content-type", kind.encode()))
     return Response(status, tuple(lines), content)
+
+
+def type_of_text(body: bytes) -> str:
+    """The content type of a body that a person has typed: JSON if it is an object or a list, else text."""
+    try:
+        is_json = isinstance(json.loads(body), dict | list)
+    except (ValueError, RecursionError):
+        is_json = False
+    return "application/json" if is_json else "text/plain; charset=utf-8"
 
 
 def _as_json(body: Any) -> bytes:

@@ -22,7 +22,7 @@ from retrysafe.admin.rendering import RELEASING, consequence, details, explained
 from retrysafe.admin.selection import STATES
 from retrysafe.claims.codec import JSONCodec
 from retrysafe.claims.notes import without_note
-from retrysafe.claims.responses import Response, respond
+from retrysafe.claims.responses import Response, respond, type_of_text
 from retrysafe.claims.settings import fingerprint_secrets
 from retrysafe.cli.opening import (
     SECRET,
@@ -410,7 +410,7 @@ def _response_of(options: argparse.Namespace) -> Response | None:
     body = (options.body or "").encode() if options.body_file is None else _bytes(options.body_file)
     lines = [(name.strip(), value.strip()) for name, _, value in (one.partition(":") for one in options.header or ())]
     typed = options.content_type or any(name.lower() == "content-type" for name, _ in lines)
-    kind = options.content_type if typed or options.body is None else "text/plain; charset=utf-8"
+    kind = options.content_type if typed or options.body is None else type_of_text(body)
     return respond(options.status, body, headers=lines, content_type=kind)
 
 
