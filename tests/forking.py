@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import warnings
 from collections.abc import Generator
 from typing import Any
 
@@ -37,7 +38,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def _collect() -> None:
     if _ended:
         _ended.clear()
-        gc.collect()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # of what an earlier test has left open
+            gc.collect()
 
 
 def _keep_from_children(pipes: Any) -> None:

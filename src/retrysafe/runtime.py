@@ -10,7 +10,6 @@ that was using a SQLite file at that moment is refused that file (`backends.sql.
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -144,7 +143,7 @@ class InstanceId:
     """
 
     def __init__(self, prefix: str = "") -> None:
-        self._name = PerProcess(lambda: f"{prefix}{pid}:{secrets.token_hex(8)}")
+        self._name = PerProcess(lambda: f"{prefix}{pid}:{os.urandom(8).hex()}")
 
     def __str__(self) -> str:
         return self._name()
