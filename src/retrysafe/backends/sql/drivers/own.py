@@ -11,6 +11,7 @@ import math
 import random
 import select
 from collections import deque
+from contextlib import suppress
 from time import monotonic
 from types import TracebackType
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -124,11 +125,12 @@ class Own(_Shelf[C]):
         """The connection that was used last, or a new one, once not all are lent; and whether it was used before."""
         self._permits.take(CHECKOUT, self.size.all_lent)
         try:
-            while self._idle:
-                kept = self._idle.pop()
-                if self._is_young(kept) and self._driver.is_usable(kept.connection):
-                    return kept, True
-                self._driver.close(kept.connection)
+            with suppress(IndexError):  # another thread may take the last one
+                while True:
+                    kept = self._idle.pop()
+                    if self._is_young(kept) and self._driver.is_usable(kept.connection):
+                        return kept, True
+                    self._driver.close(kept.connection)
             return self._made(self._driver.connect()), False
         except BaseException:
             self._permits.give_back()
@@ -147,8 +149,9 @@ class Own(_Shelf[C]):
     def close(self) -> None:
         """Close those that are not lent; the others are closed when they come back."""
         self._closed = True
-        while self._idle:
-            self._driver.close(self._idle.pop().connection)
+        with suppress(IndexError):
+            while True:
+                self._driver.close(self._idle.pop().connection)
 
 
 class _Using(Generic[C]):
