@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +12,8 @@ import asyncpg
 import psycopg
 import pytest
 import sqlalchemy
+import sqlalchemy.orm
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from retrysafe import Boundary, ConfigurationError
 from tests.django.aliases import add_alias, remove_alias
@@ -63,6 +65,47 @@ def by_search_path_async(url: str, scope: Any) -> Iterator[Claimed]:
 
 
 @contextmanager
+def by_setup(url: str, scope: Any, effects: Any) -> Iterator[Claimed]:
+    name = f"t{uuid4().hex}"
+
+    async def claimed(tenant: str) -> bool:
+        async def set_schema(connection: Any) -> None:
+            await connection.execute(f"SET search_path TO {tenant}, public")
+
+        async with asyncpg.create_pool(url, min_size=0, max_size=2, setup=set_schema) as pool:
+            boundary: Boundary[Any] = Boundary(name, store=pool, effects=effects, scope=scope)
+            try:
+                async with boundary.claim("order-1") as claim:
+                    if not claim.replayed:
+                        claim.result = "placed"
+                    return claim.replayed
+            finally:
+                await boundary.aclose()
+
+    yield lambda tenant: asyncio.run(claimed(tenant))
+
+
+@contextmanager
+def by_async_engine(url: str, scope: Any, effects: Any) -> Iterator[Claimed]:
+    name = f"t{uuid4().hex}"
+
+    async def claimed(tenant: str) -> bool:
+        engine = create_async_engine(url.replace(":", "+asyncpg:", 1))
+        chosen_by_a_listener("checkout")(engine.sync_engine, lambda: tenant)
+        boundary: Boundary[Any] = Boundary(name, store=engine, effects=effects, scope=scope)
+        try:
+            async with boundary.claim("order-1") as claim:
+                if not claim.replayed:
+                    claim.result = "placed"
+                return claim.replayed
+        finally:
+            await boundary.aclose()
+            await engine.dispose()
+
+    yield lambda tenant: asyncio.run(claimed(tenant))
+
+
+@contextmanager
 def by_translation(url: str, scope: Any, effects: Any = "transactional") -> Iterator[Claimed]:
     engine = sqlalchemy.create_engine(url.replace(":", "+psycopg:", 1))
     boundary: Boundary[Any] = Boundary(f"t{uuid4().hex}", store=engine, effects=effects, scope=scope)
@@ -95,11 +138,79 @@ def by_django(url: str, scope: Any, effects: Any = "keyed") -> Iterator[Claimed]
         remove_alias(alias)
 
 
+def chosen_by_a_session(engine: Any, _: Callable[[], str]) -> Callable[[str], Any]:
+    @contextmanager
+    def choose(tenant: str) -> Iterator[Any]:
+        with sqlalchemy.orm.Session(engine) as session:
+            session.execute(sqlalchemy.text(f"SET search_path TO {tenant}, public"))
+            yield session
+
+    return choose
+
+
+def chosen_for_a_statement(engine: Any, _: Callable[[], str]) -> Callable[[str], Any]:
+    @contextmanager
+    def choose(tenant: str) -> Iterator[Any]:
+        with sqlalchemy.orm.Session(engine) as session:
+            options = {"schema_translate_map": {None: tenant}}
+            session.execute(sqlalchemy.text("SELECT 1"), execution_options=options)
+            yield session
+
+    return choose
+
+
+def chosen_by_a_listener(name: str) -> Callable[[Any, Callable[[], str]], Callable[[str], Any]]:
+    def listening(engine: Any, at: Callable[[], str]) -> Callable[[str], Any]:
+        @sqlalchemy.event.listens_for(engine, name)
+        def set_schema(connection: Any, *_: Any) -> None:
+            driver = getattr(connection, "connection", connection)
+            cursor = driver.cursor()
+            cursor.execute(f"SET search_path TO {at()}, public")
+            cursor.close()
+
+        return lambda tenant: nullcontext()
+
+    return listening
+
+
+def by_engine(choosing: Callable[[Any, Callable[[], str]], Any], effects: Any) -> Callable[[str, Any], Any]:
+    """A claim of a worker of its own for each tenant: the first one that a process sees is no other than the rest."""
+
+    @contextmanager
+    def way(url: str, scope: Any) -> Iterator[Claimed]:
+        name, now, closings = f"t{uuid4().hex}", [""], []
+
+        def claimed(tenant: str) -> bool:
+            now[0] = tenant
+            engine = sqlalchemy.create_engine(url.replace(":", "+psycopg:", 1))
+            boundary: Boundary[Any] = Boundary(name, store=engine, effects=effects, scope=scope)
+            closings.extend((boundary.close, engine.dispose))
+            with choosing(engine, lambda: now[0])(tenant):
+                return claimed_in(boundary)
+
+        yield claimed
+        for close in closings:
+            close()
+
+    return way
+
+
 WAYS: dict[str, Callable[[str, Any], Any]] = {
     "psycopg, SET search_path": by_search_path,
     "asyncpg, SET LOCAL search_path": by_search_path_async,
     "SQLAlchemy, schema_translate_map": by_translation,
     "SQLAlchemy, schema_translate_map, keyed": lambda url, scope: by_translation(url, scope, "keyed"),
+    "SQLAlchemy, session, keyed": by_engine(chosen_by_a_session, "keyed"),
+    "SQLAlchemy, map of a statement, keyed": by_engine(chosen_for_a_statement, "keyed"),
+    **{
+        f"SQLAlchemy, {listener}, {effects}": by_engine(chosen_by_a_listener(listener), effects)
+        for listener in ("checkout", "engine_connect", "before_cursor_execute")
+        for effects in ("keyed", "transactional")
+    },
+    "async SQLAlchemy, checkout, keyed": lambda url, scope: by_async_engine(url, scope, "keyed"),
+    "async SQLAlchemy, checkout, transactional": lambda url, scope: by_async_engine(url, scope, "transactional"),
+    "asyncpg pool, setup=, keyed": lambda url, scope: by_setup(url, scope, "keyed"),
+    "asyncpg pool, setup=, transactional": lambda url, scope: by_setup(url, scope, "transactional"),
     "Django, SET search_path, keyed": by_django,
     "Django, SET search_path, transactional": lambda url, scope: by_django(url, scope, "transactional"),
 }

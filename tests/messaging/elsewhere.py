@@ -1,8 +1,8 @@
 """A consumer and a publisher that are used elsewhere, too: `python -m tests.messaging.elsewhere MODE URL NAME`.
 
 MODE "loops": on one event loop after the other; "fork": in a child as well; "again": after it was closed, on the same
-event loop and the next one; "before": what it received before it was closed is settled afterwards; "ends": asyncio.run
-ends while it is closed. Each step says in a line what came of it.
+event loop and the next one; "before": what it received before it was closed is settled afterwards. Each step says
+in a line what came of it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from retrysafe.protocol.messages import Delivery, Envelope, PublishResult
 TOPIC, GROUP = "orders", "stock"
 SOON = 20.0
 """Seconds within which every step ends; what is refused ends at once."""
-
-TURNS = (1, 2, 3, 4, 6, 10, 20, 40)
-"""Of the event loop, after which `asyncio.run` ends while a consumer is closed."""
 
 _Run: TypeAlias = "Callable[[Coroutine[Any, Any, Any]], Any]"
 _Step: TypeAlias = "Callable[[], Awaitable[Any]]"
@@ -64,15 +61,6 @@ async def closed_while_receiving(consumer: Consumer) -> Sequence[Delivery]:
     await asyncio.sleep(0)
     await consumer.aclose()
     return await receiving
-
-
-async def taken_and_being_closed(consumer: Consumer, turns: int) -> Sequence[Delivery]:
-    """What has begun to be closed is left to the end of `asyncio.run`, after so many turns of the event loop."""
-    found = await consumer.receive(1, SOON)
-    asyncio.create_task(consumer.aclose())  # noqa: RUF006 - nobody waits for it
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    return found
 
 
 async def lag_of(consumer: Any) -> Sequence[Delivery]:
@@ -146,18 +134,6 @@ def before(broker: Broker) -> None:
         say("aclose", runner.run, publisher.aclose)
 
 
-def ends(broker: Broker) -> None:
-    publisher = broker.publisher()
-    asyncio.run(broker.declare([TOPIC], [GROUP]))
-    say("published", asyncio.run, published(publisher, *(f"m{turns}" for turns in TURNS)))
-    for turns in TURNS:
-        consumer, other = broker.consumer(TOPIC, GROUP), broker.consumer(TOPIC, GROUP)
-        say("being closed", asyncio.run, partial(taken_and_being_closed, consumer, turns))
-        say("received by another", asyncio.run, partial(taken_acked_and_closed, other))
-    say("aclose", asyncio.run, publisher.aclose)
-    say_threads()
-
-
 def fork(broker: Broker) -> None:
     publisher, consumer = broker.publisher(), broker.consumer(TOPIC, GROUP)
     with asyncio.Runner() as runner:
@@ -191,8 +167,7 @@ def in_child(run: _Run, publisher: AsyncPublisher, consumer: Consumer, held: Seq
 
 if __name__ == "__main__":
     mode, url, name = sys.argv[1:]
-    lease = "60s" if mode == "ends" else "2s"
-    {"loops": loops, "fork": fork, "again": again, "before": before, "ends": ends}[mode](
-        broker_at(url, name=name, partitions=None, lease=lease)
+    {"loops": loops, "fork": fork, "again": again, "before": before}[mode](
+        broker_at(url, name=name, partitions=None, lease="2s")
     )
     os._exit(0)  # without what libraries say of connections whose event loop is closed

@@ -26,7 +26,7 @@ from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher
 from retrysafe.messaging.brokers.sqlite import SqliteConsumer, SqlitePublisher, declare
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from tests.conftest import served
-from tests.messaging.elsewhere import GROUP, TOPIC, TURNS, envelope
+from tests.messaging.elsewhere import GROUP, TOPIC, envelope
 from tests.messaging.harnesses import HARNESSES
 from tests.messaging.harnesses.base import Place as At
 from tests.messaging.harnesses.webhook import SECRET
@@ -37,9 +37,6 @@ from tests.tables import each_row
 BY_URL = [name for name, harness in HARNESSES.items() if harness.left is not None]
 COMES = "sqlite"
 """Its consumers come to another event loop or process by themselves: none looks after their connections."""
-POLLS = ("nats", "pubsub", "servicebus", "sns", "sqs")
-"""Their libraries have tasks of their own, which the end of `asyncio.run` cancels: what a poll has brought meanwhile
-stays hidden for its lease."""
 PUBLISH_ANYWHERE = ("sqlite", "kafka")
 CRASHES = "pubsub"
 """A child of a process with channels of gRPC may be ended by that library, whatever we do."""
@@ -123,18 +120,6 @@ async def test_what_was_received_before_a_consumer_was_closed_settles_no_other_m
         ("received by another", ["m1"]),
         ("aclose", []),
     ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [kind for kind in BY_URL if kind not in POLLS])
-async def test_what_a_consumer_had_is_there_at_once_when_asyncio_run_ends_while_it_is_closed(
-    kind: str, request: pytest.FixtureRequest
-) -> None:
-    """It cancels every task, what closes the consumer too: what that had in hand stayed hidden for all of its lease."""
-    said = await steps(kind, "ends", request)
-    names = [f"m{turns}" for turns in TURNS]
-    each = [one for name in names for one in (("being closed", [name]), ("received by another", [name]))]
-    assert said == [("published", ["acked"] * len(names)), *each, ("aclose", []), ("threads", [])]
 
 
 @pytest.mark.slow

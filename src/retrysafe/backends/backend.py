@@ -255,8 +255,9 @@ class Backend:
         if self._needs_check():
             if self._home_is_unknown():
                 schema, as_connected = run(_schema(self), execute)
-                if place is not None and not as_connected and self.serves_sync:
-                    schema, _ = run(_schema(self), self.client())
+                if not as_connected and self.serves_sync:
+                    client = self.client()
+                    schema, _ = run(_schema(self), getattr(client, "as_connected", client))
                 self._has_home(schema)
             self._judge(run(self._checking(), execute))
 
@@ -269,8 +270,9 @@ class Backend:
         if self._needs_check():
             if self._home_is_unknown():
                 schema, as_connected = await arun(_schema(self), execute)
-                if place is not None and not as_connected and self.serves_async:
-                    schema, _ = await arun(_schema(self), self.aclient())
+                if not as_connected and self.serves_async:
+                    client = self.aclient()
+                    schema, _ = await arun(_schema(self), getattr(client, "as_connected", client))
                 self._has_home(schema)
             self._judge(await arun(self._checking(), execute))
 

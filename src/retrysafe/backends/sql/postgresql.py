@@ -55,7 +55,7 @@ class Gates:
         """The answer without its first column: the number of the transaction, if the claim may have taken a lock."""
         for number, *_ in answer.rows:
             if number == _STRAYED:
-                raise under_tenant("search_path is set to another schema than that of store=")
+                raise under_tenant(_ELSEWHERE)
             if number is not None:
                 self._count(int(number))
         return Rows([row[1:] for row in answer.rows], answer.affected)
@@ -67,6 +67,16 @@ class Gates:
             if held >= MOST_GATES:
                 self._full.pop(number, None)
                 _keep(self._full, number, None, _MOST_FULL)
+
+
+_ELSEWHERE = "search_path is set to another schema than that of store="
+
+
+def _at_home(answer: Rows) -> Rows:
+    """The answer to a claim, unless its connection was under the schema of a tenant."""
+    if any(row[0] is None for row in answer.rows):
+        raise under_tenant(_ELSEWHERE)
+    return answer
 
 
 def _keep(kept: OrderedDict[int, V], number: int, value: V, most: int) -> None:
@@ -92,7 +102,7 @@ _SHUT = f" UNION ALL SELECT NULL, {', '.join(['NULL'] * (len(COLUMNS) + 1))} FRO
 _STRAYED = -1
 _STRAY = "coalesce(nullif(CAST(:home AS text), '') <> current_schema(), false)"
 """Whether the transaction has another schema than our own connections, which a claim without a tenant is refused in."""
-_ASTRAY = f" UNION ALL SELECT {_STRAYED}, {', '.join(['NULL'] * (len(COLUMNS) + 1))} WHERE {_STRAY}"
+_ASTRAY = f"{', '.join(['NULL'] * (len(COLUMNS) + 1))} WHERE {_STRAY}"
 _NUMBER = "txid_current_if_assigned()"
 _IMPATIENT = "set_config('lock_timeout', '100ms', true)"
 """For a statement about many keys: one that another transaction holds must not hold up the others."""
@@ -235,8 +245,12 @@ class PostgresqlStore(SqlStore):
         ``room``: insert only if that is true, under the holder of a quota.
         """
         lock, source, go = (_GATE, "gate", "gate.open") if gated else ("true", "gate", "true")
-        number, shut = ("", "") if not gated else ("(SELECT txid_current() FROM gate WHERE open), ", _SHUT + _ASTRAY)
-        home = f" AND NOT {_STRAY}" if gated else ""
+        number, shut = "", f" UNION ALL SELECT {_ASTRAY}"
+        if gated:
+            number, shut = (
+                "(SELECT txid_current() FROM gate WHERE open), ",
+                f"{_SHUT} UNION ALL SELECT {_STRAYED}, {_ASTRAY}",
+            )
         looked = ""
         if room:  # looked for only behind an open gate: a key with a record needs none
             looked = f"room AS MATERIALIZED (SELECT {room} AS free FROM {self.clock}, gate WHERE gate.open), "
@@ -244,7 +258,7 @@ class PostgresqlStore(SqlStore):
         insert = self._insert(f"{self.clock}, {source}", f" WHERE {go}", counted=bool(room))
         return (
             f"WITH old AS MATERIALIZED (SELECT {columns('r.')} FROM {TABLE} AS r WHERE r.key_hash = {self.p('key')}), "
-            f"gate AS MATERIALIZED (SELECT {lock} AS open WHERE NOT EXISTS (SELECT 1 FROM old){home}), "
+            f"gate AS MATERIALIZED (SELECT {lock} AS open WHERE NOT EXISTS (SELECT 1 FROM old) AND NOT {_STRAY}), "
             f"{looked}new AS ({insert}) "
             f"SELECT {number}new.* FROM new UNION ALL SELECT {number}old.*, {self.NOW} FROM old{shut}"
         )
@@ -252,7 +266,9 @@ class PostgresqlStore(SqlStore):
     def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         """Claim as every SQL store does, and count the locks that the transaction takes."""
         ask = super().claim(request)
-        return self._counting(ask) if request.transactional else ask
+        if request.transactional:
+            return self._counting(ask)
+        return ask if request.scoped else Ask(ask.request, lambda answer: ask.parse(_at_home(answer)))
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Take as every SQL store does, and count the locks that the transaction takes."""

@@ -190,9 +190,11 @@ class AsyncpgClient:
 
     def __init__(self, source: Callable[[Hear], AsyncDriver[Any]], size: Size | None, pool: Any = None) -> None:
         self.heard = unheard
-        self._source = AsyncOwn(source(self._hear), size)
+        self._driver = source(self._hear)
+        self._source = AsyncOwn(self._driver, size)
         self._perform = perform_on_ours if pool is None else perform_on_beside
         self._pool = pool
+        self._setup = getattr(pool, "_setup", None)
         self._lanes = QueryLanes(self._single, self._source.size.all_lent)
 
     @classmethod
@@ -206,7 +208,18 @@ class AsyncpgClient:
         return cls(partial(Copying, pool), size_of("max_size=", pool.get_max_size()), pool)
 
     async def __call__(self, request: Query, /) -> Rows:
-        return await self._lanes(request)
+        # a setup may depend on its caller: what is set up for one is not for the others
+        return await (self._lanes(request) if self._setup is None else self._single(request))
+
+    async def as_connected(self, request: Query, /) -> Rows:
+        """Perform one statement on a new connection that the user's pool has not set up."""
+        connection = await self._driver.connect()
+        try:
+            return await ain_turn(request, partial(self._perform, connection))
+        except _Failures as error:
+            fail(error, alone=True)
+        finally:
+            await self._driver.close(connection)
 
     async def _single(self, request: Query) -> Rows:
         """Perform one statement, on a connection that is lent for it."""
@@ -238,11 +251,10 @@ class AsyncpgClient:
 
     async def _set_up(self, connection: Any) -> bool:
         """Do what the user's pool does to each connection that it lends."""
-        setup = getattr(self._pool, "_setup", None)
-        if setup is None:
+        if self._setup is None:
             return False
         try:
-            await setup(connection)
+            await self._setup(connection)
         except BaseException as error:
             connection.terminate()
             if isinstance(error, _Failures):

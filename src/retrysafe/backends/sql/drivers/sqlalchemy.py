@@ -6,6 +6,7 @@ parameters. Async objects run the sync code with ``run_sync``, so there is one c
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -88,10 +89,14 @@ def _asked(connection: Connection, driver: Any) -> bool:
     return direct
 
 
-def _alone(connection: Connection, request: Query) -> Rows:
+def _alone(connection: Connection, request: Query, level: str) -> Rows:
     """Perform a request that commits by itself, also where a listener of the engine has begun a transaction for it."""
-    _refuse_beside_parent(connection)
     try:
+        if connection.dialect.name == "postgresql" and _is_open(_dbapi(connection)):
+            # the transaction of a listener, whose settings would be undone with it
+            (connection if connection.in_transaction() else connection.connection).commit()
+        connection.execution_options(isolation_level=level)
+        _refuse_beside_parent(connection)
         rows = in_turn(request, lambda query: perform(connection, query))
         if _is_open(_dbapi(connection)):
             connection.commit()
@@ -158,7 +163,7 @@ class InTransaction:
             self._end_savepoint_before(request)
             connection = self._connection()
             if _TRANSLATES in connection.get_execution_options():
-                refuse_tenant(request)
+                refuse_tenant(request, f"{_TRANSLATES} of SQLAlchemy")
             if request.writes and _ended(connection):
                 return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
             return in_turn(request, lambda query: perform(connection, query))
@@ -313,28 +318,50 @@ class AsyncInTransaction:
 
 
 _TRANSLATES = "schema_translate_map"
-_translated: WeakKeyDictionary[Engine, bool] = WeakKeyDictionary()
-"""Of an engine that we were given, whether work on it has been under the schemas of tenants."""
+_CHOOSES = re.compile(r"(?is)\s*(set\b|select\s+(pg_catalog\.)?set_config\b).*?\bsearch_path\b|\s*use\s")
+"""A statement that chooses a schema, and with it a tenant."""
+_under_tenants: WeakKeyDictionary[Engine, str] = WeakKeyDictionary()
+"""Of an engine that we were given, how work on it has chosen the schema of a tenant, in words; empty if none has."""
 
 
-def watch(engine: Engine) -> None:
-    """Note it when a schema_translate_map is set on the engine, on what is derived from it, or on its connections."""
-    if engine in _translated:
-        return
-    _translated[engine] = _TRANSLATES in engine.get_execution_options()
+def _root(engine: Engine) -> Engine:
+    while isinstance(engine, OptionEngine):
+        engine = engine._proxied
+    return engine
+
+
+def watch(engine: Engine) -> Engine:
+    """Note it when a tenant's schema is chosen on the engine that this one is derived from, which is returned.
+
+    By a schema_translate_map, of a connection or a single statement, or by a statement. What sets a new connection up
+    before SQLAlchemy has it chooses no tenant.
+    """
+    root = _root(engine)
+    if root in _under_tenants:
+        return root
+    _under_tenants[root] = ""
 
     def note(_: object, options: dict[str, Any]) -> None:
         if options.get(_TRANSLATES):
-            _translated[engine] = True
+            _under_tenants[root] = f"{_TRANSLATES} of SQLAlchemy"
 
-    event.listen(engine, "set_engine_execution_options", note)
-    event.listen(engine, "set_connection_execution_options", note)
+    def read(_: Connection, __: object, statement: str, ___: object, context: Any, ____: object) -> None:
+        if context.execution_options.get(_TRANSLATES):
+            note(root, context.execution_options)
+        elif _CHOOSES.match(statement):
+            _under_tenants[root] = f"by {statement[:80]!r}"
+
+    note(root, engine.get_execution_options())
+    event.listen(root, "set_engine_execution_options", note)
+    event.listen(root, "set_connection_execution_options", note)
+    event.listen(root, "before_cursor_execute", read)
+    return root
 
 
-def refuse_tenant(request: Query) -> None:
+def refuse_tenant(request: Query, reason: str) -> None:
     """Raise `ConfigurationError` for a claim without a tenant."""
     if request.params.get("home") is not None:
-        raise under_tenant("schema_translate_map of SQLAlchemy")
+        raise under_tenant(reason)
 
 
 def _file_of(engine: Engine | AsyncEngine) -> str | None:
@@ -358,9 +385,7 @@ class _Beside(OptionEngine):
         setattr(self, "dispatch", engine.dispatch)  # noqa: B010
         self._pid = runtime.pid
         self._ours = self._copied(engine)
-        self._root = engine
-        while hasattr(self._root, "_proxied"):
-            self._root = self._root._proxied  # pyright: ignore[reportAttributeAccessIssue]
+        self._root = _root(engine)
         event.listen(self._root, "engine_disposed", self._dispose_too)
 
     def _copied(self, engine: Engine) -> Pool | None:
@@ -412,6 +437,20 @@ def _pool_lent_none(engine: Engine, error: exc.TimeoutError) -> StoreUnavailable
     return told
 
 
+def _as_connected(engine: Engine, request: Query) -> Rows:
+    made: Any = engine.pool._create_connection()
+    try:
+        cursor = made.dbapi_connection.cursor()
+        cursor.execute(request.sql)
+        rows = [tuple(row) for row in cursor.fetchall()]
+        cursor.close()
+    except _failures() as error:
+        fail(error, alone=True)
+    finally:
+        made.close()
+    return Rows(rows, len(rows))
+
+
 class EngineClient:
     """A pool of our own beside the engine of the user's; leased work in autocommit mode, transactions on its own terms.
 
@@ -419,22 +458,24 @@ class EngineClient:
     """
 
     def __init__(self, engine: Engine, sessions: sessionmaker[Session] | None = None) -> None:
-        self._given = engine
-        watch(engine)
+        self._root = watch(engine)
         self._engine = _Beside(engine)
-        self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._sessions = sessions and partial(sessions, **_bound_to(self._engine, sessions, engine))
 
     def __call__(self, request: Query, /) -> Rows:
-        if _translated[self._given]:
-            refuse_tenant(request)
+        if reason := _under_tenants[self._root]:
+            refuse_tenant(request, reason)
         try:
-            with self._autocommit.connect() as connection:
-                return _alone(connection, request)
+            with self._engine.connect() as connection:
+                return _alone(connection, request, "AUTOCOMMIT")
         except exc.TimeoutError as error:
             raise _pool_lent_none(self._engine, error) from error
         except _failures() as error:
             fail(error, alone=True, path=_file_of(self._engine))
+
+    def as_connected(self, request: Query, /) -> Rows:
+        """Perform one statement on a new connection of which only listeners to "connect" know."""
+        return _as_connected(self._engine, request)
 
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
@@ -463,37 +504,40 @@ class AsyncEngineClient:
     def __init__(self, engine: AsyncEngine, sessions: async_sessionmaker[AsyncSession] | None = None) -> None:
         from sqlalchemy.ext.asyncio import AsyncEngine
 
-        self._given = engine.sync_engine
-        watch(self._given)
+        self._root = watch(engine.sync_engine)
         self._beside = _Beside(engine.sync_engine)
         self._engine = AsyncEngine(self._beside)
         self._sessions = sessions and partial(sessions, **_bound_to(self._engine, sessions, engine))
-        self._leased: AsyncEngine | None = None
+        self._level = ""
 
     async def __call__(self, request: Query, /) -> Rows:
-        if _translated[self._given]:
-            refuse_tenant(request)
+        if reason := _under_tenants[self._root]:
+            refuse_tenant(request, reason)
         try:
-            if self._leased is None:
-                self._leased = await self._for_leased()
-            async with self._leased.connect() as connection:
-                return await connection.run_sync(_alone, request)
+            self._level = self._level or await self._level_for_leased()
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(_alone, request, self._level)
         except exc.TimeoutError as error:
             raise _pool_lent_none(self._beside, error) from error
         except _failures() as error:
             fail(error, alone=True, path=_file_of(self._engine))
 
-    async def _for_leased(self) -> AsyncEngine:
-        """In autocommit mode, but with asyncpg behind a pooler: SQLAlchemy prepares and performs in two messages.
+    async def as_connected(self, request: Query, /) -> Rows:
+        """Perform one statement on a new connection of which only listeners to "connect" know."""
+        from sqlalchemy.util import greenlet_spawn
+
+        return await greenlet_spawn(_as_connected, self._beside, request)
+
+    async def _level_for_leased(self) -> str:
+        """Autocommit mode, but with asyncpg behind a pooler: SQLAlchemy prepares and performs in two messages.
 
         Only a transaction keeps both in one session.
         """
         if self._engine.dialect.driver == "asyncpg":
-            in_transactions = self._engine.execution_options(isolation_level="READ COMMITTED")
-            async with in_transactions.connect() as connection:
+            async with self._engine.connect() as connection:
                 if not await connection.run_sync(_leads_directly):
-                    return in_transactions
-        return self._engine.execution_options(isolation_level="AUTOCOMMIT")
+                    return "READ COMMITTED"
+        return "AUTOCOMMIT"
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
