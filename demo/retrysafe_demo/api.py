@@ -83,7 +83,7 @@ def naive(charge: Charge, keys_file: str) -> Starlette:
 
 def retrysafe(charge: Charge, payments: Boundary) -> Starlette:
     """Guard the requests with a boundary."""
-    layer = Middleware(IdempotencyMiddleware, boundary=payments, required=True)
+    layer = Middleware(IdempotencyMiddleware, boundary=payments, required=True, principal="shared")
     return _application(charge, layer, closing=payments)
 
 

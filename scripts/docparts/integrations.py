@@ -57,7 +57,7 @@ def _signature(node: Definition) -> str:
 
 def _call(name: str, arguments: ast.arguments) -> str:
     first = [*arguments.posonlyargs, *arguments.args][:1]
-    shown = ast.unparse(arguments)
+    shown = ast.unparse(arguments).replace("=UNSAID", "")
     if first and first[0].arg == "self":
         shown = shown.removeprefix("self").removeprefix(", /").removeprefix(", ")
     line = f"{name}({shown})"

@@ -273,8 +273,8 @@ def test_a_consumer_has_one_handler_in_all_inboxes(url: str) -> None:
 
 
 def test_http_requests_own_their_operation(boundary: Boundary) -> None:
-    Guard(boundary, {})
-    Guard(boundary, {})
+    Guard(boundary, {}, principal="shared")
+    Guard(boundary, {}, principal="shared")
     with pytest.raises(ConfigurationError, match="HTTP requests"):
         boundary.once(key="key", operation="http")(lambda key: key)
     assert describe(boundary)["operations"] == [

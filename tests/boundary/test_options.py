@@ -27,8 +27,16 @@ MISSPELT: dict[str, tuple[Callable[..., Any], str, str]] = {
     "batch_handler": (lambda inbox, **given: inbox.batch_handler("c", **given), "max_attemps", "max_attempts"),
     "set_handler": (lambda inbox, **given: inbox.set_handler("c", **given), "backof_base", "backoff_base"),
     "FastStream": (lambda inbox, **given: InboxMiddleware(inbox, "c", **given), "max_attemps", "max_attempts"),
-    "ASGI": (lambda inbox, **given: IdempotencyMiddleware(None, inbox.boundary, **given), "requird", "required"),  # type: ignore[arg-type]
-    "WSGI": (lambda inbox, **given: Wsgi(None, inbox.boundary, **given), "requird", "required"),  # type: ignore[arg-type]
+    "ASGI": (
+        lambda inbox, **given: IdempotencyMiddleware(None, inbox.boundary, **{"principal": "shared", **given}),
+        "requird",
+        "required",
+    ),  # type: ignore[arg-type]
+    "WSGI": (
+        lambda inbox, **given: Wsgi(None, inbox.boundary, **{"principal": "shared", **given}),
+        "requird",
+        "required",
+    ),  # type: ignore[arg-type]
 }
 
 

@@ -105,14 +105,14 @@ def test_routes_that_nothing_guards_in_starlette(boundary: Made) -> None:
     routes = [
         Route("/payments", handler, methods=["POST"]),
         Route("/search", harmless, methods=["POST"]),
-        Route("/orders", starlette.idempotent(payments)(handler), methods=["POST"]),
+        Route("/orders", starlette.idempotent(payments, principal="shared")(handler), methods=["POST"]),
         Route("/orders", handler, methods=["GET"]),
         Route("/refunds", Refunds),
         Mount("/admin", routes=[Route("/users/{id}", handler, methods=["PATCH"])]),
     ]
     app = Starlette(routes=routes)
     assert routes_of(app) == ["Nothing guards POST /payments, POST /refunds, PATCH /admin/users/{id}."]
-    app.add_middleware(starlette.IdempotencyMiddleware, boundary=payments)
+    app.add_middleware(starlette.IdempotencyMiddleware, boundary=payments, principal="shared")
     assert routes_of(app) == []
 
 
@@ -156,7 +156,7 @@ def test_routes_that_nothing_guards_in_litestar(boundary: Made) -> None:
         return Litestar([pay, search], **options)
 
     assert routes_of(app()) == ["Nothing guards POST /payments."]
-    assert routes_of(app(plugins=[litestar.IdempotencyPlugin(boundary())])) == []
+    assert routes_of(app(plugins=[litestar.IdempotencyPlugin(boundary(), principal="shared")])) == []
 
 
 def test_routes_that_nothing_guards_in_aiohttp(boundary: Made) -> None:
@@ -171,7 +171,7 @@ def test_routes_that_nothing_guards_in_aiohttp(boundary: Made) -> None:
         made, below = web.Application(**options), web.Application()
         made.router.add_post("/payments", serve)
         made.router.add_get("/payments", serve)
-        made.router.add_patch("/orders", aiohttp.idempotent(payments)(serve))
+        made.router.add_patch("/orders", aiohttp.idempotent(payments, principal="shared")(serve))
         made.router.add_post("/search", search)
         below.router.add_post("/users", serve)
         made.add_subapp("/admin", below)
@@ -179,14 +179,14 @@ def test_routes_that_nothing_guards_in_aiohttp(boundary: Made) -> None:
 
     payments = boundary()
     assert routes_of(app()) == ["Nothing guards POST /payments, POST /admin/users."]
-    assert routes_of(app(middlewares=[aiohttp.idempotency(payments)])) == []
+    assert routes_of(app(middlewares=[aiohttp.idempotency(payments, principal="shared")])) == []
 
 
 def test_routes_that_nothing_guards_in_flask(boundary: Made) -> None:
     app = Flask("shop")
     app.post("/payments")(lambda: "")
     assert routes_of(app) == ["Nothing guards POST /payments."]
-    flask.Idempotency(app, boundary())
+    flask.Idempotency(app, boundary(), principal="shared")
     assert routes_of(app) == []
 
 

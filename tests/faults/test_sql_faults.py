@@ -288,7 +288,7 @@ async def test_a_lock_timeout_is_a_503_that_says_when_to_come_back(effects: str,
     boundary = make(set_to(migrated, lock_timeout="50ms"), effects=effects)
     with boundary.claim("warm"):
         pass
-    guarded = IdempotencyMiddleware(app, boundary)
+    guarded = IdempotencyMiddleware(app, boundary, principal="shared")
     with psycopg.connect(migrated) as rival:
         rival.execute(LOCK_TABLE)
         answer = await post(guarded)

@@ -114,7 +114,7 @@ def test_r9_a_store_that_goes_away_in_between_does_not_take_the_answer_with_it(t
 
 
 async def test_a_websocket_of_another_server_is_refused() -> None:
-    gateway = Gateway(Settings("http://127.0.0.1:1", "memory://"))
+    gateway = Gateway(Settings("http://127.0.0.1:1", "memory://", principal="shared"))
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -129,7 +129,7 @@ async def test_a_websocket_of_another_server_is_refused() -> None:
 
 async def test_a_request_that_is_cut_before_it_was_sent_says_so() -> None:
     route = Route(effects="external", options={"problem_base": "https://shop.example/problems/"})
-    gateway = Gateway(Settings("http://127.0.0.1:1", "memory://", defaults=route))
+    gateway = Gateway(Settings("http://127.0.0.1:1", "memory://", principal="shared", defaults=route))
     sent: list[Any] = []
     reading = asyncio.Event()
 
@@ -162,7 +162,9 @@ async def test_a_gateway_is_closed_when_all_that_was_cut_is_recorded(tmp_path: P
         asked.connection.recv(1)
 
     upstream = Upstream(silent)
-    settings = Settings(upstream.url, f"sqlite:///{tmp_path / 'keys.db'}", defaults=Route(effects="external"))
+    settings = Settings(
+        upstream.url, f"sqlite:///{tmp_path / 'keys.db'}", principal="shared", defaults=Route(effects="external")
+    )
     sent: list[Any] = []
     reading = asyncio.Event()
 

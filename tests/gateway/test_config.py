@@ -143,7 +143,7 @@ def test_what_is_wrong_is_said_with_its_line_and_name(text: str, complaint: str)
 )
 def test_settings_that_cannot_be_meant(terms: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        Settings(**{"upstream": "http://h", "store": "memory://", **terms})
+        Settings(**{"upstream": "http://h", "store": "memory://", "principal": "shared", **terms})
 
 
 def test_tokens_in_a_file(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def request(method: str, path: str) -> Request:
 
 
 def test_the_first_route_that_matches_counts() -> None:
-    settings = replace(parse(WHOLE).settings(), principal=None)
+    settings = replace(parse(WHOLE).settings(), principal="shared")
     guards = Guards(settings)
     found = {
         path: guards.of(request(*path.split())).route.match
@@ -209,17 +209,19 @@ def test_a_route_that_is_off_and_one_by_method_on_the_same_path() -> None:
 
 def test_a_route_that_requires_a_key_holds_for_other_spellings_of_its_path() -> None:
     routes = (Route("POST /payments", key="required"), Route("POST /Free", key="off"), Route("/**", key="optional"))
-    guards = Guards(Settings("http://h", "memory://", routes=routes))
+    guards = Guards(Settings("http://h", "memory://", principal="shared", routes=routes))
     for path in ("//payments", "/payments/", "/Payments", "/pay%6Dents//"):
         assert guards.of(request("POST", path)).route.match == "POST /payments", path
     assert guards.of(request("POST", "/free")).route.match == "/**", "what switches a guard off is no wider"
-    earlier = Guards(Settings("http://h", "memory://", routes=(Route("POST /Payments", key="off"), *routes)))
+    earlier = Guards(
+        Settings("http://h", "memory://", principal="shared", routes=(Route("POST /Payments", key="off"), *routes))
+    )
     assert earlier.of(request("POST", "/Payments")).route.key == "off"
 
 
 def test_safe_methods_are_no_matter_of_a_route() -> None:
     with pytest.raises(ConfigurationError, match="GET is safe"):
-        Guards(Settings("http://h", "memory://", routes=(Route("GET /orders"),)))
+        Guards(Settings("http://h", "memory://", principal="shared", routes=(Route("GET /orders"),)))
 
 
 # ---------------------------------------------------------------- OpenAPI
@@ -254,7 +256,7 @@ def test_routes_of_an_openapi_document() -> None:
         ("PUT /orders/{id}", "optional", "keyed", "48h"),
         ("DELETE /orders/{id}", "off", "external", "48h"),
     ]
-    guards = Guards(Settings("http://h", "memory://", routes=found))
+    guards = Guards(Settings("http://h", "memory://", principal="shared", routes=found))
     assert guards.of(request("PUT", "/orders/search")).route.effects == "external", "it knows no key"
 
 
@@ -308,7 +310,7 @@ def test_what_is_no_openapi_document(document: Any) -> None:
 
 
 def options(**given: Any) -> argparse.Namespace:
-    unset = dict.fromkeys(("upstream", "store", "config", "listen", "admin", "workers", "openapi"))
+    unset = dict.fromkeys(("upstream", "store", "config", "listen", "admin", "workers", "openapi", "principal"))
     return argparse.Namespace(**{**unset, **given})
 
 
@@ -319,7 +321,7 @@ def test_a_document_is_read_from_the_upstream_and_what_the_file_says_comes_first
     file = tmp_path / "gateway.toml"
     file.write_text('openapi = "/openapi.json"\n[[routes]]\nmatch = "POST /payments"\nkey = "optional"\n')
     with before(always(answer)) as (_, upstream):
-        given = options(upstream=upstream.url, config=file)
+        given = options(upstream=upstream.url, config=file, principal="shared")
         with pytest.raises(ConfigurationError, match="store is missing"):
             settings_of(given, store="RETRYSAFE_X", secret="RETRYSAFE_Y")
         settings = settings_of(options(**{**vars(given), "store": "memory://"}), store="X", secret="Y")
@@ -344,7 +346,10 @@ def test_a_document_that_cannot_be_read(tmp_path: Path, content: str | None, com
     with pytest.raises(ConfigurationError, match=complaint):
         settings_of(
             options(
-                upstream="http://127.0.0.1:1", store="memory://", openapi=file.name if content is None else str(file)
+                upstream="http://127.0.0.1:1",
+                store="memory://",
+                principal="shared",
+                openapi=file.name if content is None else str(file),
             ),
             store="X",
             secret="Y",
@@ -374,6 +379,7 @@ def test_the_command_says_what_it_promises(tmp_path: Path, capsys: pytest.Captur
     [
         (["--store", "memory://"], "upstream is missing"),
         (["--upstream", "http://h"], "store is missing"),
+        (["--upstream", "http://h", "--store", "memory://"], "principal= is missing: it tells whose a request is"),
         (["--upstream", "http://h", "--store", "memory://", "--listen", "x"], "--listen: 'x' is no address"),
         (["--config", "/nowhere.toml"], "No such file"),
     ],

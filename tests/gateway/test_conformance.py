@@ -27,6 +27,7 @@ from tests.tables import each_row
 
 LIMITS = {"request_memory": 65_536, "request": 200_000, "response": 50_000, "lease": LEASE, "window": 86_400}
 FILE = f"""
+principal = "shared"
 [defaults]
 effects = "{{effects}}"
 lease = "{LEASE}s"

@@ -379,7 +379,7 @@ def test_what_came_unasked_on_a_kept_connection_answers_nobody(late: str, method
 async def test_who_speaks_before_being_asked_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no other connection is tried: it would be greeted as well."""
     upstream = Upstream(lambda asked: (asked.say(CREATED), asked.request()))
-    connections = Connections(Settings(upstream=upstream.url, store="memory://"))
+    connections = Connections(Settings(upstream=upstream.url, store="memory://", principal="shared"))
     connect = connections.session.connector.connect  # type: ignore[union-attr]
 
     async def late(*given: Any, **named: Any) -> Any:

@@ -34,7 +34,7 @@ class Shop:
         self.pool = ThreadPoolExecutor(4)
 
     def gateway(self, service: Service, effects: str, *options: str, grace: str = "20s") -> GatewayProcess:
-        self.file.write_text(f'grace = "{grace}"\n[defaults]\neffects = "{effects}"\n')
+        self.file.write_text(f'principal = "shared"\ngrace = "{grace}"\n[defaults]\neffects = "{effects}"\n')
         return GatewayProcess("--upstream", service.url, "--store", self.store, "--config", str(self.file), *options)
 
     def lines(self) -> list[str]:

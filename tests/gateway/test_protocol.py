@@ -98,7 +98,7 @@ def test_a_websocket_is_refused_and_its_body_is_no_request(method: bytes) -> Non
 def test_behind_a_server_that_ends_such_a_request_with_its_head_it_is_refused() -> None:
     """As uvicorn does by itself."""
     upstream = Upstream(always(OK))
-    gateway = Gateway(Settings(upstream.url, "memory://"))
+    gateway = Gateway(Settings(upstream.url, "memory://", principal="shared"))
     try:
         with served(gateway, http="httptools") as address:
             got = said(Front(address, gateway), head(*OFFERS["h2c"]) + SMUGGLED, SMUGGLED)

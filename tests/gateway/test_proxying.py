@@ -229,7 +229,7 @@ async def test_a_connection_that_serves_another_request_is_not_cut() -> None:
             asked.say(OK)
 
     upstream = Upstream(behave)
-    connections = Connections(Settings(upstream=upstream.url, store="memory://", connections=1))
+    connections = Connections(Settings(upstream=upstream.url, store="memory://", principal="shared", connections=1))
     others: list[asyncio.Task[None]] = []
 
     async def run(send: Any) -> None:
@@ -272,7 +272,7 @@ MOST = 40 << 20
 @pytest.fixture
 def large(node: str, tmp_path: Path) -> Iterator[tuple[Service, GatewayProcess, Path]]:
     file = tmp_path / "gateway.toml"
-    file.write_text('[defaults]\nbody_limit = "200 MiB"\n')
+    file.write_text('principal = "shared"\n[defaults]\nbody_limit = "200 MiB"\n')
     with (
         Service(tmp_path / "ledger") as service,
         GatewayProcess(

@@ -204,6 +204,7 @@ def in_front_of(url: str, **settings: Any) -> Iterator[Front]:
     route = {name: settings.pop(name) for name in list(settings) if name in Route.__dataclass_fields__}
     settings.setdefault("defaults", Route(**route))
     settings.setdefault("store", "memory://")
+    settings.setdefault("principal", "shared")
     gateway = Gateway(Settings(upstream=url, **settings))
     with served(gateway) as address:
         yield Front(address, gateway)

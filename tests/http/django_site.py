@@ -111,10 +111,12 @@ class Site:
 
         boundary, settings = boundary or self.boundary(), options.pop("settings", {})
         if door == "decorator":
-            return self.serve(idempotent(boundary, **options)(view or self.create), **settings)
+            return self.serve(
+                idempotent(boundary, **{"principal": "shared", **options})(view or self.create), **settings
+            )
         around = settings.pop("MIDDLEWARE", [AUTHENTICATION])
         named = {name.upper(): value for name, value in options.items()}
-        guard = {"BOUNDARY": boundary, "REQUIRED": True, **named}
+        guard = {"BOUNDARY": boundary, "PRINCIPAL": "shared", "REQUIRED": True, **named}
         return self.serve(view, MIDDLEWARE=[*around, MIDDLEWARE], RETRYSAFE=guard, **settings)
 
     def create(self, request: HttpRequest) -> HttpResponse:

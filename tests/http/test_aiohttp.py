@@ -64,7 +64,7 @@ class App:
 async def serving(tmp_path: Path, effects: str = "keyed", terms: Any = None, **options: Any) -> AsyncIterator[App]:
     terms = {"store": f"sqlite:///{tmp_path}/keys.db", **(terms or {})}
     boundary = Boundary("api", effects=effects, **terms)  # type: ignore[arg-type]
-    application = web.Application(middlewares=[idempotency(boundary, **options)])
+    application = web.Application(middlewares=[idempotency(boundary, **{"principal": "shared", **options})])
     async with aiohttp.ClientSession() as session, TestServer(application) as server:
         app = App(boundary, str(server.make_url("")).rstrip("/"), session)
         application.router._frozen = False
@@ -292,7 +292,7 @@ async def test_a_single_handler_can_be_guarded(tmp_path: Path) -> None:
     boundary = Boundary("api", store=f"sqlite:///{tmp_path}/keys.db")
     ran = 0
 
-    @idempotent(boundary)
+    @idempotent(boundary, principal="shared")
     async def pay(request: web.Request) -> web.StreamResponse:
         nonlocal ran
         ran += 1
@@ -310,6 +310,6 @@ async def test_a_single_handler_can_be_guarded(tmp_path: Path) -> None:
 
 async def test_a_handler_may_be_guarded_inside_a_guarded_application(tmp_path: Path) -> None:
     async with serving(tmp_path) as app:
-        app.do = idempotent(app.boundary)(app.plain)
+        app.do = idempotent(app.boundary, principal="shared")(app.plain)
         assert (await app.post()).status == 201
         assert (await app.post()).replayed

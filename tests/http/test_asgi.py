@@ -71,7 +71,7 @@ class Paused:
 
 
 def guarded(app: Any, place: Place, *, terms: dict[str, Any] | None = None, **options: Any) -> IdempotencyMiddleware:
-    return IdempotencyMiddleware(app, place.boundary(**(terms or {})), **options)
+    return IdempotencyMiddleware(app, place.boundary(**(terms or {})), **{"principal": "shared", **options})
 
 
 # ---------------------------------------------------------------- keys
@@ -318,7 +318,7 @@ async def test_r8_the_record_is_there_before_the_client_can_see_the_end(place: P
     length = sum(len(part["body"]) for part in chunks)
     start = {**START, "headers": [(b"content-length", str(length).encode())]}
     boundary = place.boundary()
-    middleware = IdempotencyMiddleware(sending(start, *chunks), boundary)
+    middleware = IdempotencyMiddleware(sending(start, *chunks), boundary, principal="shared")
     seen_at: list[bool] = []
     request = Connection(middleware, "k")
 

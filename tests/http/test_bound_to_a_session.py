@@ -66,7 +66,7 @@ async def test_k8_a_principal_that_refuses_gives_the_applications_own_answer(
 
 
 async def test_k8_a_principal_that_refuses_in_an_outer_guard_of_a_guarded_route(boundary: Boundary) -> None:
-    guarded = starlette.idempotent(boundary)(paying)
+    guarded = starlette.idempotent(boundary, principal="shared")(paying)
     app = Starlette(routes=[Route("/pay", guarded, methods=["POST"])])
     app.add_middleware(starlette.IdempotencyMiddleware, boundary=boundary, principal=refusing)
     assert (await post(app, path="/pay")).status == 401
@@ -207,7 +207,7 @@ async def test_r33_a_redirect_to_the_login_is_not_replayed_after_it(boundary: Bo
     asking = requires("authenticated", redirect="login")(paying)
     app = Starlette(routes=[Route("/pay", asking, methods=["POST"]), Route("/login", login, name="login")])
     guard: Any = {"boundary": boundary, "principal": "shared", "login_pages": ["/login"]}
-    app.add_middleware(starlette.IdempotencyMiddleware, **guard)
+    app.add_middleware(starlette.IdempotencyMiddleware, **{"principal": "shared", **guard})
     app.add_middleware(AuthenticationMiddleware, backend=Backend())  # type: ignore[arg-type]
     refused = await post(app, path="/pay", headers=[("host", "shop")])
     assert refused.status == 303
@@ -261,7 +261,7 @@ def test_r33_in_wsgi(boundary: Boundary) -> None:
         runs.append(1)
         return redirect("/login?next=/orders") if len(runs) == 1 else redirect("/orders/7", 303)
 
-    app = wsgi.IdempotencyMiddleware(shop, boundary, login_pages=["/login"])
+    app = wsgi.IdempotencyMiddleware(shop, boundary, login_pages=["/login"], principal="shared")
     answers = [wsgi_post(app, path="/orders") for _ in range(3)]
     assert [(answer.status, answer.replayed) for answer in answers] == [(302, False), (303, False), (303, True)]
 
@@ -279,7 +279,7 @@ async def test_r12_an_upload_is_in_memory_once_when_the_handler_begins(boundary:
         held.append(tracemalloc.get_traced_memory()[1])
         return web.Response(text=str(len(await request.read())))
 
-    guarding = aiohttp.idempotency(boundary, body_memory=1 << 16)
+    guarding = aiohttp.idempotency(boundary, body_memory=1 << 16, principal="shared")
     app = web.Application(middlewares=[guarding], client_max_size=2 * SIZE)
     app.router.add_post("/pay", handle)
     async with TestClient(TestServer(app)) as client:
@@ -298,7 +298,7 @@ async def test_r12_what_an_application_does_not_take_is_refused_as_ever(boundary
     async def handle(request: web.Request) -> web.Response:
         return web.Response()
 
-    app = web.Application(middlewares=[aiohttp.idempotency(boundary)], client_max_size=1000)
+    app = web.Application(middlewares=[aiohttp.idempotency(boundary, principal="shared")], client_max_size=1000)
     app.router.add_post("/pay", handle)
     async with TestClient(TestServer(app)) as client:
         for size, status in ((1001, 413), (1000, 200)):
@@ -316,7 +316,7 @@ async def test_a_body_that_a_middleware_has_read_counts(boundary: Boundary) -> N
     async def handle(request: web.Request) -> web.Response:
         return web.Response(text=await request.text())
 
-    app = web.Application(middlewares=[reading, aiohttp.idempotency(boundary)])
+    app = web.Application(middlewares=[reading, aiohttp.idempotency(boundary, principal="shared")])
     app.router.add_post("/pay", handle)
     async with TestClient(TestServer(app)) as client:
         for body, status in (("a", 200), ("b", 422), ("a", 200)):

@@ -217,7 +217,7 @@ def test_f1_a_form_that_was_parsed_before_the_view(small: Site) -> None:
 
 
 def test_f1_a_body_that_somebody_read_is_refused(small: Site, caplog: pytest.LogCaptureFixture) -> None:
-    guarded = idempotent(small.boundary())(small.create)
+    guarded = idempotent(small.boundary(), principal="shared")(small.create)
 
     def reading(request: HttpRequest) -> Any:
         request.read(1)
@@ -540,7 +540,8 @@ def test_r33_only_who_has_done_nothing_is_sent_to_log_in(
 
 def test_r16_an_exception_of_a_middleware_inside_counts(site: Site) -> None:
     client = site.serve(
-        MIDDLEWARE=[MIDDLEWARE, "tests.http.test_django.Failing"], RETRYSAFE={"BOUNDARY": site.boundary()}
+        MIDDLEWARE=[MIDDLEWARE, "tests.http.test_django.Failing"],
+        RETRYSAFE={"BOUNDARY": site.boundary(), "PRINCIPAL": "shared"},
     )
     assert post(client).status_code == 500
     assert not replayed(post(client))
@@ -619,7 +620,7 @@ def test_the_claim_is_within_reach(site: Site, door: str) -> None:
 
 
 def test_one_guard_inside_another_claims_once(site: Site) -> None:
-    inner = idempotent(site.boundary())(site.create)
+    inner = idempotent(site.boundary(), principal="shared")(site.create)
     client = site.guarded("middleware", inner, required=False)
     assert [replayed(post(client)) for _ in "12"] == [False, True]
     assert site.seen.names.count("completed") == 1
@@ -659,7 +660,7 @@ def test_k8_the_middleware_leaves_views_that_guard_themselves_to_their_own_guard
 def test_a_guard_that_the_middleware_cannot_see_is_refused(small: Site, caplog: pytest.LogCaptureFixture) -> None:
     own = idempotent(small.boundary(), principal="user")(small.create)
     Leading.to(own)
-    around, settings = [AUTHENTICATION, MIDDLEWARE], {"BOUNDARY": small.boundary()}
+    around, settings = [AUTHENTICATION, MIDDLEWARE], {"BOUNDARY": small.boundary(), "PRINCIPAL": "shared"}
     for view, inside in ((lambda request: own(request), []), (small.create, [LEADING])):
         client = small.serve(view, MIDDLEWARE=[*around, *inside], RETRYSAFE=settings)
         assert [post(client, x_user=user).status_code for user in "12"] == [500, 500]
@@ -669,7 +670,7 @@ def test_a_guard_that_the_middleware_cannot_see_is_refused(small: Site, caplog: 
 
 
 def test_classes_and_urls(site: Site) -> None:
-    @method_decorator(idempotent(site.boundary()), name="dispatch")
+    @method_decorator(idempotent(site.boundary(), principal="shared"), name="dispatch")
     class Orders(View):
         def get(self, request: HttpRequest) -> HttpResponse:
             return HttpResponse("read")
@@ -678,7 +679,7 @@ def test_classes_and_urls(site: Site) -> None:
             return site.create(request)
 
     class Methods(Orders.__base__):  # type: ignore[name-defined,misc]
-        @method_decorator(idempotent(site.boundary()))
+        @method_decorator(idempotent(site.boundary(), principal="shared"))
         def post(self, request: HttpRequest) -> HttpResponse:
             return site.create(request)
 
@@ -686,7 +687,7 @@ def test_classes_and_urls(site: Site) -> None:
         def post(self, request: HttpRequest, name: str) -> HttpResponse:
             return site.create(request)
 
-    around = idempotent(site.boundary())(Plain.as_view())
+    around = idempotent(site.boundary(), principal="shared")(Plain.as_view())
     client = site.serve(Orders.as_view(), path("methods", Methods.as_view()), path("plain/<name>", around))
     assert client.get("/orders").content == b"read"
     for where in ("/orders", "/methods", "/plain/lamp"):
@@ -706,8 +707,9 @@ def test_settings_are_checked(small: Site) -> None:
         ({"REQUIRED": True}, "needs the setting RETRYSAFE"),
         ({"BOUNDARY": "nowhere.boundary"}, "cannot be imported"),
         ({"BOUNDARY": "os.path"}, "not a Boundary"),
-        ({"BOUNDARY": boundary, "MISMATCH": 1}, "mismatch= is no option"),
-        ({"BOUNDARY": boundary, "PRINCIPAL": 7}, "principal=7"),
+        ({"BOUNDARY": boundary, "PRINCIPAL": "shared", "MISMATCH": 1}, "mismatch= is no option"),
+        ({"BOUNDARY": boundary, "PRINCIPAL": 7}, "7 finds none"),
+        ({"BOUNDARY": boundary}, '"PRINCIPAL": "user"'),
     ):
         with pytest.raises(ConfigurationError, match=text):
             starting(guard)
@@ -724,7 +726,7 @@ def anybody(request: HttpRequest) -> str:
 def test_a_transaction_that_is_not_djangos_is_refused(tmp_path: Path) -> None:
     boundary = Boundary("elsewhere", store=f"sqlite:///{tmp_path / 'a.db'}", effects="transactional")
     with pytest.raises(ConfigurationError, match="alias of Django's DATABASES"):
-        idempotent(boundary)
+        idempotent(boundary, principal="shared")
     boundary.close()
 
 
@@ -841,7 +843,10 @@ def test_atomic_requests_stay_away_from_views_that_are_exempt(outside: bool, tmp
             inside.append(connections[site.alias].in_atomic_block)
             return HttpResponse()
 
-        exempt, guard = transaction.non_atomic_requests(using=site.alias), idempotent(site.boundary())
+        exempt, guard = (
+            transaction.non_atomic_requests(using=site.alias),
+            idempotent(site.boundary(), principal="shared"),
+        )
         client = site.serve(exempt(guard(view)) if outside else guard(exempt(view)))
         post(client)
         post(client, method="GET")
@@ -853,7 +858,7 @@ def test_a_transaction_around_the_claim_is_refused(name: str, tmp_path: Path, ca
     with opened(name, tmp_path, ATOMIC_REQUESTS=True) as site:
 
         class Orders(View):
-            @method_decorator(idempotent(site.boundary()))
+            @method_decorator(idempotent(site.boundary(), principal="shared"))
             def post(self, request: HttpRequest) -> HttpResponse:
                 return site.create(request)
 
@@ -897,20 +902,21 @@ def test_async_views_cannot_be_transactional(whole: Site, caplog: pytest.LogCapt
         raise AssertionError
 
     with pytest.raises(ConfigurationError, match="async view"):
-        idempotent(whole.boundary())(view)
+        idempotent(whole.boundary(), principal="shared")(view)
     assert post(whole.guarded("middleware", view)).status_code == 500
     assert "Make the view sync" in caplog.text
 
     class Orders(View):
         post = view
 
-    hidden = method_decorator(idempotent(whole.boundary()), name="dispatch")(Orders)
+    hidden = method_decorator(idempotent(whole.boundary(), principal="shared"), name="dispatch")(Orders)
     assert post(whole.serve(hidden.as_view())).status_code == 500
 
 
 def test_a_middleware_that_moves_to_another_thread_is_refused(whole: Site, caplog: pytest.LogCaptureFixture) -> None:
     client = whole.serve(
-        MIDDLEWARE=[MIDDLEWARE, "tests.http.test_django.Moving"], RETRYSAFE={"BOUNDARY": whole.boundary()}
+        MIDDLEWARE=[MIDDLEWARE, "tests.http.test_django.Moving"],
+        RETRYSAFE={"BOUNDARY": whole.boundary(), "PRINCIPAL": "shared"},
     )
     assert post(client).status_code == 500
     assert "runs in another thread" in caplog.text

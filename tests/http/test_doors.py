@@ -51,7 +51,7 @@ class Slow:
 
 async def test_a_sync_store_is_asked_in_threads(engine: sqlalchemy.Engine) -> None:
     app = Slow()
-    middleware = IdempotencyMiddleware(app, Boundary("sync", store=engine))
+    middleware = IdempotencyMiddleware(app, Boundary("sync", store=engine), principal="shared")
     first = asyncio.ensure_future(post(middleware))
     await app.began.wait()
     assert (await post(middleware)).code == "in-progress"
@@ -64,7 +64,7 @@ async def test_a_sync_store_is_asked_in_threads(engine: sqlalchemy.Engine) -> No
 async def test_more_may_wait_than_there_are_threads_to_leave_by(engine: sqlalchemy.Engine) -> None:
     app, seen = Slow(), Recorder()
     boundary = Boundary("sync", store=engine, concurrency=wait(30), observers=[seen])
-    middleware = IdempotencyMiddleware(app, boundary)
+    middleware = IdempotencyMiddleware(app, boundary, principal="shared")
     first = asyncio.ensure_future(post(middleware))
     await app.began.wait()
     others = [asyncio.ensure_future(post(middleware)) for _ in range(50)]
@@ -77,7 +77,7 @@ async def test_more_may_wait_than_there_are_threads_to_leave_by(engine: sqlalche
 @pytest.mark.parametrize("awaits", range(6))
 async def test_r18_a_cancelled_request_leaves_the_key_free(engine: sqlalchemy.Engine, awaits: int) -> None:
     app = Slow()
-    middleware = IdempotencyMiddleware(app, Boundary("sync", store=engine))
+    middleware = IdempotencyMiddleware(app, Boundary("sync", store=engine), principal="shared")
     running = asyncio.ensure_future(post(middleware))
     for _ in range(awaits):
         await asyncio.sleep(0)
@@ -93,8 +93,8 @@ def test_a_transaction_that_belongs_to_a_thread_is_refused() -> None:
     try:
         boundary = Boundary("django", store=alias, effects="transactional")
         with pytest.raises(ConfigurationError, match=r"retrysafe\.http\.django"):
-            IdempotencyMiddleware(Slow(), boundary)
-        IdempotencyMiddleware(Slow(), Boundary("keyed", store=alias))
+            IdempotencyMiddleware(Slow(), boundary, principal="shared")
+        IdempotencyMiddleware(Slow(), Boundary("keyed", store=alias), principal="shared")
     finally:
         remove_alias(alias)
 
@@ -115,13 +115,13 @@ async def test_r34_those_who_wait_hold_no_threads(engine: sqlalchemy.Engine, mon
     monkeypatch.setattr(entrypoint, "_MOST", 2)
     app, seen = Slow(), Recorder()
     boundary = Boundary("sync", store=engine, concurrency=wait(30), observers=[seen])
-    middleware = IdempotencyMiddleware(app, boundary)
+    middleware = IdempotencyMiddleware(app, boundary, principal="shared")
     first = asyncio.ensure_future(post(middleware))
     await app.began.wait()
     others = [asyncio.ensure_future(post(middleware)) for _ in range(5)]
     async with asyncio.timeout(20):  # else those who wait have all the threads, until they give up
         await told_by(seen, 5)
-        assert (await post(IdempotencyMiddleware(quick, boundary), "another")).body == b"quick"
+        assert (await post(IdempotencyMiddleware(quick, boundary, principal="shared"), "another")).body == b"quick"
     app.go.set()
     assert [answer.body for answer in await asyncio.gather(first, *others)] == [b"done"] * 6
 
@@ -133,7 +133,9 @@ async def test_r34_a_result_is_recorded_while_handlers_have_all_the_threads_of_t
     loop.set_default_executor(ThreadPoolExecutor(1))
     handler = loop.run_in_executor(None, busy.wait)
     async with asyncio.timeout(20):
-        assert (await post(IdempotencyMiddleware(quick, Boundary("sync", store=engine)))).body == b"quick"
+        assert (
+            await post(IdempotencyMiddleware(quick, Boundary("sync", store=engine), principal="shared"))
+        ).body == b"quick"
     busy.set()
     await handler
 
@@ -141,7 +143,7 @@ async def test_r34_a_result_is_recorded_while_handlers_have_all_the_threads_of_t
 async def test_r34_no_more_wait_than_may(engine: sqlalchemy.Engine) -> None:
     app, seen = Slow(), Recorder()
     boundary = Boundary("sync", store=engine, concurrency=wait(30, at_most=1), observers=[seen])
-    middleware = IdempotencyMiddleware(app, boundary)
+    middleware = IdempotencyMiddleware(app, boundary, principal="shared")
     first = asyncio.ensure_future(post(middleware))
     await app.began.wait()
     gone = asyncio.ensure_future(post(middleware))

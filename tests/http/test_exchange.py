@@ -61,7 +61,7 @@ def leased() -> Iterator[Boundary]:
 
 
 def exchange(boundary: Boundary, **options: Any) -> Exchange:
-    guard = Guard(boundary, options)  # type: ignore[arg-type]
+    guard = Guard(boundary, options, principal="shared")  # type: ignore[arg-type]
     return Exchange(guard, REQUEST, "k", Body(REQUEST, guard.policy), None)
 
 
@@ -292,7 +292,7 @@ def told(capture: Capture, headers: Headers, chunks: list[bytes]) -> Sent:
 def test_r8_no_client_has_a_whole_response_before_it_is_recorded(
     chunks: list[bytes], headers: Headers, limit: int
 ) -> None:
-    capture = Capture(Guard(_boundary(), {"response_limit": limit}))
+    capture = Capture(Guard(_boundary(), {"response_limit": limit}, principal="shared"))
     sent = told(capture, headers, chunks)
     whole, sent_by_it = b"".join(chunks), [chunk for chunk in chunks if chunk]
     assert sent.before + sent.after == sent_by_it, "in their order, and none is lost"
@@ -306,7 +306,7 @@ def test_r8_no_client_has_a_whole_response_before_it_is_recorded(
 
 @each_row("limit", [2, 100])
 def test_where_all_is_held_nothing_leaves_and_nothing_is_live(limit: int) -> None:
-    capture = Capture(Guard(_boundary(), {"on_large": "error", "response_limit": limit}))
+    capture = Capture(Guard(_boundary(), {"on_large": "error", "response_limit": limit}, principal="shared"))
     capture.begin(200, ())
     capture.add(b"a")
     capture.add(b"b")
@@ -318,11 +318,11 @@ def test_where_all_is_held_nothing_leaves_and_nothing_is_live(limit: int) -> Non
     else:
         assert capture.rest() == [b"a", b"b"]
     with pytest.raises(Refusal):
-        Capture(Guard(_boundary(), {"on_large": "error"})).begin(200, EVENTS)
+        Capture(Guard(_boundary(), {"on_large": "error"}, principal="shared")).begin(200, EVENTS)
 
 
 def test_what_the_application_changes_later_changes_no_record() -> None:
-    capture, chunk = Capture(Guard(_boundary(), {})), bytearray(b"abc")
+    capture, chunk = Capture(Guard(_boundary(), {}, principal="shared")), bytearray(b"abc")
     capture.begin(200, ())
     capture.add(chunk)
     chunk[:] = b"xyz"

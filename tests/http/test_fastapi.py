@@ -141,16 +141,16 @@ async def test_k8_a_principal_of_nobody_is_refused(place: Place) -> None:
     assert (await shop.post("/orders")).code == "principal-missing"
 
 
-async def test_without_a_principal_all_keys_are_one_space(place: Place) -> None:
-    shop = Shop(place.boundary(), principal=None)
+async def test_shared_keys_are_one_space(place: Place) -> None:
+    shop = Shop(place.boundary(), principal="shared")
     assert (await shop.post("/orders", headers=[])).status == 201
     assert (await shop.post("/orders", headers=[])).replayed
 
 
-@pytest.mark.parametrize("principal", [None, account])
+@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("where", ["route", "router", "include", "outer", "outer include", "application"])
 async def test_r26_a_replay_too_is_given_only_to_whom_every_dependency_lets_in(
-    place: Place, where: str, principal: Any
+    place: Place, where: str, shared: bool
 ) -> None:
     def here(name: str) -> list[Any] | None:
         return [Depends(account)] if name == where else None
@@ -158,7 +158,7 @@ async def test_r26_a_replay_too_is_given_only_to_whom_every_dependency_lets_in(
     async def anybody() -> str:
         return "anybody"
 
-    idempotency = Idempotency(place.boundary(), principal=principal and anybody)
+    idempotency = Idempotency(place.boundary(), principal="shared" if shared else anybody)
     router = APIRouter(route_class=idempotency.route_class, dependencies=here("router"))
 
     @router.post("/orders", dependencies=here("route"))
@@ -172,7 +172,9 @@ async def test_r26_a_replay_too_is_given_only_to_whom_every_dependency_lets_in(
 
 
 async def test_routes_of_an_idempotency_are_compared_with_the_whole_path(place: Place) -> None:
-    idempotency = Idempotency(place.boundary(), routes={"POST /v1/orders": "required", "/**": "off"})
+    idempotency = Idempotency(
+        place.boundary(), routes={"POST /v1/orders": "required", "/**": "off"}, principal="shared"
+    )
     router = APIRouter(route_class=idempotency.route_class)
     runs: list[int] = []
 
@@ -189,7 +191,7 @@ async def test_routes_of_an_idempotency_are_compared_with_the_whole_path(place: 
 
 @copied
 async def test_a_policy_above_the_decorator_of_the_router_is_refused(place: Place) -> None:
-    idempotency = Idempotency(place.boundary(), required=False)
+    idempotency = Idempotency(place.boundary(), required=False, principal="shared")
     router = APIRouter(route_class=idempotency.route_class)
 
     @policy("required")
@@ -314,7 +316,9 @@ async def test_a_policy_in_a_mounted_application_wins_over_the_middleware(place:
 
     mounted.include_router(router, prefix="/included")
     app.mount("/mounted", mounted)
-    (app if around == "the application" else mounted).add_middleware(IdempotencyMiddleware, boundary=place.boundary())
+    (app if around == "the application" else mounted).add_middleware(
+        IdempotencyMiddleware, boundary=place.boundary(), principal="shared"
+    )
     assert (await post(app, None, path="/mounted/included/orders")).code == "key-missing"
 
 
@@ -337,13 +341,13 @@ async def test_k8_what_a_mounted_application_guards_is_left_to_it(place: Place, 
 
     mounted.include_router(router)
     app.mount("/mounted", mounted)
-    app.add_middleware(IdempotencyMiddleware, boundary=place.boundary())
+    app.add_middleware(IdempotencyMiddleware, boundary=place.boundary(), principal="shared")
     answers = [await post(app, path="/mounted/orders", headers=[("x-user", name)]) for name in ("ann", "bob", "ann")]
     assert [answer.body for answer in answers] == [b"1", b"2", b"1"]
 
 
 async def test_r11_a_stream_is_kept_without_its_body(place: Place) -> None:
-    idempotency = Idempotency(place.boundary())
+    idempotency = Idempotency(place.boundary(), principal="shared")
     router = APIRouter(route_class=idempotency.route_class)
 
     @router.post("/orders")
@@ -398,7 +402,7 @@ def test_e4_only_guarded_routes_show_it() -> None:
 
 
 def test_e4_what_the_user_says_stays() -> None:
-    idempotency = Idempotency(Boundary("shop", store="memory://"))
+    idempotency = Idempotency(Boundary("shop", store="memory://"), principal="shared")
     router = APIRouter(route_class=idempotency.route_class)
 
     @router.post("/x", openapi_extra={"x-mine": 1, "responses": {"409": {"description": "mine"}}})
@@ -467,7 +471,7 @@ INSERT = text("INSERT INTO goods VALUES (:value)")
 
 def shared(database: Database, **hooks: Any) -> FastAPI:
     """An application that adds goods through the request's session, and then does what ``hooks`` say."""
-    idempotency = Idempotency(database.boundary)
+    idempotency = Idempotency(database.boundary, principal="shared")
     router = APIRouter(route_class=idempotency.route_class)
     after: Callable[..., Any] | None = hooks.get("after")
     dependencies = hooks.get("dependencies", [])
@@ -635,7 +639,7 @@ async def test_a_commit_to_another_database_is_no_trap(database: Database, tmp_p
 
 
 async def test_the_session_needs_a_key_and_a_transaction(database: Database, place: Place) -> None:
-    idempotency = Idempotency(place.boundary(), required=False)
+    idempotency = Idempotency(place.boundary(), required=False, principal="shared")
     router = APIRouter(route_class=idempotency.route_class)
 
     @router.post("/goods")
@@ -660,7 +664,7 @@ async def test_k6_a_route_that_an_included_router_gets_later_is_seen(place: Plac
     included.include_router(inner)
     app.include_router(included)
     app.post("/plain")(plain)
-    app.add_middleware(IdempotencyMiddleware, boundary=place.boundary())
+    app.add_middleware(IdempotencyMiddleware, boundary=place.boundary(), principal="shared")
     assert (await post(app, None, path="/plain")).status == 200
     for router, path in ((inner, "/in/ner/late"), (included, "/in/late"), (app, "/late")):
         router.post("/late")(policy("required")(plain))  # type: ignore[attr-defined]

@@ -88,7 +88,7 @@ def replayed(answer: Any) -> bool:
 
 def test_r2_a_retry_gets_the_response_of_the_first(shop: Shop, place: Place) -> None:
     orders(shop)
-    Idempotency(shop.app, place.boundary())
+    Idempotency(shop.app, place.boundary(), principal="shared")
     first, second = post(shop), post(shop)
     assert (first.status_code, first.json, replayed(first)) == (201, {"order": 1, "body": {"a": 1}}, False)
     assert (second.status_code, second.data, second.headers["X-Order"]) == (201, first.data, "1")
@@ -98,7 +98,7 @@ def test_r2_a_retry_gets_the_response_of_the_first(shop: Shop, place: Place) -> 
 
 def test_f6_another_request_with_the_key_is_refused(shop: Shop, place: Place) -> None:
     orders(shop)
-    Idempotency(shop.app, place.boundary())
+    Idempotency(shop.app, place.boundary(), principal="shared")
     post(shop)
     answer = post(shop, json={"a": 2})
     assert (answer.status_code, answer.json["code"], answer.mimetype) == (422, "key-reused", "application/problem+json")
@@ -106,7 +106,7 @@ def test_f6_another_request_with_the_key_is_refused(shop: Shop, place: Place) ->
 
 
 def test_views_that_are_registered_later_are_guarded(shop: Shop, memory: Boundary) -> None:
-    extension = Idempotency(required=True)
+    extension = Idempotency(required=True, principal="shared")
     extension.init_app(shop.app, memory)
     orders(shop)
     assert post(shop, None).json["code"] == "key-missing"
@@ -119,14 +119,14 @@ def test_k4_a_bad_key_is_refused_before_the_body_is_read(shop: Shop, memory: Bou
             raise AssertionError("The body was read.")
 
     orders(shop)
-    Idempotency(shop.app, memory)
+    Idempotency(shop.app, memory, principal="shared")
     served = Served(shop.app, "a,b", **{"wsgi.input": Unread()}).end()
     assert (served.status, served.code, shop.runs) == (400, "key-invalid", 0)
 
 
 def test_k6_routes_by_path(shop: Shop, memory: Boundary) -> None:
     orders(shop)
-    Idempotency(shop.app, memory, routes={"POST /orders": "required"})
+    Idempotency(shop.app, memory, routes={"POST /orders": "required"}, principal="shared")
     assert post(shop, None).status_code == 400
     assert post(shop).status_code == 201
 
@@ -136,7 +136,7 @@ def test_what_has_no_view_is_not_guarded(shop: Shop, memory: Boundary) -> None:
     def slashed() -> str:
         return "ok"
 
-    Idempotency(shop.app, memory, required=True)
+    Idempotency(shop.app, memory, required=True, principal="shared")
     assert post(shop, None, "/nowhere").status_code == 404
     assert shop.client.put("/slash/").status_code == 405
     assert post(shop, "other", "/slash").status_code == 308
@@ -147,7 +147,7 @@ def test_r26_after_request_functions_see_replays_and_refusals_and_what_they_add_
     shop: Shop, memory: Boundary
 ) -> None:
     orders(shop)
-    Idempotency(shop.app, memory)
+    Idempotency(shop.app, memory, principal="shared")
     seen: list[str] = []
 
     @shop.app.after_request
@@ -171,7 +171,7 @@ def test_r6_the_session_is_saved_around_and_never_stored(shop: Shop, memory: Bou
         session["seen"] = 1
         return "ok"
 
-    Idempotency(shop.app, memory)
+    Idempotency(shop.app, memory, principal="shared")
     assert "Set-Cookie" in post(shop).headers
     assert "Set-Cookie" not in post(shop).headers
 
@@ -252,7 +252,7 @@ def test_k6_views_say_what_they_need(shop: Shop, memory: Boundary) -> None:
     def off() -> str:
         return "ok"
 
-    Idempotency(shop.app, memory, required=True, routes={"/**": "required"})
+    Idempotency(shop.app, memory, required=True, routes={"/**": "required"}, principal="shared")
     assert post(shop, None, "/required").status_code == 400
     assert post(shop, "k", "/required").status_code == 200
     keys = {"Idempotency-Key": "o"}
@@ -270,7 +270,7 @@ def test_a_view_has_options_a_boundary_and_a_principal_of_its_own(shop: Shop, me
     def order() -> str:
         return current().boundary
 
-    Idempotency(shop.app, memory)
+    Idempotency(shop.app, memory, principal="shared")
     assert post(shop, headers={"X-Who": "ann"}).text == "other"
     assert post(shop, headers={"X-Who": "ann"}, json={}).status_code == 409
     assert not replayed(post(shop, headers={"X-Who": "bob"}))
@@ -288,7 +288,7 @@ def test_method_views(shop: Shop, memory: Boundary) -> None:
             return "one"
 
     shop.app.add_url_rule("/orders", view_func=Orders.as_view("orders"))
-    Idempotency(shop.app, memory)
+    Idempotency(shop.app, memory, principal="shared")
     assert shop.client.get("/orders").text == "all"
     assert post(shop, None).status_code == 400
     assert [replayed(post(shop)), replayed(post(shop))] == [False, True]
@@ -305,7 +305,7 @@ def test_k8_a_method_of_a_class_keeps_what_was_said_of_it(shop: Shop, memory: Bo
             return "patched"
 
     shop.app.add_url_rule("/orders", view_func=Orders.as_view("orders"))
-    Idempotency(shop.app, memory)
+    Idempotency(shop.app, memory, principal="shared")
     assert [post(shop, headers={"X-Who": who}).text for who in ("ann", "bob", "ann")] == ["1", "2", "1"]
     assert [replayed(shop.client.patch("/orders", headers={"Idempotency-Key": "p"})) for _ in range(2)] == [False, True]
 
@@ -326,7 +326,7 @@ def test_a_decorator_that_is_not_seen_is_named(shop: Shop, memory: Boundary) -> 
         return "ok"
 
     shop.app.add_url_rule("/hidden", "hidden", hiding(hidden), methods=["POST"])
-    Idempotency(shop.app, memory)
+    Idempotency(shop.app, memory, principal="shared")
     with pytest.raises(ConfigurationError, match="beneath"):
         post(shop, None, "/above")
     with pytest.raises(ConfigurationError, match="wraps"):
@@ -345,7 +345,7 @@ def test_k6_blueprints_say_what_their_views_need(shop: Shop, memory: Boundary) -
         return "ok"
 
     outer.register_blueprint(idempotent("off")(inner))
-    Idempotency(shop.app, memory)
+    Idempotency(shop.app, memory, principal="shared")
     shop.app.register_blueprint(idempotent("required")(outer), url_prefix="/api")
     orders(shop)
     assert post(shop, None, "/api/outer").status_code == 400
@@ -361,8 +361,8 @@ def test_k6_blueprints_say_what_their_views_need(shop: Shop, memory: Boundary) -
         (lambda: idempotent("always"), "always"),
         (lambda: idempotent("optional", key_syntax="loose"), "key_syntax"),
         (lambda: idempotent(required=True), "required"),
-        (lambda: Idempotency(key_policy="x"), "key_policy"),  # type: ignore[arg-type]
-        (lambda: Idempotency(Flask("a")), "boundary"),
+        (lambda: Idempotency(key_policy="x", principal="shared"), "key_policy"),  # type: ignore[arg-type]
+        (lambda: Idempotency(Flask("a"), principal="shared"), "boundary"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_when_it_is_said(said: Callable[[], Any], named: str) -> None:
@@ -383,9 +383,9 @@ def test_an_application_has_one_and_a_decorated_view_needs_it(shop: Shop, memory
     with pytest.raises(ConfigurationError, match="Idempotency"):
         post(shop)
     shop = Shop()
-    Idempotency(shop.app, memory)
+    Idempotency(shop.app, memory, principal="shared")
     with pytest.raises(ConfigurationError, match="already"):
-        Idempotency(shop.app, memory)
+        Idempotency(shop.app, memory, principal="shared")
 
 
 # ------------------------------------------------------------ errors
@@ -412,7 +412,7 @@ def test_r25_what_error_handlers_answer_is_the_answer(shop: Shop, place: Place, 
             abort(status)
         return "ok"
 
-    Idempotency(shop.app, place.boundary())
+    Idempotency(shop.app, place.boundary(), principal="shared")
     assert post(shop).json == {"error": "sold"}
     assert (post(shop).status_code == status) is kept
     shop.runs = 0
@@ -427,7 +427,7 @@ def test_r16_an_exception_without_a_handler_frees_the_key(shop: Shop, place: Pla
             raise ValueError("broken")
         return "ok"
 
-    Idempotency(shop.app, place.boundary())
+    Idempotency(shop.app, place.boundary(), principal="shared")
     assert post(shop).status_code == 500
     assert (post(shop).text, shop.runs) == ("ok", 2)
 
@@ -453,7 +453,7 @@ def test_r12_the_body_counts_whoever_read_it_before(
     def order() -> Any:
         return jsonify(a=request.form.get("a")) if early != "read" else "ok"
 
-    Idempotency(shop.app, memory, body_memory=memory_limit)
+    Idempotency(shop.app, memory, body_memory=memory_limit, principal="shared")
 
     def form(a: str) -> dict[str, Any]:
         return {"data": {"a": a, "file": (io.BytesIO(b"x" * 70_000), "f.txt")}}
@@ -474,7 +474,7 @@ def test_r12_over_the_hard_limit_whoever_reads_it(shop: Shop, memory: Boundary, 
             request.get_data()
 
     orders(shop)
-    Idempotency(shop.app, memory, body_limit=3)
+    Idempotency(shop.app, memory, body_limit=3, principal="shared")
     environ = {"CONTENT_LENGTH": "", "wsgi.input_terminated": True}
     assert Served(shop.app, body=b"four", **environ).end().code == "request-too-large"
     assert Served(shop.app, body=b"four").end().code == "request-too-large"
@@ -500,7 +500,7 @@ def test_r8_r28_a_stream_is_lazy_and_its_end_waits_for_the_record(shop: Shop, pl
 
         return Response(chunks(), headers={"Content-Length": "4"})
 
-    Idempotency(shop.app, place.boundary())
+    Idempotency(shop.app, place.boundary(), principal="shared")
     served = Served(shop.app)
     assert taken == [0, 1]
     assert served.take() == b"0"
@@ -516,7 +516,7 @@ def test_r17_a_stream_that_the_client_leaves_is_recorded(shop: Shop, place: Plac
     def order() -> Any:
         return iter(["a", "b", "c", "d"]), 202
 
-    Idempotency(shop.app, place.boundary())
+    Idempotency(shop.app, place.boundary(), principal="shared")
     served = Served(shop.app)
     served.take()
     served.close()
@@ -535,7 +535,7 @@ def test_a_stream_whose_response_is_lost_on_the_way_out_is_recorded_all_the_same
             raise ValueError("after the view")
         return response
 
-    Idempotency(shop.app, place.boundary())
+    Idempotency(shop.app, place.boundary(), principal="shared")
     assert Served(shop.app).end().status == 500
     assert (Served(shop.app).end().body, shop.runs) == (b"abc", 1)
 
@@ -550,7 +550,7 @@ def test_r11_a_transactional_stream_is_whole_before_it_leaves(shop: Shop, place:
     def large() -> Any:
         return iter(["a", "b", "c", "d"])
 
-    Idempotency(shop.app, place.boundary(), response_limit=3)
+    Idempotency(shop.app, place.boundary(), response_limit=3, principal="shared")
     assert Served(shop.app).end().body == b"abc"
     assert Served(shop.app, "large", path="/large").end().code == "response-unsupported"
 
@@ -563,7 +563,7 @@ def test_r28_a_file_does_not_pass_around(shop: Shop, place: Place) -> None:
         opened.append(io.BytesIO(b"x" * 20_000))
         return send_file(opened[-1], "text/plain")
 
-    Idempotency(shop.app, place.boundary())
+    Idempotency(shop.app, place.boundary(), principal="shared")
     for _ in range(2):
         assert Served(shop.app).end().body == b"x" * 20_000
     assert [file.closed for file in opened] == [True]
@@ -625,7 +625,7 @@ def test_a_transaction_is_one_with_the_views_work(books: Books, through: str) ->
         books.add(current().tx if through == "current" else scoped)
         return "done", int(request.headers["X-Status"])
 
-    Idempotency(shop.app, books.boundary, session=scoped if through == "scoped" else None)
+    Idempotency(shop.app, books.boundary, session=scoped if through == "scoped" else None, principal="shared")
 
     def sent(key: str, status: int) -> Any:
         return post(shop, key, headers={"X-Status": str(status)})
@@ -649,7 +649,7 @@ def test_a_view_that_commits_by_itself_is_found_out_and_nothing_is_committed(boo
             current().tx.commit()
         return "done"
 
-    Idempotency(shop.app, books.boundary)
+    Idempotency(shop.app, books.boundary, principal="shared")
     assert (post(shop).status_code, books.count()) == (500, 0)
     assert (post(shop).text, books.count()) == ("done", 1)
 
@@ -667,7 +667,7 @@ def test_a_commit_beside_the_transaction_is_told_and_one_outside_of_requests_is_
                 books.add(other)
         return "done"
 
-    Idempotency(shop.app, boundary)
+    Idempotency(shop.app, boundary, principal="shared")
     post(shop)
     with sessions.begin() as other:
         books.add(other)
@@ -692,7 +692,7 @@ def test_a_session_that_is_used_after_the_commit_is_found_out(books: Books) -> N
             books.add(g.tx)
         return response
 
-    Idempotency(shop.app, books.boundary)
+    Idempotency(shop.app, books.boundary, principal="shared")
     assert post(shop).status_code == 500
     assert (post(shop).text, books.count()) == ("done", 0)
 
@@ -701,7 +701,7 @@ def test_a_session_that_is_used_after_the_commit_is_found_out(books: Books) -> N
 def test_session_needs_a_sessionmaker(shop: Shop, place: Place) -> None:
     shop.app.testing = True
     orders(shop)
-    Idempotency(shop.app, place.boundary(), session=scoped_session(sessionmaker()))
+    Idempotency(shop.app, place.boundary(), session=scoped_session(sessionmaker()), principal="shared")
     with pytest.raises(ConfigurationError, match="sessionmaker"):
         post(shop)
     assert shop.runs == 0
@@ -733,7 +733,7 @@ def test_f23_a_transaction_that_the_database_wants_again_runs_the_view_again_wit
             raise Wanted
         return "done"
 
-    Idempotency(shop.app, boundary)
+    Idempotency(shop.app, boundary, principal="shared")
     sent = {"form": {"data": {"file": (io.BytesIO(b"abc"), "f.txt")}}, "json": {}, "stream": {"data": b"abc"}}[how]
     assert post(shop, **sent).text == "done"
     assert len(read) == 3
@@ -755,7 +755,7 @@ def test_flask_sqlalchemy_shares_its_session(tmp_path: Any) -> None:
         db.create_all()
         engine = db.engine
         boundary = Boundary("orders", store=sessionmaker(engine), effects="transactional")
-    Idempotency(app, boundary, session=db.session)
+    Idempotency(app, boundary, session=db.session, principal="shared")
 
     @app.post("/orders")
     def order() -> Any:
@@ -782,5 +782,5 @@ def test_async_views(shop: Shop, memory: Boundary) -> None:
     async def order() -> str:
         return str(current().token)
 
-    Idempotency(shop.app, memory)
+    Idempotency(shop.app, memory, principal="shared")
     assert post(shop).text == post(shop).text

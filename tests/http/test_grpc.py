@@ -98,7 +98,9 @@ def handlers(place: Any, watch: Any) -> Any:
 @contextmanager
 def sync_server(service: Service, boundary: Boundary, **options: Any) -> Iterator[int]:
     with ThreadPoolExecutor(8) as pool:
-        server = grpc.server(pool, interceptors=[IdempotencyInterceptor(boundary, **options)])
+        server = grpc.server(
+            pool, interceptors=[IdempotencyInterceptor(boundary, **{"principal": "shared", **options})]
+        )
         server.add_generic_rpc_handlers((handlers(service.place, service.watch),))
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
@@ -116,7 +118,9 @@ def async_server(service: Service, boundary: Boundary, **options: Any) -> Iterat
     thread.start()
 
     async def start() -> tuple[Any, int]:
-        server = grpc.aio.server(interceptors=[AsyncIdempotencyInterceptor(boundary, **options)])
+        server = grpc.aio.server(
+            interceptors=[AsyncIdempotencyInterceptor(boundary, **{"principal": "shared", **options})]
+        )
         server.add_generic_rpc_handlers((handlers(service.aplace, service.awatch),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()

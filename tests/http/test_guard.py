@@ -18,7 +18,7 @@ from retrysafe.http.bodies import Body
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response
 from retrysafe.http.policy import Options
-from retrysafe.http.principals import scoped
+from retrysafe.http.principals import is_named, scoped
 from retrysafe.http.problems import Refusal
 from retrysafe.protocol.fingerprint import of_parts
 from retrysafe.protocol.keys import LONGEST
@@ -39,7 +39,7 @@ def request(method: str = "POST", path: bytes = b"/pay", query: bytes = b"", **h
 
 
 def admitted(boundary: Boundary, asked: Request, **options: Any) -> str | None:
-    return Guard(boundary, options).admit(asked)  # type: ignore[arg-type]
+    return Guard(boundary, options, principal="shared").admit(asked)  # type: ignore[arg-type]
 
 
 def code(boundary: Boundary, asked: Request, **options: Any) -> str:
@@ -116,6 +116,13 @@ def test_k8_scopes_of_tenant_and_principal_do_not_meet(one: tuple[str, str], oth
     assert all(len(scoped(*pair)) <= LONGEST for pair in (one, other))
 
 
+def test_k8_principals_of_different_types_do_not_meet() -> None:
+    assert len({scoped(tenant, who) for tenant in ("", "7") for who in (7, "7", "#7", "0:#7")}) == 8
+    assert scoped("", "ann") == "ann", "as records of earlier versions have it"
+    assert scoped("", "ann", "bob") != scoped("", "bob", "ann")
+    assert not any(map(is_named, (None, "", True, b"7", 1.5, object())))
+
+
 OTHERS = {
     "method": request("PATCH"),
     "path": request(path=b"/pay/"),
@@ -129,7 +136,7 @@ OTHERS = {
 
 @each_row("part", OTHERS)
 def test_f1_each_part_counts_and_a_mismatch_names_it(boundary: Boundary, part: str) -> None:
-    guard = Guard(boundary, {})
+    guard = Guard(boundary, {}, principal="shared")
     run(guard, request())
     with pytest.raises(KeyReused) as reused:
         run(guard, OTHERS[part])
@@ -139,7 +146,7 @@ def test_f1_each_part_counts_and_a_mismatch_names_it(boundary: Boundary, part: s
 @pytest.mark.fault(68)
 @each_row("path", [b"/pay", b"/" + b"long" * 1000])
 def test_f1_a_fingerprint_is_that_of_all_parts_as_earlier_releases_wrote_it(boundary: Boundary, path: bytes) -> None:
-    guard, content = Guard(boundary, {}), b"{}"
+    guard, content = Guard(boundary, {}, principal="shared"), b"{}"
     asked = request("POST", path, b"a=1", content_type=b"text/plain", if_match=b'"v1"', accept=b"*/*")
     parts = {"method": b"POST", "path": path, "query": b"a=1", "content-type": b"text/plain", "if-match": b'"v1"'}
     whole = of_parts({**parts, "body": sha256(content).digest()})
@@ -156,7 +163,7 @@ def test_f1_a_fingerprint_is_that_of_all_parts_as_earlier_releases_wrote_it(boun
 
 
 def test_f1_the_body_counts_byte_by_byte(boundary: Boundary) -> None:
-    guard = Guard(boundary, {})
+    guard = Guard(boundary, {}, principal="shared")
     asked = request(content_type=b"application/json")
     run(guard, asked, b'{"a": 1}')
     with pytest.raises(KeyReused) as reused:
@@ -172,14 +179,14 @@ def test_f1_the_body_counts_byte_by_byte(boundary: Boundary) -> None:
     ],
 )
 def test_f2_paths_and_queries_are_compared_as_they_were_sent(boundary: Boundary, one: Request, other: Request) -> None:
-    guard = Guard(boundary, {})
+    guard = Guard(boundary, {}, principal="shared")
     run(guard, one)
     with pytest.raises(KeyReused):
         run(guard, other)
 
 
 def test_f3_a_canonical_form_compares_what_is_meant(boundary: Boundary) -> None:
-    guard = Guard(boundary, {"canonical_json": True})
+    guard = Guard(boundary, {"canonical_json": True}, principal="shared")
     asked = request(content_type=b"application/json; charset=utf-8")
     run(guard, asked, b'{"a": 0.1, "b": 1}')
     run(guard, asked, b'{"b":1.0,"a":0.1}')
@@ -188,7 +195,7 @@ def test_f3_a_canonical_form_compares_what_is_meant(boundary: Boundary) -> None:
 
 
 def test_f3_an_encoded_body_is_compared_by_its_bytes(boundary: Boundary) -> None:
-    guard = Guard(boundary, {"canonical_json": True})
+    guard = Guard(boundary, {"canonical_json": True}, principal="shared")
     asked = request(content_type=b"application/json", content_encoding=b"gzip")
     assert run(guard, asked, b"\x1f\x8b one") == run(guard, asked, b"\x1f\x8b one")
     with pytest.raises(KeyReused):
@@ -197,7 +204,7 @@ def test_f3_an_encoded_body_is_compared_by_its_bytes(boundary: Boundary) -> None
 
 @each_row("path", [b"/" + b"x" * 300, b"/\xc3\x84", b"/\x7f"])
 def test_an_endpoint_of_any_bytes_has_keys_of_its_own(boundary: Boundary, path: bytes) -> None:
-    guard = Guard(boundary, {"operation": "endpoint"})
+    guard = Guard(boundary, {"operation": "endpoint"}, principal="shared")
     assert run(guard, request(path=path)).status == 200
     assert run(guard, request(path=path + b"/")).status == 200
     with pytest.raises(KeyReused):
@@ -207,7 +214,7 @@ def test_an_endpoint_of_any_bytes_has_keys_of_its_own(boundary: Boundary, path: 
 @pytest.mark.fault(65, 67, 68)
 @each_row("content", [b"{", b'{"a":1,"a":2}', b"NaN", b"\xff"])
 def test_f3_json_without_a_canonical_form_is_refused_and_consumes_no_key(boundary: Boundary, content: bytes) -> None:
-    guard = Guard(boundary, {"canonical_json": True})
+    guard = Guard(boundary, {"canonical_json": True}, principal="shared")
     asked = request(content_type=b"application/problem+json")
     with pytest.raises(Refusal) as refused:
         run(guard, asked, content)
@@ -216,14 +223,14 @@ def test_f3_json_without_a_canonical_form_is_refused_and_consumes_no_key(boundar
 
 
 def test_f5_other_headers_do_not_count(boundary: Boundary) -> None:
-    guard = Guard(boundary, {})
+    guard = Guard(boundary, {}, principal="shared")
     run(guard, request(date=b"1", traceparent=b"00-1", authorization=b"Bearer a"))
     run(guard, request(date=b"2", traceparent=b"00-2", authorization=b"Bearer b"))
 
 
 def test_the_same_key_at_another_endpoint_is_another_key_if_so_chosen(boundary: Boundary) -> None:
     options: Options = {"operation": "endpoint"}
-    guard = Guard(boundary, options)
+    guard = Guard(boundary, options, principal="shared")
     run(guard, request(path=b"/" + b"a" * 300))
     run(guard, request(path=b"/" + b"a" * 301))
     run(guard, request("PATCH", path=b"/" + b"a" * 300))
@@ -247,7 +254,7 @@ def test_a_5xx_frees_a_keyed_key_and_is_stored_if_so_chosen(boundary: Boundary, 
 
 
 def test_a_failure_that_the_handler_declared_is_stored_as_its_answer(boundary: Boundary) -> None:
-    guard = Guard(boundary, {})
+    guard = Guard(boundary, {}, principal="shared")
     asked = request()
     for _ in range(2):
         claim = guard.claim(asked, "k", Body(asked, guard.policy), None)
@@ -261,7 +268,7 @@ def test_a_failure_that_the_handler_declared_is_stored_as_its_answer(boundary: B
 
 def served(boundary: Boundary, statuses: list[int], key: str = "k", **options: Any) -> list[int]:
     """What a client gets that tries as often as there are statuses, which the handler would answer in turn."""
-    guard = Guard(boundary, options)  # type: ignore[arg-type]
+    guard = Guard(boundary, options, principal="shared")  # type: ignore[arg-type]
     asked = request()
     got = []
     for status in statuses:
@@ -298,7 +305,7 @@ def test_k10_the_raw_key_is_neither_stored_nor_logged(tmp_path: Path, caplog: py
 @each_row("on_expired", ["new", "refuse"])
 def test_a_redirected_request_may_use_its_key_at_the_other_place(status: int, on_expired: str) -> None:
     boundary = Boundary("moved", store="memory://", on_expired=on_expired, window="1h", memory="2h")  # type: ignore[arg-type]
-    guard = Guard(boundary, {})
+    guard = Guard(boundary, {}, principal="shared")
     for path, answer in ((b"/orders/", status), (b"/orders/", status), (b"/orders", 201), (b"/orders", 500)):
         asked = request(path=path)
         claim = guard.claim(asked, "k", Body(asked, guard.policy), None)

@@ -85,7 +85,10 @@ class Shop:
         self.app = Litestar(
             [create, off, strict, admin, Optional, orders],
             plugins=[
-                IdempotencyPlugin(boundary, **{"required": True, "principal": lambda request: request.user, **options})
+                IdempotencyPlugin(
+                    boundary,
+                    **{"required": True, "principal": lambda request: request.user, **options},
+                )
             ],
             middleware=[DefineMiddleware(ByHeader, exclude="schema")],
             logging_config=None,
@@ -169,7 +172,9 @@ async def test_the_request_is_run_again_when_the_database_wants_it(place: Place)
 async def test_the_middleware_alone(place: Place) -> None:
     runs: list[int] = []
 
-    @post("/orders", middleware=[DefineMiddleware(IdempotencyMiddleware, boundary=place.boundary())])  # type: ignore[arg-type]
+    @post(
+        "/orders", middleware=[DefineMiddleware(IdempotencyMiddleware, boundary=place.boundary(), principal="shared")]
+    )  # type: ignore[arg-type]
     async def create() -> int:
         runs.append(1)
         return len(runs)
@@ -196,7 +201,7 @@ def test_an_option_that_is_none_is_refused_when_the_application_is_made() -> Non
     async def handle() -> None: ...
 
     with pytest.raises(ConfigurationError, match="maybe"):
-        Litestar([handle], plugins=[IdempotencyPlugin(Boundary("shop", store="memory://"))])
+        Litestar([handle], plugins=[IdempotencyPlugin(Boundary("shop", store="memory://"), principal="shared")])
 
 
 async def test_r26_compression_comes_around_the_claim(place: Place) -> None:
@@ -206,7 +211,7 @@ async def test_r26_compression_comes_around_the_claim(place: Place) -> None:
 
     app = Litestar(
         [text],
-        plugins=[IdempotencyPlugin(place.boundary())],
+        plugins=[IdempotencyPlugin(place.boundary(), principal="shared")],
         compression_config=CompressionConfig(backend="gzip"),
         logging_config=None,
     )

@@ -15,27 +15,43 @@ from sqlalchemy.orm import sessionmaker
 from starlette.applications import Starlette
 
 from retrysafe import Boundary, Claim, ConfigurationError
-from retrysafe.http import aiohttp, asgi, django, fastapi, flask, litestar, wsgi
+from retrysafe.http import aiohttp, asgi, django, fastapi, flask, grpc, litestar, starlette, wsgi
 from retrysafe.http.fastapi import Idempotency, IdempotencyMiddleware
 from retrysafe.http.workers import workers
 from tests.tables import each_row
 
 KEYED = {"Idempotency-Key": '"key"'}
-INTEGRATIONS: dict[str, Callable[[Any], Any]] = {
-    "asgi": lambda given: asgi.IdempotencyMiddleware(Starlette(), given),
-    "wsgi": lambda given: wsgi.IdempotencyMiddleware(lambda environ, start: [], given),
+INTEGRATIONS: dict[str, Callable[..., Any]] = {
+    "asgi": lambda given, **named: asgi.IdempotencyMiddleware(Starlette(), given, **named),
+    "starlette": lambda given, **named: starlette.idempotent(given, **named)(lambda request: None),
+    "wsgi": lambda given, **named: wsgi.IdempotencyMiddleware(lambda environ, start: [], given, **named),
     "fastapi": fastapi.Idempotency,
-    "flask": lambda given: flask.Idempotency(Flask("shop"), given),
+    "flask": lambda given, **named: flask.Idempotency(Flask("shop"), given, **named),
     "litestar": litestar.IdempotencyPlugin,
     "aiohttp": aiohttp.idempotency,
+    "aiohttp handler": aiohttp.idempotent,
     "django": django.idempotent,
+    "grpc": grpc.IdempotencyInterceptor,
 }
 
 
 @each_row("integration", INTEGRATIONS)
 def test_a_sessionmaker_in_place_of_a_boundary(integration: str) -> None:
     with pytest.raises(ConfigurationError, match=r"sessionmaker was given in place of a Boundary. Write boundary = "):
-        INTEGRATIONS[integration](sessionmaker())
+        INTEGRATIONS[integration](sessionmaker(), principal="shared")
+
+
+@each_row(
+    ("integration", "named"),
+    [(name, named) for name in INTEGRATIONS for named in ({}, *({"principal": x} for x in ("everybody", 7)))],
+)
+def test_r32_a_guard_without_a_principal_is_refused_with_both_lines_to_paste(
+    integration: str, named: dict[str, Any]
+) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"no client gets the response to another(.|\n)*principal=…(.|\n)*principal=\"shared\""
+    ):
+        INTEGRATIONS[integration](boundary(), **named)
 
 
 def boundary(name: str = "shop", **options: Any) -> Boundary:
@@ -76,31 +92,6 @@ def test_a_router_behind_the_middleware_needs_no_route_class(headers: dict[str, 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-
-
-@pytest.mark.parametrize(
-    ("options", "guard", "told"),
-    [
-        ({}, {}, True),
-        ({"scope": lambda: "tenant"}, {}, False),
-        ({}, {"principal": "shared"}, False),
-        ({}, {"principal": lambda scope: "ann"}, False),
-    ],
-    ids=["nothing", "scope", "shared", "principal"],
-)
-def test_a_guard_that_tells_no_clients_apart_warns_once(
-    options: Any, guard: Any, told: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    app = FastAPI()
-
-    @app.post("/orders")
-    async def create() -> int:
-        return 1
-
-    client = TestClient(asgi.IdempotencyMiddleware(app, boundary(**options), **guard))
-    for _ in range(3):
-        assert client.post("/orders", headers=KEYED).json() == 1
-    assert ["all clients share one space of keys" in text for text in warnings(caplog)] == [True] * told
 
 
 @each_row(

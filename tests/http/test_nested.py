@@ -54,7 +54,7 @@ class Side(NamedTuple):
 
     def principal(self, fields: Callable[[Any], Any]) -> Any:
         """A function that finds the principal, the same one for both sides of a framework."""
-        return None if self.field is None else FINDERS.setdefault((fields, self.field), self._finder(fields))
+        return "shared" if self.field is None else FINDERS.setdefault((fields, self.field), self._finder(fields))
 
     def _finder(self, fields: Callable[[Any], Any]) -> Any:
         name = self.field
@@ -132,7 +132,8 @@ def fastapi_router(side: Side) -> Any:
     def account(request: Request) -> str | None:
         return request.headers.get(name or "")
 
-    router = APIRouter(route_class=fastapi.Idempotency(side.boundary, principal=account if name else None).route_class)
+    idempotency = fastapi.Idempotency(side.boundary, principal=account if name else "shared")
+    router = APIRouter(route_class=idempotency.route_class)
 
     @router.post("/pay")
     def pay(request: Request) -> Any:
@@ -164,7 +165,7 @@ def flask_application(side: Side) -> Any:
 
 def flask_decorated(side: Side) -> Any:
     app = Flask("inner")
-    flask.Idempotency(app, side.boundary)
+    flask.Idempotency(app, side.boundary, principal="shared")
 
     @app.post("/pay")
     @flask.idempotent(principal=side.principal(of_request))

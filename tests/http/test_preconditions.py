@@ -155,7 +155,7 @@ def test_r23_a_refusal_is_kept_and_undone_as_without_a_key(tmp_path: Path, name:
         rest: Any = type("Order", (APIView,), {"authentication_classes": (), "put": put_rest})
         guard: Any = of_drf.idempotent if door == "drf" else of_django.idempotent
         view = rest.as_view() if door == "drf" else put
-        guarded = guard(site.boundary(), principal=None, methods=["PUT"])(view)
+        guarded = guard(site.boundary(), principal="shared", methods=["PUT"])(view)
         client = site.serve(guarded, MIDDLEWARE=[], REST_FRAMEWORK={"UNAUTHENTICATED_USER": None})
         headers, rows = {"If-Match": '"1"', "Idempotency-Key": "k"}, 0 if door == "drf" and atomic else 1
         first, again = [client.generic("PUT", "/orders", headers=headers) for _ in "12"]
@@ -214,7 +214,7 @@ async def test_of_two_writers_that_have_seen_the_same_one_wins(postgresql: str, 
     with psycopg.connect(postgresql, autocommit=True) as connection:
         connection.execute(f"CREATE TABLE {race.table} AS SELECT 1 AS version, '' AS writer".encode())
         boundary = Boundary(race.table, store=postgresql, effects="transactional")
-        guard: Any = Middleware(IdempotencyMiddleware, boundary=boundary, methods=["PUT"])
+        guard: Any = Middleware(IdempotencyMiddleware, boundary=boundary, methods=["PUT"], principal="shared")
         app = Starlette(routes=[Route("/orders/{name}", race.put, methods=["PUT"])], middleware=[guard])
 
         async with over_asgi(app) as ask:
@@ -256,7 +256,7 @@ async def test_of_two_writers_by_version_id_col_one_wins(postgresql: str) -> Non
         return Response("stale", 412)
 
     boundary = Boundary(note.__tablename__, store=async_sessionmaker(engine), effects="transactional")
-    guard: Any = Middleware(IdempotencyMiddleware, boundary=boundary, methods=["PUT"])
+    guard: Any = Middleware(IdempotencyMiddleware, boundary=boundary, methods=["PUT"], principal="shared")
     routes = [Route("/orders/{name}", put, methods=["PUT"])]
     app = Starlette(routes=routes, middleware=[guard], exception_handlers={StaleDataError: stale})
     async with over_asgi(app) as ask:

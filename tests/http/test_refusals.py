@@ -122,8 +122,12 @@ def of_litestar(boundary: Boundary, status: int, *, raises: bool, plugin: bool =
 
     given: Any = {"boundary": boundary, "principal": "shared", **options}
     if plugin:
-        return of_asgi(Litestar([order], plugins=[litestar.IdempotencyPlugin(**given)], logging_config=None))
-    middleware: Any = DefineMiddleware(litestar.IdempotencyMiddleware, **given)
+        return of_asgi(
+            Litestar(
+                [order], plugins=[litestar.IdempotencyPlugin(**{"principal": "shared", **given})], logging_config=None
+            )
+        )
+    middleware: Any = DefineMiddleware(litestar.IdempotencyMiddleware, **{"principal": "shared", **given})
     return of_asgi(Litestar([order], middleware=[middleware], logging_config=None))
 
 

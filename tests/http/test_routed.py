@@ -71,13 +71,13 @@ PAY = Route("/payments", pay, methods=["POST"])
 
 @each_row("where", ["root_path", "mounted", "around"])
 async def test_k6_in_asgi(boundary: Boundary, where: str) -> None:
-    app: Any = IdempotencyMiddleware(Starlette(routes=[PAY]), boundary, **OPTIONS)
+    app: Any = IdempotencyMiddleware(Starlette(routes=[PAY]), boundary, **{"principal": "shared", **OPTIONS})
     if where == "mounted":
         app = Starlette(routes=[Mount("/api", app=app)])
     if where == "around":
         around = FastAPI()
         around.post("/payments")(lambda: "paid")
-        around.add_middleware(fastapi.IdempotencyMiddleware, boundary=boundary, **OPTIONS)
+        around.add_middleware(fastapi.IdempotencyMiddleware, boundary=boundary, **{"principal": "shared", **OPTIONS})
         app = around
     answer = await post(app, None, path="/api/payments", root_path="" if where == "mounted" else "/api")
     assert answer.code == "key-missing"
@@ -89,8 +89,10 @@ def test_k6_in_wsgi(boundary: Boundary, guard: str, script: str, path: str) -> N
     app = Flask("shop")
     app.post("/payments")(lambda: "paid")
     if guard == "flask":
-        flask.Idempotency(app, boundary, **OPTIONS)
-    serving: Any = app if guard == "flask" else wsgi.IdempotencyMiddleware(app, boundary, **OPTIONS)
+        flask.Idempotency(app, boundary, **{"principal": "shared", **OPTIONS})
+    serving: Any = (
+        app if guard == "flask" else wsgi.IdempotencyMiddleware(app, boundary, **{"principal": "shared", **OPTIONS})
+    )
 
     def mounted(environ: dict[str, Any], start_response: Any) -> Any:
         return serving({**environ, "SCRIPT_NAME": script, "PATH_INFO": path, "RAW_URI": script + path}, start_response)
@@ -100,7 +102,7 @@ def test_k6_in_wsgi(boundary: Boundary, guard: str, script: str, path: str) -> N
 
 async def test_k6_a_final_line_feed_in_starlette(boundary: Boundary) -> None:
     app = Starlette(routes=[PAY])
-    guards = starlette.IdempotencyMiddleware(app, boundary, **OPTIONS)
+    guards = starlette.IdempotencyMiddleware(app, boundary, **{"principal": "shared", **OPTIONS})
     assert (await post(app, None, path="/payments\n")).status == 200
     assert (await post(guards, None, path="/payments\n")).code == "key-missing"
 
@@ -110,8 +112,10 @@ def test_k6_a_method_in_small_letters_in_wsgi(boundary: Boundary, guard: str) ->
     app = Flask("shop")
     app.post("/payments")(lambda: "paid")
     if guard == "flask":
-        flask.Idempotency(app, boundary, **OPTIONS)
-    serving: Any = app if guard == "flask" else wsgi.IdempotencyMiddleware(app, boundary, **OPTIONS)
+        flask.Idempotency(app, boundary, **{"principal": "shared", **OPTIONS})
+    serving: Any = (
+        app if guard == "flask" else wsgi.IdempotencyMiddleware(app, boundary, **{"principal": "shared", **OPTIONS})
+    )
     assert wsgi_post(serving, None, method="post", path="/payments").code == "key-missing"
 
 
@@ -121,7 +125,7 @@ async def test_k6_in_aiohttp(boundary: Boundary, target: str) -> None:
     async def handle(request: web.Request) -> web.Response:
         return web.Response()
 
-    app = web.Application(middlewares=[aiohttp.idempotency(boundary, **OPTIONS)])
+    app = web.Application(middlewares=[aiohttp.idempotency(boundary, **{"principal": "shared", **OPTIONS})])
     app.router.add_post("/payments", handle)
     async with TestServer(app) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -155,7 +159,7 @@ async def test_a_rule_that_matches_no_route_is_told_once(
 async def of_starlette(boundary: Boundary) -> None:
     lines = Mount("/orders", routes=[Route("/{order}/lines", pay, methods=["POST"])])
     app = Starlette(routes=[PAY, lines])
-    app.add_middleware(starlette.IdempotencyMiddleware, boundary=boundary, routes=RULES)
+    app.add_middleware(starlette.IdempotencyMiddleware, boundary=boundary, routes=RULES, principal="shared")
     for _ in range(2):
         await post(app, path="/payments")
 
@@ -165,7 +169,7 @@ async def of_fastapi(boundary: Boundary) -> None:
     router.post("/{order}/lines")(lambda order: order)
     app.include_router(router, prefix="/orders")
     app.post("/payments")(lambda: "paid")
-    app.add_middleware(fastapi.IdempotencyMiddleware, boundary=boundary, routes=RULES)
+    app.add_middleware(fastapi.IdempotencyMiddleware, boundary=boundary, routes=RULES, principal="shared")
     for _ in range(2):
         await post(app, path="/payments")
 
@@ -174,7 +178,7 @@ async def of_flask(boundary: Boundary) -> None:
     app = Flask("shop")
     app.post("/payments")(lambda: "paid")
     app.post("/orders/<int:order>/lines", endpoint="lines")(lambda order: "lines")
-    flask.Idempotency(app, boundary, routes=RULES)
+    flask.Idempotency(app, boundary, routes=RULES, principal="shared")
     for _ in range(2):
         app.test_client().post("/payments", headers={"Idempotency-Key": "k"})
 
@@ -185,7 +189,7 @@ async def of_aiohttp(boundary: Boundary) -> None:
     async def handle(request: web.Request) -> web.Response:
         return web.Response()
 
-    app = web.Application(middlewares=[aiohttp.idempotency(boundary, routes=RULES)])
+    app = web.Application(middlewares=[aiohttp.idempotency(boundary, routes=RULES, principal="shared")])
     app.router.add_post("/payments", handle)
     app.router.add_post("/orders/{order}/lines", handle)
     async with TestClient(TestServer(app)) as client:

@@ -26,7 +26,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def post(boundary: Boundary, key: str, path: str = "/paid") -> httpx.Response:
-    transport = httpx.ASGITransport(IdempotencyMiddleware(app, boundary))
+    transport = httpx.ASGITransport(IdempotencyMiddleware(app, boundary, principal="shared"))
     async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
         return await client.post(path, headers={"Idempotency-Key": key}, content=b"body")
 

@@ -86,12 +86,18 @@ async def bodies(app: Any, path: str, key: str | None = "k", times: int = 2, **r
 
 @each_row("path", ["/plain", "/sync"])
 async def test_r2_the_whole_application(place: Place, path: str) -> None:
-    app = Starlette(routes=routes_of(Runs()), middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())])
+    app = Starlette(
+        routes=routes_of(Runs()),
+        middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary(), principal="shared")],
+    )
     assert await bodies(app, path) == [b"1", b"1"]
 
 
 async def test_a_routes_policy_wins_over_the_middleware(place: Place) -> None:
-    app = Starlette(routes=routes_of(Runs()), middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())])
+    app = Starlette(
+        routes=routes_of(Runs()),
+        middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary(), principal="shared")],
+    )
     assert await bodies(app, "/off") == [b"1", b"2"]
     assert (await post(app, None, path="/sub/strict/a")).code == "key-missing"
     assert (await post(app, "guessable", path="/sub/strict/a")).code == "key-invalid"
@@ -101,7 +107,10 @@ async def test_a_routes_policy_wins_over_the_middleware(place: Place) -> None:
 
 async def test_a_4xx_that_was_raised_is_stored(place: Place) -> None:
     runs = Runs()
-    app = Starlette(routes=routes_of(runs), middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())])
+    app = Starlette(
+        routes=routes_of(runs),
+        middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary(), principal="shared")],
+    )
     first, again = await post(app, path="/teapot"), await post(app, path="/teapot")
     assert (first.status, again.status, again.replayed, runs.count) == (418, 418, True, 1)
 
@@ -109,7 +118,7 @@ async def test_a_4xx_that_was_raised_is_stored(place: Place) -> None:
 async def test_a_4xx_that_a_class_of_handlers_raised_is_stored(place: Place) -> None:
     runs = Runs()
 
-    @idempotent(place.boundary())
+    @idempotent(place.boundary(), principal="shared")
     class Endpoint(HTTPEndpoint):
         async def post(self, request: Request) -> Response:
             runs.next()
@@ -153,7 +162,9 @@ def decorated(place: Place, runs: Runs) -> Starlette:
                 "/wrapped",
                 runs.plain,
                 methods=["POST"],
-                middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary(), required=True)],
+                middleware=[
+                    Middleware(IdempotencyMiddleware, boundary=place.boundary(), required=True, principal="shared")
+                ],
             ),
             Route("/free", runs.plain, methods=["POST"]),
         ],
@@ -204,10 +215,10 @@ async def test_k6_who_says_itself_that_it_wants_a_key_wants_it_for_every_unsafe_
     app = Starlette(
         routes=[
             Route("/declared", strict, methods=[method]),
-            Route("/decorated", idempotent(boundary)(plain), methods=[method]),
+            Route("/decorated", idempotent(boundary, principal="shared")(plain), methods=[method]),
             Route("/plain", plain, methods=[method]),
         ],
-        middleware=[Middleware(IdempotencyMiddleware, boundary=boundary, required=True)],
+        middleware=[Middleware(IdempotencyMiddleware, boundary=boundary, required=True, principal="shared")],
     )
     for path in ("/declared", "/decorated"):
         assert (await post(app, None, path=path, method=method)).code == "key-missing"
@@ -219,7 +230,7 @@ async def test_k6_who_says_itself_that_it_wants_a_key_wants_it_for_every_unsafe_
 @each_row("path", ["/strict", "/class"])
 @each_row("around", ["application", "outside", "mount", "mounted", "router", "route", "decorator"])
 async def test_a_handlers_policy_counts_wherever_the_middleware_stands(place: Place, around: str, path: str) -> None:
-    guarding = Middleware(IdempotencyMiddleware, boundary=place.boundary())
+    guarding = Middleware(IdempotencyMiddleware, boundary=place.boundary(), principal="shared")
 
     def here(name: str) -> list[Middleware]:
         return [guarding] if name == around else []
@@ -229,14 +240,14 @@ async def test_a_handlers_policy_counts_wherever_the_middleware_stands(place: Pl
         routes = [Route("/strict", strict, methods=["POST"], middleware=[guarding])]
         routes += [Route("/class", Strict, middleware=[guarding])]
     if around == "decorator":
-        handler: Any = idempotent(place.boundary(), required=False)(strict)
+        handler: Any = idempotent(place.boundary(), required=False, principal="shared")(strict)
         routes = [Route(path, handler, methods=["POST"])]
     inner: Any = Router(routes=routes, middleware=here("router"))
     if around == "mounted":
         inner = Starlette(routes=routes, middleware=[guarding])
     app: Any = Starlette(routes=[Mount("/m", app=inner, middleware=here("mount"))], middleware=here("application"))
     if around == "outside":
-        app = IdempotencyMiddleware(app, place.boundary())
+        app = IdempotencyMiddleware(app, place.boundary(), principal="shared")
     assert (await post(app, None, path=f"/m{path}")).code == "key-missing"
     assert [(await post(app, path=f"/m{path}")).body for _ in range(2)] == [b"done", b"done"]
 
@@ -258,7 +269,9 @@ async def test_k6_routes_are_matched_by_the_middleware_only_where_something_is_s
     noted.__module__ = matches.__module__
     monkeypatch.setattr(Route, "matches", noted)
     routes: list[Any] = [Route(f"/{name}", Runs().plain, methods=["POST"]) for name in "abc"]
-    app = Starlette(routes=routes, middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())])
+    app = Starlette(
+        routes=routes, middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary(), principal="shared")]
+    )
     await bodies(app, "/c", times=1)
     assert matched == ["/a", "/b", "/c"]
     app.router.routes.append(Route("/strict", strict, methods=["POST"]))
@@ -274,7 +287,7 @@ async def test_k6_a_route_that_comes_later_is_seen(place: Place, where: str) -> 
     empty = Mount("/empty", app=Router())
     app = Starlette(
         routes=[Route("/plain", Runs().plain, methods=["POST"]), mount, Mount("/app", app=inner), empty],
-        middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())],
+        middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary(), principal="shared")],
     )
     assert await bodies(app, "/plain") == [b"1", b"1"]
     late = Route("/late", strict, methods=["POST"])
@@ -294,17 +307,17 @@ async def test_k6_a_guard_that_a_mounted_application_gets_later_is_seen(place: P
     inner = Starlette(routes=[Route("/inner", Runs().plain, methods=["POST"])])
     app = Starlette(
         routes=[Route("/plain", Runs().plain, methods=["POST"]), Mount("/app", app=inner)],
-        middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())],
+        middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary(), principal="shared")],
     )
     assert await bodies(app, "/plain") == [b"1", b"1"]
-    inner.add_middleware(IdempotencyMiddleware, boundary=place.boundary(), required=True)
+    inner.add_middleware(IdempotencyMiddleware, boundary=place.boundary(), required=True, principal="shared")
     assert await refuses(app, "/app/inner")
 
 
 async def test_k6_a_route_before_another_one_hides_what_is_said_of_that(place: Place) -> None:
     app = Starlette(
         routes=[Route("/{any}", Runs().plain, methods=["POST"]), Route("/strict", strict, methods=["POST"])],
-        middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())],
+        middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary(), principal="shared")],
     )
     assert not await refuses(app, "/strict")
     app.router.routes.reverse()
@@ -319,7 +332,7 @@ async def test_k6_a_route_of_another_kind_is_asked_where_it_leads(place: Place) 
 
     app = Starlette(
         routes=[Own("/own", Runs().plain, methods=["POST"])],
-        middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary())],
+        middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary(), principal="shared")],
     )
     assert await refuses(app, "/own")
 
@@ -353,7 +366,7 @@ def test_a_policy_that_cannot_be_kept_is_refused(mark: Any) -> None:
 
 
 async def test_json_of_a_decorated_route_alone(place: Place) -> None:
-    @idempotent(place.boundary())
+    @idempotent(place.boundary(), principal="shared")
     async def create(request: Request) -> Response:
         return JSONResponse(await request.json())
 

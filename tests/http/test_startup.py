@@ -64,12 +64,12 @@ ROUTES = [Route("/orders", order, methods=["POST"])]
 
 def starlette(boundary: Boundary, life: Life) -> Any:
     app = Starlette(routes=ROUTES, lifespan=life.lifespan)
-    app.add_middleware(StarletteMiddleware, boundary=boundary)
+    app.add_middleware(StarletteMiddleware, boundary=boundary, principal="shared")
     return app
 
 
 def plain(boundary: Boundary, life: Life) -> Any:
-    return IdempotencyMiddleware(Starlette(routes=ROUTES, lifespan=life.lifespan), boundary)
+    return IdempotencyMiddleware(Starlette(routes=ROUTES, lifespan=life.lifespan), boundary, principal="shared")
 
 
 @pytest.mark.parametrize("make", [starlette, plain])
@@ -114,7 +114,7 @@ def test_litestar_does_not_start_without_tables(unmigrated: Boundary) -> None:
     async def create() -> str:
         return "done"
 
-    app = Litestar([create], plugins=[IdempotencyPlugin(unmigrated)])
+    app = Litestar([create], plugins=[IdempotencyPlugin(unmigrated, principal="shared")])
     with pytest.raises(BaseException) as caught:  # noqa: PT011 - it comes in a group
         LitestarClient(app).__enter__()
     assert "retrysafe migrate --store" in "".join(map(str, leaves_of(caught.value)))
@@ -182,7 +182,7 @@ def test_a_request_to_a_store_without_tables_is_a_problem_of_its_own(
 
 def test_a_request_to_a_store_that_refuses_us_is_a_problem_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     boundary = Boundary("shop", store="redis://127.0.0.1:6379/0", observers=())
-    guard = IdempotencyMiddleware(None, boundary).guard  # type: ignore[arg-type]
+    guard = IdempotencyMiddleware(None, boundary, principal="shared").guard  # type: ignore[arg-type]
     refusal = guard.refusal(StoreMisconfigured("WRONGPASS. Correct the user and the password in store=."))
     assert (refusal.code, guard.answer(refusal).status) == ("store-misconfigured", 503)
     [record] = caplog.records
@@ -216,7 +216,7 @@ def test_the_error_is_seen_where_nobody_set_logging_up() -> None:
 
 def test_what_runs_without_protection_by_a_mistake_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
     boundary = Boundary("shop", store="memory://", observers=())
-    guard = IdempotencyMiddleware(None, boundary, on_store_error="open").guard  # type: ignore[arg-type]
+    guard = IdempotencyMiddleware(None, boundary, on_store_error="open", principal="shared").guard  # type: ignore[arg-type]
     assert guard.passes(StoreUnavailable("down"))
     assert caplog.records == []
     assert guard.passes(StoreMisconfigured("wrong password"))

@@ -27,7 +27,7 @@ async def done() -> Response:
 
 
 async def test_r18_a_cancelled_handler_frees_its_key(place: Place) -> None:
-    guard, began = Guard(place.boundary(), {}), asyncio.Event()
+    guard, began = Guard(place.boundary(), {}, principal="shared"), asyncio.Event()
 
     async def paused() -> Response:
         began.set()
@@ -54,7 +54,7 @@ async def test_r20_an_original_that_lost_its_lease_is_not_sent_as_success(place:
         raise AssertionError
 
     with pytest.raises(Refusal) as refused:
-        await exchange(Guard(place.boundary(), {})).attempt(late)
+        await exchange(Guard(place.boundary(), {}, principal="shared")).attempt(late)
     assert refused.value.code == "in-progress"
     task = asyncio.current_task()
     assert task is not None

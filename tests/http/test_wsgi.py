@@ -61,7 +61,7 @@ def memory() -> Iterator[Boundary]:
 
 def test_k1_k2_quoted_and_bare_are_the_same_key(place: Place) -> None:
     app = App()
-    guarded = IdempotencyMiddleware(app, place.boundary())
+    guarded = IdempotencyMiddleware(app, place.boundary(), principal="shared")
     assert not post(guarded, "k-1").replayed
     assert post(guarded, '"k-1"; v=1').replayed
     assert app.runs == 1
@@ -70,7 +70,7 @@ def test_k1_k2_quoted_and_bare_are_the_same_key(place: Place) -> None:
 @each_row("joined", ["a,b", "a, a", '"a","b"', '"a", "a"'])
 def test_k3_lines_that_the_server_joined_are_refused(memory: Boundary, joined: str) -> None:
     app = App()
-    answer = post(IdempotencyMiddleware(app, memory), joined)
+    answer = post(IdempotencyMiddleware(app, memory, principal="shared"), joined)
     assert (answer.status, answer.code, app.runs) == (400, "key-invalid", 0)
 
 
@@ -81,23 +81,23 @@ def test_k4_k5_a_bad_key_is_refused_before_the_body_is_read(place: Place, key: s
             raise AssertionError("The body was read.")
 
     app = App()
-    answer = post(IdempotencyMiddleware(app, place.boundary()), key, **{"wsgi.input": Unread()})
+    answer = post(IdempotencyMiddleware(app, place.boundary(), principal="shared"), key, **{"wsgi.input": Unread()})
     assert (answer.status, answer.code, app.runs) == (400, "key-invalid", 0)
     assert place.seen.names == []
 
 
 def test_k6_without_a_key_the_request_passes_or_is_refused(memory: Boundary) -> None:
     app = App()
-    assert post(IdempotencyMiddleware(app, memory), None).status == 201
+    assert post(IdempotencyMiddleware(app, memory, principal="shared"), None).status == 201
     assert "retrysafe.exchange" not in app.environ
-    answer = post(IdempotencyMiddleware(app, memory, required=True), None)
+    answer = post(IdempotencyMiddleware(app, memory, required=True, principal="shared"), None)
     assert (answer.status, answer.code, app.runs) == (400, "key-missing", 1)
 
 
 @each_row("method", ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"])
 def test_k7_other_methods_pass_untouched(memory: Boundary, method: str) -> None:
     app = App()
-    guarded = IdempotencyMiddleware(app, memory, required=True)
+    guarded = IdempotencyMiddleware(app, memory, required=True, principal="shared")
     for _ in range(2):
         served = Served(guarded, method=method)
         assert app.environ is served.environ
@@ -140,7 +140,7 @@ def test_k9_a_refreshed_token_is_the_same_principal(place: Place) -> None:
 )
 def test_f1_f6_another_request_with_the_key_is_refused(place: Place, other: dict[str, Any]) -> None:
     app = App()
-    guarded = IdempotencyMiddleware(app, place.boundary())
+    guarded = IdempotencyMiddleware(app, place.boundary(), principal="shared")
     post(guarded)
     answer = post(guarded, **other)
     assert (answer.status, answer.code, app.runs) == (422, "key-reused", 1)
@@ -150,14 +150,14 @@ def test_f1_f6_another_request_with_the_key_is_refused(place: Place, other: dict
 @pytest.mark.parametrize("name", ["RAW_URI", "REQUEST_URI"])
 @pytest.mark.parametrize(("one", "other"), [("/a%2Fb", "/a/b"), ("/a/", "/a"), ("/a?a=1", "/b?a=1")])
 def test_f2_the_path_is_the_one_on_the_wire(memory: Boundary, name: str, one: str, other: str) -> None:
-    guarded = IdempotencyMiddleware(App(), memory)
+    guarded = IdempotencyMiddleware(App(), memory, principal="shared")
     post(guarded, path="/same", **{name: one})
     assert post(guarded, path="/same", **{name: other}).status == 422
     assert post(guarded, path="/same", **{name: f"http://shop.test:8000{one}"}).replayed, "as proxies ask"
 
 
 def test_f2_without_the_path_on_the_wire_the_decoded_one_counts(memory: Boundary) -> None:
-    guarded = IdempotencyMiddleware(App(), memory)
+    guarded = IdempotencyMiddleware(App(), memory, principal="shared")
     post(guarded, path="/caf\xc3\xa9 1", SCRIPT_NAME="/shop")
     assert post(guarded, path="/caf\xc3\xa9 1", SCRIPT_NAME="/shop").replayed
     assert post(guarded, path="/shop/caf\xc3\xa9 1", SCRIPT_NAME="").replayed, "mounted elsewhere, asked the same"
@@ -165,7 +165,7 @@ def test_f2_without_the_path_on_the_wire_the_decoded_one_counts(memory: Boundary
 
 
 def test_f4_a_fresh_multipart_boundary_is_the_same_request(place: Place) -> None:
-    guarded = IdempotencyMiddleware(App(), place.boundary())
+    guarded = IdempotencyMiddleware(App(), place.boundary(), principal="shared")
     for boundary in ("aaaaaaaa", "bbbbbbbb"):
         body = f'--{boundary}\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n--{boundary}--\r\n'.encode()
         last = post(guarded, body=body, CONTENT_TYPE=f"multipart/form-data; boundary={boundary}")
@@ -179,14 +179,14 @@ def test_f4_a_fresh_multipart_boundary_is_the_same_request(place: Place) -> None
 def test_r12_the_application_reads_the_body_from_its_beginning(memory: Boundary, memory_limit: int) -> None:
     lines: list[bytes] = []
     app = App(during=lambda environ: lines.extend(environ["wsgi.input"]))
-    post(IdempotencyMiddleware(app, memory, body_memory=memory_limit), body=b"a\nb\n" * 50_000)
+    post(IdempotencyMiddleware(app, memory, body_memory=memory_limit, principal="shared"), body=b"a\nb\n" * 50_000)
     assert app.read == [b"a\nb\n" * 50_000]
     assert lines == []
 
 
 def test_r12_a_body_without_a_length_is_read_to_its_end_where_the_server_ends_it(memory: Boundary) -> None:
     app = App()
-    guarded = IdempotencyMiddleware(app, memory)
+    guarded = IdempotencyMiddleware(app, memory, principal="shared")
     chunked = {"CONTENT_LENGTH": "", "HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input_terminated": True}
     post(guarded, body=b"one", **chunked)
     assert app.read == [b"one"]
@@ -196,16 +196,18 @@ def test_r12_a_body_without_a_length_is_read_to_its_end_where_the_server_ends_it
 
 def test_r12_a_body_whose_end_cannot_be_found_is_refused(memory: Boundary) -> None:
     app = App()
-    answer = post(IdempotencyMiddleware(app, memory), CONTENT_LENGTH="", HTTP_TRANSFER_ENCODING="chunked")
+    answer = post(
+        IdempotencyMiddleware(app, memory, principal="shared"), CONTENT_LENGTH="", HTTP_TRANSFER_ENCODING="chunked"
+    )
     assert (answer.status, answer.code, app.runs) == (400, "request-invalid", 0)
 
 
 def test_r12_nothing_is_read_beyond_the_declared_length(memory: Boundary) -> None:
     rest = io.BytesIO(b"onePOST /next")
     app = App()
-    post(IdempotencyMiddleware(app, memory), CONTENT_LENGTH="3", **{"wsgi.input": rest})
+    post(IdempotencyMiddleware(app, memory, principal="shared"), CONTENT_LENGTH="3", **{"wsgi.input": rest})
     assert (app.read, rest.read()) == ([b"one"], b"POST /next")
-    post(IdempotencyMiddleware(app, memory), "other", CONTENT_LENGTH="", **{"wsgi.input": rest})
+    post(IdempotencyMiddleware(app, memory, principal="shared"), "other", CONTENT_LENGTH="", **{"wsgi.input": rest})
     assert app.read[1:] == [b""]
 
 
@@ -213,7 +215,7 @@ def test_r12_nothing_is_read_beyond_the_declared_length(memory: Boundary) -> Non
 @pytest.mark.parametrize("length", ["4", "x", "-1", "²"])
 def test_f19_a_body_that_breaks_off_claims_nothing(memory: Boundary, length: str) -> None:
     app = App()
-    guarded = IdempotencyMiddleware(app, memory)
+    guarded = IdempotencyMiddleware(app, memory, principal="shared")
     answer = post(guarded, body=b"one", CONTENT_LENGTH=length)
     assert (answer.status, answer.code, app.runs) == (400, "request-invalid", 0)
     assert not post(guarded, body=b"one!").replayed
@@ -221,7 +223,7 @@ def test_f19_a_body_that_breaks_off_claims_nothing(memory: Boundary, length: str
 
 def test_r12_over_the_hard_limit(memory: Boundary) -> None:
     app = App()
-    guarded = IdempotencyMiddleware(app, memory, body_limit=3)
+    guarded = IdempotencyMiddleware(app, memory, body_limit=3, principal="shared")
     assert post(guarded, body=b"four").code == "request-too-large"
     assert post(guarded, body=b"one", CONTENT_LENGTH="9" * 5000).status == 413
     chunked = {"CONTENT_LENGTH": "", "wsgi.input_terminated": True}
@@ -242,7 +244,7 @@ def test_r2_r4_r5_r6_the_retry_gets_the_same_response_marked(place: Place) -> No
         ("Location", "/orders/1"),
     ]
     app = App(headers=headers, body=[b"\x00\xff", b"", b"\n"])
-    guarded = IdempotencyMiddleware(app, place.boundary())
+    guarded = IdempotencyMiddleware(app, place.boundary(), principal="shared")
     first, second = post(guarded), post(guarded)
     assert first.lines == [(name.lower(), value) for name, value in headers]
     assert (second.status, second.body, app.runs) == (first.status, first.body, 1)
@@ -266,7 +268,7 @@ def test_r7_r8_a_response_without_a_body(place: Place, status: str) -> None:
 
             return super().__call__(environ, watched)
 
-    guarded = Watched(App(status, [], []), place.boundary())
+    guarded = Watched(App(status, [], []), place.boundary(), principal="shared")
     first, second = post(guarded), post(guarded)
     assert seen == ["completed", "replayed"], "recorded before the start could leave"
     assert (second.status, second.body, second.replayed) == (first.status, b"", True)
@@ -274,7 +276,9 @@ def test_r7_r8_a_response_without_a_body(place: Place, status: str) -> None:
 
 @pytest.mark.parametrize("place", LEASED, indirect=True)
 def test_r8_the_last_bytes_leave_after_the_record(place: Place) -> None:
-    guarded = IdempotencyMiddleware(App(headers=[("Content-Length", "2")], body=[b"a", b"b", b""]), place.boundary())
+    guarded = IdempotencyMiddleware(
+        App(headers=[("Content-Length", "2")], body=[b"a", b"b", b""]), place.boundary(), principal="shared"
+    )
     served = Served(guarded)
     assert served.take() == b"a"
     assert post(guarded).code == "in-progress"
@@ -285,7 +289,7 @@ def test_r8_the_last_bytes_leave_after_the_record(place: Place) -> None:
 
 @pytest.mark.parametrize("place", SQL, indirect=True)
 def test_r8_nothing_of_a_transactional_response_leaves_before_the_commit(place: Place) -> None:
-    guarded = IdempotencyMiddleware(App(body=[b"a", b"b"]), place.boundary())
+    guarded = IdempotencyMiddleware(App(body=[b"a", b"b"]), place.boundary(), principal="shared")
     served = Served(guarded)
     assert place.seen.names[-1] == "completed"
     assert (served.begun, served.body) == (1, b"")
@@ -301,7 +305,7 @@ def test_r1_n_at_once_run_once(place: Place) -> None:
         assert go.wait(60)
 
     app = App(during=during)
-    guarded = IdempotencyMiddleware(app, place.boundary())
+    guarded = IdempotencyMiddleware(app, place.boundary(), principal="shared")
     answers: list[Served] = []
     first = threading.Thread(target=lambda: answers.append(post(guarded)))
     first.start()
@@ -328,7 +332,7 @@ def test_r1_the_others_wait_if_so_configured(place: Place) -> None:
         assert go.wait(60)
 
     app = App(during=during)
-    guarded = IdempotencyMiddleware(app, place.boundary(concurrency=wait("30s")))
+    guarded = IdempotencyMiddleware(app, place.boundary(concurrency=wait("30s")), principal="shared")
     answers: list[Served] = []
     threads = [threading.Thread(target=lambda: answers.append(post(guarded))) for _ in range(2)]
     threads[0].start()
@@ -350,7 +354,7 @@ def test_r11_a_response_over_the_limit_is_live_and_its_body_omitted(place: Place
             yield b"1234"
 
     app = Streamed(body)
-    guarded = IdempotencyMiddleware(app, place.boundary(), response_limit=6)
+    guarded = IdempotencyMiddleware(app, place.boundary(), response_limit=6, principal="shared")
     served = Served(guarded)
     served.take()
     assert taken == [0, 1], "as it comes"
@@ -364,9 +368,9 @@ def test_r11_a_response_over_the_limit_is_live_and_its_body_omitted(place: Place
 def test_r11_a_transactional_response_over_the_limit_is_refused_and_rolled_back(place: Place) -> None:
     app = Streamed(lambda: iter([b"1234"] * 4))
     boundary = place.boundary()
-    answer = post(IdempotencyMiddleware(app, boundary, response_limit=6))
+    answer = post(IdempotencyMiddleware(app, boundary, response_limit=6, principal="shared"))
     assert (answer.status, answer.code, app.closed) == (501, "response-unsupported", 1)
-    assert not post(IdempotencyMiddleware(app, boundary)).replayed
+    assert not post(IdempotencyMiddleware(app, boundary, principal="shared")).replayed
 
 
 class Streamed:
@@ -394,7 +398,7 @@ class Streamed:
 @pytest.mark.parametrize("place", LEASED, indirect=True)
 def test_r17_a_client_that_leaves_gets_the_whole_response_later(place: Place) -> None:
     app = Streamed(lambda: iter([b"a", b"b", b"c", b"d"]))
-    guarded = IdempotencyMiddleware(app, place.boundary())
+    guarded = IdempotencyMiddleware(app, place.boundary(), principal="shared")
     served = Served(guarded)
     served.take()
     served.close()
@@ -405,7 +409,7 @@ def test_r17_a_client_that_leaves_gets_the_whole_response_later(place: Place) ->
 
 def test_r17_a_server_that_cannot_begin_the_response_has_recorded_it(place: Place) -> None:
     app = Streamed(lambda: iter([b"a", b"b"]))
-    guarded = IdempotencyMiddleware(app, place.boundary())
+    guarded = IdempotencyMiddleware(app, place.boundary(), principal="shared")
 
     def gone(status: str, headers: Any, exc_info: Any = None) -> Any:
         raise BrokenPipeError
@@ -427,7 +431,7 @@ def test_r28_what_is_written_is_captured_before_what_is_returned(place: Place) -
         write(b"b")
         return [b"c"]
 
-    guarded = IdempotencyMiddleware(app, place.boundary())
+    guarded = IdempotencyMiddleware(app, place.boundary(), principal="shared")
     assert post(guarded).body == post(guarded).body == b"a" * 70_000 + b"bc"
 
 
@@ -438,7 +442,7 @@ def test_r28_writing_after_the_return_is_refused_rather_than_lost(memory: Bounda
         write(b"b")
 
     with pytest.raises(RuntimeError, match="write"):
-        post(IdempotencyMiddleware(app, memory))
+        post(IdempotencyMiddleware(app, memory, principal="shared"))
 
 
 def fails_late(environ: Any, start_response: Any) -> Iterator[bytes]:
@@ -452,7 +456,7 @@ def fails_late(environ: Any, start_response: Any) -> Iterator[bytes]:
 
 
 def test_r28_exc_info_replaces_headers_that_were_not_sent(place: Place) -> None:
-    guarded = IdempotencyMiddleware(fails_late, place.boundary())
+    guarded = IdempotencyMiddleware(fails_late, place.boundary(), principal="shared")
     for _ in range(2):
         answer = post(guarded)
         assert (answer.status, answer.body) == (409, b"sorry")
@@ -476,8 +480,8 @@ def test_r28_exc_info_raises_when_headers_were_sent(place: Place, by_write: bool
 
     boundary = place.boundary()
     with pytest.raises(ValueError, match="late"):
-        post(IdempotencyMiddleware(app, boundary))
-    assert not post(IdempotencyMiddleware(App(), boundary)).replayed
+        post(IdempotencyMiddleware(app, boundary, principal="shared"))
+    assert not post(IdempotencyMiddleware(App(), boundary, principal="shared")).replayed
 
 
 def test_r28_start_response_twice_is_an_error(memory: Boundary) -> None:
@@ -487,14 +491,14 @@ def test_r28_start_response_twice_is_an_error(memory: Boundary) -> None:
         return []
 
     with pytest.raises(RuntimeError, match="again"):
-        post(IdempotencyMiddleware(app, memory))
+        post(IdempotencyMiddleware(app, memory, principal="shared"))
 
 
 @pytest.mark.parametrize("chunks", [[], [b"a"]])
 def test_r28_a_body_without_start_response_is_an_error(memory: Boundary, chunks: list[bytes]) -> None:
     with pytest.raises(RuntimeError, match="before it called start_response"):
-        post(IdempotencyMiddleware(lambda environ, start_response: chunks, memory))
-    assert not post(IdempotencyMiddleware(App(), memory)).replayed
+        post(IdempotencyMiddleware(lambda environ, start_response: chunks, memory, principal="shared"))
+    assert not post(IdempotencyMiddleware(App(), memory, principal="shared")).replayed
 
 
 def test_r28_a_generator_may_begin_the_response_itself(place: Place) -> None:
@@ -504,7 +508,7 @@ def test_r28_a_generator_may_begin_the_response_itself(place: Place) -> None:
         yield b""
         yield b"a"
 
-    guarded = IdempotencyMiddleware(app, place.boundary())
+    guarded = IdempotencyMiddleware(app, place.boundary(), principal="shared")
     # PEP 3333 wants start_response before the first chunk of any length; servers let empty ones pass, and so do we
     assert [post(guarded).status, post(guarded).status] == [202, 202]
 
@@ -518,7 +522,7 @@ def test_r28_a_generator_stays_lazy(place: Place) -> None:
             taken.append(number)
             yield b"x"
 
-    served = Served(IdempotencyMiddleware(Streamed(body), place.boundary()))
+    served = Served(IdempotencyMiddleware(Streamed(body), place.boundary(), principal="shared"))
     assert taken == [0, 1]
     served.take()
     assert taken == [0, 1]
@@ -529,7 +533,7 @@ def test_r28_a_generator_stays_lazy(place: Place) -> None:
 
 def test_r28_what_was_returned_is_closed_once(place: Place) -> None:
     app = Streamed(lambda: iter([b"a", b"b"]))
-    guarded = IdempotencyMiddleware(app, place.boundary())
+    guarded = IdempotencyMiddleware(app, place.boundary(), principal="shared")
     served = Served(guarded).end()
     served.close()
     post(guarded)
@@ -543,7 +547,7 @@ def test_r28_what_was_returned_is_closed_once_when_it_fails(place: Place) -> Non
 
     app = Streamed(body)
     with pytest.raises(ValueError, match="late"):
-        post(IdempotencyMiddleware(app, place.boundary()))
+        post(IdempotencyMiddleware(app, place.boundary(), principal="shared"))
     assert app.closed == 1
 
 
@@ -556,7 +560,7 @@ def test_r28_a_file_does_not_pass_around(place: Place) -> None:
         start_response("200 OK", [])
         return environ["wsgi.file_wrapper"](io.BytesIO(b"x" * 10_000))  # type: ignore[no-any-return]
 
-    guarded = IdempotencyMiddleware(app, place.boundary())
+    guarded = IdempotencyMiddleware(app, place.boundary(), principal="shared")
     for _ in range(2):
         assert post(guarded, **{"wsgi.file_wrapper": ServersOwn}).body == b"x" * 10_000
 
@@ -567,7 +571,7 @@ def test_r28_both_sides_keep_to_pep_3333(place: Place) -> None:
         start_response("200 OK", [("Content-Type", "text/plain")])
         return [b"a", b"b"]
 
-    guarded = validator(IdempotencyMiddleware(validator(app), place.boundary()))  # type: ignore[arg-type, var-annotated]
+    guarded = validator(IdempotencyMiddleware(validator(app), place.boundary(), principal="shared"))  # type: ignore[arg-type, var-annotated]
     for _ in range(2):
         served = post(guarded, SCRIPT_NAME="")
         assert (served.status, served.body) == (200, b"ab")
@@ -576,7 +580,7 @@ def test_r28_both_sides_keep_to_pep_3333(place: Place) -> None:
 def test_r28_what_is_the_servers_stays_and_what_the_application_changes_is_its_own(memory: Boundary) -> None:
     errors = io.StringIO()
     app = App(during=lambda environ: environ.update({"mine": 1}))
-    served = Served(IdempotencyMiddleware(app, memory), **{"wsgi.errors": errors}).end()
+    served = Served(IdempotencyMiddleware(app, memory, principal="shared"), **{"wsgi.errors": errors}).end()
     assert app.environ["wsgi.errors"] is errors
     assert "mine" not in served.environ
 
@@ -590,9 +594,9 @@ def test_r16_an_exception_is_raised_to_the_server_and_frees_the_key(place: Place
 
     boundary = place.boundary()
     with pytest.raises(ValueError, match="broken"):
-        post(IdempotencyMiddleware(App(during=during), boundary))
+        post(IdempotencyMiddleware(App(during=during), boundary, principal="shared"))
     app = App()
-    assert not post(IdempotencyMiddleware(app, boundary)).replayed
+    assert not post(IdempotencyMiddleware(app, boundary, principal="shared")).replayed
     assert app.runs == 1
 
 
@@ -602,33 +606,33 @@ def test_r16_an_exception_of_an_external_effect_leaves_it_unknown(memory: Bounda
 
     boundary = Boundary("wsgi", store="memory://", effects="external")
     with pytest.raises(SystemExit):
-        post(IdempotencyMiddleware(App(during=during), boundary))
-    assert post(IdempotencyMiddleware(App(), boundary)).code == "outcome-unknown"
+        post(IdempotencyMiddleware(App(during=during), boundary, principal="shared"))
+    assert post(IdempotencyMiddleware(App(), boundary, principal="shared")).code == "outcome-unknown"
     boundary.close()
 
 
 @each_row("status", ["500 Oh", "503 Service Unavailable"])
 def test_a_5xx_is_sent_and_the_retry_runs(place: Place, status: str) -> None:
     boundary = place.boundary()
-    assert post(IdempotencyMiddleware(App(status), boundary)).status == int(status[:3])
-    assert post(IdempotencyMiddleware(App(), boundary)).status == 201
+    assert post(IdempotencyMiddleware(App(status), boundary, principal="shared")).status == int(status[:3])
+    assert post(IdempotencyMiddleware(App(), boundary, principal="shared")).status == 201
 
 
 @each_row(("status", "stored"), [("404 Not Found", True), ("429 Too Many Requests", False)])
 def test_r25_which_4xx_are_the_answer(place: Place, status: str, stored: bool) -> None:
     boundary = place.boundary()
-    post(IdempotencyMiddleware(App(status), boundary))
-    assert (post(IdempotencyMiddleware(App(), boundary)).status == 404) is stored
+    post(IdempotencyMiddleware(App(status), boundary, principal="shared"))
+    assert (post(IdempotencyMiddleware(App(), boundary, principal="shared")).status == 404) is stored
 
 
 def test_r25_a_store_that_does_not_answer_is_a_503_and_nothing_runs() -> None:
     boundary = Boundary("wsgi", store="redis://127.0.0.1:1/0")
     app = App()
-    answer = post(IdempotencyMiddleware(app, boundary))
+    answer = post(IdempotencyMiddleware(app, boundary, principal="shared"))
     assert (answer.status, answer.code, app.runs) == (503, "store-unavailable", 0)
     assert answer.header("retry-after") == "1"
     app = App()
-    answer = post(IdempotencyMiddleware(app, boundary, on_store_error="open"))
+    answer = post(IdempotencyMiddleware(app, boundary, on_store_error="open", principal="shared"))
     assert (answer.status, answer.replayed, app.runs) == (201, False, 1)
     boundary.close()
 
@@ -636,7 +640,7 @@ def test_r25_a_store_that_does_not_answer_is_a_503_and_nothing_runs() -> None:
 def test_r21_a_key_whose_window_has_ended_runs_anew() -> None:
     boundary = Boundary("wsgi", store="memory://", window=0.001, lease="1s")
     app = App()
-    guarded = IdempotencyMiddleware(app, boundary)
+    guarded = IdempotencyMiddleware(app, boundary, principal="shared")
     post(guarded)
     while post(guarded).replayed:
         pass
@@ -655,7 +659,7 @@ def test_current_is_the_claim_also_while_chunks_are_made(place: Place) -> None:
             tokens.append(current().token)
             yield b"x"
 
-    post(IdempotencyMiddleware(Streamed(body), place.boundary()))
+    post(IdempotencyMiddleware(Streamed(body), place.boundary(), principal="shared"))
     assert len(set(tokens)) == 1
 
 
@@ -677,15 +681,15 @@ def test_a_transaction_is_one_with_the_work(place: Place) -> None:
         def during(environ: Any) -> None:
             found.append(current().tx.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
-        post(IdempotencyMiddleware(App(during=during), boundary), f"count-{len(place.seen.told)}")
+        post(IdempotencyMiddleware(App(during=during), boundary, principal="shared"), f"count-{len(place.seen.told)}")
         return found[0]
 
-    assert post(IdempotencyMiddleware(work("201 Created"), boundary), "one").status == 201
+    assert post(IdempotencyMiddleware(work("201 Created"), boundary, principal="shared"), "one").status == 201
     assert count() == 1
-    assert post(IdempotencyMiddleware(work("500 Oh"), boundary), "two").status == 500
-    assert post(IdempotencyMiddleware(work("404 Not Found"), boundary), "three").status == 404
+    assert post(IdempotencyMiddleware(work("500 Oh"), boundary, principal="shared"), "two").status == 500
+    assert post(IdempotencyMiddleware(work("404 Not Found"), boundary, principal="shared"), "three").status == 404
     assert count() == 2
-    assert post(IdempotencyMiddleware(App(), boundary), "three").replayed
+    assert post(IdempotencyMiddleware(App(), boundary, principal="shared"), "three").replayed
 
 
 @pytest.mark.fault(23)
@@ -725,7 +729,7 @@ def test_f23_a_transaction_that_the_database_wants_again_runs_again_with_the_sam
         start_response("200 OK", [])
         return Chunks(len(runs) == 2)
 
-    guarded = IdempotencyMiddleware(app, boundary, body_memory=memory_limit)
+    guarded = IdempotencyMiddleware(app, boundary, body_memory=memory_limit, principal="shared")
     assert post(guarded, body=b"same").body == b"a"
     assert runs == [b"same"] * 3
     assert len(closed) == 2
@@ -734,7 +738,9 @@ def test_f23_a_transaction_that_the_database_wants_again_runs_again_with_the_sam
 
 def test_r26_one_inside_another_guards_once(memory: Boundary) -> None:
     app = App()
-    guarded = IdempotencyMiddleware(IdempotencyMiddleware(app, memory, required=True), memory)
+    guarded = IdempotencyMiddleware(
+        IdempotencyMiddleware(app, memory, required=True, principal="shared"), memory, principal="shared"
+    )
     assert [post(guarded).replayed, post(guarded).replayed] == [False, True]
 
 

@@ -411,28 +411,35 @@ _WEB = [
     Mistake(
         "a sessionmaker in place of a boundary",
         "from sqlalchemy.orm import sessionmaker\nfrom retrysafe.http.fastapi import Idempotency\n"
-        "Idempotency(sessionmaker())",
+        'Idempotency(sessionmaker(), principal="shared")',
         _BOUNDARY,
     ),
     Mistake(
         "an option misspelt",
-        "from retrysafe.http.fastapi import Idempotency\nIdempotency(boundary(), requird=True)",
+        'from retrysafe.http.fastapi import Idempotency\nIdempotency(boundary(), principal="shared", requird=True)',
         "requird= is no option; there are required, routes",
+    ),
+    Mistake(
+        "a guard without `principal`",
+        "from retrysafe.http.fastapi import Idempotency\nIdempotency(boundary())",
+        "no client gets the response to another one's",
     ),
     Mistake(
         "`principal` as a word",
         'from retrysafe.http.fastapi import Idempotency\nIdempotency(boundary(), principal="everybody")',
-        "expected a function that takes the request",
+        "a function of the request that returns the client's id",
     ),
     Mistake(
         "Flask's extension without a boundary",
-        'from flask import Flask\nfrom retrysafe.http.flask import Idempotency\nIdempotency(Flask("shop"))',
+        "from flask import Flask\nfrom retrysafe.http.flask import Idempotency\n"
+        'Idempotency(Flask("shop"), principal="shared")',
         "give it there, or to init_app()",
     ),
     Mistake(
         "Flask's extension twice",
         "from flask import Flask\nfrom retrysafe.http.flask import Idempotency\n"
-        'app = Flask("shop")\nIdempotency(app, boundary()); Idempotency(app, boundary())',
+        'app = Flask("shop")\nIdempotency(app, boundary(), principal="shared")\n'
+        'Idempotency(app, boundary(), principal="shared")',
         "a view may name its own boundary=",
     ),
     Mistake(

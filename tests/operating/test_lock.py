@@ -41,7 +41,7 @@ def mail(message): ...
 
 async def pay(request): ...
 
-app = Starlette(routes=[Route("/payments", idempotent(payments)(pay), methods=["POST"])])
+app = Starlette(routes=[Route("/payments", idempotent(payments, principal="shared")(pay), methods=["POST"])])
 """
 
 
@@ -87,7 +87,7 @@ def test_what_is_unchanged_or_new_is_no_drift(locked: Path) -> None:
         ('payload="amount"', "payload=None", "payload was amount, is None"),
         ('"mailing"', '"mails"', "operation mailing of boundary messages: is gone"),
         ('"/payments"', '"/charges"', "route POST /payments: is gone or renamed"),
-        ("idempotent(payments)(pay)", "pay", "was guarded and is not any more"),
+        ('idempotent(payments, principal="shared")(pay)', "pay", "was guarded and is not any more"),
         ('source="/shop"', 'source="/store"', "outbox /shop: is gone or renamed"),
         ("orders.placed.v1", "orders.placed.v2", "outbox /shop: type orders.placed.v1 is gone or renamed"),
         ('"push"', '"pushed"', "events of type push have no handler any more"),
@@ -259,7 +259,7 @@ receiver = Receiver(shop, GitHub("x" * 32))
 @declare("Builds a commit.", safety="idempotent")
 def build(event): ...
 
-@starlette.idempotent(shop)
+@starlette.idempotent(shop, principal="shared")
 @declare("Pays.", safety="neither", side_effects=["a payment"])
 async def pay(request): ...
 
@@ -269,7 +269,7 @@ class Orders(HTTPEndpoint):
 
 first = Starlette(routes=[Route("/payments", pay, methods=["POST"]), Route("/orders", Orders)])
 second = FastAPI()
-second.add_middleware(fastapi.IdempotencyMiddleware, boundary=shop)
+second.add_middleware(fastapi.IdempotencyMiddleware, boundary=shop, principal="shared")
 
 @second.post("/search")
 @policy.policy("off")
@@ -277,7 +277,7 @@ second.add_middleware(fastapi.IdempotencyMiddleware, boundary=shop)
 def search(): ...
 
 third = Flask("third")
-flask.Idempotency(third, shop)
+flask.Idempotency(third, shop, principal="shared")
 
 class Refunds(MethodView):
     @declare("Refunds.")

@@ -27,16 +27,16 @@ def asgi_application(app: App) -> App:
 
 
 def wsgi_application(app: Any) -> Any:
-    return wsgi.IdempotencyMiddleware(app, boundary, required=True, response_limit=1 << 20)
+    return wsgi.IdempotencyMiddleware(app, boundary, required=True, response_limit=1 << 20, principal="shared")
 
 
 def router() -> APIRouter:
-    guarded = fastapi.Idempotency(boundary, mismatch_status=409)
+    guarded = fastapi.Idempotency(boundary, mismatch_status=409, principal="shared")
     return APIRouter(route_class=guarded.route_class)
 
 
 def extension(app: Flask) -> flask.Idempotency:
-    return flask.Idempotency(app, boundary, methods=["POST", "PUT"])
+    return flask.Idempotency(app, boundary, methods=["POST", "PUT"], principal="shared")
 
 
 @starlette.policy("optional", canonical_json=True)
@@ -44,6 +44,9 @@ async def handler(request: Any) -> Any:
     return request
 
 
-interceptors = [grpc.IdempotencyInterceptor(boundary), grpc.AsyncIdempotencyInterceptor(boundary, key_syntax="strict")]
-middleware = aiohttp.idempotency(boundary, on_5xx="store")
+interceptors = [
+    grpc.IdempotencyInterceptor(boundary, principal="shared"),
+    grpc.AsyncIdempotencyInterceptor(boundary, key_syntax="strict", principal="shared"),
+]
+middleware = aiohttp.idempotency(boundary, on_5xx="store", principal="shared")
 tag: ETag = etag_of(17)

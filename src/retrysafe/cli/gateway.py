@@ -32,6 +32,7 @@ def add_to(verbs: Any) -> None:
     parser.add_argument("--config", metavar="FILE", type=Path, help="routes and all other settings, as TOML")
     parser.add_argument("--listen", metavar="HOST:PORT", help="where to serve (default: 127.0.0.1:8080)")
     parser.add_argument("--admin", metavar="HOST:PORT", help="where health and metrics are (default: under /-/)")
+    parser.add_argument("--principal", choices=("shared",), help="all clients are one; others are said by --config")
     parser.add_argument("--workers", metavar="N", type=int, help="number of processes (default: 1)")
     parser.add_argument("--openapi", metavar="FILE", help="routes from the service's OpenAPI document, or /PATH on it")
     parser.add_argument("--check", action="store_true", help="print settings and guarantees, and exit")

@@ -60,7 +60,8 @@ def run(options: argparse.Namespace) -> int:
     new = [one for one in findings if one.fingerprint not in known]
     _print(options.format, new)
     gone = len(known.keys() - {one.fingerprint for one in findings})
-    print(_summary(new, done.files, len(findings) - len(new), gone), file=sys.stderr)
+    told = sys.stdout if options.format == "text" else sys.stderr
+    print(_summary(new, done.files, len(findings) - len(new), gone), file=told)
     return int(any(one.severity.rank <= Severity(options.fail_on).rank for one in new))
 
 

@@ -27,6 +27,7 @@ from retrysafe.gateway.tables import (
     texts,
 )
 from retrysafe.http.policy import policy_of
+from retrysafe.http.principals import SHARED
 
 _PLAIN: Mapping[str, Read] = {
     "upstream": text,
@@ -135,7 +136,8 @@ def parse(content: str, name: str = "the file") -> Loaded:
     admin = _table(source, document, "admin").read(_ADMIN)
     values |= {name: admin[key] for key, name in (("listen", "admin"), ("prefix", "admin_prefix")) if key in admin}
     if "principal" in document:
-        values["principal"] = _principal(_table(source, document, "principal"))
+        said = document["principal"]
+        values["principal"] = said if said == SHARED else _principal(_table(source, document, "principal"))
     return Loaded({**values, **_routes(source, document)}, openapi)
 
 

@@ -16,6 +16,7 @@ from retrysafe.gateway.settings import EVERYTHING, Route, Settings
 from retrysafe.http.guard import FIELDS, Guard
 from retrysafe.http.messages import Request
 from retrysafe.http.policy import Options
+from retrysafe.http.principals import SHARED
 from retrysafe.http.routes import Patterns, alike, folded
 from retrysafe.protocol.events import Observer
 
@@ -88,7 +89,7 @@ class Guards:
         return GuardedRoute(route, self._guard(route, {}).under(route.key, options))
 
     def _guard(self, route: Route, options: Options) -> Guard:
-        return Guard(self._boundary(route), options, fields=self._fields)
+        return Guard(self._boundary(route), options, SHARED, self._fields)
 
     def _boundary(self, route: Route) -> Boundary:
         """A boundary with the terms of a route; routes that want the same share it."""

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 import jwt
@@ -30,9 +30,9 @@ _MOST = 1 << 20
 """Bytes of a document of keys; an issuer publishes a few thousand."""
 
 
-def finder_of(principal: Principal | None, session: aiohttp.ClientSession) -> Finder | None:
-    """What finds the principal of a request, and refuses one of nobody."""
-    if principal is None:
+def finder_of(principal: Principal | Literal["shared"], session: aiohttp.ClientSession) -> Finder | None:
+    """What finds the principal of a request, and refuses one of nobody; None where keys are shared."""
+    if isinstance(principal, str):
         return None
     if isinstance(principal, TrustedHeader):
         return HeaderFinder(principal)

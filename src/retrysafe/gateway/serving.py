@@ -76,7 +76,7 @@ def _principal(settings: Settings) -> str:
         case Claims() as claims:
             return f"claim {claims.claim} of a token in {claims.header} ({', '.join(claims.algorithms)})"
         case _:
-            return "none: all clients share their keys"
+            return "shared: all clients share their keys"
 
 
 _PATIENCE = 10.0
@@ -90,6 +90,7 @@ def settings_of(options: argparse.Namespace, *, store: str, secret: str) -> Sett
         store=options.store or loaded.values.get("store") or os.environ.get(store),
         listen=_address("--listen", options.listen),
         admin=_address("--admin", options.admin),
+        principal=options.principal,
         workers=options.workers,
         secret=loaded.values.get("secret") or os.environ.get(secret),
     )

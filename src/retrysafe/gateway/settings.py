@@ -12,6 +12,7 @@ from jwt.algorithms import get_default_algorithms
 
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
+from retrysafe.http.principals import UNSAID, check
 from retrysafe.http.routes import NEEDS, Need
 from retrysafe.protocol.records import Duration
 
@@ -171,6 +172,7 @@ class Claims:
 
 
 Principal = TrustedHeader | Claims
+_PRINCIPAL = "[principal]  # in --config: a header that a proxy of yours sets, or a claim of a token"
 Address = tuple[str, int]
 
 
@@ -196,7 +198,7 @@ class Settings:
             "X-Client-Cert", because a proxy of yours sets or removes them. All others of their kind are dropped:
             verified certificates and logins are a proxy's to tell.
         ca_file: certificates to verify the upstream with, instead of the system's.
-        principal: whose a request is; None: all clients share their keys.
+        principal: whose a request is, which must be said; "shared": all clients share their keys.
         defaults: the policy of requests that no route matches.
         routes: policies by pattern; the first match counts.
         secret: keys the hashes of keys, as of a `Boundary`.
@@ -217,7 +219,7 @@ class Settings:
     trust_forwarded: bool = False
     trust_headers: tuple[str, ...] = ()
     ca_file: str | None = None
-    principal: Principal | None = None
+    principal: Principal | Literal["shared"] = UNSAID
     defaults: Route = Route()
     routes: tuple[Route, ...] = ()
     secret: str | None = field(default=None, repr=False)
@@ -231,6 +233,8 @@ class Settings:
             raise ConfigurationError(f"upstream {shown!r} is not a URL such as http://127.0.0.1:3000.")
         if parts.username is not None:
             raise ConfigurationError("upstream: a password in the URL is not sent; leave it out.")
+        if not isinstance(self.principal, TrustedHeader | Claims):
+            check(self.principal, _PRINCIPAL, 'principal = "shared"  # or --principal shared')
         _one_of("host", self.host, get_args(Host))
         if self.workers < 1 or self.connections < 1:
             raise ConfigurationError("workers and connections are numbers from 1.")

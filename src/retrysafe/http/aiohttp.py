@@ -21,9 +21,8 @@ from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.guard import RETURNED, Course, Guard
 from retrysafe.http.messages import Headers, Request, Response, lower, path_of
 from retrysafe.http.policy import GUARDED_BY_DEFAULT, UNSAFE, Options, Policed, ServedRoute, own_policy, serving
-from retrysafe.http.principals import Principal, afind
+from retrysafe.http.principals import UNSAID, Principal, afind
 from retrysafe.http.problems import Refusal
-from retrysafe.http.security import refuse_without_principal, secured
 from retrysafe.http.unary import UnaryExchange
 
 with NeedsExtra("aiohttp", "aiohttp", "multidict"):
@@ -35,7 +34,7 @@ _GUARDS = "__retrysafe_guards__"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def idempotency(boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]) -> Any:
+def idempotency(boundary: Boundary, *, principal: Principal = UNSAID, **options: Unpack[Options]) -> Any:
     """A middleware that lets requests with an ``Idempotency-Key`` run once, for ``web.Application(middlewares=[…])``.
 
     Arguments:
@@ -58,7 +57,7 @@ def idempotency(boundary: Boundary, *, principal: Principal | None = None, **opt
 
 
 def idempotent(
-    boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]
+    boundary: Boundary, *, principal: Principal = UNSAID, **options: Unpack[Options]
 ) -> Callable[[Handler], Handler]:
     """`idempotency` for one handler, a coroutine function that takes the request: keys are required by default."""
     guard = Guard(boundary, {"required": True, **options}, principal)
@@ -82,8 +81,6 @@ async def _serve(
     guard.warn_of_unmatched(lambda: _served(request.app))
     if nested.is_inside(guard, asked):
         return await handler()
-    if guard.need(asked) != "off":
-        refuse_without_principal(guard, secured(request.match_info.handler))
     try:
         key = guard.admit(asked)
         if key is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NoReturn, Unpack
 from urllib.parse import quote
 
@@ -23,9 +23,8 @@ from retrysafe.http.guard import Course, Guard
 from retrysafe.http.messages import Request, Response, as_sent
 from retrysafe.http.nested import OUTER
 from retrysafe.http.policy import Options
-from retrysafe.http.principals import Principal, afind
+from retrysafe.http.principals import UNSAID, Principal, afind
 from retrysafe.http.problems import Refusal
-from retrysafe.http.security import refuse_without_principal, secured_stack
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -67,7 +66,7 @@ class IdempotencyMiddleware:
         app: App,
         boundary: Boundary,
         *,
-        principal: Principal | None = None,
+        principal: Principal = UNSAID,
         **options: Unpack[Options],
     ) -> None:
         self.app = app
@@ -82,18 +81,11 @@ class IdempotencyMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if self.stacked is not None:
-            refuse_unseparated(self.guard, scope, self.stacked)
         await guarded(self.guard, self.app, scope, receive, send, self.whose)
 
     async def whose(self, scope: Scope) -> object:
         """The principal of the request."""
         return await afind(self.guard.principal, scope)
-
-    @cached_property
-    def stacked(self) -> str | None:
-        """A name for this application if middleware inside this one authenticates; None for any other."""
-        return secured_stack(self.app)
 
 
 async def serve_lifespan(guard: Guard, app: App, scope: Scope, receive: Receive, send: Send) -> None:
@@ -176,22 +168,6 @@ async def _pass(app: App, scope: Scope, receive: Receive, send: Send) -> None:
     finally:
         if scope.get(HELD) is None:
             scope.pop(HELD, None)
-
-
-def refuse_unseparated(guard: Guard, scope: Scope, security: str | None) -> None:
-    """Raise `ConfigurationError` for a guarded request to what authenticates (``security``) if keys are not kept apart.
-
-    A guard around that has a principal keeps them apart, whatever is found here.
-    """
-    if security is None or guard.principal is not None or guard.shared or guard.need(request_of(scope)) == "off":
-        return
-    refuse_without_principal(guard, security, around=is_scoped_around(scope))
-
-
-def is_scoped_around(scope: Scope) -> bool:
-    """Whether a guard around has a principal, so that the keys of its clients are apart whatever is found here."""
-    held: AsgiExchange | None = scope.get(HELD)
-    return bool(scope.get(OUTER)) or (held is not None and held.guard.principal is not None)
 
 
 async def _around(scope: Scope) -> list[object]:

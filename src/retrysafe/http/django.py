@@ -26,7 +26,6 @@ from retrysafe.http.django_serving import (
     leave_to_inner,
     login_pages,
     of_user,
-    refuse_before_authentication,
     request_of,
     response_of,
     serve,
@@ -34,7 +33,7 @@ from retrysafe.http.django_serving import (
 )
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import GUARDED_BY_DEFAULT, UNSAFE, Options, Policed, ServedRoute, own_policy, serving
-from retrysafe.http.principals import SHARED
+from retrysafe.http.principals import SHARED, UNSAID, check
 
 with NeedsExtra("django", "django", "asgiref"):
     from asgiref.sync import AsyncToSync, async_to_sync, iscoroutinefunction, sync_to_async
@@ -54,7 +53,7 @@ Principal = Literal["user", "shared"] | Callable[[Any], Any]
 V = TypeVar("V", bound=Callable[..., Any])
 
 
-def guard_of(boundary: Boundary, principal: Principal | None, options: Options) -> Guard:
+def guard_of(boundary: Boundary, principal: Principal, options: Options) -> Guard:
     """The guard for a Django view. Raises `ConfigurationError` for choices that cannot be kept."""
     require_boundary(boundary)
     if boundary.effects == "transactional" and boundary.entrypoint.alias is None:
@@ -62,19 +61,13 @@ def guard_of(boundary: Boundary, principal: Principal | None, options: Options) 
             f"{boundary!r} is transactional, but not on an alias of Django's DATABASES: what the ORM does would not "
             "commit with the record. Use store='default', or effects='keyed'."
         )
-    if principal is not None and principal not in ("user", SHARED) and not callable(principal):
-        raise ConfigurationError(
-            f"principal={principal!r}: expected 'user', a function that takes the request, or 'shared'."
-        )
     return Guard(boundary, options, of_user if principal == "user" else principal, login_pages=login_pages)
 
 
 # ------------------------------------------------------------ the decorator
 
 
-def idempotent(
-    boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]
-) -> Callable[[V], V]:
+def idempotent(boundary: Boundary, *, principal: Principal = UNSAID, **options: Unpack[Options]) -> Callable[[V], V]:
     """Decorate a view: a request runs once per ``Idempotency-Key``, and its retries get the first response.
 
     For function views, for what ``as_view()`` returns, and with ``method_decorator(…, name="dispatch")`` for classes.
@@ -108,7 +101,6 @@ def _guarded(guard: Guard, view: Any) -> Any:
 
     @wraps(view)
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        refuse_before_authentication(guard, getattr(request.resolver_match, "func", None), request)
         run = partial(view, request, *args, **kwargs)
         inside = partial(in_atomic_requests, guarded, run, besides=own_alias(guard))
         return serve(guard, request, partial(_answered, request, inside), partial(in_atomic_requests, guarded, run))
@@ -244,7 +236,6 @@ class IdempotencyMiddleware:
             if guards_itself(view, request.method):
                 leave_to_inner(self.guard, request)
                 return passing()
-            refuse_before_authentication(self.guard, view, request)
         return serve(self.guard, request, partial(self._get_response, request), passing, of_view=False)
 
     def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> None:
@@ -253,7 +244,6 @@ class IdempotencyMiddleware:
         if visit is None or visit.exchange.guard is not self.guard or visit.exchange.claim is None:
             return
         visit.reached = True
-        refuse_before_authentication(self.guard, view, request)  # what a middleware inside has led elsewhere
         if not self.guard.transactional:
             return
         if iscoroutinefunction(view):
@@ -316,10 +306,16 @@ def guard_of_settings(name: str) -> Guard:
             f"IdempotencyMiddleware needs the setting {name} = {{'BOUNDARY': 'shop.boundaries.orders', …}}."
         )
     options: Any = {str(option).lower(): value for option, value in given.items()}
-    boundary, principal = _imported(options.pop("boundary")), options.pop("principal", None)
+    boundary, principal = _imported(options.pop("boundary")), options.pop("principal", UNSAID)
     if not isinstance(boundary, Boundary):
         raise ConfigurationError(f"{name}['BOUNDARY'] is {boundary!r}, not a Boundary or the dotted path to one.")
-    return guard_of(boundary, principal if principal in ("user", SHARED) else _imported(principal), options)
+    found = principal if principal in ("user", SHARED) else _imported(principal)
+    if found != "user":
+        check(found, _USER, f'"PRINCIPAL": "{SHARED}",')
+    return guard_of(boundary, found, options)
+
+
+_USER = '"PRINCIPAL": "user",  # request.user; or the dotted path to a function of the request'
 
 
 def _imported(found: Any) -> Any:

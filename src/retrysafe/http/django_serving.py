@@ -21,7 +21,6 @@ from retrysafe.http.messages import Request, Response, latin
 from retrysafe.http.nested import OUTER, is_inside
 from retrysafe.http.principals import find
 from retrysafe.http.problems import Refusal
-from retrysafe.http.security import refuse_without_principal, secured
 from retrysafe.http.wsgi import HELD, Input
 from retrysafe.http.wsgi import request_of as request_of_environ
 
@@ -39,9 +38,6 @@ CLAIM = "idempotency"
 GUARDED = "_retrysafe_guarded"
 """What is true of views, and classes of views, that are guarded on their own."""
 _VISIT = "_retrysafe_visit"
-_LOGIN = "django.contrib.auth.middleware.LoginRequiredMiddleware"
-_AUTHENTICATES = "perform_authentication"
-"""What classes of views have in REST framework, and nowhere else."""
 _WRITES_NOTHING = ("SELECT", "SAVEPOINT", "RELEASE", "ROLLBACK")
 View = Callable[[], HttpResponseBase]
 
@@ -76,33 +72,6 @@ def guards_itself(view: object, method: str) -> bool:
     """Whether a view, the class it is made of, or that class's method, is guarded on its own."""
     cls = _class_of(view)
     return any(getattr(part, GUARDED, False) for part in (view, cls, getattr(cls, method.lower(), None)))
-
-
-def refuse_before_authentication(guard: Guard, view: object, request: HttpRequest) -> None:
-    """Raise `ConfigurationError` for a view that finds out who calls and is guarded for everybody alike.
-
-    Whoever knows a key would be sent the response to a user that was let in.
-    """
-    held = _held_around(request)
-    if (
-        guard.principal is not None
-        or guard.shared
-        or OUTER in request.__dict__
-        or guard.need(request_of(request)) == "off"
-    ):
-        return
-    if held is not None and held.guard.principal is not None:
-        return
-    cls = _class_of(view)
-    refuse_without_principal(guard, secured(view) or secured(cls) or secured(getattr(cls, "dispatch", None)))
-    if _LOGIN in settings.MIDDLEWARE and view is not None and getattr(view, "login_required", True):
-        refuse_without_principal(guard, f"{view!r}, which LoginRequiredMiddleware keeps to users,")
-    if hasattr(cls, _AUTHENTICATES):
-        raise ConfigurationError(
-            f"{cls!r} is a view of REST framework, which authenticates inside the claim: anybody who knows a key would "
-            "get the response. Guard it by retrysafe.http.drf (IdempotentMixin, or @idempotent), say whose requests "
-            "they are (PRINCIPAL in the setting, principal= of the decorator), or let its route be 'off'."
-        )
 
 
 def _class_of(view: Any) -> Any:

@@ -18,7 +18,6 @@ from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.exchange import Preempted
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import UNSAFE, Options
-from retrysafe.http.principals import SHARED
 from retrysafe.http.problems import Refusal
 from retrysafe.http.routes import NEEDS, Need
 
@@ -43,7 +42,7 @@ class Idempotency:
     Arguments:
         boundary: where the guarantee holds. With ``effects="transactional"`` it is on an alias of ``DATABASES``.
         principal: whose the request is: "user", the default, for ``request.user`` as REST framework authenticated it;
-            a function that takes REST framework's request; or None, so that keys of all users are one space.
+            a function that takes REST framework's request; or "shared", so that keys of all users are one space.
         actions: action of a view set, or method in small letters, to "required", "optional" or "off". Others follow
             ``required``, true by default, if their method is one of ``methods``: POST, PUT, PATCH and DELETE, unless
             you say otherwise.
@@ -57,12 +56,11 @@ class Idempotency:
         self,
         boundary: Boundary,
         *,
-        principal: Principal | None = "user",
+        principal: Principal = "user",
         actions: Mapping[str, Need] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        chosen: Principal = SHARED if principal is None else principal
-        self.default = guard_of(boundary, chosen, {"required": True, "methods": UNSAFE, **options})
+        self.default = guard_of(boundary, principal, {"required": True, "methods": UNSAFE, **options})
         self._actions: dict[str, Guard | None] = {}
         for name, need in (actions or {}).items():
             if need not in NEEDS:
@@ -184,7 +182,7 @@ setattr(IdempotentMixin, GUARDED, True)
 def idempotent(
     boundary: Boundary,
     *,
-    principal: Principal | None = "user",
+    principal: Principal = "user",
     actions: Mapping[str, Need] | None = None,
     **options: Unpack[Options],
 ) -> Callable[[V], V]:

@@ -28,20 +28,17 @@ from retrysafe.http.asgi import (
     Scope,
     Send,
     guarded,
-    refuse_unseparated,
     request_of,
 )
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import Options, ServedRoute, declared_by, policy
-from retrysafe.http.principals import Principal
-from retrysafe.http.security import secured
+from retrysafe.http.principals import UNSAID, Principal
 
 with NeedsExtra("fastapi", "fastapi", "starlette"):
     from fastapi import Depends, HTTPException, Request, routing
     from fastapi.dependencies.models import Dependant
     from fastapi.routing import APIRoute
-    from fastapi.security.base import SecurityBase
 
     from retrysafe.http import starlette
 
@@ -49,7 +46,7 @@ __all__ = ["Idempotency", "IdempotencyMiddleware", "check_preconditions", "polic
 
 
 class Idempotency:
-    """Guards the routes of a router: ``APIRouter(route_class=Idempotency(boundary).route_class)``.
+    """Guards the routes of a router: ``APIRouter(route_class=Idempotency(boundary, principal=…).route_class)``.
 
     Arguments:
         boundary: where the guarantee holds. With ``effects="transactional"`` the handler's work, the record and the
@@ -69,7 +66,7 @@ class Idempotency:
     Raises `ConfigurationError` for choices that cannot be kept.
     """
 
-    def __init__(self, boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]) -> None:
+    def __init__(self, boundary: Boundary, *, principal: Principal = UNSAID, **options: Unpack[Options]) -> None:
         merged: Options = {"required": True, **options}
         self.guard = Guard(boundary, merged, principal)
         boundary.entrypoint.refuse_bound_to_threads()
@@ -136,36 +133,10 @@ def _claiming(begin: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[.
     return claim, session
 
 
-_UNKNOWN = ""
-
-
-def security_of(route: Any) -> str | None:
-    """A name for a route, or one that is included, which asks who calls; None for any other."""
-    if secured(route.endpoint) is None and not _authenticates(route.dependant):
-        return None
-    return f"The route {route.path}, which asks who calls,"
-
-
-def _authenticates(dependant: Dependant) -> bool:
-    """Whether there is a security scheme, or what asks for scopes or credentials, anywhere in a tree."""
-    asked = {field.alias.lower().replace("_", "-") for field in dependant.header_params}
-    own: Any = getattr(dependant, "own_oauth_scopes", None) or getattr(dependant, "security_scopes", None)
-    scoped = own or dependant.security_scopes_param_name
-    scheme: Any = dependant.call
-    if isinstance(scheme, SecurityBase) or scoped or asked & _CREDENTIALS or secured(scheme) is not None:
-        return True
-    return any(map(_authenticates, dependant.dependencies))
-
-
-_CREDENTIALS = frozenset({"authorization", "x-api-key", "api-key"})
-"""Request fields that say who calls (RFC 9110 section 11.6.2, and what stands in its place)."""
-
-
 class _Route(APIRoute):
     """A route that runs once per key."""
 
     idempotency: ClassVar[Idempotency]
-    security: str | None = _UNKNOWN
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **kwargs: Any) -> None:
         self._declared = declared_by(endpoint)
@@ -198,16 +169,7 @@ class _Route(APIRoute):
                 f"@policy stands above the decorator that makes a route of {self.endpoint!r}, which has not seen it: "
                 "put it beneath, directly on the function."
             )
-        refuse_unseparated(self._guard, scope, self._secured(scope))
         await guarded(self._guard, super().handle, scope, receive, send, None)
-
-    def _secured(self, scope: Scope) -> str | None:
-        """A name for this route if it, or a router that includes it, has a dependency that authenticates."""
-        if self.security is _UNKNOWN:
-            included = _included(getattr(scope.get("app"), "routes", ()))
-            trees = [self, *(served for served, route in included if route is self)]
-            self.security = next(filter(None, map(security_of, trees)), None)
-        return self.security
 
 
 def _included(routes: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
@@ -254,7 +216,7 @@ class _Parameters(list[Any]):
 
 
 class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
-    """Guards a whole FastAPI application: ``app.add_middleware(IdempotencyMiddleware, boundary=…)``.
+    """Guards a whole FastAPI application: ``app.add_middleware(IdempotencyMiddleware, boundary=…, principal=…)``.
 
     As `retrysafe.http.starlette.IdempotencyMiddleware`: routes decorated with `policy`, and those of `Idempotency`,
     keep their own policy.
@@ -282,10 +244,6 @@ class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
         """Names of the generators among a route's dependencies that end after its response."""
         found = () if getattr(matcher, "dependant", None) is None else _late(matcher.dependant)
         return tuple(dict.fromkeys(found))
-
-    def secured(self, route: object, endpoint: object) -> str | None:
-        """A name for a route that authenticates by dependencies, which are not asked on a replay."""
-        return security_of(route) if hasattr(route, "dependant") else super().secured(route, endpoint)
 
 
 def check_preconditions(request: Request, current: Version | None, *, required: bool = False) -> None:

@@ -33,10 +33,9 @@ from retrysafe.http.policy import (
     policy_of,
     serving,
 )
-from retrysafe.http.principals import Principal, check, find
+from retrysafe.http.principals import UNSAID, Principal, check, find
 from retrysafe.http.problems import Refusal
 from retrysafe.http.routes import NEEDS, Need
-from retrysafe.http.security import refuse_without_principal, secured
 from retrysafe.http.wsgi import HELD, Environ, Input, StartResponse, request_of
 
 with NeedsExtra("flask"):
@@ -61,7 +60,8 @@ class RouteRule:
         if need not in NEEDS:
             raise ConfigurationError(f"idempotent({need!r}): expected one of {', '.join(NEEDS)}.")
         policy_of(options)
-        check(principal)
+        if principal is not None:
+            check(principal)
         self.need = need
         self.boundary = boundary
         self.principal: Principal | None = principal
@@ -91,13 +91,14 @@ class Idempotency:
         app: Flask | None = None,
         boundary: Boundary | None = None,
         *,
-        principal: Principal | None = None,
+        principal: Principal = UNSAID,
         session: Any = None,
         **options: Unpack[Options],
     ) -> None:
         policy_of(options)
+        check(principal)
         self._boundary = boundary
-        self._principal: Principal | None = principal
+        self._principal: Principal = principal
         self._session = session
         self._options = options
         if app is not None:
@@ -116,12 +117,10 @@ class Idempotency:
 class Installed:
     """The extension in one application."""
 
-    def __init__(
-        self, app: Flask, boundary: Boundary, principal: Principal | None, session: Any, options: Options
-    ) -> None:
+    def __init__(self, app: Flask, boundary: Boundary, principal: Principal, session: Any, options: Options) -> None:
         self._app = app
         self._boundary = boundary
-        self._principal: Principal | None = principal
+        self._principal: Principal = principal
         self._session = session
         self._options = options
         self._guard = Guard(boundary, options, principal, login_pages=self._login_pages)
@@ -230,9 +229,6 @@ class Installed:
         asked = _asked()
         if nested.is_inside(guard, asked, held, off=off) or off:
             return view()
-        if guard.need(asked) != "off":
-            view_function = current_app.view_functions.get(request.endpoint or "")
-            refuse_without_principal(guard, secured(view_function))
         try:
             exchange = self._admit(guard)
         except Refusal as refusal:

@@ -20,7 +20,7 @@ from retrysafe.http.exchange import Exchange, Live
 from retrysafe.http.guard import Course, Guard
 from retrysafe.http.messages import OMITTED, Headers, Request, Response
 from retrysafe.http.policy import Options
-from retrysafe.http.principals import Principal, afind, find
+from retrysafe.http.principals import UNSAID, Principal, afind, find
 from retrysafe.http.problems import PROBLEMS, Refusal
 from retrysafe.protocol.exception_groups import every, leaves
 
@@ -208,7 +208,7 @@ class _Interceptor:
         self,
         boundary: Boundary,
         *,
-        principal: Principal | None = None,
+        principal: Principal = UNSAID,
         **options: Unpack[Options],
     ) -> None:
         allowed = options.get("headers")
@@ -233,7 +233,7 @@ class _Interceptor:
 
 
 class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ignore[misc]
-    """For ``grpc.server(…, interceptors=[IdempotencyInterceptor(boundary)])``.
+    """For ``grpc.server(…, interceptors=[IdempotencyInterceptor(boundary, principal=…)])``.
 
     Arguments:
         boundary: where the guarantee holds. With ``effects="transactional"`` the handler finds the transaction as

@@ -66,12 +66,12 @@ class Guard:
         self,
         boundary: Boundary,
         options: Options,
-        principal: principals.Principal | None = None,
+        principal: principals.Principal,
         fields: tuple[bytes, ...] = FIELDS,
         login_pages: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        principals.check(principal)
         require_boundary(boundary)
+        principals.check(principal)
         assert min(fields) > b"body", "parts of a fingerprint stand by name"
         self.fields = fields
         self.login_pages = login_pages
@@ -91,11 +91,8 @@ class Guard:
         self._dropped = dropped_fields(self.policy.secrets)
         self._largest = self.entry.largest_result
         self._compared = False
-        self.shared = principal == principals.SHARED
-        """Whether all clients have one space of keys on purpose."""
         self.principal: Callable[..., Any] | None = None if isinstance(principal, str) else principal
-        self._unscoped = not self.shared and not boundary.entrypoint.has_scope
-        """Whether it is still to be told that requests without a principal share one space of keys."""
+        """Finds whose a request is; None: all clients have one space of keys."""
         boundary.entrypoint.take_operation(OPERATION, "HTTP requests", key="Idempotency-Key of the request")
         workers.warn_of_memory(boundary.entrypoint)
 
@@ -107,8 +104,7 @@ class Guard:
         routes: dict[str, Need] = {"/**": need}
         said: Options = {"methods": self.policy.methods | UNSAFE, **options}
         merged: Options = {**self.options, **said, "required": need == "required", "routes": routes}
-        principal = principals.SHARED if self.shared else self.principal
-        return Guard(self.boundary, merged, principal, self.fields, self.login_pages)
+        return Guard(self.boundary, merged, self.principal or principals.SHARED, self.fields, self.login_pages)
 
     def of(self, handler: object) -> Guard:
         """The guard of a handler: this one, or that with the handler's own policy."""
@@ -169,8 +165,6 @@ class Guard:
 
     def claim(self, request: Request, key: str, body: Body, scope: str | None, tx: Any = None) -> Claim:
         """The claim for a request whose body has been read. Raises `Refusal` for one that is no JSON but says so."""
-        if self._unscoped:
-            self._warn_of_shared_keys(scope)
         return self.entry.open(
             key,
             operation=OPERATION if self.policy.operation == "http" else _endpoint(request),
@@ -180,16 +174,6 @@ class Guard:
             annotation=request,
             codec=_CODEC,
         )
-
-    def _warn_of_shared_keys(self, scope: str | None) -> None:
-        """Warn, at the first request, that no principal tells the keys of two clients apart."""
-        self._unscoped = False
-        if scope is None:
-            logger().warning(
-                "Boundary %r: all clients share one space of keys, so that one who sends the key of another gets that "
-                "one's response. Give principal= (whose request it is), or principal='shared' if that is meant.",
-                self.entry.name,
-            )
 
     def _fingerprint(self, request: Request, body: Body) -> Fingerprint:
         """The fingerprint of the parts that must be the same on a retry."""

@@ -16,11 +16,11 @@ from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http import asgi, keys, openapi
-from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, refuse_unseparated, request_of
+from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, request_of
 from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import GUARDED_BY_DEFAULT, Options, Policed, ServedRoute
-from retrysafe.http.principals import Principal, afind
+from retrysafe.http.principals import UNSAID, Principal, afind
 from retrysafe.http.routes import NEEDS
 
 with NeedsExtra("litestar"):
@@ -46,8 +46,8 @@ OPT = "idempotency"
 class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
     """Lets the requests of an application, router, controller or handler run once per key.
 
-    For ``middleware=[DefineMiddleware(IdempotencyMiddleware, boundary=orders)]``; `IdempotencyPlugin` adds it for you,
-    and tells OpenAPI. ``principal`` is called with the `Request`.
+    For ``middleware=[DefineMiddleware(IdempotencyMiddleware, boundary=orders, principal=…)]``; `IdempotencyPlugin` adds
+    it for you, and tells OpenAPI. ``principal`` is called with the `Request`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         app: App,
         boundary: Boundary,
         *,
-        principal: Principal | None = None,
+        principal: Principal = UNSAID,
         **options: Unpack[Options],
     ) -> None:
         super().__init__(app, boundary, principal=principal, **options)
@@ -66,8 +66,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        guard, handler = self.guards.of(scope["route_handler"]), scope["route_handler"]
-        refuse_unseparated(guard, scope, f"{handler}, which has guards," if handler.guards else self.stacked)
+        guard = self.guards.of(scope["route_handler"])
         hooks = scope["litestar_app"].after_exception
         if _note not in hooks:
             hooks.append(_note)
@@ -129,7 +128,7 @@ class _Guards:
 
 
 class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
-    """Guards a Litestar application: ``Litestar(…, plugins=[IdempotencyPlugin(boundary)])``.
+    """Guards a Litestar application: ``Litestar(…, plugins=[IdempotencyPlugin(boundary, principal=…)])``.
 
     Arguments:
         boundary: where the guarantee holds. With ``effects="transactional"`` the handler's work, the record and the
@@ -144,7 +143,7 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
     Raises `ConfigurationError` for choices that cannot be kept.
     """
 
-    def __init__(self, boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]) -> None:
+    def __init__(self, boundary: Boundary, *, principal: Principal = UNSAID, **options: Unpack[Options]) -> None:
         self._guards = _Guards(Guard(boundary, options, principal))
         boundary.entrypoint.refuse_bound_to_threads()
         middleware: Any = IdempotencyMiddleware

@@ -22,13 +22,22 @@ Named: TypeAlias = str | int | UUID
 _PREFIXED = re.compile(r"\d+:|sha256:")
 
 
-def check(principal: object) -> None:
-    """Raise `ConfigurationError` for what finds no principals."""
-    if principal is not None and principal != SHARED and not callable(principal):
-        raise ConfigurationError(
-            f'principal={principal!r}: expected a function that takes the request, or "{SHARED}", with which '
-            "all clients share their keys."
-        )
+UNSAID: Any = None
+"""The default of ``principal=``, which is refused with the lines to paste."""
+
+
+_FINDER = "principal=…,  # a function of the request that returns the client's id: text, an int or a UUID"
+
+
+def check(principal: object, finder: str = _FINDER, shared: str = f'principal="{SHARED}",') -> None:
+    """Raise `ConfigurationError` for what finds no principals; ``finder`` and ``shared`` are lines that say it."""
+    if principal == SHARED or callable(principal):
+        return
+    given = "is missing" if principal is None else f"{principal!r} finds none"
+    raise ConfigurationError(
+        f"principal= {given}: it tells whose a request is, so that no client gets the response to another one's. "
+        f"Add\n    {finder}\nor, if all clients are one,\n    {shared}"
+    )
 
 
 def is_named(principal: object) -> TypeGuard[Named]:

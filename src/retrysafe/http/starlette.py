@@ -24,7 +24,6 @@ from retrysafe.http.asgi import (
     Send,
     guarded,
     leave_to_inner,
-    refuse_unseparated,
     request_of,
     serve_lifespan,
 )
@@ -43,8 +42,7 @@ from retrysafe.http.policy import (
     policy_of,
     serving,
 )
-from retrysafe.http.principals import Principal, afind
-from retrysafe.http.security import secured, secured_stack
+from retrysafe.http.principals import UNSAID, Principal, afind
 
 with NeedsExtra("starlette"):
     from starlette.applications import Starlette
@@ -103,16 +101,13 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         if method in NEVER_GUARDED:
             return self.guard
         if routes is not None and not self._may_differ(routes, scope):
-            refuse_unseparated(self.guard, scope, self.stacked)
             return self.guard
         found = list(self._served_by(router, scope))
         if any(method in self.guarded_by_itself(route, endpoint) for route, endpoint in found):
             leave_to_inner(self.guard, scope, self.whose)
             return None
         endpoint = _handler(found[-1][1], method) if found else None
-        guard = self._declared_guard(endpoint)
-        refuse_unseparated(guard, scope, self._security(found, endpoint))
-        return guard
+        return self._declared_guard(endpoint)
 
     def _may_differ(self, routes: list[Any], scope: Scope) -> bool:
         """Whether a request may be for a route that says something of itself; its own guard is this one's if not.
@@ -149,20 +144,11 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         inside = [] if inner is None else self._telling(inner, lists)
         if inside or self.guarded_by_itself(route, endpoint) or not _is_known_kind(matcher):
             return True
-        if any(declared_by(_handler(endpoint, method)) is not None for method in UNSAFE):
-            return True
-        apart = self.guard.principal is not None or self.guard.shared
-        return not apart and bool(secured_stack(app) or self.secured(route, endpoint))
+        return any(declared_by(_handler(endpoint, method)) is not None for method in UNSAFE)
 
     def lists_in(self, routes: Iterable[Any]) -> list[list[Any]]:
         """The lists of routes from which `flat` makes its own, besides this one."""
         return []
-
-    def _security(self, found: list[tuple[object, object]], endpoint: object) -> str | None:
-        """A name for what authenticates on the way from here to a handler, or in it; None where nothing does."""
-        stacked = (secured_stack(getattr(route, "app", None)) for route, _ in found)
-        found_first = self.stacked or next(filter(None, stacked), None)
-        return self.secured(found[-1][0], endpoint) if found and found_first is None else found_first
 
     def _declared_guard(self, endpoint: object) -> Guard:
         if declared_by(endpoint) is None:
@@ -171,10 +157,6 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         if guard is None:
             guard = self._declared[endpoint] = self.guard.of(endpoint)
         return guard
-
-    def secured(self, route: object, endpoint: object) -> str | None:
-        """A name for a handler that authenticates by itself, which is not asked on a replay; None for any other."""
-        return secured(endpoint)
 
     @functools.cached_property
     def _declared(self) -> dict[object, Guard]:
@@ -298,17 +280,12 @@ def _handler(endpoint: Any, method: str) -> object:
 class _Guarded(asgi.IdempotencyMiddleware):
     """A handler of its own route, guarded."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"].upper() in self.guard.policy.methods:
-            refuse_unseparated(self.guard, scope, secured(self))
-        await super().__call__(scope, receive, send)
-
     async def whose(self, scope: Scope) -> object:
         return await afind(self.guard.principal, Request(scope))
 
 
 def idempotent(
-    boundary: Boundary, *, principal: Principal | None = None, **options: Unpack[Options]
+    boundary: Boundary, *, principal: Principal = UNSAID, **options: Unpack[Options]
 ) -> Callable[[Callable[..., Any]], App]:
     """Decorate the handler of a route, a function or an `HTTPEndpoint`: it runs once per key.
 

@@ -19,7 +19,7 @@ from retrysafe.http.exchange import Exchange, Live
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response, latin, length_of, path_of
 from retrysafe.http.policy import Options
-from retrysafe.http.principals import Principal, find
+from retrysafe.http.principals import UNSAID, Principal, find
 from retrysafe.http.problems import Refusal
 
 Environ = dict[str, Any]
@@ -61,7 +61,7 @@ class IdempotencyMiddleware:
         app: App,
         boundary: Boundary,
         *,
-        principal: Principal | None = None,
+        principal: Principal = UNSAID,
         **options: Unpack[Options],
     ) -> None:
         self.app = app

@@ -20,7 +20,7 @@ settings.configure(
     INSTALLED_APPS=["retrysafe.django"],
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(FOLDER / "db")}},
     MIDDLEWARE=["retrysafe.http.django.IdempotencyMiddleware"],
-    RETRYSAFE={"BOUNDARY": f"{__name__}.orders", "ROUTES": {"/leased/**": "off"}},
+    RETRYSAFE={"BOUNDARY": f"{__name__}.orders", "PRINCIPAL": "shared", "ROUTES": {"/leased/**": "off"}},
 )
 django.setup()
 
@@ -34,7 +34,9 @@ from retrysafe import Boundary  # noqa: E402
 from retrysafe.http.django import idempotent  # noqa: E402
 
 orders = Boundary("orders", store="default", effects="transactional")
-leased = idempotent(Boundary("leased", store=f"sqlite:///{FOLDER / 'keys.db'}"), response_limit=5_000)
+leased = idempotent(
+    Boundary("leased", store=f"sqlite:///{FOLDER / 'keys.db'}"), response_limit=5_000, principal="shared"
+)
 
 
 def work(request: HttpRequest) -> HttpResponse:

@@ -32,4 +32,4 @@ async def work(scope: Any, receive: Any, send: Any) -> None:
 
 
 boundary = Boundary("ledger", store=f"sqlite:///{FOLDER / 'records.db'}")
-app = IdempotencyMiddleware(work, boundary, required=True, response_limit=10_000)
+app = IdempotencyMiddleware(work, boundary, required=True, response_limit=10_000, principal="shared")

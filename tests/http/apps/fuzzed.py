@@ -75,7 +75,7 @@ def guarded(store: str, ledger: str) -> IdempotencyMiddleware:
     """The application behind a boundary: transactional where the store is the ledger's file."""
     own = store.startswith("sqlite")
     boundary = Boundary("fuzzed", store=store, effects="transactional" if own else "keyed", observers=())
-    return IdempotencyMiddleware(application(ledger), boundary, required=True, body_limit=100_000)
+    return IdempotencyMiddleware(application(ledger), boundary, required=True, body_limit=100_000, principal="shared")
 
 
 def demo(store: str, bank: int) -> Starlette:

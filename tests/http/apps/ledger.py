@@ -32,7 +32,7 @@ def guarded(name: str, store: str, bank: tuple[str, int] | None = None) -> Idemp
     effects: Effects = "transactional" if bank is None else "keyed"
     place = in_transaction if bank is None else at_bank(bank)
     boundary = Boundary(name, store=store, lease="2s", effects=effects, observers=())
-    return IdempotencyMiddleware(application(place), boundary, required=True)
+    return IdempotencyMiddleware(application(place), boundary, required=True, principal="shared")
 
 
 def application(place: Place) -> Starlette:

@@ -126,7 +126,7 @@ async def starlette(stock: Stock, boundary: Boundary, tmp_path: Path) -> AsyncIt
         )
         return Response(body, status, fields)
 
-    guard = Middleware(of_starlette.IdempotencyMiddleware, boundary=boundary, **CHOSEN)
+    guard = Middleware(of_starlette.IdempotencyMiddleware, boundary=boundary, principal="shared", **CHOSEN)
     app = Starlette(routes=[Route("/orders/{name}", order, methods=["GET", *METHODS])], middleware=[guard])
     async with over_asgi(app) as ask:
         yield ask
@@ -134,7 +134,7 @@ async def starlette(stock: Stock, boundary: Boundary, tmp_path: Path) -> AsyncIt
 
 @asynccontextmanager
 async def fastapi(stock: Stock, boundary: Boundary, tmp_path: Path) -> AsyncIterator[Ask]:
-    idempotency = of_fastapi.Idempotency(boundary, **CHOSEN)
+    idempotency = of_fastapi.Idempotency(boundary, principal="shared", **CHOSEN)
     router = APIRouter(route_class=idempotency.route_class)
 
     @router.api_route("/orders/{name}", methods=["GET", *METHODS])
@@ -163,7 +163,11 @@ async def litestar(stock: Stock, boundary: Boundary, tmp_path: Path) -> AsyncIte
         )
         return LitestarResponse(body.encode(), status_code=status, headers=fields)
 
-    app = Litestar([order], plugins=[of_litestar.IdempotencyPlugin(boundary, **CHOSEN)], logging_config=None)
+    app = Litestar(
+        [order],
+        plugins=[of_litestar.IdempotencyPlugin(boundary, principal="shared", **CHOSEN)],
+        logging_config=None,
+    )
     async with over_asgi(app) as ask:
         yield ask
 
@@ -171,7 +175,7 @@ async def litestar(stock: Stock, boundary: Boundary, tmp_path: Path) -> AsyncIte
 @asynccontextmanager
 async def flask(stock: Stock, boundary: Boundary, tmp_path: Path) -> AsyncIterator[Ask]:
     app = Flask("shop")
-    of_flask.Idempotency(app, boundary, **CHOSEN)
+    of_flask.Idempotency(app, boundary, principal="shared", **CHOSEN)
 
     @app.route("/orders/<name>", methods=["GET", *METHODS])
     def order(name: str) -> Any:
@@ -211,7 +215,7 @@ async def django(stock: Stock, boundary: Boundary, tmp_path: Path) -> AsyncItera
             return unmet
         return HttpResponse(body, status=status, headers=fields)
 
-    guarded = of_django.idempotent(boundary, **CHOSEN)(order)
+    guarded = of_django.idempotent(boundary, principal="shared", **CHOSEN)(order)
     async with over_django(guarded, tmp_path) as ask:
         yield ask
 
@@ -227,7 +231,7 @@ async def drf(stock: Stock, boundary: Boundary, tmp_path: Path) -> AsyncIterator
         return RestResponse(body or None, status, headers=fields)
 
     view: Any = type("Order", (APIView,), {name.lower(): order for name in ("GET", *METHODS)})
-    guarded = of_drf.idempotent(boundary, principal=None, **CHOSEN)(view.as_view())
+    guarded = of_drf.idempotent(boundary, principal="shared", **CHOSEN)(view.as_view())
     async with over_django(guarded, tmp_path, REST_FRAMEWORK={"UNAUTHENTICATED_USER": None}) as ask:
         yield ask
 
@@ -261,7 +265,7 @@ async def over_aiohttp(stock: Stock, boundary: Boundary, tmp_path: Path) -> Asyn
         )
         return web.Response(text=body or None, status=status, headers=fields)
 
-    app = web.Application(middlewares=[of_aiohttp.idempotency(boundary, **CHOSEN)])
+    app = web.Application(middlewares=[of_aiohttp.idempotency(boundary, principal="shared", **CHOSEN)])
     app.router.add_route("*", "/orders/{name}", order)
     async with TestServer(app) as server, aiohttp.ClientSession() as session:
 

@@ -84,7 +84,7 @@ def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]
     global _guarded
     if _guarded is None:
         boundary = Boundary("shop", store=os.environ["SHOP_STORE"], lease="1s", concurrency=wait("60s"))
-        _guarded = IdempotencyMiddleware(shop, boundary)
+        _guarded = IdempotencyMiddleware(shop, boundary, principal="shared")
     return _guarded(environ, start_response)
 
 

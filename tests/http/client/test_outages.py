@@ -105,7 +105,9 @@ def service(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(TABLE)
     boundary = Boundary("orders", store=f"sqlite:///{path}", effects="transactional", observers=())
-    with uvicorn(IdempotencyMiddleware(application(in_transaction), boundary, required=True), boundary) as url:
+    with uvicorn(
+        IdempotencyMiddleware(application(in_transaction), boundary, required=True, principal="shared"), boundary
+    ) as url:
         yield url, path
 
 
