@@ -217,11 +217,13 @@ def test_a_publisher_that_refuses_everything_takes_nothing_from_anybody(
     assert (publisher if isinstance(publisher, Refusing) else publisher.inner).calls < 60
 
 
-def test_what_waits_for_a_destination_is_due_and_alarms(place: Place) -> None:
-    place.write(Message("full", 1, key="A"))
-    assert place.relay(Judging(lambda one: FULL)).run_once() == Relayed(0, 1, 0)
+def test_what_waits_for_a_destination_is_due_and_alarms_with_its_reason(place: Place) -> None:
+    place.write(*(Message("full", n, key=str(n)) for n in range(3)), Message("well", 1))
+    relay = place.relay(Judging(lambda one: FULL if one.topic == "full" else ACKED))
+    assert relay.run_once().published == 1
     with place.operator() as operator:
-        assert operator.status().due == 1
+        (standing,) = operator.status().backlog
+    assert (standing.topic, standing.due, standing.error) == ("full", 3, FULL.error)
 
 
 def test_a_destination_that_takes_nothing_is_probed_with_one_message_at_a_time(place: Place) -> None:

@@ -19,6 +19,9 @@ from retrysafe.messaging.relay.operator import OutboxOperator, OutboxSweeper, li
 from retrysafe.messaging.relay.procedures import GONE, OutboxStatus
 from retrysafe.protocol.durations import seconds as seconds_of
 
+_SHOWN = 80
+"""Characters of the reason why a topic waits."""
+
 DEAD_LETTERS = dead_letters.Side(
     OutboxOperator,
     lambda operator, chosen: operator.dead(chosen),
@@ -103,7 +106,13 @@ def _say_status(found: OutboxStatus, *, stalled: bool) -> None:
     )
     if found.backlog:
         rows = [
-            [one.topic, str(one.messages), str(one.due), duration(one.oldest), "paused" if one.paused else ""]
+            [
+                one.topic,
+                str(one.messages),
+                str(one.due),
+                duration(one.oldest),
+                "paused" if one.paused else one.error.partition("\n")[0][:_SHOWN],
+            ]
             for one in found.backlog
         ]
         say(["", *table(rows, ("topic", "waiting", "due", "oldest", ""))])

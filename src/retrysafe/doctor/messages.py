@@ -21,9 +21,9 @@ def _stalled(facts: Facts) -> str | None:
     if found is None or found.outbox is None or found.outbox.oldest_due <= STALLED:
         return None
     relays = f"{found.outbox.alive} relays run" if found.outbox.alive else "no relay is running"
-    return (
-        f"{found.outbox.due:,} messages of the outbox are due, for up to {duration(found.outbox.oldest_due)}; {relays}."
-    )
+    said = next((f" Topic {one.topic}: {one.error}" for one in found.outbox.backlog if one.error), "")
+    due = f"{found.outbox.due:,} messages of the outbox are due, for up to {duration(found.outbox.oldest_due)}"
+    return f"{due}; {relays}.{said}"
 
 
 def _dead(facts: Facts) -> str | None:

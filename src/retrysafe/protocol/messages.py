@@ -169,6 +169,8 @@ class Backlog(NamedTuple):
     due: int
     oldest_due: float
     paused: bool
+    error: str = ""
+    """The reason why one of the messages has not left, as the broker gave it last."""
 
 
 class RelaySeen(NamedTuple):

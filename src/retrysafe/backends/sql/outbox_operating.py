@@ -46,13 +46,15 @@ class OperableSqlOutbox(SqlOutbox):
         waits = f"SELECT w.bucket, w.lane, min(w.id) AS head FROM ({waiting}) AS w GROUP BY w.bucket, w.lane"
         rows = (
             "SELECT o.topic, o.created, CASE WHEN q.topic IS NULL THEN 0 ELSE 1 END AS paused, "
-            "CASE WHEN q.topic IS NULL AND b.head IS NULL THEN 1 ELSE 0 END AS due "
+            "CASE WHEN q.topic IS NULL AND b.head IS NULL THEN 1 ELSE 0 END AS due, a.error "
             f"FROM ({ends}) AS o LEFT JOIN ({waits}) AS b ON b.bucket = o.bucket AND b.lane = o.lane "
-            f"AND b.head <= o.id LEFT JOIN {TABLE}_paused AS q ON q.topic = o.topic"
+            f"AND b.head <= o.id LEFT JOIN {TABLE}_paused AS q ON q.topic = o.topic "
+            f"LEFT JOIN {TABLE}_attempts AS a ON a.id = o.id"
         )
-        groups = f"SELECT r.topic, r.paused, r.due, count(*) AS number, min(r.created) AS oldest FROM ({rows}) AS r "
+        figures = "count(*) AS number, min(r.created) AS oldest, max(r.error) AS error"
+        groups = f"SELECT r.topic, r.paused, r.due, {figures} FROM ({rows}) AS r "
         sql = (
-            f"SELECT g.topic, g.paused, g.due, g.number, g.oldest, t.now FROM ({groups} "
+            f"SELECT g.topic, g.paused, g.due, g.number, g.oldest, t.now, g.error FROM ({groups} "
             f"GROUP BY r.topic, r.paused, r.due) AS g, {self._store.clock} ORDER BY g.topic"
         )
         return Ask(self._store.query(sql, {}, writes=False), _backlog)
@@ -202,9 +204,10 @@ class SqlPublished:
 
 def _backlog(answer: Rows) -> list[Backlog]:
     found: dict[str, Backlog] = {}
-    for topic, paused, due, count, oldest, now in answer.rows:
+    for topic, paused, due, count, oldest, now, error in answer.rows:
         one, number, age = found.get(topic, Backlog(topic, 0, 0.0, 0, 0.0, False)), int(count), _age(oldest, now)
         one = one._replace(messages=one.messages + number, oldest=max(one.oldest, age), paused=bool(int(paused)))
+        one = one._replace(error=error or one.error)
         found[topic] = one._replace(due=number, oldest_due=age) if int(due) else one
     return list(found.values())
 

@@ -286,10 +286,14 @@ class Dispatch:
         taken = any(one.status in _TAKEN for one in said)
         blamed = len(unknown) == 1 and (taken or (alone and call.to.proven))
         self._learn(call.to, said, unknown, blamed=blamed, taken=taken)
-        return {
+        known = {
             _name(queued): self._final(call.to, queued, one, blamed=blamed)
             for queued, one in zip(call.wave, said, strict=True)
         }
+        stalled = [name for name, one in known.items() if one.status is PublishStatus.STALLED]
+        if stalled:  # the reason of them all is written down with one, which stays due
+            known[stalled[0]] = known[stalled[0]]._replace(status=PublishStatus.POSTPONED)
+        return known
 
     def _learn(
         self, to: Destination, said: Sequence[PublishResult], unknown: Sequence[str], *, blamed: bool, taken: bool
