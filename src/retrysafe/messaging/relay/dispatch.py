@@ -285,20 +285,21 @@ class Dispatch:
         unknown = [one.error for one in said if one.status is PublishStatus.UNKNOWN]
         taken = any(one.status in _TAKEN for one in said)
         blamed = len(unknown) == 1 and (taken or (alone and call.to.proven))
-        self._learn(call.to, said, unknown, blamed=blamed, taken=taken)
+        stalled = self._learn(call.to, said, unknown, blamed=blamed, taken=taken)
         known = {
             _name(queued): self._final(call.to, queued, one, blamed=blamed)
             for queued, one in zip(call.wave, said, strict=True)
         }
-        stalled = [name for name, one in known.items() if one.status is PublishStatus.STALLED]
         if stalled:  # the reason of them all is written down with one, which stays due
-            known[stalled[0]] = known[stalled[0]]._replace(status=PublishStatus.POSTPONED)
+            first = next((name for name, one in known.items() if one.status is PublishStatus.STALLED), None)
+            if first is not None:
+                known[first] = known[first]._replace(status=PublishStatus.POSTPONED)
         return known
 
     def _learn(
         self, to: Destination, said: Sequence[PublishResult], unknown: Sequence[str], *, blamed: bool, taken: bool
-    ) -> None:
-        """What the receptions of a call say of its destination."""
+    ) -> bool:
+        """Learn from the receptions of a call about its destination; True if it takes nothing for now."""
         stalled = [one for one in said if one.status is PublishStatus.STALLED]
         to.proven = (to.proven or taken) and not unknown
         if stalled:
@@ -310,6 +311,7 @@ class Dispatch:
             self._failed(to, unknown[0], 0.0)
         else:
             to.breaker.undecided()
+        return bool(stalled)
 
     def _failed(self, to: Destination, error: str, pause: float) -> None:
         to.proven = False
