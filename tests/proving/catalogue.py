@@ -1,8 +1,8 @@
-"""The faults that this project expects, by number: what happens, and what is promised then.
+"""The faults that this project expects, by number: their effect for a user, the defence, and its limits.
 
-Each is injected by a test that carries its number (`@pytest.mark.fault(…)`). One that no test injects says why, in
-``unmet`` (what it needs does not exist yet) or in ``documented`` (it is not defended against: a page says what it
-costs). `docs/reference/faults.md` is made of this table, and `tests/proving/test_catalogue.py` keeps it honest.
+Each is injected by a test that carries its number (`@pytest.mark.fault(…)`). One that no test injects gives the reason
+in ``unmet`` (its subject does not exist yet) or in ``documented`` (there is no defence: a page names the cost).
+`docs/reference/faults.md` is made of this table, and `tests/proving/test_catalogue.py` keeps it honest.
 """
 
 from __future__ import annotations
@@ -11,224 +11,537 @@ from typing import NamedTuple
 
 
 class Fault(NamedTuple):
-    """A row of the catalogue."""
+    """A row of the catalogue; each text is a sentence at most."""
 
     row: int
     fault: str
-    """What goes wrong."""
-    promise: str
-    """What comes of it all the same."""
+    seen: str
+    """Its effect for the user."""
+    defence: str
+    left: str = ""
+    """The limit of the defence, if there is one."""
     unmet: str = ""
-    """Why nothing can inject it yet; a row with this has no test."""
+    """The reason why nothing can inject it yet; a row with this has no test."""
     documented: str = ""
-    """The page under docs/ that says what it costs, such as "explanation/which-store.md#redis"."""
+    """The page under docs/ that names its cost, such as "explanation/which-store.md#redis"."""
     nothing_to_remove: str = ""
-    """Why no break takes the defence out, where none can: the test has then been seen to fail in another way."""
+    """The reason why no break takes the defence out: the test has then been seen to fail in another way."""
 
 
 STEPS = "there are no steps and recovery points"
 
 CATALOGUE: dict[str, tuple[Fault, ...]] = {
     "Processes": (
-        Fault(1, "a crash before the claim", "nothing is recorded; the retry runs the work"),
-        Fault(2, "the claim is committed, its reply lost", "the attempt reads its own claim back, by its id"),
+        Fault(1, "A crash before the claim.", "The retry runs the work.", "The key is claimed before the work begins."),
+        Fault(
+            2,
+            "The claim commits, and its reply is lost.",
+            "Nothing; the work goes on.",
+            "The attempt reads its claim back by its own id.",
+        ),
         Fault(
             3,
-            "a crash after the claim, before the effect",
-            "keyed: the next caller takes over with a higher token when the lease has lapsed; external: *unknown*",
+            "A crash after the claim, before the effect.",
+            "`InProgress` until the lease ends, then the retry runs the work.",
+            "A retry takes over with a higher token; an external key becomes *unknown*.",
+            "An operator or a probe settles an unknown key.",
         ),
-        Fault(4, "a crash in a transaction, after the effect", "effect and record are rolled back together"),
+        Fault(
+            4,
+            "A crash in a transaction, after the effect.",
+            "The retry runs the work.",
+            "Effect and record are rolled back together.",
+        ),
         Fault(
             5,
-            "the effect has happened elsewhere, and its completion is missing",
-            "the derived key, a probe, or *unknown* decides; the work is never run again blindly",
+            "The effect happened elsewhere, and its completion is missing.",
+            "Keyed work runs again; an external key raises `OutcomeUnknown`.",
+            "The derived key makes the provider recognise the retry, and external work never runs again by itself.",
+            "An operator or a probe settles an unknown key.",
         ),
-        Fault(6, "completed, and the response is lost", "the retry gets the stored result, byte by byte"),
-        Fault(7, "a message is published and not marked as such", "it goes out again under the same id"),
-        Fault(8, "a message is marked and not published", "cannot be: marking comes after publishing"),
-        Fault(9, "a message's work is committed, its acknowledgement lost", "redelivery only acknowledges"),
-        Fault(10, "a crash between a step and its recovery point", "resumed there, under the step's own key", STEPS),
-        Fault(11, "a crash in a compensation", "the compensation is resumed", STEPS),
-        Fault(12, "a crash while a lease is renewed", "the lease lapses at its time, and the key is taken over"),
+        Fault(
+            6,
+            "The work is completed, and its response is lost.",
+            "The retry gets the same answer, byte for byte.",
+            "The response is stored before it is sent.",
+        ),
+        Fault(
+            7,
+            "A message is published, and not marked as published.",
+            "Consumers receive it twice.",
+            "It goes out again under the same id.",
+            "A consumer without an inbox handles it twice.",
+        ),
+        Fault(
+            8,
+            "A message is marked, and not published.",
+            "Nothing.",
+            "A message is marked only after the broker has confirmed it.",
+        ),
+        Fault(
+            9,
+            "A message's work is committed, and its acknowledgement is lost.",
+            "The message comes again, and nothing runs.",
+            "The inbox has the message's record, and the redelivery is acknowledged.",
+        ),
+        Fault(
+            10,
+            "A crash between a step and its recovery point.",
+            "It resumes at the recovery point.",
+            "Each step has its own key.",
+            unmet=STEPS,
+        ),
+        Fault(
+            11,
+            "A crash in a compensation.",
+            "The compensation resumes.",
+            "It is recorded like a step.",
+            unmet=STEPS,
+        ),
+        Fault(
+            12,
+            "A crash while a lease is being renewed.",
+            "`InProgress` until the lease ends.",
+            "The lease ends at its time, and a retry takes over.",
+        ),
     ),
     "Network": (
-        Fault(13, "a request to the store is dropped", "tried again, or raised as certainly not sent"),
-        Fault(14, "a response of the store is dropped", "what was written is read back and recognised"),
-        Fault(15, "an answer takes longer than the lease", "the late attempt is fenced: nothing of it is stored"),
-        Fault(16, "the same request arrives twice", "one wins; the other is told so, or waits"),
-        Fault(17, "an old completion arrives after a new claim", "it changes no record"),
-        Fault(18, "a connection is open on one side only", "a deadline ends the wait: `StoreUnavailable`"),
-        Fault(19, "a connection breaks in the middle of a request's body", "no key is claimed"),
+        Fault(
+            13,
+            "A request to the store is dropped.",
+            "Nothing, or `StoreUnavailable`.",
+            "It is sent again, or raised as certainly not sent.",
+        ),
+        Fault(
+            14,
+            "A response of the store is dropped.",
+            "Nothing, or `StoreUnavailable`.",
+            "The attempt reads back its own write.",
+        ),
+        Fault(
+            15,
+            "An answer takes longer than the lease.",
+            "The late attempt raises `LeaseLost`.",
+            "The fencing token refuses its outcome.",
+            "Effects outside the store that it had already caused stay.",
+        ),
+        Fault(
+            16,
+            "The same request arrives twice.",
+            "One runs; the other is refused with `InProgress`, or waits.",
+            "One insert of the key wins.",
+        ),
+        Fault(
+            17,
+            "An old completion arrives after a new claim.",
+            "Nothing.",
+            "The fencing token refuses it.",
+        ),
+        Fault(
+            18,
+            "A connection is open on one side only.",
+            "`StoreUnavailable` after the deadline.",
+            "Each statement has a deadline.",
+            "Statements on an engine of yours need a timeout of their own.",
+        ),
+        Fault(
+            19,
+            "A connection breaks in the middle of a request's body.",
+            "The retry runs the work.",
+            "The key is claimed after the whole body is read.",
+        ),
         Fault(
             20,
-            "a lease cannot be renewed",
-            "async work is cancelled before the lease ends, sync work sees it at `ensure_held()`; both are fenced",
+            "A lease cannot be renewed.",
+            "Async work is cancelled; sync work finds out at `ensure_held()`.",
+            "The fencing token refuses the outcome.",
+            "Sync work that never calls `ensure_held()` runs to its end.",
         ),
     ),
     "SQL": (
         Fault(
             21,
-            "a failover loses a commit that its replica had not received",
-            "transactional: the effect is lost with its record. Leased: the work runs again, external effects too. "
-            "`retrysafe status` tells how durable a commit is, and weak settings are warned of",
+            "A failover loses a commit that the replica had not received.",
+            "The key is new again.",
+            "Weak settings are reported as `store_warning`, and `retrysafe status` shows them.",
+            "Leased work runs again, external effects too.",
             documented="explanation/which-store.md#postgresql",
         ),
         Fault(
             22,
-            "the wait for a synchronous replica is cancelled",
-            "the commit counts, and that the replica may lack it is told",
+            "The wait for a synchronous replica is cancelled.",
+            "The commit counts, and a `store_warning` reports it.",
+            "The warning of PostgreSQL is read on each commit.",
+            "A failover may still lose that commit.",
         ),
         Fault(
             23,
-            "a serialization failure (40001)",
-            "the whole transaction again where it is ours, `RetryTransaction` where it is the caller's",
+            "A serialization failure (40001).",
+            "Nothing, or `RetryTransaction` in your own transaction.",
+            "A transaction of the boundary's own runs again.",
         ),
-        Fault(24, "a deadlock (40P01)", "again, a bounded number of times, with jittered pauses"),
-        Fault(25, "a lost race for the unique key (23505)", "the loser reads the winner's record"),
-        Fault(26, "a statement runs into its timeout", "the transaction is rolled back, and the record with it"),
+        Fault(
+            24,
+            "A deadlock (40P01).",
+            "Nothing, or an error after the last try.",
+            "It is tried again, a bounded number of times, with random pauses.",
+        ),
+        Fault(
+            25,
+            "Two attempts insert the same key (23505).",
+            "The loser gets the winner's answer.",
+            "The loser reads the winner's record.",
+        ),
+        Fault(
+            26,
+            "A statement runs into its timeout.",
+            "The error of the database.",
+            "The transaction and its record are rolled back.",
+        ),
         Fault(
             27,
-            "a lock is not given in time",
-            "`StoreUnavailable`, over HTTP 503 with `Retry-After`; no timeout is ever set in the caller's transaction",
+            "A lock is not granted in time.",
+            "`StoreUnavailable`; over HTTP, 503 with `Retry-After`.",
+            "The claim is given up; no timeout is set in your transaction.",
         ),
-        Fault(28, "the connection dies in COMMIT", "the record is read back, by key and token"),
-        Fault(29, "a replica lags", "claims and replays read the primary; a server in recovery is refused"),
+        Fault(
+            28,
+            "The connection dies during COMMIT.",
+            "Nothing, or `StoreUnavailable`.",
+            "The record is read back by key and token.",
+        ),
+        Fault(
+            29,
+            "A replica lags.",
+            "`StoreMisconfigured` if `store=` leads to a standby.",
+            "Claims and replays read the primary.",
+        ),
         Fault(
             30,
-            "PgBouncer in transaction mode stands between",
-            "works: nothing is prepared by name, no LISTEN, SET or session lock used; what needs a session is refused",
+            "PgBouncer in transaction mode stands between.",
+            "Nothing, or `ConfigurationError` if a session is needed.",
+            "No prepared statement is named, and no LISTEN, SET or session lock is used.",
         ),
-        Fault(31, "SQLite is busy", "writers begin with BEGIN IMMEDIATE, and wait no longer than their bound"),
-        Fault(32, "a cancelled task leaves a transaction open", "its connection is discarded"),
-        Fault(33, "a stale snapshot of MySQL hides the winner", "the conditional write's count of rows decides"),
-        Fault(34, "no connection is free", "refused before the claim, and nothing has run"),
+        Fault(
+            31,
+            "SQLite is busy.",
+            "A short wait, then `StoreUnavailable`.",
+            "Writers use BEGIN IMMEDIATE and wait for a bounded time.",
+        ),
+        Fault(
+            32,
+            "A cancelled task leaves a transaction open.",
+            "Nothing.",
+            "Its connection is discarded.",
+        ),
+        Fault(
+            33,
+            "An old snapshot of MySQL hides the winner's record.",
+            "The loser gets the winner's answer.",
+            "The row count of a conditional write decides.",
+        ),
+        Fault(
+            34,
+            "No connection is free.",
+            "`StoreUnavailable` before the work.",
+            "The claim gets its connection before anything runs.",
+        ),
         Fault(
             35,
-            "numbers are committed in another order than they were drawn",
-            "records are paged by their key's hash, a relay takes what is there: never by a highest number",
+            "Numbers commit in another order than they were drawn.",
+            "Nothing.",
+            "Nothing is paged by a highest number: records by key hash, messages by their presence.",
         ),
     ),
     "Redis": (
         Fault(
             36,
-            "the server evicts records",
-            "a policy other than noeviction is refused before the first claim; warned of while no maxmemory is set",
+            "The server evicts records.",
+            "A refusal before the first claim, or a `store_warning`.",
+            "Policies other than noeviction are refused; a missing maxmemory is warned of.",
         ),
         Fault(
             37,
-            "a failover loses a claim",
-            "two attempts may run at once: keyed, under the same derived keys; external, the effect may happen twice",
+            "A failover loses a claim.",
+            "Two attempts may run at once.",
+            "Keyed work has the same derived keys in both.",
+            "An external effect may happen twice.",
             documented="how-to/run-on-redis-or-valkey.md#when-code-can-still-run-twice",
         ),
         Fault(
             38,
-            "power is lost with appendfsync everysec",
-            "the last second or two of writes are gone; `retrysafe status` names the setting",
+            "Power is lost with appendfsync everysec.",
+            "The keys of the last second or two are new again.",
+            "`retrysafe status` shows the setting.",
+            "Their work runs again.",
             documented="how-to/run-on-redis-or-valkey.md#when-code-can-still-run-twice",
         ),
-        Fault(39, "a series of commands is carried out in part", "cannot be: each step is one script"),
-        Fault(40, "the server forgets its scripts", "they are loaded again, and the step is repeated"),
         Fault(
-            41, "a slot moves, or keys lie in two slots", "redirections are followed; a record is one hash-tagged key"
+            39,
+            "A series of commands is carried out in part.",
+            "Nothing.",
+            "Each step is one script, which is atomic.",
         ),
-        Fault(42, "the server's clock jumps", "leases end early or late; the token still decides who may write"),
-        Fault(43, "a command is cancelled in mid-flight", "no later command gets its answer"),
+        Fault(
+            40,
+            "The server forgets its scripts.",
+            "Nothing.",
+            "They are loaded again, and the step is repeated.",
+        ),
+        Fault(
+            41,
+            "A slot moves, or keys lie in two slots.",
+            "Nothing.",
+            "Redirections are followed; a record is one hash-tagged key.",
+        ),
+        Fault(
+            42,
+            "The server's clock jumps.",
+            "A lease ends early or late.",
+            "The fencing token decides who may write.",
+        ),
+        Fault(
+            43,
+            "A command is cancelled before its answer.",
+            "Nothing.",
+            "No later command gets the cancelled one's answer.",
+        ),
     ),
     "DynamoDB": (
         Fault(
             44,
-            "a conditional write times out, and the SDK's own retry of it fails its condition",
-            "the record is read back: with the attempt's own id in it, the write succeeded",
+            "A conditional write times out, and the SDK's own retry fails its condition.",
+            "Nothing.",
+            "The record is read back; the attempt's id in it means success.",
         ),
-        Fault(45, "time to live removes late", "conditions judge expiry; removal only tidies up"),
-        Fault(46, "the service forgets a request token after ten minutes", "no request token is relied on"),
-        Fault(47, "requests are throttled", "asked again with back-off, and the lease is not lost over it"),
-        Fault(48, "reads are eventually consistent", "every read of ours is consistent"),
-        Fault(49, "an item is too large", "refused before the effect, or completed with its result withheld"),
+        Fault(
+            45,
+            "Time to live removes items late.",
+            "Nothing.",
+            "Conditions judge expiry; removal only frees space.",
+        ),
+        Fault(
+            46,
+            "The service forgets a request token after ten minutes.",
+            "Nothing.",
+            "No request token is relied on.",
+        ),
+        Fault(
+            47,
+            "Requests are throttled.",
+            "Slower claims, or `StoreUnavailable`.",
+            "They are sent again after a pause, within the lease.",
+        ),
+        Fault(
+            48,
+            "Reads are eventually consistent.",
+            "Nothing.",
+            "Every read asks for consistency.",
+        ),
+        Fault(
+            49,
+            "An item is too large.",
+            "An error before the effect, or `ResultNotEncodable`.",
+            "The key is completed, and its result is withheld.",
+            "Retries do not get the result.",
+        ),
     ),
     "Brokers": (
-        Fault(50, "a message is delivered again", "it is acknowledged, and nothing runs"),
-        Fault(51, "a publisher's confirmation is lost", "the message goes out again under the same id"),
-        Fault(52, "partitions move in the middle of a handler", "the old consumer is fenced"),
-        Fault(53, "a message can never be handled, or published", "bounded attempts, then a dead letter"),
         Fault(
-            54, "everything is rejected at once", "each lane waits by itself, and nothing is sent back to the broker"
+            50,
+            "A message is delivered again.",
+            "Nothing runs.",
+            "The inbox recognises source and id, and it is acknowledged.",
         ),
-        Fault(55, "a new leader repeats and reorders", "ids are recognised, sequences kept per key"),
-        Fault(56, "a broker forgets what it has seen", "the inbox remembers longer"),
+        Fault(
+            51,
+            "A publisher's confirmation is lost.",
+            "Consumers receive the message twice.",
+            "It goes out again under the same id.",
+            "A consumer without an inbox handles it twice.",
+        ),
+        Fault(
+            52,
+            "Partitions move while a handler runs.",
+            "The message comes again to the new owner.",
+            "The old consumer's outcome is refused.",
+        ),
+        Fault(
+            53,
+            "A message can never be handled or published.",
+            "A dead letter, after a bounded number of attempts.",
+            "Its lane goes on.",
+            "An operator redrives or skips it.",
+        ),
+        Fault(
+            54,
+            "Every message is rejected at once.",
+            "Each key waits for its own retry.",
+            "Messages wait in the consumer, and are not sent back to the broker.",
+        ),
+        Fault(
+            55,
+            "A new leader repeats and reorders messages.",
+            "Nothing, if you use sequences for order.",
+            "Ids are recognised, and sequences are kept per key.",
+        ),
+        Fault(
+            56,
+            "A broker forgets the ids it has seen.",
+            "Consumers may receive a message twice.",
+            "The inbox remembers longer.",
+        ),
         Fault(
             57,
-            "a lease, or the time for which a broker hides a message, is shorter than the handler",
-            "a heartbeat renews the lease, of an attempt as of a stream, and who lost it is fenced",
+            "A broker hides a message for a shorter time than the handler needs.",
+            "Nothing.",
+            "A heartbeat extends it, and a consumer that lost it is refused.",
         ),
         Fault(
             58,
-            "a broker's transaction commits late",
-            "who was taken over from is refused by the broker, and begins anew",
+            "A broker's transaction commits late.",
+            "The old process gets an error, and reads again.",
+            "The broker refuses the replaced producer.",
             nothing_to_remove="Kafka itself refuses the commit of a producer whose id another has",
         ),
-        Fault(59, "a dead letter comes back after the window", "it is flagged as late"),
+        Fault(
+            59,
+            "A dead letter is redriven after the window.",
+            "The event `message_late`, and `message.late` in the handler.",
+            "It is marked as late.",
+            "It counts as new work.",
+        ),
     ),
     "Clocks": (
-        Fault(60, "a worker's clock is wrong", "the store's time decides leases and windows"),
-        Fault(61, "a clock jumps back", "no lease becomes longer by it"),
-        Fault(62, "a clock jumps forward", "a lease is taken over early, and its first holder fenced"),
-        Fault(63, "daylight saving, leap seconds", "instants are microseconds since the epoch, durations monotonic"),
-        Fault(64, "a worker is suspended beyond its lease", "its stale write is refused"),
+        Fault(60, "A worker's clock is wrong.", "Nothing.", "The store's clock decides leases and windows."),
+        Fault(61, "A clock jumps back.", "Nothing.", "A lease is never prolonged by it."),
+        Fault(
+            62,
+            "A clock jumps forward.",
+            "A key may be taken over early.",
+            "The fencing token refuses the first holder.",
+        ),
+        Fault(
+            63,
+            "Daylight saving, leap seconds.",
+            "Nothing.",
+            "Instants are microseconds since the epoch, and durations are monotonic.",
+        ),
+        Fault(
+            64,
+            "A worker is suspended beyond its lease.",
+            "It raises `LeaseLost` when it goes on.",
+            "The fencing token refuses its write.",
+            "Effects that it had outside the store stay.",
+        ),
     ),
     "Payloads": (
         Fault(
             65,
-            "a body that is no JSON",
-            "the application's 400 is stored like any 4xx; where the layer itself parses, it answers 400 and no key "
-            "is consumed",
+            "A body is not valid JSON.",
+            "The application's 400, or ours if `canonical_json=True`.",
+            "The application's answer is stored as any 4xx; ours consumes no key.",
         ),
-        Fault(66, "a huge body", "refused at the limit, while it streams in"),
-        Fault(67, "NaN and Infinity", "refused: they have no one spelling"),
+        Fault(66, "A body is huge.", "413.", "It is refused at the limit, while it arrives."),
         Fault(
-            68, "members of one name in a JSON object", "bytes are compared as they came; canonical JSON refuses them"
+            67,
+            "NaN and Infinity.",
+            "`ResultNotEncodable` for a result; a payload is refused before the claim.",
+            "They have no form in JSON that both sides read alike.",
         ),
-        Fault(69, "one text in several Unicode forms", "keys are opaque: two forms are two keys"),
-        Fault(70, "hashes that were cut short meet", "full digests of 32 bytes, with the version of its making"),
-        Fault(71, "a stored value that would run code when read", "nothing is pickled, and no stored name is imported"),
-        Fault(72, "a stored answer that this version cannot read", "a typed error; the work is never run again for it"),
+        Fault(
+            68,
+            "A JSON object has two members of one name.",
+            "A retry must have the same bytes; with `canonical_json=True`, a refusal.",
+            "Bytes are compared as they came.",
+        ),
+        Fault(
+            69,
+            "One text has several Unicode forms.",
+            "Two forms are two keys.",
+            "Keys are compared as they are.",
+        ),
+        Fault(70, "Shortened hashes collide.", "Nothing.", "All 32 bytes are stored, with a version."),
+        Fault(
+            71,
+            "A stored value runs code when it is read.",
+            "Nothing.",
+            "Nothing is pickled, and no stored name is imported.",
+        ),
+        Fault(
+            72,
+            "This version cannot read a stored answer.",
+            "`ResultUnreadable`.",
+            "The work never runs again for it.",
+        ),
     ),
     "Clients": (
-        Fault(73, "one key for two requests", "the second is refused: `KeyReused`, over HTTP 422"),
-        Fault(74, "a tenant guesses another one's key", "they do not meet: the scope is part of a key's identity"),
-        Fault(75, "a flood of new keys", "each scope has its quota"),
-        Fault(76, "a client that sends slowly", "nothing is claimed before the body is there"),
-        Fault(77, "one key many times at once", "one runs; the others are told so, or wait for its result"),
+        Fault(73, "One key is used for two requests.", "`KeyReused`; over HTTP, 422.", "The payload's hash differs."),
+        Fault(74, "A tenant guesses another one's key.", "Nothing.", "The scope is part of a key's identity."),
+        Fault(75, "A client floods the store with new keys.", "`QuotaExceeded`.", "Each scope has its quota."),
+        Fault(76, "A client sends slowly.", "Nothing.", "The key is claimed when the body is complete."),
+        Fault(
+            77,
+            "One key is used many times at once.",
+            "One runs; the others are refused, or wait for its result.",
+            "One insert of the key wins.",
+        ),
     ),
     "Retention": (
         Fault(
             78,
-            "a retry after the window",
-            'new work, or refused with `on_expired="refuse"` as long as the key is remembered',
+            "A retry comes after the window.",
+            'New work, or `KeyExpired` with `on_expired="refuse"`.',
+            "The key is refused for as long as it is remembered.",
+            "By default it is new work.",
             documented="how-to/windows-and-key-memory.md#after-the-window",
         ),
-        Fault(79, "a sweep meets what is running", "the removal's own condition spares it"),
-        Fault(80, "very many records are to be removed", "small batches that pass over what is locked"),
-        Fault(81, "a sweeper dies", "the next one goes on; nothing is lost"),
+        Fault(79, "A sweep meets running work.", "Nothing.", "The removal's own condition spares it."),
+        Fault(
+            80,
+            "Very many records are to be removed.",
+            "Claims go on.",
+            "Small batches pass over locked records.",
+        ),
+        Fault(81, "A sweeper dies.", "Nothing.", "The next one goes on."),
     ),
     "Operations": (
-        Fault(82, "a migration under traffic", "new columns first, removals later: claims go on meanwhile"),
-        Fault(83, "two versions at once", "each reads and fences what the other has written"),
-        Fault(84, "the disk is full", "refused before the effect"),
+        Fault(
+            82,
+            "A migration runs under traffic.",
+            "Claims go on.",
+            "New columns come first, and removals later.",
+        ),
+        Fault(83, "Two versions run at once.", "Nothing.", "Each reads and fences the other's records."),
+        Fault(84, "The disk is full.", "`StoreUnavailable` before the effect.", "The claim is refused."),
         Fault(
             85,
-            "a loop of crashes",
-            "leased: every attempt is counted before its effect; a transactional attempt leaves nothing, by design",
+            "A process crashes at the same key again and again.",
+            "A count of attempts, and events about it.",
+            "Leased attempts are counted before their effect.",
+            "A transactional attempt that crashes leaves no count.",
         ),
-        Fault(86, "SIGTERM meets a relay", "it finishes its batch or leaves it whole"),
-        Fault(87, "a process forks", "the child opens connections and heartbeats of its own"),
-        Fault(88, "many threads", "no two share a connection"),
-        Fault(89, "cancellation, at every await", "the record is in a valid state, and no key is left locked"),
+        Fault(86, "SIGTERM meets a relay.", "Nothing.", "It finishes its batch, or leaves it whole."),
+        Fault(
+            87,
+            "A process forks.",
+            "Nothing, or `ConfigurationError` where a SQLite file is in use.",
+            "The child opens its own connections and heartbeats.",
+        ),
+        Fault(88, "Many threads use a boundary.", "Nothing.", "No two share a connection."),
+        Fault(
+            89,
+            "A task is cancelled, at any await.",
+            "Its cancellation.",
+            "The record stays valid, and no key stays locked.",
+            "An outcome cut off by the end of `asyncio.run` counts as a crash.",
+        ),
         Fault(
             90,
-            "a backup is restored",
-            "what was recorded since is unknown to the store, and leased work since then runs again on a retry, "
-            "with a higher token; nothing warns of it yet",
+            "A backup is restored.",
+            "Keys recorded since the backup are new again.",
+            "Attempts after the restore have higher tokens than all before it.",
+            "Leased work since then runs again on a retry, with no warning.",
             documented="explanation/when-code-can-still-run-twice.md#by-store",
         ),
     ),
