@@ -57,7 +57,7 @@ STEPS = "steps and recovery points"
 
 DESCRIBE = check("`retrysafe describe`", "reference/commands.md#retrysafe-describe")
 INBOX = feature("`Inbox.handler`", "how-to/inbox.md")
-NEWER = feature("`inbox.apply_if_newer`", "how-to/inbox.md#only-what-is-newer")
+NEWER = feature("`inbox.apply_if_newer`", "how-to/inbox.md#apply-only-newer-versions")
 OUTBOX = feature("`Outbox.add`", "how-to/outbox.md")
 RELAY = feature("`Relay`", "how-to/relay.md")
 DEAD_LETTERS = feature("`retrysafe outbox dead`", "how-to/relay.md#dead-letters")
@@ -280,7 +280,7 @@ HTTP = (
         "H4",
         "A hash of the payload is kept with the key",
         (
-            page("what is compared", "reference/http.md#what-is-compared"),
+            page("what is compared", "reference/http.md#comparison-of-requests"),
             test("core/test_fingerprint.py::test_the_layout_is_version_name_and_full_digest"),
         ),
     ),
@@ -311,7 +311,7 @@ HTTP = (
     Line(
         "H8",
         "The response is idempotent, not only the action",
-        (page("what is stored", "reference/http.md#what-is-stored"), CONTRACT),
+        (page("what is stored", "reference/http.md#storage-of-responses"), CONTRACT),
     ),
     Line(
         "H9",
