@@ -16,7 +16,7 @@ PROGRAM, MANAGE = "retrysafe", "python manage.py retrysafe"
 
 
 class Commands(NamedTuple):
-    """How commands begin where they are shown, and how their store is named; empty if the shell knows it."""
+    """The beginning of the commands that are shown, and the name of their store; empty if the shell knows it."""
 
     program: str = PROGRAM
     store: str = ""

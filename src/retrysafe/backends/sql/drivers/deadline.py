@@ -1,4 +1,4 @@
-"""How long an answer is waited for, on connections whose library has no option for one statement.
+"""Deadlines for connections whose library has no option for one statement.
 
 A server that has gone away for good is noticed by the operating system; one that is reachable and silent, or something
 in between that swallows everything, only by a clock of our own. It runs for our statements alone: a handler's may take
@@ -78,7 +78,7 @@ _PATIENCES = "_retrysafe_patiences"
 
 
 def _patiences(connection: Any) -> dict[int, float]:
-    """How long each thread waits that is in a block of ours; others wait as long as it takes."""
+    """Return the deadline of each thread that is in a block of ours; others have none."""
     found: dict[int, float] = vars(connection).setdefault(_PATIENCES, {})
     return found
 

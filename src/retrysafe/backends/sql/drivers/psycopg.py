@@ -171,7 +171,7 @@ async def atransfer(connection: psycopg.AsyncConnection[Any], copy: Copy) -> Row
 
 
 def _has_rows(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> bool:
-    """Whether the statement answers with rows; ``description`` would build an object for every column."""
+    """Tell whether the statement answers with rows; ``description`` would build an object for every column."""
     return cursor.pgresult is not None and cursor.pgresult.nfields > 0
 
 
@@ -308,7 +308,7 @@ class PsycopgClient(_Hearing):
 
 
 class Connecting:
-    """How the keeper of our own connections opens and closes them."""
+    """Opens and closes our own connections for their keeper."""
 
     def __init__(self, make: Callable[[], psycopg.Connection[Any]], hear: Hear) -> None:
         self._make = make
@@ -421,7 +421,7 @@ def _not_connected(error: psycopg.Error) -> Exception:
 
 
 def _is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Whether a connection may be kept: in no transaction, and not closed, which would be another status."""
+    """Tell whether a connection may be kept: in no transaction, and not closed, which would be another status."""
     return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
@@ -431,7 +431,7 @@ def _options() -> frozenset[str]:
 
 
 def is_option(name: str) -> bool:
-    """Whether libpq knows an option of a URL."""
+    """Tell whether libpq knows an option of a URL."""
     return name in _options()
 
 

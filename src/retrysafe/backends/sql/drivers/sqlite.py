@@ -18,7 +18,7 @@ from retrysafe.protocol.requests import Query, Rows
 from retrysafe.runtime import new_lock
 
 RENEWAL_BUSY = 0.15
-"""How long a renewal waits for another writer, in seconds: it is tried again long before the lease lapses."""
+"""Seconds for which a renewal waits for another writer: it is tried again long before the lease lapses."""
 
 
 class SqliteFile(NamedTuple):
@@ -54,7 +54,7 @@ class SqliteFile(NamedTuple):
 
 
 def is_busy(error: Exception) -> bool:
-    """Whether somebody else was writing, for longer than it waited."""
+    """Tell whether another connection was writing, for longer than this one waited."""
     return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
