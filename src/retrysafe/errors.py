@@ -206,11 +206,13 @@ class ResultNotEncodable(RetrysafeError):
 
 
 class ResultUnreadable(RetrysafeError):
-    """The key was used before, and its stored answer cannot be read here. Nothing was run again.    The answer is encrypted with a key that this process does not have, was altered, was written by a newer retrysafe
+    """The key was used before, and its stored answer cannot be read here. Nothing was run again.
+
+    The answer is encrypted with a key that this process does not have, was altered, was written by a newer retrysafe
     or with another codec, or does not fit the return annotation. Give the boundary the keyring with the key named
     above, upgrade, or restore the annotation, then retry with the same key. The effect may have happened, so a new key
     could do the work twice. ``failed`` is true if the stored answer is a failure.
-"""
+    """
 
     failed = False
 

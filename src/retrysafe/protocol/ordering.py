@@ -1,4 +1,4 @@
-"""Which messages keep their order, and which of them one relay takes at a time.
+"""The order of messages, and the share of them that one relay takes at a time.
 
 Messages of one topic and key share a lane, and leave one after the other in the order in which they were written. Lanes
 are spread over a fixed number of buckets; a bucket has one relay at a time. Where a topic has partitions, its lanes are

@@ -57,7 +57,7 @@ def holder(boundary: str, scope: str) -> bytes:
 def judge(
     allowance: Allowance, now: Micros, filling: Micros | None, kept: int, next_forgotten: Micros | None
 ) -> QuotaRefusal | None:
-    """Whether one more key would be too many, and when to ask again.
+    """Tell whether one more key would be too many, and when to ask again.
 
     ``filling`` is when the key was made that fills the rate: the ``rate``-th, counted back from the newest.
     ``next_forgotten`` is when the next key will be forgotten that is kept.
