@@ -1,4 +1,4 @@
-"""Whose request it is: by a header of a proxy that is trusted, or by a verified claim of a token."""
+"""Finds the principal of a request: by a header of a trusted proxy, or by a verified claim of a token."""
 
 from __future__ import annotations
 

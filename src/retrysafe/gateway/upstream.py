@@ -89,7 +89,7 @@ class Upstream:
         await self.session.close()
 
     def url(self, path: bytes, query: bytes) -> URL:
-        """Where a request goes: the bytes of path and query as they came. Raises `Refusal` for what is no path."""
+        """Build a request's URL from the bytes of path and query. Raises `Refusal` for what is no path."""
         try:
             target = (path + b"?" + query if query else path).decode("ascii")
             if not target.startswith("/") or "#" in target:
@@ -203,7 +203,7 @@ class UpstreamExchange:
 
 
 def _refuse_unwritable(response: aiohttp.ClientResponse) -> None:
-    """What cannot be passed on is an answer to nobody, and must not be recorded as one."""
+    """Refuse a response that cannot be passed on, so that it is not recorded as an answer."""
     if response.status == _SWITCHING:
         raise UpstreamFailed(UNASKED_UPGRADE)
     fields = b"".join(part for line in response.raw_headers for part in line)

@@ -34,9 +34,9 @@ with NeedsExtra("django", "django", "asgiref"):
     from django.urls import NoReverseMatch
 
 CLAIM = "idempotency"
-"""Where a request has its claim; None when it passed without one."""
+"""The attribute of a request with its claim; None when it passed without one."""
 GUARDED = "_retrysafe_guarded"
-"""What is true of views, and classes of views, that are guarded on their own."""
+"""The attribute of views, and of classes of views, that have their own guard."""
 _VISIT = "_retrysafe_visit"
 _WRITES_NOTHING = ("SELECT", "SAVEPOINT", "RELEASE", "ROLLBACK")
 View = Callable[[], HttpResponseBase]
@@ -69,7 +69,7 @@ def login_pages() -> Iterator[str]:
 
 
 def guards_itself(view: object, method: str) -> bool:
-    """Whether a view, the class it is made of, or that class's method, is guarded on its own."""
+    """Tell whether a view, the class it is made of, or that class's method, is guarded on its own."""
     cls = _class_of(view)
     return any(getattr(part, GUARDED, False) for part in (view, cls, getattr(cls, method.lower(), None)))
 
@@ -113,7 +113,7 @@ class GuardedRequest:
 
     @property
     def restarts(self) -> int:
-        """How often the request has been run again."""
+        """The number of times that the request has been run again."""
         return self.exchange.restarts
 
     def begin(self, asking: Any) -> None:
@@ -166,7 +166,7 @@ class GuardedRequest:
         return _live_of(given, self.caught, course, on_a_loop=is_on_a_loop(self._request))
 
     def _is_marked(self) -> bool:
-        """Whether the claim's transaction is to be rolled back, as by an exception under ATOMIC_REQUESTS."""
+        """Tell whether the claim's transaction is to be rolled back, as by an exception under ATOMIC_REQUESTS."""
         guard = self.exchange.guard
         return guard.transactional and bool(connections[str(guard.entry.alias)].needs_rollback)
 
@@ -260,7 +260,7 @@ def refuse_open_transactions() -> None:
 
 
 def is_on_a_loop(request: Any) -> bool:
-    """Whether the request came by ASGI."""
+    """Tell whether the request came by ASGI."""
     return hasattr(request, "scope")
 
 

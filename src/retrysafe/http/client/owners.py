@@ -1,4 +1,4 @@
-"""Which processes are alive, told by locks that the system lets go when one dies, however it dies."""
+"""The processes that are alive, told by locks that the system releases when a process dies, however it dies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def lend(journal: Path) -> Owner:
 
 
 def give_back(journal: Path, owner: Owner) -> None:
-    """Somebody uses it no more; the last one lets the name go."""
+    """Release a use of the name; the last one frees it."""
     with _lock_of_lent:
         lent, users = _lent.get(journal, (None, 0))
         if lent is not owner:
@@ -65,7 +65,7 @@ def give_back(journal: Path, owner: Owner) -> None:
 
 
 def is_alive(journal: Path, name: str) -> bool:
-    """Whether the process of that name may still be running; what it left behind is removed if not."""
+    """Tell whether the process of that name may still be running; what it left behind is removed if not."""
     path = _path(journal, name)
     try:
         file = os.open(path, os.O_RDWR)
