@@ -40,7 +40,7 @@ class SyncPublisher:
         _living.add(self)
 
     def __getattr__(self, name: str) -> Any:
-        """What only some publishers have: ``destination`` and ``by_topic``."""
+        """Pass on the attributes that only some publishers have: ``destination`` and ``by_topic``."""
         if name not in ("destination", "by_topic"):
             raise AttributeError(name)
         with self._lock:

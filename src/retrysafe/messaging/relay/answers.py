@@ -39,7 +39,7 @@ class Stopped(Exception):
 async def answered(
     call: Callable[[], T], stop: StopSignal, work_round: Callable[[], Awaitable[bool]] | None = None
 ) -> T:
-    """What the server answers, with a round over the table every second until it does: a slot can take long to make.
+    """Wait for the server's answer, with a round over the table every second: a slot can take long to make.
 
     Raises `Stopped` within a second of the signal.
     """

@@ -21,7 +21,7 @@ from retrysafe.protocol.records import Duration
 _ACKED = PublishResult(PublishStatus.ACKED)
 _SILENT = PublishResult(PublishStatus.UNKNOWN, "the service said nothing of it")
 _AT_ONCE = 10
-"""How many messages a batch has at most."""
+"""The largest number of messages in a batch."""
 _TYPE = "String"
 
 
@@ -32,7 +32,7 @@ class _Entry(NamedTuple):
 
 
 class _Address(NamedTuple):
-    """Where a queue or topic is, and how many bytes a message of it, and a batch, has at most."""
+    """The address of a queue or topic, and the largest sizes of its messages and batches."""
 
     name: str
     largest: int
