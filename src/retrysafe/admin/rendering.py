@@ -129,7 +129,7 @@ def explained(record: Record) -> str:
 
 
 def started(record: Record) -> str:
-    """When the last attempt claimed the key: its fencing token is the store's time, or more than an earlier one's."""
+    """Show the time at which the last attempt claimed the key: its fencing token, unless an earlier one was larger."""
     return instant(min(record.token, record.updated))
 
 
@@ -146,12 +146,12 @@ def next_steps(record: Record, commands: Commands) -> list[dict[str, str]]:
 
 
 def _runs_anyway(event: Transition, record: Record) -> bool:
-    """Whether a change would let run what the next attempt runs in any case."""
+    """Tell whether a change would let run what the next attempt runs in any case."""
     return event is Transition.EXPIRE and retry(record, "refuse") is Decision.TAKE
 
 
 def consequence(record: Record) -> str:
-    """What a retry does after the key was released although its effect may have happened."""
+    """Explain the effect of a retry after the key was released although its effect may have happened."""
     return f"Key {record.key.hex()[:8]} of {record.boundary!r}, operation {record.operation!r}: {RELEASING}"
 
 

@@ -53,7 +53,7 @@ def chosen(options: argparse.Namespace, side: Side, instead: str = "") -> tuple[
 
 
 def made(side: Side, make: Callable[[], R]) -> R:
-    """What ``make`` makes; an error that names arguments names the options of the command line instead."""
+    """Call ``make``; an error that names arguments names the options of the command line instead."""
     try:
         return make()
     except ConfigurationError as error:

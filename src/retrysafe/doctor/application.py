@@ -179,7 +179,7 @@ APPLICATION_CHECKS = (
 
 
 def examine_boundary(entry: EntryPoint, retried_for: float | None, request_timeout: float | None) -> list[Diagnosis]:
-    """What is wrong with a boundary, for clients that retry for so many seconds."""
+    """Diagnose a boundary, for clients that retry for so many seconds."""
     facts: dict[str, Any] = {"settings": entry.settings, "name": entry.name, "retried_for": retried_for}
     facts |= {"unnamed": _unnamed_operations(entry), "request_timeout": request_timeout}
     return judged(BOUNDARY_CHECKS, facts, f"boundary {entry.name}")
@@ -188,7 +188,7 @@ def examine_boundary(entry: EntryPoint, retried_for: float | None, request_timeo
 def examine_application(
     title: str, routes: Iterable[ServedRoute], boundaries: Iterable[object], drift: tuple[str, ...]
 ) -> list[Diagnosis]:
-    """What is wrong with an application as a whole."""
+    """Diagnose an application as a whole."""
     routes = list(routes)
     facts = {
         "unguarded": [one.route for one in routes if one.policy == "unguarded"],

@@ -171,7 +171,7 @@ WITHOUT_ROWS = {
 
 
 def remarks(query: TableQuery) -> Iterator[str]:
-    """What to know of a query beside its alert."""
+    """Yield remarks on a query, beside its alert."""
     if query.blind:
         yield f"It does not see {query.blind}."
     if query.needs:

@@ -61,7 +61,7 @@ def running(both: Lockstep) -> None:
 
 
 def later(prepare: Prepare, seconds: float) -> Prepare:
-    """What ``prepare`` sets up, some time later."""
+    """Return ``prepare``, followed by some time."""
 
     def prepared(both: Lockstep) -> None:
         prepare(both)
@@ -118,4 +118,4 @@ EVENTS: dict[str, Act] = {
     **{event.value: (lambda world, event=event: world.settle(event)) for event in OWNER_EVENTS},  # type: ignore[misc]
     **{event.value: (lambda world, event=event: world.resolve(event)) for event in SEEN_EVENTS},  # type: ignore[misc]
 }
-"""What can be done to a record."""
+"""The possible actions on a record."""

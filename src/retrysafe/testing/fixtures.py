@@ -1,4 +1,4 @@
-"""What the fixtures of the pytest plugin do."""
+"""The implementation of the pytest plugin's fixtures."""
 
 from __future__ import annotations
 
