@@ -212,6 +212,6 @@ READ: dict[str, tuple[Callable[[Any], Any], Callable[[int], Any]]] = {
 @each_row("what", READ)
 def test_the_work_grows_with_the_length_and_no_faster(what: str) -> None:
     parse, of_length = READ[what]
-    work(parse, of_length(400))  # what is imported or remembered at first
+    work(parse, of_length(400))  # imports and caches
     small, large = work(parse, of_length(401)), work(parse, of_length(4 * 401))
     assert large <= 5 * small + 1000, (small, large)

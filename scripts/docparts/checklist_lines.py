@@ -11,7 +11,7 @@ class Cover(NamedTuple):
     kind: str
     """"feature", "check" (something refuses, or shows it), "page" or "test"."""
     text: str
-    """What is shown; for a test its node id without parameters."""
+    """The text that is shown; for a test its node id without parameters."""
     link: str = ""
     """A page under docs/; none for a test."""
 
@@ -23,7 +23,7 @@ class Line(NamedTuple):
     text: str
     by: tuple[Cover, ...] = ()
     missing: str = ""
-    """Which part of it is not covered yet."""
+    """The part of it that is not covered yet."""
 
 
 def feature(text: str, link: str) -> Cover:

@@ -21,7 +21,7 @@ def faults() -> str:
 
 
 def summary() -> str:
-    """How many rows are injected, documented, not yet there."""
+    """Count the rows that are injected, documented, not yet there."""
     tests = injected()
     removed = {row for one in all_breaks().values() for row in one.rows}
     count = len({test for row in tests.keys() & FAULTS.keys() for test in tests[row]})

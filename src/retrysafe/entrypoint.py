@@ -231,7 +231,7 @@ class EntryPoint:
                 await backend.ready_in_loop()
             except UNUSABLE as error:
                 return error
-            except BaseException as error:  # whatever a driver or a pool of the user's raises may be over soon
+            except BaseException as error:  # any error of a user's driver or pool may be over soon
                 if not is_failure(error):
                     raise
                 logger().warning("The process starts, although its store cannot be checked: %s", error)

@@ -75,7 +75,7 @@ def test_what_a_child_claims_stays_claimed_when_its_parent_closes_the_file(alias
     def parent() -> None:
         assert os.read(told, 1)
         boundary.close()
-        with closing(sqlite3.connect(path)) as other:  # whoever closes the file last removes its log
+        with closing(sqlite3.connect(path)) as other:  # the last to close the file removes its log
             other.execute("SELECT * FROM sqlite_master").fetchall()
         os.write(go_on, b".")
 

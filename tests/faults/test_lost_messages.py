@@ -85,7 +85,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(asyncpg_executor, "CHECKOUT", SILENCE)
     before = threading.active_count()
     proxy = Proxy(server_of(direct), FRAMINGS[driver.store])
-    for colour in ("connection", "connection_async"):  # whose connect_timeout is two seconds or more
+    for colour in ("connection", "connection_async"):  # their connect_timeout is two seconds or more
         monkeypatch.setattr(f"psycopg.{colour}.timeout_from_conninfo", partial(_patience, proxy))
     try:
         with business_table(direct) if "transactional" in mode else nullcontext("") as table:

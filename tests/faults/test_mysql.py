@@ -101,7 +101,7 @@ def test_a_duplicate_waits_for_no_lock_and_spoils_nothing(level: str, url: str, 
     """27: had it waited, it would be for the transaction of this very thread."""
     boundary = make(url, effects="transactional")
     with session(url, level) as first, session(url, level) as second:
-        second.query("SET innodb_lock_wait_timeout = 1")  # what a wait would come to
+        second.query("SET innodb_lock_wait_timeout = 1")  # the end of a wait
         with boundary.claim("key", tx=first) as claim:
             place(first, shop, "key")
             claim.result = "receipt"

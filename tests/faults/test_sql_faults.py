@@ -605,7 +605,7 @@ def test_an_error_of_one_write_does_not_silence_the_writer(sqlite_url: str, make
         done.append(True)
 
     done: list[bool] = []
-    caller = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)  # what cannot be cancelled could hang
+    caller = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)  # an uncancellable call could hang
     caller.start()
     caller.join(DEADLINE)
     assert done

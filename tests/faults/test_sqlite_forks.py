@@ -189,7 +189,7 @@ def test_what_a_child_commits_stays_when_its_parent_closes_the_file(
     os.close(tell)
     assert os.read(told, 1)
     user.close()
-    with closing(sqlite3.connect(path)) as other:  # whoever closes the file last removes its log
+    with closing(sqlite3.connect(path)) as other:  # the last to close the file removes its log
         other.execute("SELECT * FROM sqlite_master").fetchall()
     os.write(go_on, b".")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

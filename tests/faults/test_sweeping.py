@@ -432,7 +432,7 @@ async def test_a_failure_is_told_and_tried_again(colour: str, sqlite_url: str) -
 def test_a_forked_child_sweeps_too_and_exits_at_once(kind: str, request: pytest.FixtureRequest) -> None:
     url = url_of(kind, request)
     connect(url)
-    fill(url, 1)  # what the parent sweeps before it forks
+    fill(url, 1)  # swept by the parent before it forks
     with Child("forking_sweeper", url) as child:
         assert child.hears() == "parent sweeps"
         fill(url, 10)

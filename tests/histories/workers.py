@@ -142,7 +142,7 @@ def _drive(doing: Acts, perform: Callable[[Any], Any], elapse: Callable[[Elapse]
         try:
             answer = elapse(put) if isinstance(put, Elapse) else perform(put)
         except RetrysafeError:
-            answer = None  # whatever became of it, the history knows
+            answer = None  # the history knows its outcome
 
 
 async def awork(

@@ -820,7 +820,7 @@ async def test_r17_a_client_that_left_before_it_saw_any_of_it_gets_the_same_byte
     app = sending({**START, "headers": headers}, chunk(b"\x00\xff"), chunk(b"\xfe\n", more=False))
     middleware = guarded(app, place)
     request = Connection(middleware, "k")
-    request.left.set()  # whatever is sent is lost
+    request.left.set()  # all that is sent is lost
     with suppress(OSError):
         await request.run()
     again = await post(middleware)

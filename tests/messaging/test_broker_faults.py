@@ -262,7 +262,7 @@ async def test_a_broker_goes_away_under_load_and_comes_back(mortal: Mortal, outb
             await auntil(lambda: len(outbox.sql("SELECT 1 FROM retrysafe_outbox")) < len(ids))
             await asyncio.to_thread(mortal.end)
             await auntil(lambda: told.names["relay_failed"] > 6)
-            await asyncio.sleep(effort(0, 60))  # how long it is away is what this is about
+            await asyncio.sleep(effort(0, 60))  # its absence is the subject
             await asyncio.to_thread(mortal.server.start)
             written = len(ids)
             await auntil(lambda: len(ids) > written + 20)

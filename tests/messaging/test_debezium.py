@@ -139,7 +139,7 @@ async def test_what_debezium_publishes_is_whole_and_an_inbox_drops_its_repeats(d
     debezium.write({"n": 0}, key="Zoë", headers={"tenant": "ä", "X-Odd": "1"}, sequence=1 << 40)
     debezium.write(b"\0\xff", b"", key=None, media_type="application/x-bytes")
     debezium.connect()
-    debezium.until_arrived()  # what was written before, too
+    debezium.until_arrived()  # earlier messages, too
     debezium.write_orders(range(20))
     debezium.roll_back()
     debezium.until_arrived()
@@ -220,7 +220,7 @@ def test_what_the_slot_has_confirmed_may_be_removed(debezium: Debezium) -> None:
         ((upto,),) = job.execute(look.encode()).fetchall()
         late.commit()
         reached = re.sub(r"'\d/\w+'", f"'{upto}'", has_reached).encode()
-        for _ in range(5):  # what it writes down may be of a heartbeat before that of the last record
+        for _ in range(5):  # its note may be of a heartbeat before that of the last record
             debezium.note_how_far_it_is()
             if job.execute(reached).fetchall() == [(True,)]:
                 break

@@ -219,7 +219,7 @@ def test_one_relay_tells_how_things_stand(place: Place) -> None:
         run(relay._presence.steps(), connect(place.url).client())
     names = [str(relay._presence._name) for relay in relays]
     first, tellers = min(names), sum(name == min(names[: at + 1]) for at, name in enumerate(names))
-    assert told.names["backlog"] == 2 * tellers  # who was not the first in the end says so; that one tells again
+    assert told.names["backlog"] == 2 * tellers  # the one that was not first in the end says so; that one tells again
     told.occurrences.clear()
     for relay in relays:
         before = told.names["backlog"]

@@ -320,7 +320,7 @@ def test_a_message_that_kills_its_relay_is_found_however_buckets_are_held(
 
     def ended() -> bool:
         codes.append(forked(relay))
-        if place.kind == "sqlite":  # where buckets are leased
+        if place.kind == "sqlite":  # buckets are leased there
             place.sql("UPDATE retrysafe_records SET lease_until = 1 WHERE state = 'running'")
         return codes[-1] == 0 and bool(place.sql("SELECT count(*) FROM retrysafe_outbox")[0][0] == 0)
 

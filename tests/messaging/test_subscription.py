@@ -285,7 +285,7 @@ async def test_stop_lets_what_is_being_handled_end_and_gives_the_rest_back(world
     await inside.wait()
     subscription.stop()
     await until(lambda: not consumer.receiving)
-    for _ in range(10):  # whatever follows from the stop
+    for _ in range(10):  # the consequences of the stop
         await asyncio.sleep(0)
     go.set()
     await running
@@ -692,7 +692,7 @@ async def test_a_client_that_cancels_its_own_call_ends_no_consumer(world: World,
 
     broker = MemoryBroker()
     consumer = Cancelling(broker)
-    broker.put([envelope(1)._replace(key=None)])  # what has no key does not keep its lane, and is given back
+    broker.put([envelope(1)._replace(key=None)])  # a message without a key does not keep its lane, and is given back
     async with Subscription(consumer, handle, lanes=1):
         await until(lambda: consumer.cancelled and "consumer_failed" in world.names())
         broker.put([envelope(3)])

@@ -250,7 +250,7 @@ VARYING: dict[str, object] = {
     "object": object(),
     "object in a tuple": (1, object()),
     "frozenset": frozenset("ab"),
-    "set": (1, {"a", "b"}),  # whose repr names no class
+    "set": (1, {"a", "b"}),  # their repr names no class
     "dict": {"a": 1, "b": 2},  # which equals another with another order
     "set in a dataclass": Place({"a", "b"}),
     "dict in a list": [{"a": 1}],

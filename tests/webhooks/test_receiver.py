@@ -741,7 +741,7 @@ async def test_an_event_and_its_retry_from_a_queue_share_a_key(
     queued = WebhookEvent.load(json.loads(json.dumps(event.dump())))
     assert queued == event
     assert queued.body == delivery.body
-    clock.now += 86400  # what was verified once may wait
+    clock.now += 86400  # a verified delivery may wait
     if colour == "sync":
         assert await asyncio.to_thread(receiver.handle, queued)
     else:

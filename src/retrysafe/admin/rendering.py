@@ -174,7 +174,7 @@ def details(record: Record) -> dict[str, Any]:
     """A record in full, without its result."""
     state = record.effective_state
     running = state in (EffectiveState.RUNNING, EffectiveState.LAPSED)
-    settled = not running and state is not EffectiveState.UNKNOWN  # what is not has no end until somebody settles it
+    settled = not running and state is not EffectiveState.UNKNOWN  # an unknown key has no end until it is settled
     worker, note = worker_of(record.attempt), note_of(record.result)
     return {
         **summary(record),

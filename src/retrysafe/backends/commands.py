@@ -47,7 +47,7 @@ def of_alias(alias: str) -> Commands:
 def quoted(text: str) -> str:
     """A text as one word of a shell, on one line: what cannot be printed is escaped as bash and zsh read it."""
     if text.isprintable():
-        import shlex  # whose import takes long, beside one that takes 50 ms in all
+        import shlex  # its import takes long, beside one of 50 ms in all
 
         return shlex.quote(text)
     plain = (

@@ -497,7 +497,7 @@ def unstorable(annotation: Any, seen: frozenset[Any] = frozenset()) -> str | Non
 def _hints_known(kind: Any) -> tuple[Any, ...]:
     try:
         return tuple(_hints(kind).values())
-    except (NameError, TypeError, AttributeError):  # what it names may not exist yet: the first result tells
+    except (NameError, TypeError, AttributeError):  # its names may not exist yet: the first result tells
         return ()
 
 

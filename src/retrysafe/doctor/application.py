@@ -22,7 +22,7 @@ def _short_window(facts: Facts) -> str | None:
     longest, settings = facts["retried_for"], _settings(facts)
     window = settings.clocks.window / 1e6
     if longest is None or window >= longest or settings.on_expired != "new":
-        return None  # what is refused after its window is not run again: see boundary-memory
+        return None  # work refused after its window is not run again: see boundary-memory
     return f"window= is {window:g} s, and clients retry for {longest:g} s: a late retry runs the work again."
 
 

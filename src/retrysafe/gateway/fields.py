@@ -148,7 +148,7 @@ def key_field(key: str, how: str) -> str:
 def refuse_unclear(request: Request, method: str, version: str | None) -> None:
     """Raise `Refusal` for a request that the next server could take for another one, or that is for a tunnel."""
     upgrading = b"upgrade" in _tokens(request.lines(b"connection")) and request.lines(b"upgrade")
-    if request.method == "CONNECT" or upgrading:  # who serves us may have taken the head for all of it
+    if request.method == "CONNECT" or upgrading:  # our server may have taken the head for all of it
         raise Refusal("upgrade-unsupported")
     if not method.isupper():
         raise Refusal("request-invalid", "Nothing was done. A method is written in capitals.")

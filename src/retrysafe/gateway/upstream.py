@@ -45,7 +45,7 @@ class _Request(aiohttp.ClientRequest):
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         exchange = _sending.get()
-        await asyncio.sleep(0)  # what has arrived by now is read
+        await asyncio.sleep(0)  # arrived bytes are read
         assert conn.protocol is not None
         if conn.protocol.should_close:
             raise Unasked(kept=conn.protocol in exchange.used)
@@ -149,7 +149,7 @@ class UpstreamExchange:
         finally:
             if watching is not None:
                 watching.cancel()
-            if self.transport is not None:  # what waits to be sent must not follow when we have given up
+            if self.transport is not None:  # waiting bytes must not follow when we have given up
                 self.transport.abort()
 
     async def _response(self, method: str, url: URL, lines: Lines, *, body: bool) -> aiohttp.ClientResponse:

@@ -280,7 +280,7 @@ class AsgiExchange:
             restarts += 1
             await asyncio.sleep(pause)
             self._reset()
-        for name in inner:  # what routers note down in it is read around us
+        for name in inner:  # routers' notes in it are read around us
             if name not in scope and name not in (HELD, _HANDLERS):
                 scope[name] = inner[name]
         if self._instead is not None:

@@ -324,7 +324,7 @@ class Inlet:
         if self._input is not None:
             self._input.finish()
             if not hasattr(self._request, "_body"):
-                self._reopen()  # what was read can be read again, and Django reads a plain file faster
+                self._reopen()  # read parts can be read again, and Django reads a plain file faster
 
     def rewind(self) -> None:
         """Let the request be read and parsed once more."""

@@ -109,7 +109,7 @@ def _leaf(tag: bytes, body: bytes) -> bytes:
 def _float(value: float) -> bytes:
     if not math.isfinite(value):
         raise NotCanonical(f"{value} has no canonical form")
-    return float.__repr__(value + 0.0).encode()  # whatever a subclass prints
+    return float.__repr__(value + 0.0).encode()  # a subclass may print anything
 
 
 def _decimal(value: Decimal) -> bytes:
@@ -219,7 +219,7 @@ def _default(default: Any, factory: Any) -> Any:
     """A field's default; factories are not called, as they may count or tell the time."""
     if isinstance(factory, type):
         return _EMPTY_OF.get(factory, NO_DEFAULT)
-    return default if _has_form(default) else NO_DEFAULT  # what libraries put there when there is none has no form
+    return default if _has_form(default) else NO_DEFAULT  # placeholders of libraries for a missing default have no form
 
 
 def _has_form(value: Any) -> bool:

@@ -34,7 +34,7 @@ def parse(key: object) -> str:
 
 
 def _is_uuid(key: object) -> bool:
-    uuid = sys.modules.get("uuid")  # whose import costs milliseconds, and without which there is none
+    uuid = sys.modules.get("uuid")  # its import costs milliseconds, and without it there is none
     return uuid is not None and isinstance(key, uuid.UUID)
 
 

@@ -102,7 +102,7 @@ class Positions:
         inserting = f"INSERT INTO {self._table} (id, job, source, origin, position, epoch) VALUES ({marks})"
         values = (self._id(source), self.job, source, named(origin, "origin"), NONE, 0)
         connection.rollback()
-        with suppress(Exception):  # whoever else makes it at the same time; drivers share no class for it
+        with suppress(Exception):  # another may make it at the same time; drivers share no class for it
             self._perform(connection, inserting, values)
             connection.commit()
         connection.rollback()

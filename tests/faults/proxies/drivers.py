@@ -117,7 +117,7 @@ async def _apsycopg_insert(tx: Any, sql: str) -> None:
 async def _hung_up_late(connection: Any, work: Any) -> None:
     from retrysafe.backends.sql.drivers.psycopg import HangUpDeadline
 
-    with HangUpDeadline(connection):  # whose deadline is patched
+    with HangUpDeadline(connection):  # its deadline is patched
         await work
 
 

@@ -113,7 +113,7 @@ def is_redirection(reply: Reply) -> bool:
 def answer_of(reply: Reply) -> Reply:
     """The reply, unless it is an error: then the store is unavailable."""
     code = code_of(reply)
-    if code in ("MOVED", "ASK"):  # where a cluster is known, they have been followed
+    if code in ("MOVED", "ASK"):  # in a known cluster they have been followed
         raise ConfigurationError("store=: the server belongs to a cluster. Write redis+cluster://host:port.")
     if code in _REFUSED:
         raise StoreMisconfigured(f"{str(reply).rstrip('.')}. {_REFUSED[code]}", unsent=True) from None

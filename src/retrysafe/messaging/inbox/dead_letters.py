@@ -181,7 +181,7 @@ def _redriven(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -
     try:
         taken = letters.run(ask(letters.inbox.take(letter.arrival.identity)))
         return _handled(setting, letters, letter) if taken else None
-    except BaseException:  # whether it was taken, or what became of it, is unknown: it still has to be handled
+    except BaseException:  # its taking, or its outcome, is unknown: it still has to be handled
         with suppress(RetrysafeError):
             letters.run(ask(letters.inbox.mark(letter.arrival.identity)))
         raise

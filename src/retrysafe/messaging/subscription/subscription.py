@@ -147,7 +147,7 @@ class Subscription:
             try:
                 await self._check_store()
             except RetrysafeError as error:
-                run.failed(error)  # who runs this in a task may not look at it for long
+                run.failed(error)  # a task that runs this may be looked at late
                 raise
             await run.work(
                 self._workers, self._receive(run), handling=[self._redrives(run)], watching=[self._lags(run)]

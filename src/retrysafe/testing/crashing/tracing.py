@@ -126,7 +126,7 @@ class Tracer:
 
     def _cancel(self) -> None:
         if self.task is None:
-            raise KeyboardInterrupt  # what sync code gets from Ctrl-C, or in another shape from a task queue
+            raise KeyboardInterrupt  # as sync code gets from Ctrl-C, or in another shape from a task queue
         loop = self.task.get_loop()
         if loop is _running_loop():
             self.task.cancel()

@@ -98,7 +98,7 @@ class Worker:
         settled = error is None or isinstance(error, SETTLED)
         tell(("outcome", ("done" if error is None else _said(error), settled)))
         if isinstance(error, InProgress):
-            self._tracer.aged.clear()  # what the next attempt finds has lapsed by then
+            self._tracer.aged.clear()  # the next attempt's records have lapsed by then
         return settled
 
     def _run(self, state: Any) -> BaseException | None:

@@ -91,7 +91,7 @@ def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
     """Perform one statement; a server that does not answer is given up at the deadline."""
     sql, names = encoded(query.sql)
     params = query.params
-    cursor = _Cursor(connection, row_factory=tuple_row)  # whatever factories the user's connection has
+    cursor = _Cursor(connection, row_factory=tuple_row)  # not the factories of the user's connection
     prepare_if_direct(connection)
     cursor.perform(sql, [params[name] for name in names], seconds=PATIENCE if query.patient else DEADLINE)
     return Rows(cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)

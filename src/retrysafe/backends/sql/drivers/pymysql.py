@@ -51,7 +51,7 @@ def perform(connection: Any, query: Query) -> Rows:
     with (
         timely(connection, PATIENCE if query.patient else DEADLINE),
         connection.cursor(Cursor) as cursor,
-    ):  # whatever cursors the user's connection makes
+    ):  # not the cursors of the user's connection
         cursor.execute(sql, tuple(args))
         rows = list(cursor.fetchall()) if cursor.description else []
         return Rows(rows, cursor.rowcount)

@@ -62,7 +62,7 @@ def perform(connection: sqlite3.Connection, query: Query) -> Rows:
     """Perform one statement; every cursor is read to its end, or it would keep the write lock."""
     cursor = connection.plain_cursor() if isinstance(connection, Connection) else connection.cursor()
     try:
-        cursor.row_factory = None  # whatever factory the user's connection has
+        cursor.row_factory = None  # not the factory of the user's connection
         cursor.execute(query.sql, query.params)
         rows = cursor.fetchall()
         return Rows(rows, len(rows) if cursor.description else cursor.rowcount)

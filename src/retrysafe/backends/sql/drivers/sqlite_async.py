@@ -129,7 +129,7 @@ def _perform_together(connection: sqlite3.Connection, group: list[Query]) -> lis
             try:
                 results.append(in_turn(query, alone))
             except Exception as error:
-                if not connection.in_transaction:  # what follows would be committed by itself
+                if not connection.in_transaction:  # later statements would be committed by themselves
                     raise
                 results.append(error)
         connection.execute("COMMIT")

@@ -45,7 +45,7 @@ class Wave:
 
     def __init__(self, records: int) -> None:
         self.reports: Future[Reports] = Future()
-        self.reports.set_running_or_notify_cancel()  # who waits for it may be cancelled, and the records go on
+        self.reports.set_running_or_notify_cancel()  # its waiter may be cancelled, and the records go on
         self._found: Reports = [_UNTOLD] * records
         self._missing = records
 

@@ -362,11 +362,11 @@ class Connection:
         self.lost.set()
         if not self._connected.done():
             self._connected.set_exception(self._why)
-            self._connected.exception()  # whoever waited may have gone
+            self._connected.exception()  # the waiter may have gone
 
     def _awaited(self, mid: int | None, code: int) -> asyncio.Future[list[ReasonCode]]:
         if code != MQTTErrorCode.MQTT_ERR_SUCCESS or mid is None:
-            self.lost.set()  # who asks again at once would not let the loop tell of it
+            self.lost.set()  # a caller that asks again at once would not let the loop tell of it
             raise ConnectionEnded(f"{self._address!r}: the connection was lost")
         answer = self._answers[mid] = self._loop.create_future()
         answer.add_done_callback(lambda _: self._answers.pop(mid, None))

@@ -45,7 +45,7 @@ class Owners:
             async with asyncio.timeout(patience):
                 ours = f"{_ROOM}listening/{made._name}"
                 await connection.subscribe([_place(one) for one in sessions] + [ours], retained=True)
-                # What is retained is sent before this comes back, in the order of the broker.
+                # Retained messages are sent before this comes back, in the order of the broker.
                 await connection.first_of(await connection.publish(ours, b""))
                 await connection.first_of(asyncio.ensure_future(made._listening.wait()))
         except BaseException:

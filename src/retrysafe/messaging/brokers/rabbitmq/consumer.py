@@ -150,7 +150,7 @@ class RabbitMQConsumer:
             if now >= deadline:
                 return []
             await arrival(self._arrived, self._shelf, deadline)
-            await asyncio.sleep(0)  # what was read from the wire together is taken together
+            await asyncio.sleep(0)  # messages read from the wire together are taken together
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
         """Acknowledge these deliveries. A message whose acknowledgement is lost comes again, which is harmless."""

@@ -282,7 +282,7 @@ class ServiceBusConsumer(PollingConsumer):
         except SessionLockLostError:
             pass  # another consumer may have it, or this one again
         except FAILURES as error:
-            failure = error  # whether it is lasting is told to who connects again
+            failure = error  # the next connect tells whether it is lasting
         finally:
             self._forget(place, holding)
             self._close(holding, keeping)

@@ -152,7 +152,7 @@ class SqsPublisher(_Batches):
     async def _address(self, name: str) -> _Address:
         url: str = (await self._client.call("get_queue_url", QueueName=name))["QueueUrl"]
         largest = self._LARGEST
-        with suppress(ClientError):  # who may send may not always ask
+        with suppress(ClientError):  # a right to send is none to ask
             told = await self._client.call("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
             largest = int(told.get("Attributes", {}).get("MaximumMessageSize", largest))
         return _Address(url, largest)
