@@ -1,4 +1,4 @@
-"""What reads a peer's bytes takes time in proportion to their number: rule R34 of the HTTP contract.
+"""Readers of a peer's bytes take time in proportion to their number: rule R34 of the HTTP contract.
 
 Regular expressions are judged by their structure (`tests.ambiguity`), scanners written in Python by the instructions
 of the interpreter that they run for inputs of growing length. No clock is read.
@@ -104,7 +104,7 @@ REFUSED = (RetrysafeError, Refusal)
 
 
 def work(parse: Callable[[Any], Any], given: Any) -> int:
-    """How many instructions the interpreter runs to read something."""
+    """Count the instructions that the interpreter runs to read something."""
     count = 0
 
     def tracing(frame: FrameType, event: str, _: Any) -> Any:

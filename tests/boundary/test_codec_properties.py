@@ -1,4 +1,4 @@
-"""Whatever the codec takes comes back strictly the same: over generated classes, values and annotations."""
+"""All values that the codec takes come back strictly the same: over generated classes, values and annotations."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def rows(file: Path) -> list[tuple[Any, ...]]:
 
 
 def in_the_file(file: Path, text: str) -> bool:
-    """Whether a text is anywhere in the database or its journal."""
+    """Tell whether a text is anywhere in the database or its journal."""
     return any(text.encode() in path.read_bytes() for path in file.parent.glob(f"{file.name}*"))
 
 

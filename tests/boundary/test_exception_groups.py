@@ -30,7 +30,7 @@ class Declined(Exception):
 
 
 class Serialization(Exception):
-    """What a driver raises: told by its SQLSTATE alone."""
+    """A driver's exception, told by its SQLSTATE alone."""
 
     sqlstate = "40001"
 
@@ -40,7 +40,7 @@ def boundary(tmp_path: Path, **terms: Any) -> Boundary:
 
 
 def replay(guarded: Boundary, key: str = "k") -> StoredFailure | None:
-    """What a retry gets: the stored failure, or None if it runs."""
+    """Return the answer to a retry: the stored failure, or None if it runs."""
     try:
         with guarded.claim(key) as claim:
             assert not claim.replayed

@@ -1,4 +1,4 @@
-"""What counts as the same payload: over a deployment, for values that are None, and for models."""
+"""The same payload: over a deployment, for values that are None, and for models."""
 
 from __future__ import annotations
 

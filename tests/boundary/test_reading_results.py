@@ -1,4 +1,4 @@
-"""What a replay raises whose stored result a codec of the user's cannot read, or that no attempt could store."""
+"""The errors of a replay whose stored result a codec of the user's cannot read, or that no attempt could store."""
 
 from __future__ import annotations
 

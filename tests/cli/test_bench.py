@@ -274,7 +274,7 @@ def test_a_run_whose_report_nobody_reads_forgets_what_it_wrote(file: str) -> Non
 
 
 def _is_warm(client: MemoryClient) -> bool:
-    """Whether what happens now belongs to a profile."""
+    """Tell whether what happens now belongs to a profile."""
     ended = [one for one in list(client.records.values()) if one.state is State.COMPLETED]
     return len(ended) >= CLIENTS and threading.current_thread().name.startswith("retrysafe-bench")
 
@@ -311,7 +311,7 @@ def _calls_of_main() -> set[tuple[str, str]]:
 
 
 def _main_sleeps() -> bool:
-    """Whether the main thread waits in the kernel: of a signal that comes just before, it hears when it wakes."""
+    """Tell whether the main thread waits in the kernel: it hears a signal that comes just before when it wakes."""
     told = Path(f"/proc/self/task/{threading.main_thread().native_id}/stat")
     return not told.exists() or told.read_text().rpartition(") ")[2].startswith("S")
 

@@ -174,5 +174,5 @@ def watching(pid: int) -> Iterator[int]:
 
 
 def ended(child: int) -> bool:
-    """Whether the process behind a descriptor has ended, or does so soon."""
+    """Tell whether the process behind a descriptor has ended, or does so soon."""
     return bool(wait([child], 30))

@@ -31,7 +31,7 @@ def date_of(service: int) -> int:
 
 
 def told(answers: Answers, offset: int) -> list[Bounds]:
-    """What is known after each answer of a service whose clock is ``offset`` ahead of ours."""
+    """Return the bounds after each answer of a service whose clock is ``offset`` ahead of ours."""
     known: Bounds | None = None
     local, every = 0, list[Bounds]()
     for pause, there, back in answers:

@@ -1,4 +1,4 @@
-"""What is committed of a partition, and what its next owner makes of it."""
+"""The commits of a partition, and their effect on its next owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a record when the work ends: each cell of DESIGN.md's table that the core decides."""
+"""The fate of a record when the work ends: each cell of DESIGN.md's table that the core decides."""
 
 from __future__ import annotations
 

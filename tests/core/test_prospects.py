@@ -1,4 +1,4 @@
-"""What a retry meets after every ending on every ground, written out once more by hand."""
+"""The answer to a retry after every ending on every ground, written out once more by hand."""
 
 from __future__ import annotations
 

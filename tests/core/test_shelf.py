@@ -110,7 +110,7 @@ def test_clearing_leaves_nothing() -> None:
 def test_no_message_is_ever_handed_out_before_one_of_its_lane_that_waits(
     script: list[tuple[str, int]], chance: object
 ) -> None:
-    """Whatever is taken, settled and given back: per lane, first appearances are in order, and nothing is lost."""
+    """After any takes, settlements and returns: per lane, first appearances are in order, and nothing is lost."""
     shelf, now = LaneQueue(), 0.0
     out: list[Delivery] = []
     seen: dict[str, list[int]] = {}

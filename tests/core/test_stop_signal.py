@@ -18,7 +18,7 @@ from tests.loops import InterruptedLoop
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the clock says, as its one element."""
+    """The reading of the clock, as its one element."""
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now

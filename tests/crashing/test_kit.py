@@ -1,4 +1,4 @@
-"""What the kit refuses, what it cannot see and says so, and how it looks at what happened."""
+"""The kit's refusals, its reports of things that it cannot see, and its look at the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kit must not miss, and must not blame: each of these was once a report that could not be believed."""
+"""Faults that the kit must not miss or must not blame: each was once a report not to be believed."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def _shop(scope: dict[str, Any], receive: Callable[..., Any], send: Callab
 
 
 def test_a_request_to_an_application_in_this_process_is_no_effect(files: Files) -> None:
-    """What the application does is explored; asking it twice is what its callers do."""
+    """The application's work is explored; its callers ask it twice by design."""
 
     async def run(path: str) -> None:
         import httpx

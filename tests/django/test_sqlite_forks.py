@@ -131,7 +131,7 @@ def test_an_alias_that_is_named_by_a_uri_is_known_by_its_file(alias: str, path: 
 
 
 def test_our_connections_are_closed_before_a_fork_on_an_event_loop(alias: str, path: Path) -> None:
-    """Where Django closes none."""
+    """Django closes none there."""
 
     async def fork() -> int:
         return forked(lambda: len(descriptors(path)))

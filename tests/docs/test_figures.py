@@ -30,7 +30,7 @@ FOUND = (
 
 @pytest.fixture(scope="module", autouse=True)
 def generators() -> Iterator[None]:
-    """Where the generators are."""
+    """Make the generators importable."""
     sys.path.insert(0, str(ROOT / "scripts"))
     yield
     sys.path.remove(str(ROOT / "scripts"))

@@ -348,7 +348,7 @@ def test_an_outcome_that_comes_after_the_end_is_given_up_and_told() -> None:
 # ---------------------------------------------------------------- statements that are refused for the moment
 
 REFUSALS = 5
-"""How many statements in a row are refused: more than a second try would survive, of two statements in a lane."""
+"""The number of statements refused in a row: more than a second try would survive, of two statements in a lane."""
 
 
 @pytest.mark.fault(18)

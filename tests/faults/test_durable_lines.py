@@ -56,7 +56,7 @@ def test_what_another_is_writing_is_not_taken_for_a_torn_line(kind: Callable[[Pa
 
 
 def is_waited_for(path: Path) -> bool:
-    """Whether somebody waits for the lock on the file."""
+    """Tell whether a process waits for the lock on the file."""
     inode = f":{path.stat().st_ino} "
     return any("->" in lock and inode in lock for lock in Path("/proc/locks").read_text().splitlines())
 

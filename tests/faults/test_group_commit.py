@@ -26,7 +26,7 @@ TABLES = """
     CREATE TABLE children (id INTEGER PRIMARY KEY, parent INTEGER REFERENCES parents DEFERRABLE INITIALLY DEFERRED);
 """
 STATEMENTS: Counter[str] = Counter()
-"""What the writers' connections have performed, by the first word."""
+"""The statements performed on the writers' connections, by the first word."""
 
 
 class Traced(SqliteFile):
@@ -66,7 +66,7 @@ def row(number: int, how: str = "INSERT") -> Query:
 
 
 ORPHAN = Query("INSERT INTO children (id, parent) VALUES (1, 1)", {})
-"""What only the commit refuses."""
+"""A statement that only the commit refuses."""
 
 
 def stored(file: Traced) -> list[int]:

@@ -68,12 +68,12 @@ def _keys(count: int = MANY) -> list[bytes]:
 
 
 async def _claimed(backend: Backend, wants: Sequence[ClaimRequest]) -> list[Any]:
-    """What became of claims that were made in one turn of the loop."""
+    """Return the outcomes of claims that were made in one turn of the loop."""
     return await _ended([arun(claim(backend.store, want), backend.aclient()) for want in wants])
 
 
 async def _ended(asked: Sequence[Awaitable[Any]]) -> list[Any]:
-    """What became of all; who is forgotten in the lane would never be told."""
+    """Return all outcomes; one that is forgotten in the lane would never come."""
     async with asyncio.timeout(DEADLINE):
         return await asyncio.gather(*asked, return_exceptions=True)
 

@@ -98,7 +98,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def _patience(proxy: Proxy, options: dict[str, Any]) -> float:
-    """How long psycopg waits for a connection, in seconds; one that does not pass the proxy has time."""
+    """Return the seconds for which psycopg waits for a connection; one that does not pass the proxy has time."""
     return SILENCE if int(options["port"]) == proxy.port else 10
 
 
@@ -119,7 +119,7 @@ def _benches(driver: Driver, mode: Mode, direct: str, proxy: Proxy, path: Path, 
 
 
 def _length(bench: Bench, *, greetings: bool) -> int:
-    """How many messages an undisturbed operation takes; on a busy machine a deadline may disturb the first ones."""
+    """Count the messages of an undisturbed operation; on a busy machine deadlines may disturb the first."""
     counts: list[int] = []
 
     def undisturbed() -> bool:
@@ -160,7 +160,7 @@ def _pairs(bench: Bench, chance: Random) -> Iterator[Point]:
 
 
 def _suited(bench: Bench, ways: Sequence[Way]) -> list[Way]:
-    """What only a deadline ends, only where there is one of ours."""
+    """Select the ways; one that only a deadline ends needs a deadline of ours."""
     bounded = _is_bounded(bench.cell.driver.name, bench.cell.mode)
     return [way for way in ways if bounded or not (way.late or way.kind == "half-open")]
 
@@ -214,12 +214,12 @@ USERS_OWN = ["psycopg", "psycopg async", "asyncpg", "PyMySQL", "asyncmy"]
 
 
 def _is_bounded(name: str, mode: str) -> bool:
-    """Whether our statements have a deadline: on engines, and where tasks may share a connection, the user's has."""
+    """Tell whether our statements have a deadline: on engines, and for tasks on one connection, the user's has."""
     return not name.startswith("SQLAlchemy") and (name, mode) != ("psycopg async", "transactional, tx=")
 
 
 def _is_given_up(bench: Bench) -> bool:
-    """Whether one statement got no answer, and the caller a receipt, or an error where it cannot be asked again.
+    """Tell whether one statement got no answer, and the caller a receipt, or an error where it cannot be asked again.
 
     It is neither where a busy machine is silent for as long itself, at the statements before it or after it.
     """

@@ -1,4 +1,4 @@
-"""What MySQL and MariaDB do differently: locks, snapshots, implicit commits, settings, packets."""
+"""The peculiarities of MySQL and MariaDB: locks, snapshots, implicit commits, settings, packets."""
 
 from __future__ import annotations
 
@@ -852,7 +852,7 @@ IF_FREE = "SELECT 1 FROM retrysafe_records WHERE key_hash = %s FOR UPDATE SKIP L
 
 
 def _reads(connection: Any) -> int:
-    """How many rows the session has read so far."""
+    """Count the rows that the session has read so far."""
     with connection.cursor() as cursor:
         cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read_%'")
         names = ("Handler_read_first", "Handler_read_key", "Handler_read_next", "Handler_read_rnd_next")

@@ -95,7 +95,7 @@ class Claims:
             claim.result = 1
 
     def has(self, name: str) -> bool:
-        """Whether it is there."""
+        """Tell whether it is there."""
         with self._boundary.claim(name) as claim:
             return claim.replayed
 
@@ -261,7 +261,7 @@ def _in_a_child(work: Callable[[], object]) -> None:
 
 
 def refused(boundary: Boundary) -> Callable[[], int]:
-    """What a child is told when it claims."""
+    """Return a child's claim, which is refused."""
 
     def child() -> int:
         try:
@@ -276,7 +276,7 @@ def refused(boundary: Boundary) -> Callable[[], int]:
 def refused_in(
     opened: Callable[[Path], AbstractContextManager[Any]], path: Path, boundary: Boundary
 ) -> Callable[[], int]:
-    """What a child is told when it claims in a transaction of its own."""
+    """Return a child's claim in a transaction of its own, which is refused."""
 
     def child() -> int:
         try:

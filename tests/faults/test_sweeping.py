@@ -164,7 +164,7 @@ def test_a_key_that_is_claimed_while_it_is_removed_stays(how: str, database: str
 
 
 def waiting(url: str) -> int:
-    """How many sessions of the database wait for a lock."""
+    """Count the sessions of the database that wait for a lock."""
     import psycopg
 
     sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"

@@ -199,7 +199,7 @@ def test_an_upstream_that_takes_no_more_bytes_is_silent() -> None:
 
 
 def _is_cut(port: int) -> bool:
-    """Whether the gateway lets go of its connection from this port, within seconds."""
+    """Tell whether the gateway lets go of its connection from this port, within seconds."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
         connections = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]

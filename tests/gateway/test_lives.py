@@ -50,7 +50,7 @@ class Shop:
         return front.ask(path="/payments", key=order, body=b'{"order":"%b"}' % order.encode(), Host="shop.example")
 
     def let_leases_lapse(self) -> None:
-        """Who was killed renews no more; nobody has to wait for it here."""
+        """Let leases lapse: killed processes renew no more, and the test need not wait."""
         do_at(self.store, lapse)
 
 

@@ -1,4 +1,4 @@
-"""Whose a request is: a header is believed of trusted networks only, a token only when all of it is right."""
+"""The principal of a request: a header is believed of trusted networks only, a token only when all of it is right."""
 
 from __future__ import annotations
 

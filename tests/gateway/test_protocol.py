@@ -1,4 +1,4 @@
-"""Where a message ends, and what belongs to it: nothing of one request may become part of another."""
+"""The end of a message, and its parts: nothing of one request may become part of another."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def head(*fields: bytes, length: int = len(SMUGGLED), line: bytes = b"POST /orde
 
 
 def said(front: Front, *segments: bytes) -> bytes:
-    """What is answered to segments that do not arrive together, until the connection is closed."""
+    """Return the answer to segments that do not arrive together, until the connection is closed."""
     with front.raw(segments[0]) as connection:
         for segment in segments[1:]:
             threading.Event().wait(0.03)

@@ -1,4 +1,4 @@
-"""What passes through the gateway, and how: bytes, fields, bodies of any size, connections."""
+"""The traffic through the gateway: bytes, fields, bodies of any size, connections."""
 
 from __future__ import annotations
 

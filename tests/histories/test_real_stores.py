@@ -64,7 +64,7 @@ URLS: dict[str, tuple[Callable[[], str], Callable[[], str]]] = {
     "boto3": (dynamodb_url, dynamodb_endpoint),
     "aiobotocore": (dynamodb_url, dynamodb_endpoint),
 }
-"""What is connected to through a proxy: the URL of the store, and that of the server in it."""
+"""The targets of connections through a proxy: the URL of the store, and that of the server in it."""
 LOCAL = ("memory", "memory async", "sqlite3", "sqlite3 async")
 WORKERS = 4
 

@@ -38,7 +38,7 @@ Acts = Generator[Steps[Any] | Elapse, Any, None]
 
 
 class Stage:
-    """What the workers on some keys share: the keys, and holds and wants that others may come with again, late."""
+    """The state shared by workers: their keys, and holds and wants that others may come with again, late."""
 
     def __init__(self, keys: Sequence[bytes], store: Store) -> None:
         self.keys = keys

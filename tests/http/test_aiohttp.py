@@ -25,7 +25,7 @@ MODES = ["keyed", "transactional"]
 
 
 class Got(NamedTuple):
-    """What a client saw."""
+    """The client's view of a response."""
 
     status: int
     body: bytes

@@ -585,7 +585,7 @@ class Slow(Connection):
 @SEVERAL_AT_ONCE
 @pytest.mark.fault(76)
 async def test_r12_a_client_that_sends_slowly_keeps_no_key_meanwhile(place: Place) -> None:
-    """Whoever trickles a body in (slowloris) has claimed nothing: the same key is served to others at once."""
+    """A client that trickles a body in (slowloris) has claimed nothing: the same key is served to others at once."""
     app = App()
     middleware = guarded(app, place)
     slow = Slow(middleware, "k", body=[b"{", b"}"])

@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 THERE = [cell for cell in cells() if cell.cannot_be is None]
 LEASED = [cell for cell in THERE if cell.mode == "leased"]
 PATIENT = {LEASED[number] for number in choose([values_of({"cell": cell}) for cell in LEASED], 1, chance_of("R19"))}
-"""Where `make test` waits for longer than a lease: with every integration and every store, but not in all cells."""
+"""Cells of `make test` with waits for longer than a lease: every integration and store, not every pair."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What sync integrations share: when chunks may leave, what becomes of a response that nobody reads to its end."""
+"""Sync integrations: the time at which chunks may leave, and responses that are not read to their end."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def test_r12_the_body_is_a_file_as_often_as_it_is_opened(memory: int) -> None:
 
 
 class Sent(NamedTuple):
-    """What a client has of a response: the chunks before its end is recorded, and those after."""
+    """The client's parts of a response: the chunks before its end is recorded, and those after."""
 
     before: list[bytes]
     after: list[bytes]

@@ -50,7 +50,7 @@ class Target:
         return f"http://127.0.0.1:{self.address[1]}"
 
     def lines(self) -> list[int]:
-        """How many lines each key has in the ledger."""
+        """Count the lines of each key in the ledger."""
         with closing(sqlite3.connect(self.ledger)) as file:
             return [count for (count,) in file.execute("SELECT count(*) FROM ledger GROUP BY order_id")]
 

@@ -1,4 +1,4 @@
-"""What of a response is stored, and what a replay shows."""
+"""The stored parts of a response, and the look of a replay."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_a_claim_is_decided_by_the_truth_alone(layers: Layers) -> None:
 
 
 def test_only_settled_records_are_believed(layers: Layers) -> None:
-    """Whatever stands in the fast store, it can neither start nor stop an attempt."""
+    """A record in the fast store can neither start nor stop an attempt."""
     with layers.boundary.claim("k") as claim:
         running = layers.truth("k")
         assert running is not None

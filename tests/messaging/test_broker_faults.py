@@ -274,7 +274,7 @@ async def test_a_broker_goes_away_under_load_and_comes_back(mortal: Mortal, outb
 
 
 async def drained(broker: RabbitMQServer, publishing: Rabbit) -> Sequence[Envelope]:
-    """What arrived, over a connection that was made after it all."""
+    """Return the messages that arrived, over a connection that was made after it all."""
     import aio_pika
 
     async with await aio_pika.connect(broker.url) as connection:

@@ -289,7 +289,7 @@ async def test_a_message_that_waits_keeps_its_lane_and_not_the_log(place: Place)
 
 
 async def test_the_log_of_an_idle_database_is_not_kept(place: Place) -> None:
-    """What other databases write is in the same log."""
+    """The writes of other databases are in the same log."""
     async with place.relaying():
         with own_database(place.server.url) as other, psycopg.connect(other, autocommit=True) as busy:
             busy.execute("CREATE TABLE noise AS SELECT generate_series(1, 10000) AS n")

@@ -57,7 +57,7 @@ class Debezium:
         }
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """What Kafka Connect answers."""
+        """Ask Kafka Connect."""
         headers = {"Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{self._worker.url}{path}", data, headers, method=method)
@@ -106,7 +106,7 @@ class Debezium:
         return every_record(self.kafka, f"{prefix}{self.topic}")
 
     def arrived(self) -> list[Envelope]:
-        """What a consumer of ours makes of the records."""
+        """Return the records as a consumer of ours reads them."""
         return [envelope_from(one.headers() or (), one.key(), one.value(), self.topic) for one in self.records()]
 
     def until_arrived(self) -> None:
@@ -166,7 +166,7 @@ async def test_what_debezium_publishes_is_whole_and_an_inbox_drops_its_repeats(d
 
 
 def is_a_cloudevent(record: Any) -> bool:
-    """Whether a stranger's SDK reads it as one."""
+    """Tell whether a stranger's SDK reads it as one."""
     message = binding.KafkaMessage(headers=ce_headers(record), key=record.key(), value=record.value())
     event = binding.from_binary(message, JSONFormat())
     return bool(event.get_id() and event.get_type() and event.get_source() == "/shop")
@@ -177,7 +177,7 @@ def ce_headers(record: Any) -> dict[str, bytes]:
 
 
 async def consumed(debezium: Debezium, handled: list[Envelope]) -> Counter[Any]:
-    """What becomes of all that is in the topic."""
+    """Return the outcomes of all messages in the topic."""
     boundary = Boundary("stock", store=debezium.server.url, effects="transactional", window="15d")
     inbox = Inbox(boundary)
 

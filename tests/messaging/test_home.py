@@ -43,7 +43,7 @@ CRASHES = "pubsub"
 
 
 async def steps(kind: str, mode: str, request: pytest.FixtureRequest) -> list[tuple[str, Any]]:
-    """What was said of each step of a mode of `tests.messaging.elsewhere`."""
+    """Return the report of each step of a mode of `tests.messaging.elsewhere`."""
     harness = HARNESSES[kind]
     served(request, harness.service)
     assert harness.remove is not None
@@ -109,7 +109,7 @@ async def test_what_was_closed_begins_anew_on_the_same_event_loop_and_on_the_nex
 async def test_what_was_received_before_a_consumer_was_closed_settles_no_other_message(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """What its consumer received first afterwards had the same tag at RabbitMQ and MQTT, and was lost."""
+    """The first message that its consumer received afterwards had the same tag at RabbitMQ and MQTT, and was lost."""
     assert await steps(kind, "before", request) == [
         ("published", ["acked"] * 2),
         ("received", ["m0"]),
@@ -195,7 +195,7 @@ def test_a_relay_whose_publisher_belongs_elsewhere_publishes_nothing_and_spends_
 
 def test_what_begins_anew_has_nothing_of_before() -> None:
     class Client:
-        """What is given to a publisher, and has connections."""
+        """The client given to a publisher, with connections."""
 
     clients: list[Client] = []
 
@@ -508,7 +508,7 @@ def test_a_publisher_of_webhooks_that_was_used_before_a_fork_publishes_in_the_ch
 
 
 def test_what_an_event_loop_has_cancelled_does_not_cancel_a_webhook_on_the_next() -> None:
-    """What was still under way ended with its loop; its result was asked for on the next one, and raised."""
+    """A call under way ended with its loop; its result was asked for on the next one, and raised."""
     import httpx
 
     from retrysafe.messaging.brokers.webhook import AsyncWebhookPublisher

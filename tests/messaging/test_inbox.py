@@ -777,7 +777,7 @@ def test_a_handler_that_rolls_back_by_itself_spends_an_attempt(make: str, world:
 
 
 def test_a_failing_message_with_attributes_of_any_length_is_a_dead_letter(world: World) -> None:
-    """Whatever other publishers have put into it; what follows it in its lane goes on."""
+    """Any attributes of other publishers; the next message in its lane goes on."""
     inbox = world.inbox()
     handle = inbox.handler("stock", max_attempts=1)(lambda message: 1 / message.data["n"])
     long = "x" * 70_000

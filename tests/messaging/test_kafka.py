@@ -1,4 +1,4 @@
-"""What is special to Kafka: batches, partitions that go to others, and records that a topic no longer has."""
+"""The peculiarities of Kafka: batches, partitions that go to others, and records that a topic no longer has."""
 
 from __future__ import annotations
 
@@ -544,7 +544,7 @@ async def test_a_topic_that_is_missing_is_told(broker: KafkaBench) -> None:
 async def test_a_client_that_has_failed_for_good_is_replaced(
     broker: KafkaBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever ends the thread that polls is told once, and the next call begins anew."""
+    """Any error that ends the thread that polls is told once, and the next call begins anew."""
     trial = Trial(broker)
     consumer: Any = await broker.consumer()
     try:

@@ -241,7 +241,7 @@ def test_an_exception_leaves_nothing_and_the_records_come_again(make: Callable[[
 
 
 def test_a_record_that_is_refused_aborts_its_transaction(make: Callable[[int], Topics]) -> None:
-    """What the client reports of a record comes when the transaction is to be committed."""
+    """The client's report of a record comes when the transaction is to be committed."""
     topics = make(1)
     with topics.stream() as stream:
         while True:

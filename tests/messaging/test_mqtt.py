@@ -1,4 +1,4 @@
-"""What is special to MQTT: reason codes, sessions that one client has at a time, events in user properties."""
+"""The peculiarities of MQTT: reason codes, sessions that one client has at a time, events in user properties."""
 
 from __future__ import annotations
 

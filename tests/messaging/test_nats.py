@@ -1,4 +1,4 @@
-"""What is special to NATS: turns of a partition, headers, and what the server says."""
+"""The peculiarities of NATS: turns of a partition, headers, and the server's messages."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ async def test_consumers_share_the_partitions() -> None:
 
 @pytest.mark.slow
 async def test_a_held_backlog_is_handed_over_long_before_the_lease_ends() -> None:
-    """What is given back must not come back to the request that is still open."""
+    """A message that is given back must not come back to the request that is still open."""
     require("nats")
     async with bench("nats") as broker:
         broker.options["lease"] = "60s"

@@ -35,7 +35,7 @@ def outbox_of(shop: Shop, **options: Any) -> Outbox:
 
 
 def written(shop: Shop, outbox: Outbox, column: str = "message_id") -> list[Any]:
-    """What is committed, in the order of writing."""
+    """Return the committed values, in the order of writing."""
     return shop.look(f"SELECT {column} FROM retrysafe_outbox WHERE source = '{outbox.source}' ORDER BY id")
 
 

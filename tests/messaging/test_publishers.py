@@ -203,7 +203,7 @@ async def _nothing() -> list[Envelope]:
 async def test_what_is_not_confirmed_in_time_is_read_before_anything_else_is_published(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the broker read later would come after what is published next."""
+    """A message that the broker read later would come after the next one that is published."""
     from retrysafe.messaging.brokers.rabbitmq import publisher as module
 
     async def late(wire: Any, parcels: Any, within: float) -> list[BaseException | None]:

@@ -1,4 +1,4 @@
-"""What is special to Pub/Sub: what fits into a message, what the service says, how long messages are held."""
+"""The peculiarities of Pub/Sub: the limits of a message, the service's answers, the holding of messages."""
 
 from __future__ import annotations
 
@@ -397,7 +397,7 @@ async def test_requests_have_the_limits_of_the_service() -> None:
 @pytest.mark.slow
 @each_row("mode", ["binary", "structured"])
 async def test_the_largest_message_is_taken(mode: Mode) -> None:
-    """Whatever a request has beside it."""
+    """For any other contents of its request."""
     require("pubsub")
     async with topics(mode=mode) as made:
         given = made.envelope(1, payload=b"", media_type="text/plain")
@@ -435,7 +435,7 @@ async def test_a_server_that_is_killed_while_it_is_published_to_loses_nothing_th
         acked = asyncio.Event()
 
         async def refused(key: str) -> PublishStatus:
-            """What is said at last, by a server that has taken some."""
+            """Return the last answer of a server that has taken some."""
             while True:
                 (said,) = await publisher.publish([event(key=key, payload=b"x" * 100_000)])
                 if said.status is not PublishStatus.ACKED:
@@ -478,7 +478,7 @@ async def until_raised(consumer: PubSubConsumer, kind: type[Exception]) -> None:
 
 
 async def eventually(consumer: PubSubConsumer, within: float) -> Any:
-    """What it hands out in that time, whatever it tells of failures."""
+    """Receive its messages in that time, in spite of failures that it raises."""
     loop = asyncio.get_running_loop()
     until = loop.time() + within
     while (left := until - loop.time()) > 0:
@@ -506,7 +506,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_deadline_stays_with
 
 @pytest.mark.slow
 async def test_a_consumer_that_has_gone_takes_no_message_from_others() -> None:
-    """What a request brings that nobody waits for is hidden until the deadline."""
+    """A request's messages without a receiver are hidden until the deadline."""
     require("pubsub")
     async with bench("pubsub", lease="30s") as broker:
         trial = Trial(broker)

@@ -136,7 +136,7 @@ def test_what_follows_a_letter_that_has_to_come_again_waits_for_it(world: World)
 def test_a_letter_that_meets_a_gap_stays_marked_while_what_it_waits_for_is_marked_too(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody marks the one before it when it has been taken."""
+    """The one before it is marked when it has been taken."""
     inbox, broken = world.inbox(), [True]
 
     def reopen(*of: Any) -> Any:
@@ -202,7 +202,7 @@ class CutOff:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cancels: asyncio.Task[Any] | None = None
-        """What is cancelled when it was performed, before it is answered; otherwise the answer is lost."""
+        """The task to cancel when it was performed, before it is answered; otherwise the answer is lost."""
         self.answered = False
         self._taking = False
         take, run, arun = SqlInbox.take, Letters.run, Letters.arun

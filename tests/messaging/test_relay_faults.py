@@ -1,4 +1,4 @@
-"""What relays meet: they are killed, told to stop, and see rows that commit late; nothing is lost or out of order."""
+"""The faults of relays: they are killed, told to stop, and see late commits; nothing is lost or out of order."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_message_is_marked_after_it_was_published(hold: Any, keep: bool, place
 
 
 class Waves(MemoryPublisher):
-    """Which messages it was given together."""
+    """Keeps the groups in which it was given messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def test_a_row_that_commits_late_is_not_passed_over(place: Place) -> None:
 @pytest.mark.fault(35)
 @each_row("hold", [None, "lease"])
 def test_a_row_that_commits_late_is_not_overtaken_by_the_next_one_of_its_key(hold: Any, place: Place) -> None:
-    """Who waits for the lock of a key adds the next message the moment the first one is committed."""
+    """A writer that waits for the lock of a key adds the next message the moment the first one is committed."""
     if place.kind == "sqlite":
         return  # no number is drawn before another one commits
     clock, publisher = [0.0], MemoryPublisher()
@@ -427,7 +427,7 @@ def slow_relay(place: Place, ledger: str, *options: str) -> Iterator[Program]:
 @pytest.mark.fault(86)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_relay_that_is_told_to_stop_finishes_its_batch(number: int, place: Place, tmp_path: Path) -> None:
-    """What it has under way leaves once and is marked; the rest is left whole."""
+    """Messages under way leave once and are marked; the rest is left whole."""
     ids = place.write(*(Message("orders", n, key="A", sequence=n) for n in range(1, 4)))
     ledger = str(tmp_path / "ledger.db")
     with slow_relay(place, ledger, "--batch", "1") as process:

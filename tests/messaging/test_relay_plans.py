@@ -1,4 +1,4 @@
-"""What a look at an outbox costs: the same however much waits, on tables whose statistics nobody has made."""
+"""The cost of a look at an outbox: the same for any backlog, on tables without statistics."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def spelled(request: Query) -> tuple[str, dict[str, Any]]:
 
 
 def read_rows(plan: dict[str, Any]) -> int:
-    """How many rows the scans of a plan have read."""
+    """Count the rows that the scans of a plan have read."""
     own = 0
     if "Scan" in plan["Node Type"] and plan.get("Relation Name", "").startswith("retrysafe"):
         own = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]
@@ -147,7 +147,7 @@ def read_rows(plan: dict[str, Any]) -> int:
 
 
 def asks(place: Place) -> dict[str, Query]:
-    """What a relay asks of a bucket, again and again."""
+    """Return the queries of a relay to a bucket."""
     outbox = outbox_of(connect(place.url))[0]
     of, bounds = lane("hot", "hot", ""), most(200, 1 << 20)
     return {
@@ -162,7 +162,7 @@ def asks(place: Place) -> dict[str, Query]:
 
 @pytest.mark.parametrize("analysed", [None, "before", "after"])
 def test_the_rows_that_a_look_reads_do_not_grow_with_the_backlog(analysed: str | None, postgresql: str) -> None:
-    """Whatever the statistics say: there are none, they are from before the backlog, or from after it."""
+    """For any statistics: there are none, they are from before the backlog, or from after it."""
     with own_database(postgresql) as url:
         place = Place("postgresql", url)
         looks = asks(place)

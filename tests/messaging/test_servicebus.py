@@ -1,4 +1,4 @@
-"""What is special to Service Bus: sessions and their locks, what fits into a message, what the service says."""
+"""The peculiarities of Service Bus: sessions and their locks, the limits of a message, the service's answers."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ def test_the_window_is_what_is_declared() -> None:
 
 
 class Said(Exception):
-    """What an error of the library was made from."""
+    """The origin of an error of the library."""
 
     def __init__(self, condition: bytes) -> None:
         super().__init__()
@@ -703,7 +703,7 @@ async def test_a_consumer_without_sessions_closes_where_nothing_answers() -> Non
 
 
 async def eventually(consumer: ServiceBusConsumer, within: float) -> Any:
-    """What it hands out in that time, whatever it tells of failures."""
+    """Receive its messages in that time, in spite of failures that it raises."""
     loop = asyncio.get_running_loop()
     until = loop.time() + within
     while (left := until - loop.time()) > 0:
@@ -716,7 +716,7 @@ async def eventually(consumer: ServiceBusConsumer, within: float) -> Any:
 
 
 async def counts(url: str, topic: str) -> list[int]:
-    """How often each message that is there was delivered in vain, in their order."""
+    """Return how often each message that is there was delivered in vain, in their order."""
     async with messages(url) as client:
         receiver = client.get_subscription_receiver(f"{PREFIX}{topic}", GROUP)
         async with receiver:

@@ -1,4 +1,4 @@
-"""What is done alone, and what is done beside others."""
+"""The messages that are handled alone, and those handled beside others."""
 
 from __future__ import annotations
 

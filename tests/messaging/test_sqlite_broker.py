@@ -32,7 +32,7 @@ def names(deliveries: Sequence[Delivery]) -> list[str]:
 
 
 def received_and_died(file: Path) -> int:
-    """How many messages a consumer received before its process was killed."""
+    """Count the messages that a consumer received before its process was killed."""
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         try:

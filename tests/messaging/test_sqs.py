@@ -1,4 +1,4 @@
-"""What is special to SQS and SNS: what fits into a message, what the services say, how long messages are held."""
+"""The peculiarities of SQS and SNS: limits of a message, answers of the services, holding of messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def event(**other: Any) -> Envelope:
 
 
 def carried(given: Envelope, mode: Mode = "binary") -> tuple[Envelope, bool]:
-    """What arrives, and whether it was all in the body."""
+    """Return the arriving message, and whether it was all in the body."""
     body, attributes = content_of(given, mode)
     assert len(attributes) <= 10
     assert body
@@ -299,7 +299,7 @@ async def test_who_was_cut_off_for_the_lease_hands_out_nothing_that_another_one_
 
 
 async def eventually(consumer: SqsConsumer, within: float) -> Any:
-    """What it hands out in that time, whatever it tells of failures."""
+    """Receive its messages in that time, in spite of failures that it raises."""
     loop = asyncio.get_running_loop()
     until = loop.time() + within
     while (left := until - loop.time()) > 0:

@@ -496,7 +496,7 @@ _WEB = [
 ]
 
 _BELOW = {"fastapi": "starlette", "rest_framework": "django asgiref"}
-"""What is missing with a library, too, where nothing is installed."""
+"""The libraries that are missing with another one, too, where nothing is installed."""
 _LIBRARIES = [
     *(
         Mistake(f"{library} is missing", f'boundary("{url}")', f"pip install 'retrysafe[{extra}]'", without=library)

@@ -1,4 +1,4 @@
-"""What is told and logged: who wants what, one line per occurrence, JSON, and aliases."""
+"""Events and logs: the wishes of observers, one line per occurrence, JSON, and aliases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted, with the real SDK, in both colours and on every ground."""
+"""The metrics, with the real SDK, in both colours and on every ground."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def only(spans: Sequence[ReadableSpan]) -> ReadableSpan:
 
 
 def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
-    """Whether a span stands directly under another one, in its trace."""
+    """Tell whether a span stands directly under another one, in its trace."""
     return span.parent is not None and span.parent.span_id == parent.context.span_id
 
 

@@ -773,7 +773,7 @@ def test_two_receivers_act_on_one_event_only_if_their_operations_differ(
 
 @MEMORY
 def test_two_tenants_cannot_suppress_each_others_events(place: Place, effects: Effects, clock: Clock) -> None:
-    """Whoever has a secret of the first could sign an id of the second's, which is then handled before."""
+    """The owner of the first's secret could sign an id of the second's, which is then handled before."""
     boundary, [mine, yours] = place.boundary(window=WINDOW), STANDARD.secrets
     Receiver(boundary, STANDARD.scheme(mine), clock=clock).on(STANDARD.type)(lambda event: None)
     with pytest.raises(ConfigurationError, match="operation="):

@@ -1,4 +1,4 @@
-"""What leaves a caller's origin, what may have been carried out, and what is done late: over every transport."""
+"""Fields that leave an origin, requests that may have been carried out, late ones: over every transport."""
 
 from __future__ import annotations
 
@@ -425,7 +425,7 @@ def test_a_refusal_is_let_go_when_no_credentials_can_be_had(time: Time, refresh:
 
 
 class Refusing(httpx.BaseTransport, httpx.AsyncBaseTransport, BaseAdapter):
-    """Nobody listens; keeps how long each attempt may wait."""
+    """A server that does not listen; keeps the time that each attempt may wait."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def entry(server: Server, time: Time, key: str = "k", **fields: Any) -> Entry:
-    """What a process has left behind that died without a trace."""
+    """Write the entry of a process that died without a trace."""
     now = time.world.wall()
     made = Entry(identity("", server.url, key), "", key, "POST", server.url, (), BODY, now, now + 86400)
     return made._replace(**fields)

@@ -1,4 +1,4 @@
-"""Where rules are tested that no client can see, and those of gRPC, another protocol: tests by name, or why not.
+"""The tests of rules that no client can see, and those of gRPC, another protocol: by name, or the reason for none.
 
 A test is named by its file below ``tests/http`` and its function; what is no test is a reason.
 """

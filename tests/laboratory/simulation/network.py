@@ -52,7 +52,7 @@ def parse_faults(text: str) -> tuple[Injected, ...]:
 
 
 class Chooser(Protocol):
-    """Which fault a message meets, if any, and its amount."""
+    """Chooses the fault of a message, if any, and its amount."""
 
     def __call__(self, actor: Actor, message: Message, /) -> tuple[Fault, Micros] | None: ...
 
