@@ -509,7 +509,9 @@ PUBLISHING = (
         (OUTBOX, test("messaging/test_outbox.py::test_a_message_goes_with_the_work_that_is_rolled_back")),
     ),
     Line("P2", "Rows are never changed", (OUTBOX,)),
-    Line("P3", "Whether they were published stands apart", (RELAY, test(f"{RELAYED}test_what_has_left_can_be_kept"))),
+    Line(
+        "P3", "Whether they were published stands apart", (RELAY, test(f"{RELAYED}test_published_messages_can_be_kept"))
+    ),
     Line(
         "P4",
         "The relay may publish twice",

@@ -107,7 +107,7 @@ def test_a_group_with_anything_else_is_transient(tmp_path: Path, group: BaseExce
 
 
 @each_row("inner", [InProgress, LeaseLost, OutcomeUnknown, RetryTransaction, Serialization])
-def test_what_passes_by_itself_makes_a_group_transient_however_broad_the_types(
+def test_a_passing_error_makes_a_group_transient_however_broad_the_types(
     tmp_path: Path, inner: type[Exception]
 ) -> None:
     guarded = boundary(tmp_path, permanent=Exception)

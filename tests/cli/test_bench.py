@@ -203,7 +203,7 @@ def left(file: str) -> str:
     return name
 
 
-def test_what_was_left_behind_is_forgotten_by_its_command(file: str, left: str, capsys: Output) -> None:
+def test_records_left_behind_are_forgotten_by_the_command(file: str, left: str, capsys: Output) -> None:
     with closing(Boundary("shop", store=file, observers=())) as boundary, boundary.claim("0") as claim:
         claim.result = "theirs"
     capsys.readouterr()
@@ -214,7 +214,7 @@ def test_what_was_left_behind_is_forgotten_by_its_command(file: str, left: str, 
 
 
 @pytest.mark.slow
-def test_what_an_attempt_holds_is_left_and_said_to_be(file: str, left: str, capsys: Output) -> None:
+def test_records_held_by_an_attempt_are_left_and_reported(file: str, left: str, capsys: Output) -> None:
     program = [sys.executable, "-c", _HOLDING, left, file]
     assert subprocess.run(program, cwd=ROOT, env=environment(), check=False, timeout=DEADLINE).returncode == 9
     capsys.readouterr()

@@ -229,7 +229,7 @@ def test_run_fresh_and_check_may_all_be_awaited(files: Files) -> None:
         (("nowhere_at_all:call",), "nowhere_at_all"),
     ],
 )
-def test_what_cannot_be_watched_is_refused(watch: Any, told: str, files: Files) -> None:
+def test_operations_that_cannot_be_watched_are_refused(watch: Any, told: str, files: Files) -> None:
     with pytest.raises(ConfigurationError, match=told):
         files.explore(charge_once, watch=watch)
 

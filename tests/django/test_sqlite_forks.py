@@ -62,7 +62,7 @@ def claim(boundary: Boundary[Any], name: str) -> bool:
         return claim.replayed
 
 
-def test_what_a_child_claims_stays_claimed_when_its_parent_closes_the_file(alias: str, path: Path) -> None:
+def test_claims_of_a_child_stay_when_its_parent_closes_the_file(alias: str, path: Path) -> None:
     (told, tell), (waits, go_on) = os.pipe(), os.pipe()
 
     def child() -> int:

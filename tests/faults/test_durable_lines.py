@@ -39,7 +39,7 @@ def archive(path: Path) -> Append:
 
 
 @each_row("kind", [audit, archive])
-def test_what_another_is_writing_is_not_taken_for_a_torn_line(kind: Callable[[Path], Append], tmp_path: Path) -> None:
+def test_a_line_being_written_is_not_taken_for_a_torn_one(kind: Callable[[Path], Append], tmp_path: Path) -> None:
     path = tmp_path / "lines"
     thread = threading.Thread(target=kind(path))
     with path.open("w") as other:

@@ -175,7 +175,7 @@ def _named(ways: str) -> Sequence[Way]:
 
 @each_way
 @each_cell
-def test_whatever_befalls_a_message_the_effect_happens_once(
+def test_with_any_fault_of_a_message_the_effect_happens_once(
     bench: Bench, ways: str, chance: Random, proof: Record
 ) -> None:
     """In `make test` a sample of the messages, in `make prove` every one."""
@@ -250,7 +250,7 @@ def test_our_statement_on_anybodys_connection_is_given_up(bench: Bench, proof: R
 
 
 @each_way
-def test_whatever_befalls_a_call_to_the_bank_it_charges_once(
+def test_with_any_fault_of_a_call_the_bank_charges_once(
     ways: str, tmp_path: Path, sqlite_url: str, chance: Random, proof: Record
 ) -> None:
     """The downstream call of a keyed effect, made with `key_for`, to a bank that honours keys."""

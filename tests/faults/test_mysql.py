@@ -705,7 +705,7 @@ def test_a_server_that_would_spoil_transactions_is_refused(weak_server: MariaDB,
 
 
 @pytest.mark.slow
-def test_what_is_weaker_is_said(weak_server: MariaDB) -> None:
+def test_weaker_settings_are_reported(weak_server: MariaDB) -> None:
     backend = connect(weak_server.url)
     backend.migrate()
     client = backend.client()

@@ -562,7 +562,7 @@ async def _on(backend: Backend, program: Any) -> Any:
 
 
 @pytest.mark.fault(41)
-def test_what_one_script_touches_is_in_one_slot(cluster: str, make: Making) -> None:
+def test_keys_of_one_script_are_in_one_slot(cluster: str, make: Making) -> None:
     """A quota counts the keys of a scope in two places; a script over two slots would be refused (CROSSSLOT)."""
     boundary = make(cluster, quota=Quota(rate="3/1h", outstanding=3))
     for scope in range(6):
@@ -753,7 +753,7 @@ def test_a_password_is_decoded_and_never_shown() -> None:
         ("redis+proxy://a", "unknown kind of URL"),
     ],
 )
-def test_what_a_url_cannot_have_is_refused(text: str, message: str) -> None:
+def test_impossible_parts_of_a_url_are_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message.replace("?", "[?]")):
         connect(text)
 

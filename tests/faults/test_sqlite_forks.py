@@ -169,7 +169,7 @@ class Journalled:
 
 
 @pytest.mark.parametrize("use", [Claims, ClaimsOfTasks, Messages, Journalled])
-def test_what_a_child_commits_stays_when_its_parent_closes_the_file(
+def test_commits_of_a_child_stay_when_its_parent_closes_the_file(
     use: type[Claims | Messages | Journalled], tmp_path: Path
 ) -> None:
     path = tmp_path / "shop.db"

@@ -107,7 +107,7 @@ def cutter(name: str, prepared: AnyHarness, chance: Random) -> Iterator[Cutter |
 
 
 @pytest.mark.slow
-def test_what_a_store_answers_under_faults_is_linearizable(
+def test_answers_of_a_store_under_faults_are_linearizable(
     name: str, prepared: AnyHarness, cutter: Cutter | None, chance: Random, proof: Prove
 ) -> None:
     kind = prepared.store.capabilities.name

@@ -68,7 +68,7 @@ def test_the_committed_results_have_every_cell_and_every_rule() -> None:
             assert kind + ": " in (f"{PASSED}: ", TESTED, WITHOUT) or one == PASSED, (cell, rule)
 
 
-def test_what_is_tested_elsewhere_is_committed() -> None:
+def test_tests_named_elsewhere_are_committed() -> None:
     for cell in cells(["grpc"]):
         if cell.cannot_be is None:
             assert committed()["cells"][cell.id] == {rule: entry_of_grpc(cell, rule) for rule in RULES}

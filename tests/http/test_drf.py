@@ -294,7 +294,7 @@ def test_functions_and_urls(site: Site) -> None:
     assert (create.cls.__name__, create.cls.__doc__) == ("create", "Make an order.")
 
 
-def test_what_is_no_view_of_rest_framework_is_refused(small: Site) -> None:
+def test_other_views_than_rest_frameworks_are_refused(small: Site) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         raise AssertionError
 

@@ -120,7 +120,7 @@ def test_in_a_transaction_all_is_taken_before_anything_leaves(tmp_path: Any) -> 
 
 
 @pytest.mark.parametrize("headers", [(), LENGTH])
-def test_r11_what_is_too_large_goes_out_live_and_is_recorded_without_its_body(
+def test_r11_large_responses_go_out_live_and_are_recorded_without_their_body(
     leased: Boundary, headers: Headers
 ) -> None:
     capture = serve(leased, Source(b"abc", b"d", b"e"), headers, response_limit=2)
@@ -204,7 +204,7 @@ def test_r16_chunks_that_are_no_bytes_are_an_error_of_the_handler(leased: Bounda
     assert list(serve(leased, Source(b"again"))) == [b"again"]
 
 
-def test_r16_what_is_no_response_frees_the_key(leased: Boundary) -> None:
+def test_r16_a_result_that_is_no_response_frees_the_key(leased: Boundary) -> None:
     with pytest.raises(TypeError):
         exchange(leased).serve(lambda: Live(200, (), None))  # type: ignore[arg-type]
     assert list(serve(leased, Source(b"again"))) == [b"again"]

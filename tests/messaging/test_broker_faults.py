@@ -340,7 +340,7 @@ async def test_a_full_queue_gives_nothing_up_and_nothing_overtakes(broker: Rabbi
         await publisher.aclose()
 
 
-async def test_what_a_full_queue_says_is_the_same_of_every_message(broker: RabbitMQServer) -> None:
+async def test_refusals_of_a_full_queue_are_the_same_for_every_message(broker: RabbitMQServer) -> None:
     from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 
     bounds = {"full": {"x-max-length": 1, "x-overflow": "reject-publish"}}

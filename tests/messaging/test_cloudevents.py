@@ -145,7 +145,7 @@ def test_structured_data_in_base64_and_as_text() -> None:
 
 
 @each_row("body", [b"", b"[]", b"{", b'{"data_base64":"?"}', b'{"data_base64":1}', b"[" * 200_000])
-def test_what_is_no_event_keeps_its_bytes_for_the_handler_to_refuse(body: bytes) -> None:
+def test_other_payloads_keep_their_bytes_for_the_handler_to_refuse(body: bytes) -> None:
     found = of_structured(body)
     assert (found.payload, found.id) == (body, "m-1")
 

@@ -429,7 +429,7 @@ async def test_a_message_of_somebody_elses_has_what_it_has(broker: AnyBench) -> 
 
 @pytest.mark.fault(52)
 @pytest.mark.parametrize("broker", ["redis"], indirect=True)
-async def test_who_has_lost_a_stream_takes_nothing_from_it(broker: AnyBench) -> None:
+async def test_a_consumer_that_has_lost_a_stream_takes_nothing_from_it(broker: AnyBench) -> None:
     assert isinstance(broker, RedisBench)
     trial = Trial(broker)
     await trial.published("A")

@@ -135,7 +135,7 @@ def debezium() -> Iterator[Debezium]:
 
 @pytest.mark.slow
 @pytest.mark.one_of("slow tests")
-async def test_what_debezium_publishes_is_whole_and_an_inbox_drops_its_repeats(debezium: Debezium) -> None:
+async def test_messages_of_debezium_are_whole_and_an_inbox_drops_its_repeats(debezium: Debezium) -> None:
     debezium.write({"n": 0}, key="Zoë", headers={"tenant": "ä", "X-Odd": "1"}, sequence=1 << 40)
     debezium.write(b"\0\xff", b"", key=None, media_type="application/x-bytes")
     debezium.connect()
@@ -209,7 +209,7 @@ def test_a_slot_that_was_lost_is_mended_from_the_table(debezium: Debezium) -> No
 
 
 @pytest.mark.slow
-def test_what_the_slot_has_confirmed_may_be_removed(debezium: Debezium) -> None:
+def test_messages_confirmed_to_the_slot_may_be_removed(debezium: Debezium) -> None:
     _, note, look, has_reached, remove = STATEMENTS
     debezium.connect()
     debezium.write_orders(range(5))

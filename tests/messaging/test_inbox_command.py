@@ -273,7 +273,7 @@ def test_a_second_signal_ends_a_consumer_whose_handlers_do_not_end(
         ("service:reserve --broker amqp://u:s3cret@127.0.0.1:1 --topic t --once 1s", "AMQPConnectionError"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_impossible_options_are_refused(
     arguments: str, said: str, service: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(service)

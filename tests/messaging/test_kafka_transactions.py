@@ -330,7 +330,7 @@ def test_a_state_that_is_ahead_of_the_topic_is_not_changed(make: Callable[[int],
 
 
 @pytest.mark.fault(9)
-def test_who_has_lost_a_partition_changes_nothing(make: Callable[[int], Topics], totals: Totals) -> None:
+def test_a_consumer_that_has_lost_a_partition_changes_nothing(make: Callable[[int], Topics], totals: Totals) -> None:
     """Another owner counts the epoch up, as one does that takes over from a consumer that is thought dead."""
     topics = make(1)
 

@@ -135,7 +135,7 @@ def test_writers_notify_beside_their_transaction(place: Place) -> None:
     assert place.sql("SELECT 1 FROM retrysafe_outbox") == []
 
 
-def test_what_is_wanted_meanwhile_is_told_together() -> None:
+def test_requests_made_meanwhile_are_told_together() -> None:
     telling = Coalesced()
     assert [telling.want(), telling.want()] == [True, False]
     assert telling.again()

@@ -93,7 +93,7 @@ LONG = "ü" * 513
         ({"media_type": "application/cloudevents+json"}, True),
     ],
 )
-def test_what_exceeds_the_limits_of_attributes_is_all_in_the_payload(other: dict[str, Any], in_payload: bool) -> None:
+def test_events_beyond_the_limits_of_attributes_are_all_in_the_payload(other: dict[str, Any], in_payload: bool) -> None:
     given = event(**other)
     for mode, alone in (("binary", in_payload), ("structured", True)):
         content = content_of(given, mode)  # type: ignore[arg-type]
@@ -283,7 +283,7 @@ async def between(**options: Any) -> AsyncIterator[tuple[Between, PubSubBench, P
         (grpc.StatusCode.INTERNAL, "unknown", "said so"),
     ],
 )
-async def test_what_a_publisher_makes_of_a_refusal(code: grpc.StatusCode, status: str, says: str) -> None:
+async def test_results_of_refusals(code: grpc.StatusCode, status: str, says: str) -> None:
     """Nothing is sent twice by the client library."""
     require("pubsub")
     async with Between(os.environ["RETRYSAFE_TEST_PUBSUB"]) as server:
@@ -519,7 +519,7 @@ async def test_a_consumer_that_has_gone_takes_no_message_from_others() -> None:
 
 @pytest.mark.slow
 @pytest.mark.fault(52)
-async def test_who_was_cut_off_until_the_deadline_hands_out_nothing_that_another_one_has() -> None:
+async def test_a_consumer_cut_off_until_the_deadline_hands_out_nothing_that_another_one_has() -> None:
     require("pubsub")
     async with bench("pubsub", lease="2s") as broker:
         road = road_to(options_of(broker.url)["endpoint"])
@@ -555,7 +555,7 @@ async def test_no_more_are_held_than_are_to_be_fetched_ahead() -> None:
         assert asked[-1] == 1
 
 
-async def test_what_is_handed_out_again_is_told() -> None:
+async def test_redeliveries_are_told() -> None:
     """By the age of the message, or by the count of a subscription with a dead-letter topic."""
     require("pubsub")
     url, name = os.environ["RETRYSAFE_TEST_PUBSUB"], f"suite-{secrets.token_hex(6)}"

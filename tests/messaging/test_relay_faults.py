@@ -160,7 +160,7 @@ def test_a_relay_whose_database_failed_reads_from_the_beginning(hold: Any, place
 
 
 @each_row("hold", [None, "lease"])
-def test_what_waits_is_never_below_the_mark(hold: Any, place: Place) -> None:
+def test_waiting_messages_are_never_below_the_mark(hold: Any, place: Place) -> None:
     """It is seen by every full look; when its time has come, it leaves without waiting for the next one."""
     clock, publisher = [0.0], MemoryPublisher()
     relay = place.relay(publisher, hold=hold)
@@ -360,7 +360,7 @@ def test_an_attempt_that_its_relay_outlives_is_no_suspicion(place: Place) -> Non
 
 
 @pytest.mark.parametrize("hold", [None, "lease"])
-def test_who_interrupts_a_relay_makes_no_dead_letter(hold: Any, place: Place) -> None:
+def test_interrupting_a_relay_makes_no_dead_letter(hold: Any, place: Place) -> None:
     """Three times Ctrl-C while a broker did not answer, and the message counted as one that kills relays."""
     place.write(Message("orders", 1))
     for _ in range(4):
@@ -382,7 +382,7 @@ class Hanging:
 
 
 @pytest.mark.parametrize("hold", [None, "lease"])
-async def test_who_cancels_a_relay_makes_no_dead_letter(hold: Any, place: Place) -> None:
+async def test_cancelling_a_relay_makes_no_dead_letter(hold: Any, place: Place) -> None:
     place.write(Message("orders", 1))
     for _ in range(4):
         publisher = Hanging()

@@ -204,7 +204,7 @@ def test_a_look_reads_along_an_index_and_sorts_no_bucket(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["paused", "parked", "delayed"])
-def test_what_cannot_leave_is_not_read_again_with_every_batch(kind: str, place: Place) -> None:
+def test_messages_that_cannot_leave_are_not_read_again_with_every_batch(kind: str, place: Place) -> None:
     """Nor does it slow what was written after it."""
     key = {"paused": lambda n: None, "parked": lambda n: "hot", "delayed": lambda n: f"k{n % 3}"}[kind]
     fill(place, 6000 if kind == "paused" else 1500, key)
@@ -288,7 +288,7 @@ def test_one_key_with_many_messages_keeps_its_neighbours_from_nothing(place: Pla
     assert hot == list(range(len(hot)))
 
 
-def test_what_was_committed_late_is_not_overtaken_by_what_is_behind_the_part_passed_over(
+def test_late_commits_are_not_overtaken_by_messages_behind_the_part_passed_over(
     place: Place,
 ) -> None:
     """A number that was drawn early becomes visible below where a relay reads: the next one of its key waits for it."""

@@ -1033,7 +1033,7 @@ async def test_a_subscription_outlives_a_look_for_dead_letters_that_fails(world:
 
 @pytest.mark.slow
 @ONE
-async def test_what_no_message_is_to_blame_for_is_raised_by_one_run_and_survived_by_a_long_one(world: World) -> None:
+async def test_an_error_of_no_message_is_raised_by_one_run_and_survived_by_a_long_one(world: World) -> None:
     inbox = world.inbox()
     handle = inbox.handler("stock", max_attempts=1)(lambda message: world.apply(message.tx, message.envelope.id))
     with world.connected() as perform:

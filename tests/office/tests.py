@@ -123,7 +123,7 @@ class Looking(Keys):
         assert "delete_selected" not in boss.get(LIST).content.decode()
         assert self.retry("K") == "done"
 
-    def test_what_is_hostile_stays_text(self) -> None:
+    def test_hostile_values_stay_text(self) -> None:
         scope = "<script>alert(1)</script>'\"\u202e; rm -rf ~"
         digits = self.unknown("K", scope=scope)
         boss = Client()

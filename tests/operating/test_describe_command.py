@@ -102,7 +102,7 @@ def test_one_boundary_is_described_for_people(module: str) -> None:
         ("json:x", "Its boundaries: none"),
     ],
 )
-def test_what_is_not_there_is_said(module: str, command: Command, target: str, complaint: str) -> None:
+def test_missing_parts_are_reported(module: str, command: Command, target: str, complaint: str) -> None:
     done = command("describe", target)
     assert (done.code, done.out) == (2, "")
     assert complaint in done.err

@@ -148,7 +148,7 @@ def test_it(retrysafe_store, tmp_path, number):
     done.assert_outcomes(passed=2)
 
 
-def test_what_a_test_left_open_is_closed(runs: Runs) -> None:
+def test_boundaries_left_open_by_a_test_are_closed(runs: Runs) -> None:
     done = runs(
         CHARGING
         + """

@@ -102,7 +102,7 @@ async def test_one_effect_each_through_every_door(place: Place, effects: Effects
 @pytest.mark.slow
 @MEMORY
 @EVERY_DOOR
-async def test_what_no_provider_sends(place: Place, effects: Effects, clock: Clock, door: str) -> None:
+async def test_deliveries_that_no_provider_sends(place: Place, effects: Effects, clock: Clock, door: str) -> None:
     receiver = receiver_of(place, STRIPE, clock, body_limit=4000)
     receiver.on(STRIPE.type)(effects.had)
     genuine = STRIPE.deliver()

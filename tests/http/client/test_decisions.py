@@ -119,7 +119,7 @@ def test_c13_the_bucket_has_a_ceiling() -> None:
 # ---------------------------------------------------------------- redirects, hosts, bodies
 
 
-def test_c16_where_redirects_lead() -> None:
+def test_c16_targets_of_redirects() -> None:
     target = Target("POST", "https://api.example.com/a/b?q=1", keyed=True, added={"Authorization": "new"})
     near = follow(target, answer(308, location="../c#part"))
     assert near is not None
