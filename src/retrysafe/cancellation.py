@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 CLOSING = 5.0
-"""Seconds that a closing still has once whoever waits for it is cancelled."""
+"""Seconds that a closing still has once its caller is cancelled."""
 
 
 def is_cancelled() -> bool:

@@ -222,7 +222,7 @@ class EntryPoint:
         return keys.lookup(self.settings.secret, self.name, self.tenant(), operation, keys.parse(key))
 
     async def find_unusable(self, *others: Backend) -> RetrysafeError | None:
-        """The error with which a store would refuse everything until somebody corrects it, if there is one.
+        """The error with which a store would refuse everything until it is corrected, if there is one.
 
         ``others``: further stores that whoever asks needs.
         """

@@ -177,7 +177,7 @@ class StopSignal:
         return self._was_nudged()
 
     def _pass_on(self) -> None:
-        """Wake whoever else waits."""
+        """Wake the other waiters."""
         if self.rung:
             self._queue.put(None)
 

@@ -659,14 +659,14 @@ class Claim(Generic[Result, Tx]):
         )
 
     def _refuse_outside(self) -> None:
-        """Refuse what is said of the attempt before its block, and when its outcome is stored: nobody would hear it."""
+        """Refuse signals of the attempt before its block, and after its outcome is stored: they would be lost."""
         if not self._entered:
             raise self._not_entered()
         if self._context is not None and self._context.has_ended:
             raise self.signed(
                 ConfigurationError(
-                    "claim.result was set, or the claim was told of its effect, after its block had ended: "
-                    "the outcome of the block is stored, and stays. Indent this into the block."
+                    "claim.result or a signal of the claim was set after the `with` block ended. The stored outcome "
+                    "cannot change. Move this line into the block."
                 )
             )
 

@@ -37,7 +37,7 @@ def add_broker(parser: argparse.ArgumentParser, side: Side) -> None:
 
 
 def chosen(options: argparse.Namespace, side: Side, instead: str = "") -> tuple[str, BrokerSpec, dict[str, Any]]:
-    """The URL of the broker, its spec, and the values of the options that it has; without those that nobody gave.
+    """The URL of the broker, its spec, and the values of its options that were given.
 
     Raises `ConfigurationError` without a URL (``instead``: what else could be given), and for another broker's option.
     """

@@ -30,7 +30,7 @@ class Right(StrEnum):
 
 EVERY_RIGHT = frozenset(Right)
 _FORWARDED = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"})
-"""Headers by which a proxy says that it hands on somebody else's request."""
+"""Headers by which a proxy says that it hands on the request of another."""
 
 
 class Principal(NamedTuple):

@@ -129,7 +129,7 @@ class Console:
         await app(scope, receive, _secured(send))
 
     def operator(self, actor: str) -> Operator:
-        """The operator of keys, acting for somebody."""
+        """The operator of keys, acting for a principal."""
         return Operator(
             self.store,
             actor=actor,

@@ -104,7 +104,7 @@ def check_host(request: Request, hosts: Collection[str] | None) -> None:
 
 
 def check_origin(request: Request) -> None:
-    """Refuse a form that a page of another origin submits; a client that is no browser says neither."""
+    """Refuse a form that is not ours, or was made for another principal."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     foreign = (
         site not in ("same-origin", "none")

@@ -43,7 +43,7 @@ View = Callable[[], HttpResponseBase]
 
 
 def of_user(request: Any) -> Any:
-    """The primary key of the request's user; None for nobody. Takes Django's requests and REST framework's."""
+    """The primary key of the request's user; None without one. Takes Django's requests and REST framework's."""
     if not hasattr(request, "user"):
         raise ConfigurationError(
             "principal='user': the request has no user. Put AuthenticationMiddleware before IdempotencyMiddleware in "
@@ -82,7 +82,7 @@ def _class_of(view: Any) -> Any:
 
 
 class Again(HttpResponse):  # type: ignore[misc] # Django ships no types
-    """Stands for the response to an error after which the transaction is run again; nobody sees it."""
+    """Stands for the unseen response to an error after which the transaction is run again."""
 
 
 class GuardedRequest:
@@ -288,7 +288,7 @@ def _close_with(request: HttpRequest, body: Body) -> None:
 
 
 class Inlet:
-    """The body of a Django request: kept in a `Body` by whoever reads it first, and then read from there."""
+    """The body of a Django request: kept in a `Body` by its first reader, and then read from there."""
 
     def __init__(self, request: Any, body: Body) -> None:
         self._request = request

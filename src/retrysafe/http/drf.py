@@ -139,7 +139,7 @@ class IdempotentMixin(APIView):
         return run() if self._visit is None else self._visit.serve(run)
 
     def _refused(self, guard: Guard, refusal: Refusal, run: Callable[[], HttpResponseBase]) -> HttpResponseBase:
-        """A refusal, to whoever passes authentication, permissions and throttles."""
+        """A refusal, to clients that pass authentication, permissions and throttles."""
         try:
             return run()
         except Preempted:

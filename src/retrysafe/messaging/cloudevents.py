@@ -112,7 +112,7 @@ def _json_text(envelope: Envelope) -> str | None:
 
 
 def received(given: Mapping[str, str], payload: bytes, topic: str) -> Envelope:
-    """The envelope of what a broker hands out, whoever published it there, in binary or structured mode.
+    """The envelope of a broker's message from any publisher, in binary or structured mode.
 
     What has no ``id``, ``source`` or ``type`` has empty ones, for an inbox to judge; a sequence that is no number is
     none. An event without a subject is ordered by its partition key, if it has one.

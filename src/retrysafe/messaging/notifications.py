@@ -49,7 +49,7 @@ PAUSE = 0.02
 
 
 class Coalesced:
-    """One who tells, for as long as somebody wants to be told of; everybody else has only to say so."""
+    """A notifier that lives as long as there are listeners; others only ask it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

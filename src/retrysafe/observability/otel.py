@@ -218,7 +218,7 @@ class _Instruments:
         self._counters[counter].add(amount, labels)
 
     def _few(self, attribute: str, value: str) -> str:
-        """A value that a label may have: whoever makes names without end gets one series for all beyond the bound."""
+        """A value that a label may have: names beyond the bound share one series."""
         seen = self._names.setdefault(attribute, set())
         if value not in seen:
             if len(seen) >= MOST:

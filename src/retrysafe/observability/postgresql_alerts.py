@@ -1,4 +1,4 @@
-"""Alerts straight from PostgreSQL, for teams without metrics: queries whose rows mean that somebody should look.
+"""Alerts straight from PostgreSQL, for teams without metrics: queries whose rows need a person.
 
 They are named after the alerts of `retrysafe.observability.alerts`, and have the same runbooks. They only read, and
 each says what it costs: it reads a bounded number of rows, or needs an index of its own for that. Some alerts are about

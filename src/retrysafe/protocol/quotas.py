@@ -49,7 +49,7 @@ class Quota:
 
 
 def holder(boundary: str, scope: str) -> bytes:
-    """The name under which the keys of a scope are counted: 16 bytes of a hash, so that it tells nobody who it is."""
+    """The name under which the keys of a scope are counted: 16 bytes of a hash, which do not tell the scope."""
     message = b"".join(len(part.encode()).to_bytes(4, "big") + part.encode() for part in ("quota.v1", boundary, scope))
     return hashlib.sha256(message).digest()[:16]
 

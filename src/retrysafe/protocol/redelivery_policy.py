@@ -32,7 +32,7 @@ class MessageOutcome(StrEnum):
 
 
 DONE = (MessageOutcome.HANDLED, MessageOutcome.DUPLICATE, MessageOutcome.PASSED)
-"""Outcomes after which a message does not come again, and nobody has to see to it."""
+"""Outcomes after which a message does not come again, and needs no person."""
 
 
 class HandleResult(NamedTuple):

@@ -188,7 +188,8 @@ class SqlLedger:
         except BaseException:
             self._roll_back()
             raise
-        raise LedgerError(f"job {self._positions.job!r}, source {source!r}: other processes move it all the time.")
+        where = f"job {self._positions.job!r}, source {source!r}"
+        raise LedgerError(f"Gave up after {_TURNS} attempts: other processes kept advancing {where}.")
 
     def forget(self) -> int:
         """Delete what the ledger knows of the job, and return how many sources that were."""

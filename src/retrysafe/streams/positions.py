@@ -97,7 +97,7 @@ class Positions:
         return found
 
     def begin(self, connection: Any, source: str, origin: str = "") -> Position:
-        """The row of a source of which nothing was written; that of whoever makes it first. Commits."""
+        """The row of a source of which nothing was written; that of its first maker. Commits."""
         marks = ", ".join([self._mark] * 6)
         inserting = f"INSERT INTO {self._table} (id, job, source, origin, position, epoch) VALUES ({marks})"
         values = (self._id(source), self.job, source, named(origin, "origin"), NONE, 0)

@@ -91,7 +91,6 @@ def right_owner(world: World) -> None:
 
 
 def wrong_attempt(world: World) -> None:
-    """The guard of somebody else."""
     if world.held is not None:
         world.held = world.held._replace(attempt="somebody else")
     if world.seen is not None:
@@ -99,7 +98,7 @@ def wrong_attempt(world: World) -> None:
 
 
 def wrong_number(world: World) -> None:
-    """The guard of somebody before."""
+    """The guard of an earlier attempt."""
     if world.held is not None:
         world.held = world.held._replace(token=world.held.token - 1)
     if world.seen is not None:

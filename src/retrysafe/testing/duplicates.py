@@ -119,7 +119,7 @@ async def aoutcome_of(operation: Callable[[], Awaitable[T]]) -> Outcome[T]:
 
 
 def refuse_coroutine(answer: Any) -> None:
-    """An answer that nobody awaits has done nothing: every assertion about it would be vain."""
+    """An answer that is not awaited has done nothing: every assertion about it would be vain."""
     if isawaitable(answer):
         if iscoroutine(answer):
             answer.close()

@@ -123,7 +123,7 @@ _REFUSED = {
     ),
     "AccessDeniedException": "Allow the role of this process the action that is named, on this table.",
 }
-"""Errors by which AWS refuses a caller until somebody corrects its credentials or its role, and what to correct."""
+"""Errors by which AWS refuses a caller until its credentials or its role are corrected, with the remedy."""
 
 
 def _failed(error: Exception) -> NoReturn:

@@ -79,7 +79,7 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def steady() -> Micros:
-    """Microseconds on a clock that nobody sets and, where the system has one, that runs on during suspension."""
+    """Microseconds on a clock that is never set and, where the system has one, runs on during suspension."""
     return (time.monotonic_ns() if _CLOCK is None else time.clock_gettime_ns(_CLOCK)) // 1000
 
 

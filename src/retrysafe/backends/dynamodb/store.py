@@ -86,7 +86,7 @@ class Clock(Protocol):
         ...
 
     def local(self) -> Micros:
-        """This machine's own time, which nobody sets."""
+        """This machine's own time, which is never set."""
         ...
 
     def __call__(self) -> Micros:

@@ -218,7 +218,7 @@ class Lane:
 
 
 def _no_warning(task: asyncio.Task[Any]) -> None:
-    """Everybody who waited may have been cancelled: nobody is left to take the error."""
+    """All waiters may be cancelled: retrieve the exception here."""
     if not task.cancelled():
         task.exception()
 

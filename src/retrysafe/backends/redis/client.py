@@ -54,7 +54,7 @@ def by_source(script: Script) -> Words:
 
 _REDIRECTIONS = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN")
 _UNDONE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "NOREPLICAS", "OOM", "MISCONF")
-"""Errors by which Redis refuses a script that has written nothing."""
+"""Errors by which Redis refuses a user until a setting is corrected, with the remedy."""
 _TRANSIENT = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "TRYAGAIN", "CLUSTERDOWN")
 """Those that may pass by themselves: a restart, a failover, a slot that moves."""
 

@@ -223,7 +223,7 @@ class SqlInbox:
         return Ask(self._store.query(sql, {}, writes=False), _tallies)
 
     def forget(self, table: str, before: int) -> Ask[int]:
-        """Remove attempts or sequences that nobody has touched for so many microseconds."""
+        """Remove attempts or sequences that were not touched for so many microseconds."""
         sql = f"DELETE FROM {table} WHERE updated < {self._store.NOW} - {self._store.p('token', 'before')}"
         return Ask(self._store.query(sql, {"before": before}), lambda answer: answer.affected)
 

@@ -79,7 +79,7 @@ class OperableSqlOutbox(SqlOutbox):
         return self._write(f"DELETE FROM {TABLE}_relays WHERE name IN ({placed})", params)
 
     def buckets(self) -> Ask[set[int]]:
-        """The buckets that relays can hold: all, unless somebody has emptied every table."""
+        """The buckets that relays can hold: all, unless the tables were emptied."""
         sql = f"SELECT b.bucket FROM {TABLE}_buckets AS b"
         return Ask(self._store.query(sql, {}, writes=False), lambda answer: {int(row[0]) for row in answer.rows})
 

@@ -36,7 +36,7 @@ _MOST_FULL = 16
 
 
 class Gates:
-    """Counts by the answers to claims: they cost no further statement, and nobody has to tell that a transaction ended.
+    """Counts by the answers to claims: they cost no further statement, and no end of a transaction has to be told.
 
     What a rollback to a savepoint has released stays counted. Transactions that were silent longest are forgotten: they
     start anew.

@@ -106,7 +106,7 @@ def _ascii(host: str) -> str:
 
 
 def shown(url: str) -> str:
-    """A URL as errors name it: without its query, which may hold what is nobody's business."""
+    """A URL as errors name it: without its query, which may be confidential."""
     return url.partition("?")[0]
 
 

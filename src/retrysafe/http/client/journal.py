@@ -162,7 +162,7 @@ class Journal:
             self._leave(connection, id, run)
 
     def release(self, id: bytes, run: str = "", attempts: int = 0, last: str = "") -> None:
-        """It ended in doubt: it stays, and whoever resumes it may take it once no call is at it."""
+        """It ended in doubt: it stays, and may be resumed once no call is at it."""
         with self._transaction() as connection:
             connection.execute(
                 "UPDATE requests SET in_doubt = 1, attempts = attempts + ?, "
@@ -197,7 +197,7 @@ class Journal:
         return bool(entry.owner) and now < entry.held_until and is_alive(self.path, entry.owner)
 
     def take(self, id: bytes, now: float, hold: float) -> Entry | None:
-        """Take a request that no living process holds; None if there is none, or somebody has it."""
+        """Take a request that no living process holds; None if there is none."""
         with self._transaction() as connection:
             found = self._find(connection, id)
             if found is None or self.is_held(found, now):
@@ -304,7 +304,7 @@ class Journal:
 
 
 def _protect(path: Path) -> None:
-    """Make a file, if there is none, and see that nobody but its owner reads it and what SQLite keeps beside it.
+    """Make a file, if there is none, that only its owner can read, as the files that SQLite keeps beside it.
 
     Raises `ConfigurationError` for a file of somebody else's.
     """

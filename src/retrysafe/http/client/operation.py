@@ -37,7 +37,7 @@ class Call(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Send the request as ``target`` has it; ``end`` is the time, by the world's clock, when nobody waits any more."""
+    """Send the request as ``target`` has it; ``end`` is the deadline, by the world's clock."""
 
     target: Target
     end: float

@@ -89,7 +89,7 @@ def _sweep(journal: Path) -> None:
 
 
 def _locked(path: Path) -> int | None:
-    """A new locked file; None if somebody has swept it away before it was locked."""
+    """A new locked file; None if it was swept away before it was locked."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
     with suppress(OSError):
         if fcntl is not None:
@@ -102,7 +102,7 @@ def _locked(path: Path) -> int | None:
 
 
 def _lock(file: int) -> None:
-    """Lock a file, or raise `OSError` because somebody has it, or because nobody can tell."""
+    """Lock a file, or raise `OSError` because another has it, or because that cannot be told."""
     if fcntl is None:  # pragma: no cover - Windows
         raise OSError("no locks")
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

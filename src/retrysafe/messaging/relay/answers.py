@@ -17,7 +17,7 @@ EVERY = 1.0
 
 
 async def in_daemon(call: Callable[[], T]) -> T:
-    """Call it in a thread that keeps no process from ending: nobody can say how long a server takes that is silent."""
+    """Call it in a thread that keeps no process from ending: a silent server may take any time."""
     answer: Future[T] = Future()
 
     def answering() -> None:

@@ -7,7 +7,7 @@ from retrysafe.protocol.backoff import Backoff
 RECOVERY = Backoff(base=0.5, cap=30.0)
 """The rest of a destination that takes nothing: half of each pause is certain, so probes never storm."""
 LONGEST_PAUSE = 3600.0
-"""Seconds for which a destination can ask to be left alone, at most: one probe an hour harms nobody."""
+"""The most seconds for which a destination can ask to be left alone: one probe an hour does no harm."""
 
 
 class Breaker:

@@ -42,7 +42,7 @@ class LowWater:
         return True
 
     def steps(self) -> Steps[None]:
-        """Look from the beginning on. The mark follows when nobody can write below it, and goes back at once."""
+        """Look from the beginning on. The mark follows when no one can write below it, and goes back at once."""
         above = self._highest + 1
         began = self._clock()
         look = yield from ask(self._outbox.look())

@@ -39,7 +39,7 @@ DEADLINE = 10.0
 """Seconds after which a server that does not answer counts as gone."""
 
 _Failures = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
-"""An internal error is what a connection raises that the server ended while nobody used it, until it knows."""
+"""The internal error of a connection that the server ended while it was idle, until it knows."""
 
 
 async def perform(connection: Any, query: Query) -> Rows:

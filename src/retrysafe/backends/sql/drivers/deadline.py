@@ -22,7 +22,7 @@ PATIENCE = 86400.0
 
 
 def timely(connection: Any, seconds: float) -> AbstractContextManager[None]:
-    """Bound how long a sync connection waits in this block; psycopg's and PyMySQL's, whoever opened it.
+    """Bound the wait of a sync connection in this block; psycopg's and PyMySQL's, of any origin.
 
     Beyond it the library's own error for a lost connection is raised.
     """
@@ -34,7 +34,7 @@ def timely(connection: Any, seconds: float) -> AbstractContextManager[None]:
 
 
 def until(gen: Generator[Any, Any, R], connection: Any, seconds: float) -> Generator[Any, Any, R]:
-    """Bound a generator of psycopg's, which a connection waits for, whoever opened that."""
+    """Bound a generator of psycopg's, which a connection of any origin waits for."""
     give_up_at = time.monotonic() + seconds
     try:
         state = next(gen)

@@ -122,7 +122,7 @@ def connection_of(tx: str | BaseDatabaseWrapper | ConnectionProxy) -> BaseDataba
     except ConnectionDoesNotExist as error:
         raise ConfigurationError(f"tx={alias!r} is no alias of Django's DATABASES, which has {known()}.") from error
     except ImproperlyConfigured as error:
-        raise ConfigurationError(f"tx={alias!r} is an alias of Django's DATABASES at most: {error}") from error
+        raise ConfigurationError(f"tx={alias!r} is a string, so it must be an alias in DATABASES: {error}") from error
 
 
 # ---------------------------------------------------------------- performing

@@ -77,7 +77,7 @@ class HangUpDeadline:
 
 
 class _Cursor(psycopg.Cursor[Any]):
-    """A cursor for statements of ours on whoever's connection: a server that does not answer is given up."""
+    """A cursor for statements of ours on any connection: a server that does not answer is given up."""
 
     def perform(
         self, sql: bytes, args: Sequence[Any], *, prepare: bool | None = None, seconds: float = DEADLINE
