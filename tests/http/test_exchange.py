@@ -305,7 +305,7 @@ def test_r8_no_client_has_a_whole_response_before_it_is_recorded(
 
 
 @each_row("limit", [2, 100])
-def test_where_all_is_held_nothing_leaves_and_nothing_is_live(limit: int) -> None:
+def test_a_held_response_leaves_nothing_and_is_not_live(limit: int) -> None:
     capture = Capture(Guard(_boundary(), {"on_large": "error", "response_limit": limit}, principal="shared"))
     capture.begin(200, ())
     capture.add(b"a")
@@ -321,7 +321,7 @@ def test_where_all_is_held_nothing_leaves_and_nothing_is_live(limit: int) -> Non
         Capture(Guard(_boundary(), {"on_large": "error"}, principal="shared")).begin(200, EVENTS)
 
 
-def test_what_the_application_changes_later_changes_no_record() -> None:
+def test_later_changes_of_the_application_change_no_record() -> None:
     capture, chunk = Capture(Guard(_boundary(), {}, principal="shared")), bytearray(b"abc")
     capture.begin(200, ())
     capture.add(chunk)

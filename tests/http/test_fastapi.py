@@ -401,7 +401,7 @@ def test_e4_only_guarded_routes_show_it() -> None:
     assert optional["parameters"][-1]["schema"]["format"] == "uuid"
 
 
-def test_e4_what_the_user_says_stays() -> None:
+def test_e4_fields_of_the_user_stay() -> None:
     idempotency = Idempotency(Boundary("shop", store="memory://"), principal="shared")
     router = APIRouter(route_class=idempotency.route_class)
 

@@ -31,7 +31,7 @@ _MOST = 1 << 20
 
 
 def finder_of(principal: Principal | Literal["shared"], session: aiohttp.ClientSession) -> Finder | None:
-    """What finds the principal of a request, and refuses one of nobody; None where keys are shared."""
+    """Return a function that finds the principal of a request, and refuses one without; None if keys are shared."""
     if isinstance(principal, str):
         return None
     if isinstance(principal, TrustedHeader):
