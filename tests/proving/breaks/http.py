@@ -130,7 +130,7 @@ BREAKS: list[Break] = [
         "FastAPI: a replay is shown before the dependencies that authenticate",
         "http.fastapi:_Route.__init__",
         swapped("given", "Depends"),
-        (f"{FASTAPI}::test_r26_a_replay_too_is_given_only_to_whom_every_dependency_lets_in[memory-route-None]",),
+        (f"{FASTAPI}::test_r26_a_replay_too_is_given_only_to_whom_every_dependency_lets_in[memory-route-True]",),
         rows=(74,),
     ),
     Break(
