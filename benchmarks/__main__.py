@@ -43,9 +43,9 @@ MODULES = (
 )
 """Each offers ``rows()``."""
 MINUTES = 13
-"""How long a run may take without ``--full``: what hasn't had its turn by then is reported."""
+"""The time for a run without ``--full``: rows without a turn by then are reported."""
 SECONDS, LONG = 120, 1800
-"""How long one row may take, and one that only ``--full`` measures."""
+"""The time for one row, and for one that only ``--full`` measures."""
 
 
 def main() -> None:

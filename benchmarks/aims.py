@@ -1,4 +1,4 @@
-"""What retrysafe aims at, and whether a run met it: one table, which the summary of a run and the docs' page share.
+"""The aims of retrysafe, and the results of a run: one table, which the summary of a run and the docs' page share.
 
 Who misses an aim is held to a smaller one, so that a run shows what has become slower than it was.
 
@@ -24,10 +24,11 @@ class Aim(NamedTuple):
     """One of `figures.FIGURES`."""
     value: float
     smaller: float | None
-    """What the row is held to as long as it misses the aim: what a recorded run found, or the aim if that was met, with
-    a margin of 15%. None for an aim without a row."""
+    """The bound of the row as long as it misses the aim: the value of a recorded run, or the aim if that was met, with
+    a margin of 15%. None for an aim without a row.
+    """
     source: str
-    """Where the value comes from."""
+    """The source of the value."""
 
     @property
     def text(self) -> str:
@@ -40,7 +41,7 @@ class Aim(NamedTuple):
         return f"{figure.sign} {figure.words.format(value)}"
 
     def is_met(self, found: float, value: float) -> bool:
-        """Whether what was found is as good as a value."""
+        """Tell whether what was found is as good as a value."""
         return found >= value if FIGURES[self.figure].more_is_better else found <= value
 
 
@@ -53,7 +54,7 @@ class Judged(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What was found, in words."""
+        """The found value, in words."""
         if self.found is None:
             return "no such row was measured in this run"
         words = FIGURES[self.aim.figure].words
@@ -71,7 +72,7 @@ class Judged(NamedTuple):
 
     @property
     def meets_smaller(self) -> bool:
-        """Whether what was found is as good as the smaller aim."""
+        """True if what was found is as good as the smaller aim."""
         return (
             self.found is not None
             and self.aim.smaller is not None

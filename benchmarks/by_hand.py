@@ -1,4 +1,4 @@
-"""What every hand-written floor shares: a careful programmer's payload check and result.
+"""The common part of hand-written floors: a careful programmer's payload check and result.
 
 The floors keep a table of their own with what the same guarantee needs: the key, a fingerprint, the
 attempt that owns it, the result, and when it may be forgotten.

@@ -21,7 +21,7 @@ def body_of(key: str) -> bytes:
 
 
 def prefix() -> bytes:
-    """What makes the keys of one side its own, also on a store that outlives the run."""
+    """Return the prefix that makes one side's keys its own, also on a store that outlives the run."""
     return secrets.token_hex(4).encode() + b"-"
 
 

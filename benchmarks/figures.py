@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from benchmarks.rows import FLOOR, OURS
 
 Result = Mapping[str, Any]
-"""What `benchmarks.measuring` found of a row."""
+"""The result of `benchmarks.measuring` for a row."""
 
 
 class Figure(NamedTuple):
-    """How two values, a contender's and the floor's, make one."""
+    """The combination of two values, a contender's and the floor's, into one."""
 
     of: str
     """"spent" or "cpu"."""
@@ -24,7 +24,7 @@ class Figure(NamedTuple):
 
     @property
     def sign(self) -> str:
-        """How a value compares to an aim that it meets."""
+        """The sign between a value and an aim that it meets."""
         return "≥" if self.more_is_better else "≤"
 
 

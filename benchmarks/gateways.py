@@ -1,4 +1,4 @@
-"""What stands before a service: nothing, a bare reverse proxy by hand, or the gateway; each in a process of its own.
+"""The layers before a service: none, a bare reverse proxy by hand, or the gateway; each in a process of its own.
 
 ``python -m benchmarks.gateways LAYER STORE UPSTREAM FD`` serves a layer on a socket that it inherits.
 """

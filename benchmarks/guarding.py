@@ -17,7 +17,7 @@ CLIENTS = 16
 
 
 def function(order: str, amount: int = by_hand.AMOUNT) -> dict[str, Any]:
-    """What is guarded."""
+    """Stand for the guarded work."""
     return by_hand.place(order)
 
 

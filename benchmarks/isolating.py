@@ -21,7 +21,7 @@ class RowFailed(Exception):
 
 
 def measured(module: str, row: str, effort: str, seconds: float) -> dict[str, Any]:
-    """What `benchmarks.measuring` finds. Raises `RowFailed`, also when it takes longer than ``seconds``."""
+    """Return the result of `benchmarks.measuring`. Raises `RowFailed`, also when it takes longer than ``seconds``."""
     with tempfile.TemporaryDirectory() as folder:
         found, log = Path(folder, "found.json"), Path(folder, "log")
         command = [sys.executable, "-m", "benchmarks.measuring", module, row, effort, str(found)]

@@ -1,4 +1,4 @@
-"""What stands between a row and its aim: the profile behind each aim, for those that a run missed.
+"""The obstacles between a row and its aim: the profile behind each aim, for those that a run missed.
 
 "Instructions" are those of user code on CPython 3.11 for one operation, counted by the processor (perf stat -e
 instructions:u) or, where that cannot be, by callgrind: unlike times they are the same on a busy machine.

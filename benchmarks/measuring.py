@@ -23,13 +23,13 @@ from benchmarks.services import counting
 _numbers = itertools.count()
 _run = secrets.token_hex(3)
 WARMING = 32
-"""How many operations a contender does at least before its time counts."""
+"""The number of operations that a contender does at least before its time counts."""
 COUNTED = 64
-"""How many operations the round trips are counted of."""
+"""The number of operations whose round trips are counted."""
 
 
 class Effort(NamedTuple):
-    """How long to measure: turns of each contender, and about how many seconds one takes."""
+    """The effort of a measurement: turns of each contender, and about how many seconds one takes."""
 
     rounds: int
     seconds: float
@@ -39,7 +39,7 @@ EFFORTS = {"full": Effort(21, 0.15), "usual": Effort(7, 0.1), "quick": Effort(3,
 
 
 def measure(row: Row, effort: Effort) -> dict[str, Any]:
-    """What every turn of every contender took, and which rival could not take part."""
+    """Return the cost of every turn of every contender, and the rivals that could not take part."""
     errors: dict[str, str] = {}
     turns: dict[str, list[Turn]] = {}
     with ExitStack() as stack:
@@ -68,7 +68,7 @@ def _shortened(value: float) -> float:
 
 
 def round_trips(row: Row, names: Sequence[str]) -> dict[str, float]:
-    """How often an operation of each contender goes to its server and back."""
+    """Count the round trips of each contender's operation to its server."""
     found = {}
     for name in names:
         with counting(row.counted) as counters, row.contenders[name]() as side:
@@ -104,7 +104,7 @@ def _tried(row: Row, stack: ExitStack, opener: Opener) -> Side:
 
 
 def _operations(row: Row, side: Side, seconds: float) -> int:
-    """How many operations fill a turn."""
+    """Return the number of operations that fill a turn."""
     count = 1
     while True:
         keys = _keys(count)

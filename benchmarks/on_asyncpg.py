@@ -69,7 +69,7 @@ class Leased:
         return result
 
     async def claim(self, key: str, attempt: str) -> bool:
-        """Whether the key is ours."""
+        """Claim the key, and tell whether it is ours."""
         return bool(await self.connection.execute(_INSERT, key, by_hand.fingerprint(key), attempt) == "INSERT 0 1")
 
     async def complete(self, key: str, attempt: str, result: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from retrysafe.messaging.cdc import Slot
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 
 MESSAGES, RATE, TOGETHER = 5_000, 5_000, 25
-"""How many a turn has, how many a second are committed, and how many with one commit."""
+"""The messages of a turn, those committed in a second, and those in one commit."""
 
 
 def rows() -> Sequence[Row]:

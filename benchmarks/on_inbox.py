@@ -33,7 +33,7 @@ MANY = "INSERT INTO applied (number) SELECT unnest($1::int[])"
 
 
 class Way(NamedTuple):
-    """How messages are handled: the maker of the handler, how many share a transaction, how many at once, how many."""
+    """The handling of messages: the maker of the handler, how many share a transaction, how many at once, how many."""
 
     make: str
     portion: int
@@ -78,7 +78,7 @@ class _Bench:
         self.url, self.broker, self.way, self.messages = url, broker, way, way.messages
         self.topic = f"bench-{secrets.token_hex(6)}"
         self.applied: set[int] = set()
-        """What was applied, once or, after a batch that was rolled back, again."""
+        """The applied messages, once or, after a batch that was rolled back, again."""
         self.done = asyncio.Event()
 
     async def open(self) -> None:

@@ -43,7 +43,7 @@ def rows() -> Sequence[Row]:
 
 @dataclass
 class Receipt:
-    """What is returned as a dataclass."""
+    """The returned dataclass."""
 
     id: str
     amount: int
@@ -51,7 +51,7 @@ class Receipt:
 
 
 class ReceiptModel(BaseModel):
-    """What is returned as a pydantic model."""
+    """The returned pydantic model."""
 
     id: str
     amount: int

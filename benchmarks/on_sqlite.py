@@ -70,7 +70,7 @@ class Leased:
         return result
 
     def claim(self, key: str, attempt: str) -> bool:
-        """Whether the key is ours."""
+        """Claim the key, and tell whether it is ours."""
         arguments = (key, by_hand.fingerprint(key), attempt, int(time.time()) + by_hand.DAY)
         return self.connection.execute(_INSERT, arguments).rowcount == 1
 

@@ -45,7 +45,7 @@ def _contender(result: Result, name: str) -> str:
 
 
 def amount(value: float | None, unit: str) -> str:
-    """What one operation takes, in a unit that reads well."""
+    """Format the cost of one operation, in a unit that reads well."""
     if value is None:
         return ""
     if unit == "bytes":
@@ -66,7 +66,7 @@ def summary(judged: Sequence[Judged], failed: Mapping[str, str]) -> Iterator[str
 
 
 def counted(judged: Sequence[Judged]) -> str:
-    """How many aims were met."""
+    """Count the aims that were met."""
     counts = Counter(one.verdict for one in judged)
     held = sum(one.verdict == "missed" and one.meets_smaller for one in judged)
     return (

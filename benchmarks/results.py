@@ -98,7 +98,7 @@ def rows_of(run: Mapping[str, Any]) -> dict[str, Result]:
 
 
 def machine() -> dict[str, Any]:
-    """What a figure depends on; nothing that tells which machine it is."""
+    """Describe the machine, without anything that identifies it."""
     return {
         "cores": os.cpu_count(),
         "processor": _processor(),
@@ -117,7 +117,7 @@ def _processor() -> str:
 
 
 def libraries() -> dict[str, str]:
-    """What was measured, and on what."""
+    """Return the versions of the measured libraries, and their interpreter."""
     found = {
         "retrysafe": retrysafe.__version__,
         "Python": platform.python_version(),

@@ -1,4 +1,6 @@
-"""What a benchmark is: the same work by several contenders, of which "floor" is the same work written by hand."""
+"""The definition of a benchmark: the same work by several contenders, of which "floor" is the same work written by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ Work = Callable[[str], Awaitable[object]]
 
 
 class Turn(NamedTuple):
-    """What one operation took, as an average over a turn."""
+    """The cost of one operation, as an average over a turn."""
 
     spent: float
     """In the unit of the row: seconds as a rule, of the wall's clock."""
@@ -42,7 +44,7 @@ class Side(NamedTuple):
     work: Callable[[Sequence[str]], Turn | None]
     """Does one operation for each key. It returns what counts, where that isn't all of its time."""
     cpu: Callable[[], float] = cpu
-    """Whose processor time counts."""
+    """The clock of the processor time that counts."""
 
 
 Opener = Callable[[], AbstractContextManager[Side]]
@@ -56,7 +58,7 @@ class Stopwatch:
         self._wall, self._cpu = time.perf_counter(), cpu()
 
     def turn(self, operations: int) -> Turn:
-        """What has been spent since the start."""
+        """Return the cost since the start."""
         return Turn((time.perf_counter() - self._wall) / operations, (cpu() - self._cpu) / operations)
 
 
@@ -65,11 +67,11 @@ class Row(NamedTuple):
 
     name: str
     beside: str
-    """What the floor is, in words."""
+    """The floor, in words."""
     contenders: Mapping[str, Opener]
     """Ours, the floor, and rivals that do the same work."""
     replay: bool = False
-    """Whether the second pass over the same keys is what counts."""
+    """True if the second pass over the same keys is what counts."""
     needs: tuple[str, ...] = ()
     """Services, as names of `services.VARIABLES`."""
     counted: tuple[str, ...] = ()
@@ -77,9 +79,9 @@ class Row(NamedTuple):
     unit: str = "s"
     """Of what is spent: "s", or "bytes"."""
     operations: int | None = None
-    """How many operations a turn has; without it, as many as fill its time."""
+    """The number of operations of a turn; without it, as many as fill its time."""
     long: bool = False
-    """Whether it is measured only by `--full`."""
+    """True if it is measured only by `--full`."""
 
 
 def one_by_one(work: Callable[[str], object]) -> Side:

@@ -25,7 +25,7 @@ VARIABLES = {
     "sqs": "RETRYSAFE_TEST_SQS",
     "pubsub": "RETRYSAFE_TEST_PUBSUB",
 }
-"""Where the address of each is found."""
+"""The variable with the address of each."""
 
 
 def url(service: str) -> str:

@@ -31,7 +31,7 @@ App = Any
 
 
 async def order(request: Request) -> Response:
-    """What is guarded."""
+    """Stand for the guarded work."""
     return JSONResponse(by_hand.place((await request.json())["order"]), 201)
 
 
@@ -84,7 +84,7 @@ def served(layer: str, store: Store, clients: int) -> Iterator[Side]:
 
 @contextmanager
 def listening(layer: str, store: str) -> Iterator[tuple[tuple[str, int], int]]:
-    """Where the application listens, behind uvicorn in a process of its own, and the number of the process."""
+    """Serve the application behind uvicorn in a process of its own; yield its address and process number."""
     with process("benchmarks.web", layer, store) as found:
         yield found
 

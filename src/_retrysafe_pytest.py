@@ -25,7 +25,7 @@ pytest.register_assert_rewrite(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where the tests' store is, and what chance follows from."""
+    """Add the options for the store of the tests and for their seed."""
     group = parser.getgroup("retrysafe")
     store = (
         "run tests with retrysafe_store on this URL instead of SQLite files. Everything that retrysafe keeps there is "

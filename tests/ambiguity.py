@@ -1,5 +1,5 @@
-"""Whether a regular expression can be matched in two ways by ever longer texts, so that a failing match takes more
-than linear time in `re`, which tries each of them.
+"""Finds regular expressions that can match ever longer texts in two ways, so that a failing match takes more than
+linear time in `re`, which tries each of them.
 
 The expression becomes its position automaton (Glushkov): a state per character class, an edge to each class that may
 follow. It is ambiguous without bound if, for some word, a state p leads to p and to another state q, and q to q
@@ -150,7 +150,7 @@ class Automaton:
 
 
 def _forks(one: int, other: int, after: dict[int, list[tuple[int, int]]]) -> bool:
-    """Whether some word leads from ``one`` to itself and to ``other``, and from ``other`` to itself."""
+    """Tell whether some word leads from ``one`` to itself and to ``other``, and from ``other`` to itself."""
     seen = {(one, one, other)}
     waiting = [(one, one, other)]
     while waiting:
@@ -209,7 +209,7 @@ _CATEGORIES = {
 
 
 def is_ambiguous(pattern: re.Pattern[Any], *, searched: bool = False) -> bool:
-    """Whether matching may take more than linear time; ``searched`` if it may begin anywhere in a text."""
+    """Tell whether matching may take more than linear time; ``searched`` if it may begin anywhere in a text."""
     return Automaton(pattern, searched=searched).is_ambiguous()
 
 

@@ -92,13 +92,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _takes_all(config: pytest.Config) -> bool:
-    """Whether the run is at full length, or names tests or their files."""
+    """Tell whether the run is at full length, or names tests or their files."""
     named = any("::" in one or one.endswith(".py") for one in config.args)
     return effort.is_full() or bool(config.option.keyword) or named
 
 
 def _strength(test: pytest.Item) -> int:
-    """How many axes there are of which every combination of values is met; 0: one cell is enough."""
+    """Return the number of axes of which every combination of values is met; 0: one cell is enough."""
     if test.get_closest_marker("every_pair") is not None:
         return 2
     return 1 if test.get_closest_marker("slow") is None or _is_suite(test) else 0

@@ -137,7 +137,7 @@ def files_at_the_root() -> set[str]:
 
 
 def _sql_server(variable: str) -> Callable[[str, str], None] | None:
-    """What performs a statement on the SQL server that the variable leads to; None for any other variable."""
+    """Return a function that performs a statement on the variable's SQL server; None for any other variable."""
     if variable.startswith(POSTGRESQL):
         return _on_postgresql
     return _on_mysql if variable.startswith(MYSQL) else None

@@ -1,4 +1,4 @@
-"""What children that tests fork have nothing of: the pipes of their worker, and what earlier tests have left.
+"""The resources that forked children of tests must not have: the pipes of their worker, and garbage of earlier tests.
 
 The end of a worker would go unseen for as long as a child has its pipes. Clients of Kafka and gRPC that a test has left
 to the garbage collector crash a child that collects them, or keep it waiting for threads that only its parent has.

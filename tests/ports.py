@@ -18,7 +18,7 @@ _calls = itertools.count(os.getpid())  # two runs on one machine begin at differ
 
 
 def stretch_within() -> dict[str, str]:
-    """What tells the tests that this process runs to use other ports than it does."""
+    """Return the variables that make the tests of a child use other ports than this process."""
     return {STRETCH: str((_stretch + STRETCHES // 2) % STRETCHES)}
 
 

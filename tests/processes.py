@@ -33,7 +33,7 @@ class Program(subprocess.Popen[str]):
 
 
 def ended_by(process: Program, number: int) -> bool:
-    """Whether it has ended, now that it was sent the signal once more."""
+    """Tell whether it has ended, now that it was sent the signal once more."""
     process.send_signal(number)
     with suppress(subprocess.TimeoutExpired):
         process.wait(0.05)
@@ -68,7 +68,7 @@ class Child:
 
     @property
     def errors(self) -> str:
-        """What it has said on standard error."""
+        """Its output on standard error."""
         return "".join(self._errors)
 
     def __enter__(self) -> Self:

@@ -74,7 +74,7 @@ print(*sorted(set(sys.modules) - before), sep="\\n")
 
 
 def loaded(imported: str = "from retrysafe import *") -> set[str]:
-    """What a bare interpreter loads for an import: no site-packages, no environment."""
+    """Return the modules that a bare interpreter loads for an import: no site-packages, no environment."""
     command = (sys.executable, "-I", "-S", "-c", PROBE.format(source=str(SOURCE), imported=imported))
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return set(done.stdout.split())

@@ -1,4 +1,4 @@
-"""What reads a peer's bytes takes time in proportion to their number: rule R34 of the HTTP contract.
+"""Readers of a peer's bytes take time in proportion to their number: rule R34 of the HTTP contract.
 
 Regular expressions are judged by their structure (`tests.ambiguity`), scanners written in Python by the instructions
 of the interpreter that they run for inputs of growing length. No clock is read.
@@ -104,7 +104,7 @@ REFUSED = (RetrysafeError, Refusal)
 
 
 def work(parse: Callable[[Any], Any], given: Any) -> int:
-    """How many instructions the interpreter runs to read something."""
+    """Count the instructions that the interpreter runs to read something."""
     count = 0
 
     def tracing(frame: FrameType, event: str, _: Any) -> Any:
@@ -212,6 +212,6 @@ READ: dict[str, tuple[Callable[[Any], Any], Callable[[int], Any]]] = {
 @each_row("what", READ)
 def test_the_work_grows_with_the_length_and_no_faster(what: str) -> None:
     parse, of_length = READ[what]
-    work(parse, of_length(400))  # what is imported or remembered at first
+    work(parse, of_length(400))  # imports and caches
     small, large = work(parse, of_length(401)), work(parse, of_length(4 * 401))
     assert large <= 5 * small + 1000, (small, large)

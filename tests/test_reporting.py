@@ -84,7 +84,7 @@ FAILING = {
 
 
 @pytest.mark.slow
-def test_what_is_lost_is_one_failure_and_the_run_goes_on(
+def test_a_lost_test_is_one_failure_and_the_run_goes_on(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytester.makepyfile(TESTS, planted=PLUGIN)

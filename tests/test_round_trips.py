@@ -466,7 +466,7 @@ def test_redis_quota(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
         return send(self, *args, **kwargs)
 
     def walked(name: str) -> list[int]:
-        """How many commands each of four claims takes, two of them of new keys and the last one refused."""
+        """Count the commands of each of four claims, two of them of new keys and the last one refused."""
         counts: list[int] = []
         boundary = Boundary(f"trips {name}", store=url, quota=TWO)
         for ask in (claim, claim, claim, refused):

@@ -1,4 +1,4 @@
-"""What a row needs of a broker."""
+"""The interface of a broker to a row."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from retrysafe.messaging.brokers.base import AsyncPublisher, Consumer
 from retrysafe.protocol.messages import Envelope
 
 WINDOW = 200
-"""How many messages a raw client has under way, where it does not decide that itself."""
+"""The number of messages that a raw client has under way, where it does not decide that itself."""
 AT_ONCE = 500
-"""How many messages are received at most before they are acknowledged."""
+"""The largest number of messages that are received before they are acknowledged."""
 WAIT = 10.0
 """Seconds after which a message that does not come is missed."""
 BRIEF = 0.02

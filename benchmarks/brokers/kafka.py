@@ -21,7 +21,7 @@ PARTITIONS = 4
 
 
 def brokers() -> dict[str, Any]:
-    """What every raw client is told."""
+    """Return the settings of every raw client."""
     return {"bootstrap.servers": services.url("kafka").removeprefix("kafka://"), "log_level": 0}
 
 

@@ -18,7 +18,7 @@ from retrysafe.messaging.brokers.sqs.opening import options_of
 from retrysafe.protocol.messages import Envelope
 
 AT_ONCE = 10
-"""How many messages a request has at most."""
+"""The largest number of messages in a request."""
 
 
 @asynccontextmanager

@@ -34,7 +34,7 @@ KEPT = ("rule", "verdict", "reason", "expected", "came")
 
 
 class Server(NamedTuple):
-    """How to start one."""
+    """The command of a server."""
 
     name: str
     command: Callable[[int], list[str]]
@@ -108,7 +108,7 @@ def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def _kept(report: conformance.Report) -> dict[str, Any]:
-    """What is worth keeping: nothing that differs from run to run."""
+    """Select the part worth keeping: nothing that differs from run to run."""
     data = as_data(report)
     results = [{name: _RANDOM.sub("…", result[name]) for name in KEPT} for result in data["results"]]
     about = ("name", "version", "server", "mode", "choices", "counts")

@@ -1,4 +1,4 @@
-"""What rivals don't do that ours does in the same row of a benchmark."""
+"""The lesser work of rivals in the same row of a benchmark."""
 
 LESS = {
     "asgi-idempotency-header": (

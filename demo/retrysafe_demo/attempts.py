@@ -10,7 +10,7 @@ from retrysafe_demo.schedule import Fault
 
 
 class Stage(StrEnum):
-    """How far an attempt is."""
+    """The progress of an attempt."""
 
     WORKING = "working"
     AT_THE_GATE = "at the gate"
@@ -39,7 +39,7 @@ class Attempt:
 
     @property
     def fault(self) -> Fault | None:
-        """What is scheduled for it."""
+        """The fault that is scheduled for it."""
         return self.delivery.fault
 
     @property
@@ -49,12 +49,12 @@ class Attempt:
 
     @property
     def who(self) -> str:
-        """Who is busy with it, as far as is known."""
+        """The worker that is busy with it, as far as is known."""
         return f"worker {self.worker}" if self.worker else f"client {self.seat}"
 
     @property
     def needs_care(self) -> bool:
-        """Whether the coordinator has still something to do for it."""
+        """True if the coordinator has still something to do for it."""
         return not self.ended or self.stage in (Stage.AT_THE_GATE, Stage.PAUSED)
 
     def turn(self, stage: Stage, now: float) -> None:

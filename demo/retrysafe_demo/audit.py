@@ -26,7 +26,7 @@ from retrysafe_demo.processes import DemoError
 
 
 class Count(NamedTuple):
-    """What the audit of one lane found."""
+    """The findings of one lane's audit."""
 
     intents: int
     charged_once: int
@@ -38,7 +38,7 @@ class Count(NamedTuple):
 
     @property
     def kept(self) -> bool:
-        """Whether nothing was charged twice, lost or altered."""
+        """True if nothing was charged twice, lost or altered."""
         return not (self.charged_twice or self.lost or self.wrong_amount)
 
 
@@ -98,5 +98,5 @@ def _fits(payment: Payment, entry: Mapping[str, str]) -> bool:
 
 
 def charged_in_doubt(ledger: Iterable[Mapping[str, str]], uncertain: Iterable[str]) -> int:
-    """How many of the uncertain payments the bank has charged after all."""
+    """Count the uncertain payments that the bank has charged after all."""
     return len({entry["payment"] for entry in ledger} & set(uncertain))

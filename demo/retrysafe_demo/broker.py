@@ -29,7 +29,7 @@ class Delivery(NamedTuple):
 
 
 class Broker:
-    """Which payment is delivered next, and which are settled.
+    """Decides which payment is delivered next, and keeps those that are settled.
 
     The faults of a payment strike one after another: the next is due once a delivery has come as far
     as the charge. A delivery that was turned away before, because another attempt is running, does not count.
@@ -49,20 +49,20 @@ class Broker:
 
     @property
     def settled(self) -> int:
-        """How many payments are done or declared uncertain."""
+        """The number of payments that are done or declared uncertain."""
         return len(self.done) + len(self.uncertain)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits to be delivered."""
+        """True if nothing waits to be delivered."""
         return not self._queued
 
     def is_settled(self, name: str) -> bool:
-        """Whether the payment needs no further delivery."""
+        """Tell whether the payment needs no further delivery."""
         return name in self.done or name in self.uncertain
 
     def next_due(self) -> float | None:
-        """When a delivery that was put off is due; None if there is none."""
+        """Return the time at which a postponed delivery is due; None if there is none."""
         return self._later[0][0] if self._later else None
 
     def take(self, now: float, *, idle: int, may_pause: bool) -> list[Delivery]:

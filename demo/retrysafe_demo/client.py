@@ -29,7 +29,7 @@ class Refused(Exception):
 
 
 class Mishaps:
-    """What befalls one delivery: nothing, unless a schedule says so."""
+    """The mishaps of one delivery: none, unless a schedule has some."""
 
     fault: Fault | None = None
 
@@ -41,12 +41,12 @@ class Mishaps:
 
 
 mishaps: ContextVar[Mishaps] = ContextVar("retrysafe_demo_mishaps", default=Mishaps())  # noqa: B039 - has no state
-"""What befalls the delivery that this thread or task is busy with."""
+"""The mishaps of the delivery that this thread or task is busy with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What the bank answered."""
+    """The bank's answer."""
 
     charge: str
     account: str

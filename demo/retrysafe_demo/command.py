@@ -1,4 +1,4 @@
-"""What `retrysafe demo` does with its options."""
+"""Runs `retrysafe demo` with its options."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _orders(options: argparse.Namespace) -> int:
 
 
 def _form(*, functions: bool) -> Form:
-    """What the workers do: an API needs two packages that may not be there."""
+    """Choose the form of the workers: an API needs two packages that may not be there."""
     if functions:
         return Form.FUNCTIONS
     missing = [name for name in ("uvicorn", "starlette") if find_spec(name) is None]

@@ -103,7 +103,7 @@ class Call:
 
     @property
     def descriptor(self) -> int:
-        """What becomes readable when there is something of a response."""
+        """The descriptor that becomes readable when a part of a response has come."""
         return self._socket.fileno()
 
     def read(self) -> Ending | None:
@@ -132,7 +132,7 @@ class Call:
 
 
 class _Received:
-    """What was received, as `http.client` wants to read it: from a socket."""
+    """The received bytes, in the form of a socket for `http.client`."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -142,7 +142,7 @@ class _Received:
 
 
 def ending_of(status: int, fields: Mapping[str, str], body: bytes) -> Ending:
-    """What a response means to a client that wants its payment charged once; the names of ``fields`` in lower case."""
+    """Judge a response for a client that wants its payment charged once; the names of ``fields`` in lower case."""
     if status == http.client.CREATED:
         return Ending(How.DONE, replayed=fields.get("idempotent-replayed") == "true")
     problem = _problem(body)

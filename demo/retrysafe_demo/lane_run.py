@@ -27,7 +27,7 @@ from retrysafe_demo.talk import Ending, How, Message, Say
 from retrysafe_demo.workers import Worker, Workers
 
 MOST_PAUSED = 2
-"""How many workers may be stopped at once; the others keep the lane going."""
+"""The number of workers that may be stopped at once; the others keep the lane going."""
 LAST_EVENTS = 50
 Hear = Callable[[float], None]
 
@@ -164,7 +164,7 @@ class LaneRun:
             self._complain(attempt.who, f"{attempt.name}: {ending.how.value}: {ending.why}")
 
     def _lost(self, worker: Worker, now: float) -> None:
-        """What a killed worker was busy with will not be answered; its supervisor has forked another."""
+        """Note a killed worker's work as unanswered; its supervisor has forked another."""
         for attempt in [found for found in self._cared_for.values() if found.worker == worker.number]:
             attempt.turn(Stage.LOST, now)
             ending = None if attempt.ended else self._post.broken(attempt)
@@ -190,7 +190,7 @@ class LaneRun:
 
     @property
     def charged_twice(self) -> int:
-        """How many payments the bank has charged twice or more, as far as its ledger was read."""
+        """The number of payments that the bank has charged twice or more, as far as its ledger was read."""
         return self._tail.charged_twice
 
     def _note(self, attempt: Attempt, what: str) -> None:
@@ -239,7 +239,7 @@ class LaneRun:
                 self._hand(seat, delivery, now)
 
     def _pauses(self) -> int:
-        """How many workers are stopped, or will be; a store may have to wait for what one was about to write."""
+        """Count the workers that are stopped, or will be; a store may have to wait for a write of theirs."""
         return sum(a.stage is Stage.PAUSED or a.fault in PAUSES for a in self._cared_for.values())
 
     def _hand(self, seat: int, delivery: Delivery, now: float) -> None:
@@ -252,7 +252,7 @@ class LaneRun:
 
     @property
     def is_over(self) -> bool:
-        """Whether every payment is settled and nobody waits for anything."""
+        """True if every payment is settled and no attempt is waited for."""
         return self.broker.is_empty and not self._cared_for
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ class Lane(StrEnum):
 
 
 class Setting(NamedTuple):
-    """What a worker is told when it starts. ``listener``: the descriptor of its API's socket, if it serves one."""
+    """The settings of a worker at its start. ``listener``: the descriptor of its API's socket, if it serves one."""
 
     lane: str
     bank_port: int
@@ -72,7 +72,7 @@ def guarded(bank: Bank, *, bank_has_keys: bool) -> Charge:
 
 
 def boundary(store: str, *, run: str, bank_has_keys: bool, observers: Sequence[Observer] | None = None) -> Boundary:
-    """Where the guarantee of the third lane holds; keys of two runs never meet."""
+    """Make the boundary of the third lane; keys of two runs never meet."""
     effects: Literal["keyed", "external"] = "keyed" if bank_has_keys else "external"
     return Boundary("payments", store=store, scope=run or None, lease=LEASE, effects=effects, observers=observers)
 

@@ -1,4 +1,4 @@
-"""What the bank has written to its ledger since it was last looked at."""
+"""The bank's writes to its ledger since the last look."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ class LedgerTail:
 
     @property
     def charged_twice(self) -> int:
-        """How many payments were charged twice or more."""
+        """The number of payments that were charged twice or more."""
         return sum(charges > 1 for charges in self._charges.values())

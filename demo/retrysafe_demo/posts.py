@@ -1,4 +1,4 @@
-"""How deliveries reach the workers of a lane, and answers come back: the one thing in which the demo's forms differ."""
+"""The transport of deliveries to a lane's workers, and of answers: the one difference of the demo's forms."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from retrysafe_demo.talk import Ending, How
 from retrysafe_demo.workers import LONGEST_SILENCE, WORKERS, Workers
 
 SEATS = range(1, WORKERS + 1)
-"""How many deliveries of a lane can be on their way at once."""
+"""The deliveries of a lane that can be on their way at once."""
 
 
 class Form(StrEnum):
-    """What the workers of the demo do: serve an API, or call a function."""
+    """The work of the demo's workers: serve an API, or call a function."""
 
     HTTP = "http"
     FUNCTIONS = "functions"

@@ -20,7 +20,7 @@ STARTING = 30.0
 ENDING = 5.0
 """Seconds that a child gets to start, and to end by itself."""
 _ROOTS = dict.fromkeys(str(Path(file).parent.parent) for file in (retrysafe.__file__, __file__))
-"""Where a child finds both packages, as we have found them."""
+"""The paths by which a child finds both packages, as we have found them."""
 
 
 class DemoError(Exception):

@@ -1,4 +1,4 @@
-"""What the audit found, for people and for programs."""
+"""The findings of the audit, for people and for programs."""
 
 from __future__ import annotations
 

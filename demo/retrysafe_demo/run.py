@@ -73,7 +73,7 @@ class Interruption:
 
 
 class Options(NamedTuple):
-    """What the demo is asked to do."""
+    """The options of the demo."""
 
     seed: int
     payments: Sequence[Payment]
@@ -82,7 +82,7 @@ class Options(NamedTuple):
     keep: Path | None = None
     form: Form = Form.HTTP
     orders: int = 0
-    """How many orders go through the pipeline; none: there is none."""
+    """The number of orders that go through the pipeline; 0: there is none."""
 
     @property
     def deadline(self) -> float:
@@ -133,7 +133,7 @@ def _with_pipeline(
 
 
 def _folder(options: Options, stack: ExitStack) -> Path:
-    """Where ledgers, records and logs go: to a new folder that is kept, or one that is removed in the end."""
+    """Open the folder of ledgers, records and logs: a new one that is kept, or one that is removed in the end."""
     if options.keep is None:
         return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retrysafe-demo-")))
     try:

@@ -1,4 +1,4 @@
-"""What goes wrong, and when: a pure function of the seed and the payments, the same for every lane."""
+"""The faults and their times: a pure function of the seed and the payments, the same for every lane."""
 
 from __future__ import annotations
 

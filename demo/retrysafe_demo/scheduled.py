@@ -1,4 +1,4 @@
-"""What befalls the attempts of a worker, as the schedule has it, and what the worker tells of them."""
+"""The scheduled mishaps of a worker's attempts, and the worker's reports of them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ _TOLD = {"takeover": Say.TAKEOVER, "lease_lost": Say.FENCED}
 
 
 class Told:
-    """What the boundary tells of one claim; whatever thread tells it, it is of the attempt that made the claim."""
+    """The boundary's reports of one claim; from whatever thread, they are of the attempt that made the claim."""
 
     def __init__(self, attempt: Mishaps) -> None:
         self._attempt = attempt

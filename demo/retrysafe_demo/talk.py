@@ -1,4 +1,4 @@
-"""What coordinator and workers tell each other: lines of JSON over two pipes per worker.
+"""The messages of coordinator and workers: lines of JSON over two pipes per worker.
 
 Every worker has pipes of its own, so one that is killed in the middle of a line breaks nobody else's. What a worker
 says of an attempt carries the attempt's number; so a worker may be busy with several, as one that serves an API is.
@@ -14,7 +14,7 @@ Message = dict[str, Any]
 
 
 class Say(StrEnum):
-    """What a worker tells while it works; READY, KILLED and COPIED are of no attempt."""
+    """The kind of a worker's message; READY, KILLED and COPIED are of no attempt."""
 
     READY = "ready"
     REACHED = "reached"
@@ -30,7 +30,7 @@ class Say(StrEnum):
 
 
 class How(StrEnum):
-    """How an attempt ended for who asked for it."""
+    """The end of an attempt for its caller."""
 
     DONE = "done"
     RETRY = "the bank did not answer"

@@ -1,4 +1,4 @@
-"""What a person sees while the lanes run: plain lines, or live panels where there is a terminal and rich."""
+"""The display while the lanes run: plain lines, or live panels in a terminal with rich."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Workers:
             worker.handed_over()
 
     def hear(self, worker: Worker) -> list[Message]:
-        """What a worker says of its attempts, and that it was killed."""
+        """Read a worker's messages of its attempts, and of its being killed."""
         data = os.read(worker.pipe, 65536)
         if not data:
             raise DemoError(f"the workers of lane {self._lane} are gone: {self._last_words()}")
@@ -137,7 +137,7 @@ class Workers:
         self.all[number - 1].signal(signal.SIGKILL)
 
     def is_ready(self, number: int) -> bool:
-        """Whether a worker can take work."""
+        """Tell whether a worker can take work."""
         return self.all[number - 1].is_ready
 
     def close(self) -> None:

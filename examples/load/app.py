@@ -40,7 +40,7 @@ async def charge(request: Request) -> JSONResponse:
 
 
 async def audit(request: Request) -> JSONResponse:
-    """What the provider has done."""
+    """Report the provider's charges."""
     charges, keys, twice = provider.execute(
         "SELECT coalesce(sum(n), 0), count(*), coalesce(sum(n > 1), 0) FROM "
         "(SELECT count(*) AS n FROM charges GROUP BY key)"

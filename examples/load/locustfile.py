@@ -37,7 +37,7 @@ answers: OrderedDict[str, str] = OrderedDict()
 """The first answer of each key; what comes later must be the same."""
 said: Counter[str] = Counter()
 before: dict[str, int] = {}
-"""What the audit said when the run began."""
+"""The audit at the beginning of the run."""
 
 
 def body(key: str) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Caller(FastHttpUser):
 
 
 def judge(key: str, status: int, text: str, *, settled: bool) -> str | None:
-    """What is wrong with an answer; None if it is right."""
+    """Name the fault of an answer; None if it is right."""
     if 200 <= status < 300:
         first = answers.setdefault(key, text)
         if len(answers) > REMEMBERED:
@@ -159,7 +159,7 @@ def look_after(environment: Any, **_: Any) -> None:
 
 
 def audited(host: str) -> dict[str, int]:
-    """What the endpoint of the audit says."""
+    """Ask the endpoint of the audit."""
     with urlopen(host + AUDIT) as response:
         found: dict[str, int] = json.load(response)
     return found

@@ -68,7 +68,7 @@ ON earlier.customer = later.customer AND earlier.number < later.number AND earli
 
 
 def audit(folder: Path) -> dict[str, int]:
-    """What the databases say."""
+    """Count the entries of the databases."""
     orders = ask(folder, "orders", "SELECT count(*) FROM orders")
     taken = ask(folder, "inventory", "SELECT coalesce(sum(1000 - on_hand), 0) FROM stock")
     return {
@@ -84,7 +84,7 @@ def audit(folder: Path) -> dict[str, int]:
 
 
 def kept(found: dict[str, int], orders: int) -> bool:
-    """Whether every order was reserved once, in order, and mailed once."""
+    """Tell whether every order was reserved once, in order, and mailed once."""
     return (
         [found[name] for name in ("orders", "reserved", "reserved for different orders", "mails", "orders with a mail")]
         == [orders] * 5

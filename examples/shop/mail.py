@@ -25,7 +25,7 @@ def confirm(message: InboxMessage[dict[str, Any]]) -> None:
 
 
 def send(*, key: str, receiver: str, about: str) -> None:
-    """What a provider of mails does: of two requests with one key, the second one sends nothing."""
+    """Send a mail as a provider does: of two requests with one key, the second one sends nothing."""
     with closing(sqlite3.connect(FOLDER / "provider.db", timeout=30)) as provider, provider:
         provider.execute(SEND, (key, receiver, about))
 

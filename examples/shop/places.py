@@ -1,4 +1,4 @@
-"""Where everything is: a folder with a database for each service, and a broker, both given by the environment."""
+"""The places of all data: a folder with a database for each service, and a broker, both given by the environment."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ class Cover(NamedTuple):
     kind: str
     """"feature", "check" (something refuses, or shows it), "page" or "test"."""
     text: str
-    """What is shown; for a test its node id without parameters."""
+    """The text that is shown; for a test its node id without parameters."""
     link: str = ""
     """A page under docs/; none for a test."""
 
@@ -23,7 +23,7 @@ class Line(NamedTuple):
     text: str
     by: tuple[Cover, ...] = ()
     missing: str = ""
-    """Which part of it is not covered yet."""
+    """The part of it that is not covered yet."""
 
 
 def feature(text: str, link: str) -> Cover:
@@ -57,7 +57,7 @@ STEPS = "steps and recovery points"
 
 DESCRIBE = check("`retrysafe describe`", "reference/commands.md#retrysafe-describe")
 INBOX = feature("`Inbox.handler`", "how-to/inbox.md")
-NEWER = feature("`inbox.apply_if_newer`", "how-to/inbox.md#only-what-is-newer")
+NEWER = feature("`inbox.apply_if_newer`", "how-to/inbox.md#apply-only-newer-versions")
 OUTBOX = feature("`Outbox.add`", "how-to/outbox.md")
 RELAY = feature("`Relay`", "how-to/relay.md")
 DEAD_LETTERS = feature("`retrysafe outbox dead`", "how-to/relay.md#dead-letters")
@@ -280,7 +280,7 @@ HTTP = (
         "H4",
         "A hash of the payload is kept with the key",
         (
-            page("what is compared", "reference/http.md#what-is-compared"),
+            page("what is compared", "reference/http.md#comparison-of-requests"),
             test("core/test_fingerprint.py::test_the_layout_is_version_name_and_full_digest"),
         ),
     ),
@@ -311,7 +311,7 @@ HTTP = (
     Line(
         "H8",
         "The response is idempotent, not only the action",
-        (page("what is stored", "reference/http.md#what-is-stored"), CONTRACT),
+        (page("what is stored", "reference/http.md#storage-of-responses"), CONTRACT),
     ),
     Line(
         "H9",
@@ -509,7 +509,9 @@ PUBLISHING = (
         (OUTBOX, test("messaging/test_outbox.py::test_a_message_goes_with_the_work_that_is_rolled_back")),
     ),
     Line("P2", "Rows are never changed", (OUTBOX,)),
-    Line("P3", "Whether they were published stands apart", (RELAY, test(f"{RELAYED}test_what_has_left_can_be_kept"))),
+    Line(
+        "P3", "Whether they were published stands apart", (RELAY, test(f"{RELAYED}test_published_messages_can_be_kept"))
+    ),
     Line(
         "P4",
         "The relay may publish twice",

@@ -1,4 +1,4 @@
-"""What the conformance runner found of our layer and others."""
+"""The findings of the conformance runner in our layer and others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _decided(server: Any) -> int:
 
 
 def conformance_failures() -> str:
-    """What each server did where it broke a rule, and why rules were skipped."""
+    """List each server's broken rules, and the reasons for skipped ones."""
     parts: list[str] = []
     for server in _compared().values():
         chosen = ", ".join(f"`{name}={value}`" for name, value in server["choices"].items())

@@ -1,4 +1,4 @@
-"""How long the console's pages take on a large store, as `tests.console.measuring` has recorded it."""
+"""The time of the console's pages on a large store, as recorded by `tests.console.measuring`."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ PURPOSES = {
     "testing": ("`StoreSuite` and random histories, with pytest and Hypothesis", "how-to/test-your-code"),
     "demo": ("`retrysafe demo` with its API and live view", "how-to/run-the-demo"),
 }
-"""What each extra is for, and the page that uses it."""
+"""The purpose of each extra, and its page."""
 DEVELOPMENT = {"bench", "browser", "dev", "docs", "load", "mutate", "rivals", "suite"}
 """Extras for work on retrysafe itself."""
 

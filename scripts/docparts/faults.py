@@ -1,4 +1,4 @@
-"""The catalogue of faults: which tests inject each, and what happens to them without the defence."""
+"""The catalogue of faults: effect, defence and limit of each, and the number of tests that inject it."""
 
 from __future__ import annotations
 
@@ -6,46 +6,32 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from docparts.markdown import table
-from tests.proving.breaks import Break
 from tests.proving.breaks.table import all_breaks
 from tests.proving.catalogue import CATALOGUE, FAULTS, Fault
 from tests.proving.injected import injected
 
+HEAD = ("row", "fault", "what you see", "what is done about it", "what is left", "tests")
+
 
 def faults() -> str:
     """One table for each group of faults."""
-    tests, removed = injected(), _removed()
-    parts: list[str] = []
-    for group, rows in CATALOGUE.items():
-        parts.append(f"## {group}\n")
-        head = ("row", "what goes wrong", "what is promised", "injected by", "with the defence taken out")
-        lines = (
-            (
-                str(one.row),
-                one.fault,
-                one.promise,
-                _injected(one, tests.get(one.row, [])),
-                _taken_out(one, removed.get(one.row, [])),
-            )
-            for one in rows
-        )
-        parts.append(table(head, lines))
+    tests = injected()
+    parts = (f"## {group}\n\n{table(HEAD, (_cells(one, tests) for one in rows))}" for group, rows in CATALOGUE.items())
     return "\n".join(parts)
 
 
 def summary() -> str:
-    """How many rows are injected, documented, not yet there."""
-    tests, removed = injected(), _removed()
-    injectable = [one for one in FAULTS.values() if one.row in tests]
-    broken = [one for one in injectable if one.row in removed]
-    documented = [one for one in FAULTS.values() if one.documented and one.row not in tests]
-    unmet = [one for one in FAULTS.values() if one.unmet]
-    count = len({test for one in injectable for test in tests[one.row]})
+    """Count the rows that are injected, documented, not yet there."""
+    tests = injected()
+    removed = {row for one in all_breaks().values() for row in one.rows}
+    count = len({test for row in tests.keys() & FAULTS.keys() for test in tests[row]})
+    documented = sum(bool(one.documented) and one.row not in tests for one in FAULTS.values())
+    unmet = sum(bool(one.unmet) for one in FAULTS.values())
     said = (
-        f"Of {len(FAULTS)} rows, {len(injectable)} are injected by {count} tests",
-        f"for {len(broken)} of these a test has to fail when the defence is taken out",
-        f"{len(documented)} more are not defended against, and documented instead",
-        f"{len(unmet)} cannot happen yet: what they would hit does not exist",
+        f"Of {len(FAULTS)} rows, {len(tests.keys() & FAULTS.keys())} are injected by {count} tests",
+        f"for {len(tests.keys() & removed)} of these a test has to fail when the defence is taken out",
+        f"{documented} more have no defence, and their cost is documented",
+        f"{unmet} cannot happen yet, because their subject does not exist",
     )
     return "{}; {}. {}. {}.\n".format(*said)
 
@@ -59,23 +45,8 @@ def named(tests: Iterable[str]) -> str:
     return "<br>".join(lines)
 
 
-def _injected(fault: Fault, tests: list[str]) -> str:
-    """The tests, and what stands in for them."""
-    parts = [named(tests)] if tests else []
-    parts += [f"not yet: {fault.unmet}"] if fault.unmet else []
-    parts += [f"[documented](../{fault.documented})"] if fault.documented else []
-    return "<br>".join(parts) or "**nothing yet**"
-
-
-def _taken_out(fault: Fault, removed: list[Break]) -> str:
-    if removed:
-        return "<br>".join(f"{one.name} (`{one.symbol}`)" for one in removed)
-    return fault.nothing_to_remove or "–"
-
-
-def _removed() -> dict[int, list[Break]]:
-    found: dict[int, list[Break]] = {}
-    for one in all_breaks().values():
-        for row in one.rows:
-            found.setdefault(row, []).append(one)
-    return found
+def _cells(fault: Fault, tests: dict[int, list[str]]) -> tuple[str, ...]:
+    left = fault.left or ("Not built yet." if fault.unmet else "–")
+    if fault.documented:
+        left = f"[{left}](../{fault.documented})"
+    return str(fault.row), fault.fault, fault.seen, fault.defence, left, str(len(tests.get(fault.row, ())))

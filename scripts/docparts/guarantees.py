@@ -36,7 +36,7 @@ OF_TESTS = ("mutants", "histories: the checker")
 
 
 class Settings(NamedTuple):
-    """What is looked at before the first claim of a process."""
+    """The settings that are checked before the first claim of a process."""
 
     refused: str
     warned: str
@@ -110,7 +110,7 @@ def _broken(broken: int) -> str:
 
 
 def retries() -> str:
-    """What a retry gets after every way in which work can end or be met, in each mode."""
+    """Show the answer to a retry after every way in which work can end or be met, in each mode."""
     columns = [list(prospects(ground, "new")) for ground in ModeKind]
     rows = [(found[0].situation, *map(_answer, found)) for found in zip(*columns, strict=True)]
     return table(("when", *(twice.NAMES[ground] for ground in ModeKind)), rows)
@@ -145,7 +145,7 @@ def run() -> str:
 
 
 def injected() -> str:
-    """How often each fault was injected, on each store in each mode; one table for each part of the proof."""
+    """Count the injections of each fault, on each store in each mode; one table for each part of the proof."""
     found = read(PROOFS)
     if found is None:
         return NO_RUN + "\n"
@@ -206,7 +206,7 @@ def breaks() -> str:
 
 
 def checker() -> str:
-    """What the checkers of histories were given to find."""
+    """Show the defects that the checkers of histories were given to find."""
     found = read(PROOFS)
     proofs = [one for one in found.proofs if one.part in OF_TESTS and one.part != "mutants"] if found else []
     if not proofs:
@@ -215,7 +215,7 @@ def checker() -> str:
 
 
 def mutation() -> str:
-    """What a mutation tool made of the core."""
+    """Show the result of a mutation tool on the core."""
     if not MUTATION.exists():
         return "No run of a mutation tool has been recorded yet.\n"
     found: dict[str, Any] = json.loads(MUTATION.read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ from retrysafe.http.problems import BASE, PROBLEMS
 
 
 def http_options() -> str:
-    """What every HTTP integration can be asked to do, with what it does unless asked."""
+    """List the options of every HTTP integration, with their defaults."""
     described = re.findall(r"^- `(\w+)`: (.*(?:\n  .*)*)", prose(Options.__doc__), re.MULTILINE)
     defaults = Policy()._asdict()
     rows = ((f"`{name}=`", " ".join(text.split()), _default(defaults[name])) for name, text in described)
@@ -37,7 +37,7 @@ def problems() -> str:
 
 
 def problem(code: str) -> str:
-    """What one problem looks like."""
+    """Show an example of a problem."""
     found = PROBLEMS[code]
     lines = [
         f"**{found.title}.** Status {found.status}, `safe_new_key: {str(found.safe_new_key).lower()}`.",
@@ -48,7 +48,7 @@ def problem(code: str) -> str:
 
 
 def _matrix() -> dict[str, Any]:
-    """What became of every rule in every cell."""
+    """Read the result of every rule in every cell."""
     found: dict[str, Any] = json.loads((ROOT / "tests/http/contract/results.json").read_text(encoding="utf-8"))
     return found
 

@@ -51,7 +51,7 @@ def _query(alert: Alert) -> str:
 
 
 def tables_tell() -> str:
-    """Which alerts the tables tell, and why not the others."""
+    """List the alerts that the tables tell, and the reasons why they do not tell the others."""
     rows = [(f"[{name}](#{name.lower()})", reason) for name, reason in WITHOUT_ROWS.items()]
     return (
         f"{len(QUERIES)} of the {len(ALERTS)} alerts have a query. The others are about what leaves no row:\n\n"

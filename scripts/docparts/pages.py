@@ -1,4 +1,4 @@
-"""Which parts there are, and pages with their parts as they should be."""
+"""All parts, and pages with their parts up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make bench` found in the run that was recorded: every aim, every row, and what rivals do less."""
+"""The recorded run of `make bench`: every aim, every row, and the lesser work of rivals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _judged() -> list[Judged]:
 
 
 def run() -> str:
-    """When and on what it was recorded."""
+    """Describe the time and the machine of the recording."""
     run = _run()
     machine, versions = run["machine"], run["versions"]
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
@@ -131,7 +131,7 @@ def _median(found: Spread | None) -> str:
 
 
 def rivals() -> str:
-    """What each rival takes in a row of ours, and what it does less."""
+    """Show the cost of each rival in a row of ours, and its lesser work."""
     measured: dict[str, list[str]] = {name: [] for name in LESS}
     for result in _run()["rows"]:
         for name in measured:

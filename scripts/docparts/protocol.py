@@ -25,7 +25,7 @@ def states() -> str:
 
 
 def outcomes() -> str:
-    """What becomes of record and transaction, for every ending of the work and every ground."""
+    """Show the fate of record and transaction, for every ending of the work and every ground."""
     head = ("how the work ended", *(ground.value for ground in ModeKind))
     rows = [
         (ending.value, *(_verdict(verdict, ground) for verdict, ground in zip(verdicts, ModeKind, strict=True)))

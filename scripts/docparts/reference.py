@@ -1,4 +1,4 @@
-"""What users call, implement and catch: from signatures and docstrings."""
+"""The names that users call, implement and catch: from signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def operator() -> str:
 
 
 def http_client() -> str:
-    """What users of the HTTP client call, and what it raises."""
+    """Describe the HTTP client's functions, classes and errors."""
     from retrysafe.http.client import httpx, requests
 
     names = [name for name in client.__all__ if not _is_error(getattr(client, name))]
@@ -84,12 +84,12 @@ def http_client() -> str:
 
 
 def capability_fields() -> str:
-    """What a store declares."""
+    """List the capabilities that a store declares."""
     return prose(Capabilities.__doc__)
 
 
 def conditional() -> str:
-    """What decides on preconditions, for those who build on it."""
+    """Describe the functions that decide on preconditions, for those who build on them."""
     named: tuple[Any, ...] = (etag_of, evaluate, ETag)
     parts = ((one.__name__, signature(one, one.__name__), prose(one.__doc__)) for one in named)
     return "".join(f"### `{name}`\n\n```text\n{form}\n```\n\n{text}\n" for name, form, text in parts)

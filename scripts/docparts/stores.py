@@ -1,4 +1,4 @@
-"""What stores promise, and what they cannot survive."""
+"""The promises of stores, and the losses that they cannot survive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from retrysafe.backends.catalogue import STORES
 
 
 def capabilities() -> str:
-    """What each store declares that it can and cannot promise."""
+    """List each store's declared promises and limits."""
     yes_no = {True: "yes", False: "no"}
     declared = [store.capabilities for store in STORES]
     rows = [

@@ -1,4 +1,4 @@
-"""What users test with: the names of `retrysafe.testing`, and the fixtures of the pytest plugin."""
+"""The tools for users' tests: the names of `retrysafe.testing`, and the fixtures of the pytest plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When code can still run twice: the one table of it, shown wherever that is the question.
+"""The one table of the cases in which code can still run twice, shown wherever that is the question.
 
 Every store and every mode must be in it, or the pages cannot be made.
 """
@@ -232,22 +232,22 @@ ANYWHERE = (
 
 
 def by_mode() -> str:
-    """What can happen to an attempt, one table for each mode."""
+    """Show the possible fates of an attempt, one table for each mode."""
     return "\n".join(f"### {name[0].upper()}{name[1:]}\n\n{of_mode(ground)}" for ground, name in NAMES.items())
 
 
 def of_mode(ground: ModeKind) -> str:
-    """What can happen to an attempt in one mode."""
+    """Show the possible fates of an attempt in one mode."""
     return table(("what happens", "code runs again?", "effect twice?"), BY_MODE[ground])
 
 
 def by_store() -> str:
-    """What can happen to each store."""
+    """Show the possible faults of each store."""
     return "\n".join(f"### {name}\n\n{of_store(name)}" for name in BY_STORE)
 
 
 def of_store(name: str) -> str:
-    """What can happen to one store, and what that does to each mode that it has."""
+    """Show the possible faults of one store, and their effect in each of its modes."""
     losses = BY_STORE[name]
     head = ("what happens", "what is lost", "keyed", "external")
     if not any(one.transactional for one in losses):
@@ -259,5 +259,5 @@ def of_store(name: str) -> str:
 
 
 def anywhere() -> str:
-    """What makes code run again whatever mode and store."""
+    """List the causes of a second run in any mode and store."""
     return "".join(f"- {text}\n" for text in ANYWHERE)

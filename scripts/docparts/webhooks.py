@@ -21,7 +21,7 @@ def sending() -> str:
 
 
 def answers() -> str:
-    """What each error of a claim, and each reason not to take a delivery, is answered with."""
+    """List the answers to each error of a claim, and to each reason not to take a delivery."""
     claims = [
         (
             f"`{kind.__name__}`",

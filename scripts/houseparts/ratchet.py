@@ -38,7 +38,7 @@ class Entry:
 
 @dataclass
 class Ratchet:
-    """What is stored."""
+    """The stored figures."""
 
     interpreter: str
     """The one that frames and instructions were counted on, as another has others."""

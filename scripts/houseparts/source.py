@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 
-from houseparts import ROOT, SOURCE
+from houseparts import ROOT, SOURCE, words
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-QUESTIONS = re.compile(r"\s*(What|Who|Whose|Whatever|Whoever|Where|How|Whether)\b")
 
 PARTICIPLE = re.compile(
     r"a?(\w{2,}(ed|en)|begun|bound|brought|built|caught|done|drawn|felt|found|gone|heard|held|kept|known|laid|led|left|lent"
@@ -42,7 +41,7 @@ def figures() -> dict[str, float]:
         "src.functions-with-imports": sum(map(_imports, functions)),
         "src.getpid": sum(text.count("getpid(") for text in texts.values()),
         "src.circles": len(circles(imports)),
-        "src.question-docstrings": sum(bool(QUESTIONS.match(text)) for text in _docstrings(nodes)),
+        "src.question-docstrings": sum(bool(words.QUESTION.match(text)) for text in _docstrings(nodes)),
         "src.participles": len({f.name for f in functions if is_participle(f.name) and not _is_property(f)}),
         "tests.lines": sum(_lines(path.read_text(encoding="utf-8")) for path in (ROOT / "tests").rglob("*.py")),
         "tests.breaks": len(all_breaks()),

@@ -18,7 +18,7 @@ RIGHTS = {
 
 
 def rights_of(token: str) -> frozenset[str] | None:
-    """What the bearer of a token may do; None for a token that is wrong or over."""
+    """Return the rights of a token's bearer; None for a token that is wrong or over."""
     kind, _, told = token.partition(" ")
     fields = {name: values[0] for name, values in parse_qs(told).items()}
     if kind != "SharedAccessSignature" or not fields.keys() >= {"sr", "sig", "se", "skn"}:

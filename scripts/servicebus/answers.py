@@ -1,4 +1,4 @@
-"""What the management node of an entity answers, and the node that takes tokens."""
+"""The answers of an entity's management node, and of the node that takes tokens."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from proton import Data, Described, Message, symbol, timestamp
 
 _DATA = 0x75
 _BEGINNINGS = (b"\x00S", b"\x00\x80")
-"""What a section begins with: the constructor of a described value."""
+"""The beginning of a section: the constructor of a described value."""
 
 
 def incoming(content: bytes) -> list[Incoming]:

@@ -45,7 +45,7 @@ class Message:
 
 @dataclass
 class SessionLock:
-    """Who has a session, until when."""
+    """The holder of a session, and the end of its lock."""
 
     owner: object
     until: float
@@ -53,7 +53,7 @@ class SessionLock:
 
 
 class Store:
-    """What can be received from: a queue, a subscription, or the dead letters of one."""
+    """A source to receive from: a queue, a subscription, or the dead letters of one."""
 
     def __init__(self, path: str, settings: Settings, journal: Journal, dead: DeadLetters | None) -> None:
         self.path, self.settings, self._dead = path, settings, dead
@@ -221,7 +221,7 @@ class Store:
 
 
 class DeadLetters(NamedTuple):
-    """Where a store's dead letters go, and how a message is told why it is one."""
+    """The destination of a store's dead letters, and the reason given to a message."""
 
     store: Store
     mark: Callable[[bytes, str, str], bytes]
@@ -233,7 +233,7 @@ def _columns(message: Message) -> tuple[Any, ...]:
 
 
 class Destination:
-    """What can be sent to: a queue, or a topic with subscriptions."""
+    """A destination to send to: a queue, or a topic with subscriptions."""
 
     def __init__(self, path: str, kind: str, settings: Settings) -> None:
         self.path, self.kind, self.settings = path, kind, settings

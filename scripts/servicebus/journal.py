@@ -1,4 +1,4 @@
-"""What outlives the process: entities, messages and the ids that are recognised, in a file of SQLite."""
+"""The state that outlives the process: entities, messages and the ids that are recognised, in a file of SQLite."""
 
 from __future__ import annotations
 

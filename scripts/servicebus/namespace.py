@@ -76,7 +76,7 @@ class Namespace:
         self.journal.drop_entity(path)
 
     def destination(self, path: str) -> Destination:
-        """What can be sent to. Raises RefusedError."""
+        """Return a destination to send to. Raises RefusedError."""
         found = self.destinations.get(path.lower())
         if found is None:
             raise RefusedError("amqp:not-found", f"The messaging entity '{path}' could not be found.")
@@ -85,7 +85,7 @@ class Namespace:
         return found
 
     def store(self, path: str) -> Store:
-        """What can be received from. Raises RefusedError."""
+        """Return a store to receive from. Raises RefusedError."""
         path, dead = (path.lower().removesuffix(f"/{DEAD}"), path.lower().endswith(f"/{DEAD}"))
         topic, _, subscription = path.partition(_SUBSCRIPTIONS)
         entity = self.destinations.get(topic)

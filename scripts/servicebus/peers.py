@@ -57,7 +57,7 @@ class Waiting:
 
 
 class Hub:
-    """What connections have in common: outlets are filled as messages come and locks end."""
+    """The common state of connections: outlets are filled as messages come and locks end."""
 
     def __init__(self, namespace: Namespace) -> None:
         self.namespace = namespace
@@ -372,7 +372,7 @@ def _condition(name: str, description: str) -> Condition:
 
 
 def _session_filter(link: Link) -> tuple[bool, Any, str | None]:
-    """Whether a session is asked for, by what key, and which; None: any."""
+    """Tell whether a session is asked for, by what key, and which; None: any."""
     filters = link.remote_source.filter
     filters.rewind()
     found = filters.get_object() if filters.next() else None

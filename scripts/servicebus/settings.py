@@ -1,4 +1,4 @@
-"""What an entity was made with, in the words and the defaults of the service."""
+"""The settings of an entity, in the words and the defaults of the service."""
 
 from __future__ import annotations
 

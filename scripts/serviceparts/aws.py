@@ -1,4 +1,4 @@
-"""What stands in for Amazon SQS and SNS: ElasticMQ, which has queues, and ministack, which has topics too."""
+"""The stand-ins for Amazon SQS and SNS: ElasticMQ, which has queues, and ministack, which has topics too."""
 
 from __future__ import annotations
 

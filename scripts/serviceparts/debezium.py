@@ -21,7 +21,7 @@ class Debezium(JavaService):
     POM = CHECKOUT / "scripts" / "debezium.pom.xml"
 
     def settings(self) -> dict[str, str]:
-        """What is written to worker.properties."""
+        """Return the contents of worker.properties."""
         return {
             "bootstrap.servers": f"{LOOPBACK}:{Kafka().port}",
             "listeners": f"http://{LOOPBACK}:{self.port}",

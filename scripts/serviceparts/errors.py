@@ -1,4 +1,4 @@
-"""What can go wrong with a service."""
+"""The faults of a service."""
 
 from __future__ import annotations
 

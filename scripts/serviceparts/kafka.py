@@ -43,12 +43,12 @@ class Kafka(JavaService):
 
     @property
     def listeners(self) -> str:
-        """Where clients come to."""
+        """The address for clients."""
         logged_in = f",SASL_PLAINTEXT://{LOOPBACK}:{self.port + 2}" if self.users else ""
         return f"PLAINTEXT://{LOOPBACK}:{self.port}{logged_in}"
 
     def guarded(self) -> dict[str, str]:
-        """What lets users log in, and do only what they are given."""
+        """Return the settings that let users log in, and use only their rights."""
         if not self.users:
             return {}
         known = " ".join(f'user_{name}="{name}"' for name in self.users)
@@ -63,7 +63,7 @@ class Kafka(JavaService):
         }
 
     def settings(self) -> dict[str, str]:
-        """What is written to server.properties."""
+        """Return the contents of server.properties."""
         replicas = dict.fromkeys(
             (
                 "default.replication.factor",
@@ -127,7 +127,7 @@ class Kafka(JavaService):
         return [*self.java(), "kafka.Kafka", str(self.home / "server.properties")]
 
     def ready(self) -> bool:
-        """Whether it answers clients: its port is open before it does."""
+        """Tell whether it answers clients: its port is open before it does."""
         try:
             with socket.create_connection((LOOPBACK, self.port), timeout=2) as connection:
                 connection.sendall(struct.pack(">i", len(self.API_VERSIONS)) + self.API_VERSIONS)

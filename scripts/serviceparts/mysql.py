@@ -72,7 +72,7 @@ class MariaDB(Service):
         return [self.program() or "mariadbd", "--no-defaults", *where, f"--port={self.port}", *settings]
 
     def ready(self) -> bool:
-        """Whether it greets: a server that is not ready yet listens to nobody, one that is full sends an error."""
+        """Tell whether it greets: a server that is not ready yet does not listen, one that is full sends an error."""
         try:
             with socket.create_connection((LOOPBACK, self.port), timeout=2) as connection:
                 return connection.recv(5)[4:] == b"\x0a"
@@ -105,7 +105,7 @@ class MySQL(MariaDB):
 
     @abstractmethod
     def mysqld(self) -> list[str]:
-        """What runs the program, with where its own files are."""
+        """Return the command that runs the program, with the paths of its files."""
 
     def user(self) -> str | None:
         return None

@@ -37,7 +37,7 @@ class Nats(Service):
         return [str(program), *configured, *where, "--jetstream", "--store_dir", str(self.home / "data")]
 
     def ready(self) -> bool:
-        """Whether JetStream answers; the server greets before."""
+        """Tell whether JetStream answers; the server greets before."""
         try:
             with socket.create_connection((LOOPBACK, self.port), timeout=2) as connection:
                 connection.sendall(b'CONNECT {"verbose":false}\r\nSUB answer 1\r\nPUB $JS.API.INFO answer 0\r\n\r\n')

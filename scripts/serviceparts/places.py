@@ -1,4 +1,4 @@
-"""Where services have their data, and how long they are waited for."""
+"""The data directories of services, and the time to wait for them."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def proc_stat(pid: int) -> list[str] | None:
 
 
 def birth(pid: int) -> int | None:
-    """When the process began, or None when it is gone (a zombie is gone)."""
+    """Return the start time of the process, or None when it is gone (a zombie is gone)."""
     fields = proc_stat(pid)
     return int(fields[19]) if fields and fields[0] not in "ZX" else None
 
@@ -115,7 +115,7 @@ def identity(user: str | None) -> dict[str, Any]:
 
 
 def user_exists(name: str) -> bool:
-    """Whether the system has a user of this name."""
+    """Tell whether the system has a user of this name."""
     return any(entry.pw_name == name for entry in pwd.getpwall())
 
 

@@ -1,4 +1,4 @@
-"""What stands in for Google Pub/Sub: the fake of Google's client for Go, in a program of ours."""
+"""The stand-in for Google Pub/Sub: the fake of Google's client for Go, in a program of ours."""
 
 from __future__ import annotations
 

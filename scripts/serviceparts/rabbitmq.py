@@ -40,7 +40,7 @@ class RabbitMQ(Service):
         (self.home / "enabled_plugins").write_text("[].\n")
 
     def environment(self) -> dict[str, str]:
-        """What Erlang and RabbitMQ are told: ports beside the first one, and our directory for everything."""
+        """Return the settings of Erlang and RabbitMQ: ports beside the first one, and our directory for everything."""
         return {
             "HOME": str(self.home),
             "ERL_EPMD_ADDRESS": LOOPBACK,
@@ -60,7 +60,7 @@ class RabbitMQ(Service):
         return ["env", *variables, "sh", "-c", self.RUN.format(server=self.HOME / "rabbitmq-server")]
 
     def ready(self) -> bool:
-        """Whether it greets: a broker that is still starting hangs up on the protocol's header."""
+        """Tell whether it greets: a broker that is still starting hangs up on the protocol's header."""
         try:
             with socket.create_connection((LOOPBACK, self.port), timeout=2) as connection:
                 connection.sendall(b"AMQP\x00\x00\x09\x01")

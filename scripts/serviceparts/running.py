@@ -33,7 +33,7 @@ def running(service: Service) -> Process | None:
 
 
 def address(service: Service) -> str | None:
-    """What the tests are given of a service that is there: a server's URL, or the directory of programs."""
+    """Return the address for the tests: a running server's URL, or the directory of programs."""
     if isinstance(service, Programs):
         return service.url(0) if service.ready() else None
     process = running(service)

@@ -1,4 +1,4 @@
-"""What every service can be asked for."""
+"""The interface of every service."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Service(ABC):
     kind: str | None = None
     """The service whose place it can take: the name of the same server in another version."""
     of_tests = False
-    """Whether tests start one each of their own: `start` without its name only installs it."""
+    """True if tests start one each of their own: `start` without its name only installs it."""
     of_proving = False
     """True if only `make prove` needs it: it is left alone where it is not named."""
     takes_long = False
@@ -54,7 +54,7 @@ class Service(ABC):
         return None
 
     def base(self) -> Path:
-        """Where a server with a user of its own has its data: under /tmp if that user cannot enter our directory."""
+        """Return the data directory of a server with a user of its own: under /tmp if that user cannot enter ours."""
         user = self.user()
         if user is None:
             return self.home
@@ -78,7 +78,7 @@ class Service(ABC):
 
     def install_packages(self) -> None:
         """Install the packages that are missing."""
-        if self.packages():  # whoever lacks none need not wait for those of others
+        if self.packages():  # a service that lacks none need not wait for others
             apt_install(self.packages)
 
     @abstractmethod
@@ -91,11 +91,11 @@ class Service(ABC):
 
     @abstractmethod
     def ready(self) -> bool:
-        """Whether the server answers a request."""
+        """Tell whether the server answers a request."""
 
     @abstractmethod
     def url(self, port: int) -> str:
-        """What the tests connect to."""
+        """Return the URL for the tests."""
 
 
 class Programs(Service):
@@ -106,7 +106,7 @@ class Programs(Service):
     @property
     @abstractmethod
     def directory(self) -> Path:
-        """Where the programs are, once they are installed."""
+        """The directory of the programs, once they are installed."""
 
     def packages(self) -> list[str]:
         return []

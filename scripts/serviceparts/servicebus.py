@@ -1,4 +1,4 @@
-"""What stands in for Azure Service Bus: a server of ours on Proton, Apache's library of AMQP 1.0."""
+"""The stand-in for Azure Service Bus: a server of ours on Proton, Apache's library of AMQP 1.0."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ServiceBus(Service):
     PACKAGE = "python-qpid-proton==0.40.0"
 
     def packages(self) -> list[str]:
-        """What compiles Proton, unless it is compiled."""
+        """Return the packages that compile Proton, unless it is compiled."""
         if (self.home / "server").is_dir():
             return []
         compiler = [] if shutil.which("cc") else ["gcc", "libc6-dev"]

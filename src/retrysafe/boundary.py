@@ -117,7 +117,7 @@ def _called_with_a_key(once: Callable[Q, T]) -> Callable[Q, T]:
 
 
 class Boundary(Generic[Tx]):
-    """Where a guarantee holds: which state converges, over what window, how duplicates meet, which effects.
+    """A named guarantee: the state that converges, the window, the treatment of duplicates, and the effects.
 
     Arguments:
         name: part of every key's identity; keys of two boundaries never meet.
@@ -240,7 +240,7 @@ class Boundary(Generic[Tx]):
             largest_result=largest_result(backend, encryption),
         )
         self.entrypoint = EntryPoint(settings, shared=shared, origin=key_spaces.origin_of_caller(1))
-        """What HTTP, webhooks, messages and other ways in need of it."""
+        """The interface for HTTP, webhooks, messages and other sources of work."""
         self._guarded = self.entrypoint.guarded
         backend.users += 1
         backend.boundaries.add(name)
@@ -256,12 +256,12 @@ class Boundary(Generic[Tx]):
 
     @property
     def effects(self) -> Effects:
-        """Which effects the boundary covers."""
+        """The effects that the boundary covers."""
         return self._settings.effects
 
     @property
     def address(self) -> str:
-        """Where the store is, without a password."""
+        """The store's URL, without a password."""
         return self.entrypoint.address
 
     @property

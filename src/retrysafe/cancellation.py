@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 CLOSING = 5.0
-"""Seconds that a closing still has once whoever waits for it is cancelled."""
+"""Seconds that a closing still has once its caller is cancelled."""
 
 
 def is_cancelled() -> bool:
-    """Whether the task that asks is cancelled: another task, or a future that it awaits, may be what was."""
+    """Tell whether the task that asks is cancelled: another task, or a future that it awaits, may be what was."""
     import asyncio
 
     try:
@@ -33,7 +33,7 @@ def is_cancelled() -> bool:
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether it is an error, or the cancellation of something that was awaited and not of the task that asks."""
+    """Tell whether it is an error, or the cancellation of something that was awaited and not of the task that asks."""
     import asyncio
 
     if isinstance(error, Exception):
@@ -93,7 +93,7 @@ async def run_in_thread(work: Callable[[], R], threads: Executor | None = None) 
 
 
 def returned(work: Callable[[], R]) -> R:
-    """What it returns, for a future, which can hold no `StopIteration`: a `RuntimeError` takes its place (PEP 479)."""
+    """Return the work's value in a form that a future can hold: `StopIteration` becomes a `RuntimeError` (PEP 479)."""
     try:
         return work()
     except StopIteration as error:

@@ -1,4 +1,4 @@
-"""What every way in needs of a boundary: HTTP, webhooks and messages enter and leave their claims by this module.
+"""The interface of a boundary for entry points, such as HTTP, webhooks and messages.
 
 A claim is entered and left from an event loop, whichever colour the store of its boundary has: a store that serves sync
 code only (a sync engine, sessionmaker, pool or client) is asked in threads, so that sync handlers can share its
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 CODEC = JSONCodec()
-"""What stores the results, which are ours: a codec of the boundary's for those of its functions may not know them."""
+"""The codec for our own results, which a boundary's codec for its functions may not know."""
 UNUSABLE = (SchemaOutdated, StoreMisconfigured, ConfigurationError)
-"""What a store raises that a person has to correct: whatever needs it does not start to wait for that."""
+"""Errors of a store that a person has to correct: a service does not start in order to wait for that."""
 CANCELLED_WITHIN = "The handler was cancelled by itself, or by something that it waited for."
 _MOST = 40
 """Of an event loop, and of the process that has them."""
@@ -51,7 +51,7 @@ _leaving = PerLoop(lambda: new_threads(_MOST, "retrysafe-claim"))
 
 
 class EntryPoint:
-    """What a way in needs of a boundary: HTTP, webhooks, messages, and whatever else brings work.
+    """The interface of a boundary for HTTP, webhooks, messages, and other sources of work.
 
     A boundary has one, as ``boundary.entrypoint``. A way in names the operation that it claims keys under
     (`take_operation`), opens a claim for each piece of work (`open`), runs a handler in it (`run`, `arun`,
@@ -62,17 +62,17 @@ class EntryPoint:
     def __init__(self, settings: BoundarySettings, *, shared: bool, origin: key_spaces.Origin) -> None:
         self.settings = settings
         self.closed = False
-        """Whether its boundary claims nothing any more."""
+        """True if its boundary claims nothing any more."""
         self.guarded: dict[str, Guarded] = {}
         """The functions that `Boundary.once` has decorated, by operation."""
         self.shared = shared
-        """Whether other boundaries of its name are to claim the same keys."""
+        """True if other boundaries of its name are to claim the same keys."""
         self.origin = origin
-        """Where in the code the boundary was built."""
+        """The place in the code that built the boundary."""
         self.owners: dict[str, key_spaces.Owner] = {}
-        """Who claims keys under each operation."""
+        """The owner of each operation's keys."""
         self.serves_async = settings.backend.serves_async
-        """Whether the store can be asked on an event loop; if not, it is asked in threads there."""
+        """True if the store can be asked on an event loop; if not, it is asked in threads there."""
         self._plans = Plans(settings)
         key_spaces.enter(self)
 
@@ -83,7 +83,7 @@ class EntryPoint:
 
     @property
     def effects(self) -> Effects:
-        """Which effects the boundary covers."""
+        """The effects that the boundary covers."""
         return self.settings.effects
 
     @property
@@ -99,12 +99,12 @@ class EntryPoint:
 
     @property
     def largest_result(self) -> int | None:
-        """How many bytes of a result the store can keep; None when there is no limit of its own."""
+        """The largest number of bytes of a result in the store; None when it has no limit of its own."""
         return self.settings.largest_result
 
     @property
     def address(self) -> str:
-        """Where the store is, without a password."""
+        """The store's URL, without a password."""
         return self.settings.backend.address
 
     @property
@@ -132,16 +132,16 @@ class EntryPoint:
         }
 
     def restarts(self, error: BaseException) -> bool:
-        """Whether ``error`` means that the database wants the whole transaction again."""
+        """Tell whether ``error`` means that the database wants the whole transaction again."""
         return self.settings.backend.restarts(error)
 
     def is_permanent(self, error: BaseException) -> bool:
-        """Whether an error of the work is stored and replayed as a failure, by its type."""
+        """Tell whether an error of the work is stored and replayed as a failure, by its type."""
         return is_permanent(error, self.settings)
 
     @property
     def has_scope(self) -> bool:
-        """Whether the boundary itself tells the keys of tenants apart."""
+        """True if the boundary itself tells the keys of tenants apart."""
         return self.settings.scope is not None
 
     def tenant(self) -> str:
@@ -212,7 +212,7 @@ class EntryPoint:
 
     @property
     def opens_many(self) -> bool:
-        """Whether `open_many` can be used: in transactions, on a store that can, with nothing to count or encrypt."""
+        """True if `open_many` can be used: in transactions, on a store that can, with nothing to count or encrypt."""
         settings = self.settings
         plain = settings.quota is None and settings.encryption is None and settings.backend.near is None
         return plain and settings.effects == "transactional" and getattr(settings.backend.store, "CLAIMS_MANY", False)
@@ -222,7 +222,7 @@ class EntryPoint:
         return keys.lookup(self.settings.secret, self.name, self.tenant(), operation, keys.parse(key))
 
     async def find_unusable(self, *others: Backend) -> RetrysafeError | None:
-        """The error with which a store would refuse everything until somebody corrects it, if there is one.
+        """The error with which a store would refuse everything until it is corrected, if there is one.
 
         ``others``: further stores that whoever asks needs.
         """
@@ -231,7 +231,7 @@ class EntryPoint:
                 await backend.ready_in_loop()
             except UNUSABLE as error:
                 return error
-            except BaseException as error:  # whatever a driver or a pool of the user's raises may be over soon
+            except BaseException as error:  # any error of a user's driver or pool may be over soon
                 if not is_failure(error):
                     raise
                 logger().warning("The process starts, although its store cannot be checked: %s", error)
@@ -250,7 +250,7 @@ class EntryPoint:
         return operation
 
     def is_observed(self, name: str) -> bool:
-        """Whether any observer has a use for events of this name."""
+        """Tell whether any observer has a use for events of this name."""
         return self.settings.observers.is_enabled(name)
 
     def emit(self, name: str, operation: str, key: bytes = b"", /, **fields: Any) -> None:
@@ -374,14 +374,14 @@ class Function(NamedTuple):
 
 
 def _is_cancellation(error: BaseException) -> bool:
-    """Whether it is one, or a group of such and perhaps of errors, but of nothing that ends a process."""
+    """Tell whether it is one, or a group of such and perhaps of errors, but of nothing that ends a process."""
     import asyncio
 
     return every(error, (asyncio.CancelledError, Exception)) and not every(error, Exception)
 
 
 def function_of(function: Callable[..., Any], parse: Callable[[Any], Any] | None) -> Function:
-    """What is to be known of it.
+    """Inspect a handler.
 
     Raises `ConfigurationError` for a generator function, which would never run, and for one that does not take the one
     argument that it is called with.

@@ -208,11 +208,10 @@ class ResultNotEncodable(RetrysafeError):
 class ResultUnreadable(RetrysafeError):
     """The key was used before, and its stored answer cannot be read here. Nothing was run again.
 
-    The effect may have happened. Its answer is encrypted with a key that this process does not have,
-    was altered, was written by a newer retrysafe or with another codec, or does not fit the return annotation
-    any more. Give the boundary the keyring with the key named above, upgrade, or let the annotation fit what was
-    stored, then retry with the same key. A new key could do the work twice. ``failed`` says whether the answer is a
-    failure: the operation ended with it, and not with a result.
+    The answer is encrypted with a key that this process does not have, was altered, was written by a newer retrysafe
+    or with another codec, or does not fit the return annotation. Give the boundary the keyring with the key named
+    above, upgrade, or restore the annotation, then retry with the same key. The effect may have happened, so a new key
+    could do the work twice. ``failed`` is true if the stored answer is a failure.
     """
 
     failed = False

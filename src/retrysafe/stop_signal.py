@@ -38,7 +38,7 @@ SAME = 1.0
 
 
 class _Hearing(NamedTuple):
-    """Who is told of signals: a run that goes on until it is stopped, or whoever runs one."""
+    """A listener for signals: a run that goes on until it is stopped, or the program around one."""
 
     hear: Callable[[int], None]
     process: int
@@ -52,7 +52,7 @@ class _Hearing(NamedTuple):
 
 _hearing: list[_Hearing] = []
 _before: dict[int, Any] = {}
-"""What the signals that we have taken did before, until that is given back."""
+"""The former handlers of the signals that we have taken, until these are given back."""
 
 
 @contextmanager
@@ -140,7 +140,7 @@ class StopSignal:
 
     @property
     def is_closed_over(self) -> bool:
-        """Whether the event loop of its run was closed over it; other loops that were waited on say nothing of that."""
+        """True if the event loop of its run was closed over it; other loops that were waited on say nothing of that."""
         return self._run_loop is not None and self._run_loop.is_closed()
 
     def ring(self) -> None:
@@ -177,7 +177,7 @@ class StopSignal:
         return self._was_nudged()
 
     def _pass_on(self) -> None:
-        """Wake whoever else waits."""
+        """Wake the other waiters."""
         if self.rung:
             self._queue.put(None)
 

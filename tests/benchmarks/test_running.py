@@ -72,7 +72,7 @@ def test_a_row_says_wall_cpu_and_spread_of_every_contender(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_run_writes_tells_no_machine_by_name(run: Run) -> None:
+def test_output_of_a_run_tells_no_machine_by_name(run: Run) -> None:
     found = run("works", "loses")
     assert found["machine"].keys() == {"cores", "processor", "architecture", "system", "load before"}
     assert "No such file or directory: 'nowhere.db'" in found["failed"]["planted/loses a file"]
@@ -122,7 +122,7 @@ def test_an_aim_is_met_or_missed(ours: float, verdict: str) -> None:
         ("times", 2.0, None, 2.5, "none is set"),
     ],
 )
-def test_who_misses_an_aim_is_held_to_a_smaller_one(
+def test_a_row_that_misses_its_aim_is_held_to_a_smaller_one(
     figure: str, value: float, smaller: float | None, ours: float, said: str
 ) -> None:
     judged = aims._judged(aims.Aim("row", figure, value, smaller, ""), result("row", ours, 1.0))

@@ -69,7 +69,7 @@ class Shop:
             await answer
 
     def rows(self) -> list[str]:
-        """What is committed, seen from a connection of its own."""
+        """Read the committed rows, by a connection of its own."""
         return self.look(f"SELECT value FROM {self.goods} ORDER BY value")
 
     def state(self, boundary: Boundary) -> list[str]:

@@ -137,7 +137,7 @@ class Plain:
         ({"a": object()}, None, "object"),
     ],
 )
-def test_what_could_not_come_back_equal_is_refused(value: Any, annotation: Any, complaint: str) -> None:
+def test_results_that_could_not_come_back_equal_are_refused(value: Any, annotation: Any, complaint: str) -> None:
     with pytest.raises(ResultNotEncodable, match=complaint):
         CODEC.encode(value, annotation)
 

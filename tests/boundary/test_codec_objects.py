@@ -349,7 +349,7 @@ def with_extra_attribute() -> Liar:
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_what_would_come_back_different_is_refused(value: Any, annotation: Any, complaint: str) -> None:
+def test_results_that_would_come_back_different_are_refused(value: Any, annotation: Any, complaint: str) -> None:
     with pytest.raises(ResultNotEncodable, match=complaint):
         CODEC.encode(value, annotation)
 
@@ -394,7 +394,7 @@ class Line:
     ],
     ids=kind_of,
 )
-def test_what_stands_in_old_records_is_read(body: bytes, annotation: Any, value: Any) -> None:
+def test_old_records_are_read(body: bytes, annotation: Any, value: Any) -> None:
     assert difference(value, CODEC.decode(StoredResult(body, MEDIA_TYPE, VERSION), annotation)) is None
 
 
@@ -414,7 +414,7 @@ def test_what_stands_in_old_records_is_read(body: bytes, annotation: Any, value:
         (b'{"$":["datetime",["2026-01-01",0,"Nowhere/There"]]}', None, "Nowhere"),
     ],
 )
-def test_what_the_class_of_today_would_lose_is_refused(body: bytes, annotation: Any, complaint: str) -> None:
+def test_fields_that_the_class_of_today_would_lose_are_refused(body: bytes, annotation: Any, complaint: str) -> None:
     with pytest.raises(ResultUnreadable, match=complaint):
         CODEC.decode(StoredResult(body, MEDIA_TYPE, VERSION), annotation)
 
@@ -428,7 +428,7 @@ class Raising(BaseModel):
         raise ArithmeticError("not today") if number > 1 else LookupError("nor then")
 
 
-def test_whatever_a_validator_raises_is_a_typed_error() -> None:
+def test_any_exception_of_a_validator_is_a_typed_error() -> None:
     for number in (1, 2):
         stored = StoredResult(b'{"$":["model","Raising",{"number":%d}]}' % number, MEDIA_TYPE, VERSION)
         with pytest.raises(ResultUnreadable, match=r"not today|nor then"):

@@ -1,4 +1,4 @@
-"""Whatever the codec takes comes back strictly the same: over generated classes, values and annotations."""
+"""All values that the codec takes come back strictly the same: over generated classes, values and annotations."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ TYPED = st.recursive(st.sampled_from(SCALARS + ENUMS), _containers, max_leaves=6
 
 
 @given(st.data())
-def test_whatever_is_taken_comes_back_strictly_the_same(data: st.DataObject) -> None:
+def test_accepted_values_come_back_strictly_the_same(data: st.DataObject) -> None:
     annotation, values = data.draw(TYPED)
     value = data.draw(values)
     try:

@@ -71,7 +71,7 @@ def rows(file: Path) -> list[tuple[Any, ...]]:
 
 
 def in_the_file(file: Path, text: str) -> bool:
-    """Whether a text is anywhere in the database or its journal."""
+    """Tell whether a text is anywhere in the database or its journal."""
     return any(text.encode() in path.read_bytes() for path in file.parent.glob(f"{file.name}*"))
 
 
@@ -217,7 +217,7 @@ def test_a_generated_key_is_one_of_its_own() -> None:
         (lambda: Boundary("b", store="memory://", encryption="key"), "is a Keyring"),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_wrong_with_a_keyring_is_said_without_its_keys(make: Callable[[], Any], said: str) -> None:
+def test_faults_of_a_keyring_are_said_without_its_keys(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as raised:
         make()
     assert "short secret" not in str(raised.value)
@@ -270,7 +270,7 @@ def test_nothing_of_a_doubt_is_in_the_store(file: Path) -> None:
     made.close()
 
 
-async def test_what_a_person_or_a_probe_finds_is_encrypted_too(file: Path) -> None:
+async def test_results_of_a_person_or_a_probe_are_encrypted_too(file: Path) -> None:
     def probe(claim: Claim) -> None:
         claim.result = SECRET
         claim.committed()
@@ -378,7 +378,7 @@ def test_an_answer_that_cannot_be_read_is_never_made_again(
     without.close()
 
 
-def test_what_was_stored_before_encryption_is_refused_or_read(file: Path) -> None:
+def test_results_from_before_encryption_are_refused_or_read(file: Path) -> None:
     made = boundary(file, None)
     charge(made, "before")
     made.close()
@@ -455,7 +455,7 @@ def test_an_answer_of_an_intruder_is_not_taken(file: Path) -> None:
 
 
 @pytest.mark.parametrize("over", [0, 1])
-def test_what_encrypting_adds_is_kept_free(file: Path, monkeypatch: pytest.MonkeyPatch, over: int) -> None:
+def test_room_for_encryption_is_kept_free(file: Path, monkeypatch: pytest.MonkeyPatch, over: int) -> None:
     most = 4000
     monkeypatch.setattr(SqliteStore, "capabilities", SqliteStore.capabilities._replace(largest_result=most))
     keyring = Keyring({"k" * 64: bytes(32)})

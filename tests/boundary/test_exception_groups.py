@@ -30,7 +30,7 @@ class Declined(Exception):
 
 
 class Serialization(Exception):
-    """What a driver raises: told by its SQLSTATE alone."""
+    """A driver's exception, told by its SQLSTATE alone."""
 
     sqlstate = "40001"
 
@@ -40,7 +40,7 @@ def boundary(tmp_path: Path, **terms: Any) -> Boundary:
 
 
 def replay(guarded: Boundary, key: str = "k") -> StoredFailure | None:
-    """What a retry gets: the stored failure, or None if it runs."""
+    """Return the answer to a retry: the stored failure, or None if it runs."""
     try:
         with guarded.claim(key) as claim:
             assert not claim.replayed
@@ -107,7 +107,7 @@ def test_a_group_with_anything_else_is_transient(tmp_path: Path, group: BaseExce
 
 
 @each_row("inner", [InProgress, LeaseLost, OutcomeUnknown, RetryTransaction, Serialization])
-def test_what_passes_by_itself_makes_a_group_transient_however_broad_the_types(
+def test_a_passing_error_makes_a_group_transient_however_broad_the_types(
     tmp_path: Path, inner: type[Exception]
 ) -> None:
     guarded = boundary(tmp_path, permanent=Exception)

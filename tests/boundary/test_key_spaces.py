@@ -1,4 +1,4 @@
-"""Nobody is answered with what somebody else has done: who claims which keys in one process."""
+"""The owners of keys in one process: no caller gets another's answer."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_nor_if_only_one_of_them_says_that_it_is_shared(importing: Importing) ->
 
 
 def test_nor_two_modules_without_files(url: str) -> None:
-    """Whose lines have the same place in the same nameless text."""
+    """The lines of both have the same place in the same nameless text."""
     first: dict[str, Any] = {"__name__": "send_mail"}
     exec(_MODULE.format(url=url, more="", named=""), first)
     with pytest.raises(ConfigurationError, match="shared=True"):

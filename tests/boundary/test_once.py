@@ -39,7 +39,7 @@ def boundary(request: pytest.FixtureRequest, tmp_path: Path) -> Boundary:
 
 
 class Counter:
-    """How often the guarded function ran."""
+    """Counts the runs of the guarded function."""
 
     def __init__(self) -> None:
         self.runs = 0

@@ -52,6 +52,6 @@ def test_a_misspelt_option_is_refused_with_what_was_meant(
         make(Inbox(boundary), **{given: 1})
 
 
-def test_whether_a_key_is_required_is_no_option_of_a_policy() -> None:
+def test_a_required_key_is_no_option_of_a_policy() -> None:
     with pytest.raises(ConfigurationError, match="requird= is no option; there are methods, "):
         policy("off", requird=True)  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""What counts as the same payload: over a deployment, for values that are None, and for models."""
+"""The same payload: over a deployment, for values that are None, and for models."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_records_of_0_1_are_answered_and_refused(boundary: Boundary, once: Guard
                 other()
 
 
-def test_what_0_1_can_compare_is_stored_as_it_stored_it() -> None:
+def test_values_that_0_1_can_compare_are_stored_as_it_stored_them() -> None:
     """While processes of both releases are live, either answers for the other."""
     found = fingerprint.of_fields({"key": "1", "amount": 5}, {"currency": "EUR"})
     assert (found.plain, found.older) == (of_parts({"key": b"s1:1", "amount": b"i1:5"}).plain, None)

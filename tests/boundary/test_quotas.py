@@ -81,7 +81,7 @@ class Undone(Exception):
     """Rolls a transaction back."""
 
 
-async def test_what_was_rolled_back_is_not_counted(shop: Shop) -> None:
+async def test_claims_rolled_back_are_not_counted(shop: Shop) -> None:
     made = shop.boundary(quota=Quota(rate="1/1h", outstanding=1), effects="transactional")
     for key in ("a", "b"):
         with suppress(Undone):
@@ -182,7 +182,7 @@ def test_a_quota_that_was_lowered_refuses_until_enough_is_forgotten(file: Path) 
     made.close()
 
 
-def test_what_runs_or_is_in_doubt_is_outstanding_for_as_long_as_it_does(file: Path) -> None:
+def test_keys_that_run_or_are_in_doubt_stay_outstanding(file: Path) -> None:
     made = boundary(file, quota=Quota(outstanding=2), effects="external")
     with pytest.raises(TimeoutError), made.claim("unknown"):
         raise TimeoutError
@@ -240,7 +240,7 @@ def test_the_duplicate_of_a_claim_that_is_not_committed_yet_is_told_of_it_at_onc
     free.close()
 
 
-def test_who_waits_for_others_does_not_wait_for_room(file: Path) -> None:
+def test_a_waiter_for_others_does_not_wait_for_room(file: Path) -> None:
     made = boundary(file, concurrency=wait(600))
     assert fill(made, 5) == 2
     made.close()

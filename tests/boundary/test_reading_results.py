@@ -1,4 +1,4 @@
-"""What a replay raises whose stored result a codec of the user's cannot read, or that no attempt could store."""
+"""The errors of a replay whose stored result a codec of the user's cannot read, or that no attempt could store."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ ERRORS: dict[str, tuple[Callable[[], BaseException], str]] = {
 
 
 @pytest.mark.parametrize(("broken", "complaint"), ERRORS.values(), ids=ERRORS)
-def test_whatever_a_codec_raises_on_a_replay_is_one_error(
+def test_all_exceptions_of_a_codec_on_a_replay_are_one_error(
     broken: Callable[[], BaseException], complaint: str, boundary: Boundary[None], codec: Numbers, told: list[Event]
 ) -> None:
     settled(boundary)
@@ -83,7 +83,7 @@ def test_whatever_a_codec_raises_on_a_replay_is_one_error(
         assert (again.replayed, again.result) == (True, 7), "who can read it is answered"
 
 
-def test_what_ends_the_process_is_not_an_unreadable_result(boundary: Boundary[None], codec: Numbers) -> None:
+def test_the_end_of_the_process_is_not_an_unreadable_result(boundary: Boundary[None], codec: Numbers) -> None:
     settled(boundary)
     codec.broken = KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt), boundary.claim("k"):
@@ -129,7 +129,7 @@ STRANGE: dict[str, tuple[Any, str]] = {
 
 @each_row("encrypts", [False, True], ids=["plain", "encrypted"])
 @each_row(("made", "complaint"), STRANGE.values(), ids=STRANGE)
-def test_what_no_store_could_keep_is_a_result_that_is_withheld(
+def test_a_result_that_no_store_could_keep_is_withheld(
     made: Any, complaint: str, encrypts: bool, tmp_path: Path
 ) -> None:
     """The effect has happened: the key must not stay with an attempt whose outcome its store has refused."""
@@ -166,7 +166,7 @@ def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     "stored", [StoredResult(b"", "x" * 255, 0), StoredResult(b"\0" * 9, 'a/b; c="d"', 2**31 - 1)], ids=["long", "high"]
 )
-def test_what_every_store_keeps_is_kept_as_it_is(stored: StoredResult, anywhere: str) -> None:
+def test_results_that_every_store_keeps_are_kept_as_they_are(stored: StoredResult, anywhere: str) -> None:
     found: list[StoredResult] = []
 
     class Whole(Numbers):

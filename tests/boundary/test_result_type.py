@@ -56,7 +56,7 @@ def boundary() -> Boundary[None]:
         (Receipt | None, None),
     ],
 )
-def test_what_the_block_sets_comes_back(boundary: Boundary[None], kind: type[object], value: object) -> None:
+def test_a_result_set_in_the_block_comes_back(boundary: Boundary[None], kind: type[object], value: object) -> None:
     for attempt in range(2):
         with boundary.claim("k", result_type=kind) as claim:
             assert claim.replayed == bool(attempt)

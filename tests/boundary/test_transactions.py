@@ -150,7 +150,7 @@ async def test_own_transaction_that_the_handler_commits_and_begins_again_is_unkn
 
 async def test_callers_transaction_that_is_committed_and_begun_again_in_the_claim_is_found_out(shop: Shop) -> None:
     boundary, key = shop.boundary(effects="transactional"), new_key()
-    with suppress(Exception):  # what the library says to a transaction of its own that was ended beneath it
+    with suppress(Exception):  # the library's complaint of a transaction that was ended beneath it
         async with shop.transaction() as tx:
             with pytest.raises(LeaseLost):
                 async with shop.entered(boundary.claim(key, tx=tx)) as claim:

@@ -122,7 +122,7 @@ def test_a_function_that_returns_an_awaitable_is_refused_and_its_key_stays_free(
             run("k")
 
 
-def test_what_a_function_leaves_undone_is_refused_and_not_stored(keyed: Boundary) -> None:
+def test_undone_work_of_a_function_is_refused_and_not_stored(keyed: Boundary) -> None:
     """A generator never runs, nor does a coroutine that a coroutine function returns."""
 
     def numbers() -> Any:

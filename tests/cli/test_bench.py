@@ -203,7 +203,7 @@ def left(file: str) -> str:
     return name
 
 
-def test_what_was_left_behind_is_forgotten_by_its_command(file: str, left: str, capsys: Output) -> None:
+def test_records_left_behind_are_forgotten_by_the_command(file: str, left: str, capsys: Output) -> None:
     with closing(Boundary("shop", store=file, observers=())) as boundary, boundary.claim("0") as claim:
         claim.result = "theirs"
     capsys.readouterr()
@@ -214,7 +214,7 @@ def test_what_was_left_behind_is_forgotten_by_its_command(file: str, left: str, 
 
 
 @pytest.mark.slow
-def test_what_an_attempt_holds_is_left_and_said_to_be(file: str, left: str, capsys: Output) -> None:
+def test_records_held_by_an_attempt_are_left_and_reported(file: str, left: str, capsys: Output) -> None:
     program = [sys.executable, "-c", _HOLDING, left, file]
     assert subprocess.run(program, cwd=ROOT, env=environment(), check=False, timeout=DEADLINE).returncode == 9
     capsys.readouterr()
@@ -274,7 +274,7 @@ def test_a_run_whose_report_nobody_reads_forgets_what_it_wrote(file: str) -> Non
 
 
 def _is_warm(client: MemoryClient) -> bool:
-    """Whether what happens now belongs to a profile."""
+    """Tell whether what happens now belongs to a profile."""
     ended = [one for one in list(client.records.values()) if one.state is State.COMPLETED]
     return len(ended) >= CLIENTS and threading.current_thread().name.startswith("retrysafe-bench")
 
@@ -311,7 +311,7 @@ def _calls_of_main() -> set[tuple[str, str]]:
 
 
 def _main_sleeps() -> bool:
-    """Whether the main thread waits in the kernel: of a signal that comes just before, it hears when it wakes."""
+    """Tell whether the main thread waits in the kernel: it hears a signal that comes just before when it wakes."""
     told = Path(f"/proc/self/task/{threading.main_thread().native_id}/stat")
     return not told.exists() or told.read_text().rpartition(") ")[2].startswith("S")
 

@@ -118,7 +118,7 @@ def test_your_own_payments(tmp_path: Path) -> None:
         (["--keep", "/"], "give a folder that is not there yet"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(arguments: list[str], complaint: str) -> None:
+def test_impossible_requests_are_refused_in_one_line(arguments: list[str], complaint: str) -> None:
     done = demo(*arguments)
     assert done.returncode == 2
     assert complaint in done.stderr
@@ -126,7 +126,7 @@ def test_what_cannot_be_done_is_said_in_one_line(arguments: list[str], complaint
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_whoever_ends_the_demo_ends_all_of_it(end: signal.Signals, tmp_path: Path) -> None:
+def test_ending_the_demo_ends_all_of_it(end: signal.Signals, tmp_path: Path) -> None:
     long_enough = [*COMMAND, "--payments", "3000"]  # it must still be at work when the signal comes
     said = tmp_path / "stderr"
     with (
@@ -174,5 +174,5 @@ def watching(pid: int) -> Iterator[int]:
 
 
 def ended(child: int) -> bool:
-    """Whether the process behind a descriptor has ended, or does so soon."""
+    """Tell whether the process behind a descriptor has ended, or does so soon."""
     return bool(wait([child], 30))

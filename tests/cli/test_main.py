@@ -123,7 +123,7 @@ def test_a_postgresql_database_is_migrated_once(
         (["--store", "postgresql://x", "--sql", "--partitions", "3"], "power of two"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(
+def test_impossible_requests_are_refused_in_one_line(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["migrate", *arguments]) == 2
@@ -164,7 +164,7 @@ def test_sigterm_ends_the_first_process_of_a_container_before_it_waits_for_one()
 
 
 @pytest.mark.slow
-def test_what_is_said_on_a_closed_stderr_does_not_go_to_stdout() -> None:
+def test_output_on_a_closed_stderr_does_not_go_to_stdout() -> None:
     command = [sys.executable, "-m", "retrysafe", "status", "--store", "nonsense://x"]
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" 2>&-', "sh", *command], stdout=subprocess.PIPE, text=True, check=False

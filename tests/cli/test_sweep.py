@@ -45,7 +45,7 @@ def test_it_goes_on_until_nothing_is_left(url: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.slow
-def test_what_is_removed_is_in_the_archive(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_removed_records_are_in_the_archive(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill(url, 25)
     archive = tmp_path / "archive.jsonl"
     options = ["--batch", "10", "--pause", "1ms", "--archive", str(archive)]
@@ -98,7 +98,7 @@ def test_a_signal_ends_it_after_its_batch_with_a_summary(url: str, every: list[s
         (["--rotate", "--archive", "x"], "no partitions"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(
+def test_impossible_requests_are_refused_in_one_line(
     options: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sweep", "--store", f"sqlite:///{tmp_path}/records.db", *options]) == 2

@@ -63,7 +63,7 @@ class Answer:
 
 @dataclass
 class Record:
-    """What is known of one key."""
+    """The server's state of one key."""
 
     fingerprint: dict[str, Any]
     since: float
@@ -88,7 +88,7 @@ class Reference:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def wrong(self, name: str) -> bool:
-        """Whether this is what the server does wrong."""
+        """Tell whether this is what the server does wrong."""
         self._asked_of.add(name)
         return self._wrong == name
 
@@ -179,7 +179,7 @@ class Reference:
         return not writer.is_closing()
 
     def _dressed(self, asked: Asked, answer: Answer) -> Answer:
-        """What is outside the layer: compression and CORS."""
+        """Add the parts outside the layer: compression and CORS."""
         lines, body = list(answer.lines), answer.body
         if asked.get("origin") and not self.wrong("no CORS on what the layer says"):
             lines.append(("Access-Control-Allow-Origin", ORIGIN))
@@ -399,7 +399,7 @@ class Reference:
             del self._records[key]
 
     def _found(self, asked: Asked, fingerprint: dict[str, Any], record: Record) -> Any:
-        """What a request gets whose key is known; None to run it."""
+        """Answer a request with a known key; None to run it."""
         running = record.answer is None and not record.omitted
         if fingerprint != record.fingerprint and not (running and self._hides(record)):
             if self.wrong("a mismatch overwrites"):

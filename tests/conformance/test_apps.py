@@ -87,7 +87,7 @@ def test_our_middleware_keeps_the_rules(name: str, store: str, tmp_path: Path) -
     with SERVERS[name](boundary) as address:
         report = conformance.run(address)
     assert report.passed, "\n\n".join(map(str, report.of(Verdict.FAILED)))
-    lacking = {"uvicorn": set(), "werkzeug": {"R5", "R15"}}[name]  # what WSGI forbids, and what it does not have
+    lacking = {"uvicorn": set(), "werkzeug": {"R5", "R15"}}[name]  # forbidden by WSGI, or missing in it
     skipped = {result.rule for result in report.of(Verdict.SKIPPED)}
     assert skipped == {"K11", "R9", "R21", "R26", "R27", "R29", "T1"} | lacking
 

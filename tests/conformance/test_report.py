@@ -77,7 +77,7 @@ def test_the_mode_and_the_capabilities_can_be_given(tmp_path: Path) -> None:
         (["http://127.0.0.1:1", "--capabilities", __file__], "not JSON"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(arguments: list[str], complaint: str) -> None:
+def test_impossible_requests_are_refused_in_one_line(arguments: list[str], complaint: str) -> None:
     done = check(*arguments)
     assert done.returncode == 2
     assert complaint in done.stderr

@@ -25,7 +25,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "statuses": {"concurrent_status": 423, "mismatch_status": 409, "methods": ["POST", "PUT", "PATCH", "DELETE"]},
 }
 
-# what a server does wrong -> the rules that break by it, and what it must be told to do it at all
+# a server's fault -> the rules that break by it, and the settings that it needs
 WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     "parameters are part of the key": ("K1", {}),
     "quotes are part of the key": ("K2 K4", {}),

@@ -27,7 +27,7 @@ def answering(*pieces: bytes, hold: bool = False) -> Iterator[tuple[Connection, 
             peer, _ = listening.accept()
             with peer:
                 got.append(peer.recv(65_536))
-                with suppress(ConnectionError):  # who has read a whole response closes, though more is sent
+                with suppress(ConnectionError):  # a client with a whole response closes, though more is sent
                     for piece in pieces:
                         peer.sendall(piece)
                 if hold:

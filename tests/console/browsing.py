@@ -40,7 +40,7 @@ class Keyboard:
 
     @property
     def text(self) -> str:
-        """What the page says, with one space between words."""
+        """The text of the page, with one space between words."""
         return " ".join(self.page.inner_text("main").split())
 
     def open(self, url: str) -> None:

@@ -36,7 +36,7 @@ TABLES = (
 )
 ADA = Principal("ada", EVERY_RIGHT)
 CARD = "4242 4242 4242 4242"
-"""What no page may show: nothing that is random, such as a token or an id, has it in it."""
+"""A text that no page may show: nothing random, such as a token or an id, has it in it."""
 
 
 class Deck:
@@ -114,14 +114,14 @@ class Deck:
         return handle
 
     def retried(self, key: str, **terms: Any) -> Any:
-        """What a retry gets."""
+        """Return the answer to a retry."""
         with self.boundary(**terms).claim(key, operation="charge", payload={"amount": 5}) as claim:
             if not claim.replayed:
                 claim.result = "ran again"
             return claim.result
 
     def sql(self, *statements: str) -> None:
-        """What nobody but a test does to the database."""
+        """Change the database as only a test does."""
         if self.url.startswith("sqlite"):
             with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"))) as lite, lite:
                 for one in statements:

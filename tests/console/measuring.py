@@ -1,4 +1,4 @@
-"""How long the console's pages take on a store with many records, and how the database finds what they show.
+"""The time of the console's pages on a store with many records, and the way in which the database finds their rows.
 
     python -m tests.console.measuring                          ten million records; prints what it found
     python -m tests.console.measuring --rows 100000 --record   writes it to pages.json, for the page of the reference
@@ -86,7 +86,7 @@ class Recording:
 
 
 def explained(backend: Backend, query: Query) -> Any:
-    """What the database answers when it is asked to explain a statement; PostgreSQL performs it."""
+    """Ask the database to explain a statement; PostgreSQL performs it."""
     words = "EXPLAIN QUERY PLAN" if backend.kind == "sqlite" else "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON)"
     one = Ask(query._replace(sql=f"{words} {query.sql}"), lambda answer: answer.rows)
 
@@ -97,7 +97,7 @@ def explained(backend: Backend, query: Query) -> Any:
 
 
 def reads(backend: Backend, query: Query) -> Iterator[tuple[str, int]]:
-    """How a statement reads the table of records."""
+    """Yield the ways in which a statement reads the table of records."""
     found = explained(backend, query)
     return _of_sqlite(found) if backend.kind == "sqlite" else _of_postgresql(found[0][0])
 

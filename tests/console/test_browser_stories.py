@@ -1,4 +1,4 @@
-"""What operators do, in a real browser by the keyboard alone: what they see, and what the store holds then.
+"""Stories of operators, in a real browser by the keyboard alone: the pages, and the store's state after them.
 
 Each page on the way is judged by axe, and must fit into a wide and a narrow window. `test_stories` tells the same
 stories on every store, without a browser.
@@ -32,7 +32,7 @@ def only(deck: Deck, boundary: str = "payments") -> Record:
 
 
 def unknown(deck: Deck) -> int:
-    """How many keys are unknown."""
+    """Count the unknown keys."""
     return len(deck.place.operator().find(states=["unknown"], limit=1000))
 
 

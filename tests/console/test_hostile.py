@@ -275,7 +275,7 @@ async def test_a_right_is_asked_for_again_when_a_plan_is_confirmed(shelf: Deck) 
         "/messages/inbox/redrive?consumer=%00",
     ],
 )
-async def test_what_an_address_says_wrongly_is_told(ada: Visitor, path: str) -> None:
+async def test_faults_of_an_address_are_reported(ada: Visitor, path: str) -> None:
     assert (await ada.get(path)).status == 400
 
 
@@ -336,7 +336,7 @@ async def test_the_user_of_this_machine_is_nobody_elsewhere(shelf: Deck) -> None
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via", "X-Forwarded-Host"])
-async def test_who_comes_through_a_proxy_is_not_taken_for_the_user_of_this_machine(shelf: Deck, header: str) -> None:
+async def test_a_request_through_a_proxy_is_not_taken_for_the_user_of_this_machine(shelf: Deck, header: str) -> None:
     visitor = Visitor(shelf.console(access=Local("resolve")))
     assert (await visitor.get("/", **{header: "127.0.0.1"})).status == 403
 

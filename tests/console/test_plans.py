@@ -118,7 +118,7 @@ def test_a_page_is_found_whatever_else_there_is(crowd: Deck) -> None:
         assert ages == sorted(ages), "the oldest first"
 
 
-def test_what_measures_the_pages_tells_a_read_of_the_whole_table(crowd: Deck) -> None:
+def test_the_measuring_of_pages_tells_a_read_of_the_whole_table(crowd: Deck) -> None:
     with Operator(crowd.url, observers=()) as operator:
         backend = operator._backend
         whole = Query("SELECT count(*) FROM retrysafe_records AS r WHERE r.scope <> 'tenant-7'", {})

@@ -1,4 +1,4 @@
-"""What operators do: each story by the pages and forms that the console shows, without a script."""
+"""Stories of operators: each by the pages and forms that the console shows, without a script."""
 
 from __future__ import annotations
 

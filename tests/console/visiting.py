@@ -81,7 +81,7 @@ class Page:
 
 
 class Visitor:
-    """Somebody with a browser."""
+    """A person with a browser."""
 
     def __init__(self, app: Any, **headers: str) -> None:
         transport = httpx.ASGITransport(app, client=("127.0.0.1", 50000))

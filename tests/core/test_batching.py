@@ -15,7 +15,7 @@ HANDLED, FAILED = HandleResult(MessageOutcome.HANDLED), HandleResult(MessageOutc
 def carried_out(
     lanes: list[int], poison: set[int], suspects: set[int], *, known: bool
 ) -> tuple[list[HandleResult], list[int], int]:
-    """What became of each, what was applied in its order, and in how many transactions."""
+    """Return the outcome of each, the applied ones in their order, and the number of transactions."""
     applied: list[int] = []
     steps = plan(lanes, suspects)
     count = 0

@@ -158,7 +158,7 @@ def test_other_values_have_a_form_that_is_stable(value: Any) -> None:
     [math.nan, math.inf, -math.inf, Decimal("NaN"), Decimal("Infinity"), object(), Order, bytearray(b"a"), [object()]],
     ids=lambda value: type(value).__name__,
 )
-def test_what_has_no_canonical_form_is_refused(value: Any) -> None:
+def test_values_without_a_canonical_form_are_refused(value: Any) -> None:
     with pytest.raises(NotCanonical):
         of_value(value)
 

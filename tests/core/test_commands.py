@@ -53,12 +53,12 @@ def test_a_shell_reads_back_what_was_quoted(text: str) -> None:
         "rediss://user:se@cr:et@host",
     ],
 )
-def test_what_has_a_password_or_is_no_url_is_named_by_the_variable(address: str) -> None:
+def test_a_password_or_no_url_is_named_by_the_variable(address: str) -> None:
     line = naming(address).line("migrate")
     assert line == 'retrysafe migrate --store "$RETRYSAFE_STORE"'
 
 
-def test_what_can_be_told_is_told() -> None:
+def test_known_corrections_are_told() -> None:
     assert naming("postgresql://me@host/db").line("status") == "retrysafe status --store postgresql://me@host/db"
     assert naming("sqlite:////a b.db").line("status") == "retrysafe status --store 'sqlite:////a b.db'"
     assert of_alias("default").line("status") == "python manage.py retrysafe status --store default"

@@ -31,7 +31,7 @@ def date_of(service: int) -> int:
 
 
 def told(answers: Answers, offset: int) -> list[Bounds]:
-    """What is known after each answer of a service whose clock is ``offset`` ahead of ours."""
+    """Return the bounds after each answer of a service whose clock is ``offset`` ahead of ours."""
     known: Bounds | None = None
     local, every = 0, list[Bounds]()
     for pause, there, back in answers:
@@ -76,7 +76,7 @@ def test_a_clock_that_was_set_is_followed() -> None:
     assert known == sampled(20, 30, 20 * SECOND)
 
 
-def test_what_is_known_is_worth_less_later() -> None:
+def test_knowledge_is_worth_less_later() -> None:
     known = sampled(0, 0, 0)
     assert known.aged(HOUR).width == RESOLUTION + 2 * (HOUR // DRIFT)
     assert known.aged(-HOUR) == known, "answers may be noted out of order"

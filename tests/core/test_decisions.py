@@ -1,4 +1,4 @@
-"""What an attempt does about the record in its way: every standing, effects mode and payload."""
+"""The decisions of an attempt about the record in its way: every standing, effects mode and payload."""
 
 from __future__ import annotations
 

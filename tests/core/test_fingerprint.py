@@ -143,7 +143,7 @@ class Colour(StrEnum):
 
 
 @each_row("names", ["me@example.org", "4111 1111", "a.b", "x" * 65, 7, Colour.RED])
-def test_what_is_no_field_name_is_not_kept(names: Any) -> None:
+def test_invalid_field_names_are_not_kept(names: Any) -> None:
     """The keys of a table may be data themselves, and names are stored as they are."""
     for payload, name in (({names: 1}, b"payload"), ({"limits": {names: 1}}, b"limits")):
         body = of_payload(payload)

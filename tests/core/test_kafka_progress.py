@@ -1,4 +1,4 @@
-"""What is committed of a partition, and what its next owner makes of it."""
+"""The commits of a partition, and their effect on its next owner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def received(progress: Progress, *offsets: int) -> list[int]:
     return [offset for offset in offsets if progress.receive(offset)]
 
 
-def test_what_is_committed_is_the_first_unsettled_message() -> None:
+def test_the_commit_is_the_first_unsettled_message() -> None:
     progress = Progress(10, None, 5)
     assert received(progress, 10, 11, 13, 14) == [10, 11, 13, 14]  # 12 is none: a mark of a transaction, or compacted
     assert progress.commit().offset == 10
@@ -25,7 +25,7 @@ def test_what_is_committed_is_the_first_unsettled_message() -> None:
     assert progress.ahead == 0
 
 
-def test_who_takes_over_is_told_what_was_settled_and_what_was_handed_out() -> None:
+def test_the_next_owner_is_told_of_settled_and_handed_out_messages() -> None:
     progress = Progress(0, None, 3)
     received(progress, *range(10))
     for offset in (0, 2, 3, 7):
@@ -37,7 +37,7 @@ def test_who_takes_over_is_told_what_was_settled_and_what_was_handed_out() -> No
     assert [offset for offset in range(1, 15) if successor.is_again(offset)] == list(range(1, 13))
 
 
-def test_what_is_settled_is_told_on_before_it_was_received_again() -> None:
+def test_settled_messages_are_told_on_before_they_come_again() -> None:
     successor = Progress(1, "retrysafe 13 2-3 7-9", 3)
     received(successor, 1, 2)
     assert successor.commit(leaving=True) == Commit(1, 13, "retrysafe 13 2 3 7-9")
@@ -74,7 +74,7 @@ def test_a_text_has_room_in_a_commit() -> None:
     assert {0, 9998} <= set(received(successor, *range(10_000)))
 
 
-def test_whatever_is_settled_in_whatever_order_nothing_is_lost_and_little_comes_again() -> None:
+def test_in_any_order_of_settling_nothing_is_lost_and_little_comes_again() -> None:
     chance = random.Random(7)
     for _ in range(200):
         settled: set[int] = set()

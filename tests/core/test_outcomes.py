@@ -1,4 +1,4 @@
-"""What becomes of a record when the work ends: each cell of DESIGN.md's table that the core decides."""
+"""The fate of a record when the work ends: each cell of DESIGN.md's table that the core decides."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_outside_an_own_transaction_every_ending_is_recorded_and_nothing_rolled_
     assert EffectiveState.RUNNING in RULES[found.event].sources
 
 
-def test_what_the_handler_said_outranks_the_type_of_its_error() -> None:
+def test_the_handlers_signal_outranks_the_type_of_its_error() -> None:
     cases = {
         (False, False, False): Ending.TRANSIENT,
         (False, False, True): Ending.NOT_EXECUTED,
@@ -111,7 +111,7 @@ def test_an_effect_that_may_have_happened_never_frees_an_external_key() -> None:
 @each_row("answered", Answered)
 @each_row("committed", [False, True])
 @each_row("not_executed", [False, True])
-def test_how_an_answer_ends_the_work(answered: Answered, *, committed: bool, not_executed: bool) -> None:
+def test_answers_end_the_work(answered: Answered, *, committed: bool, not_executed: bool) -> None:
     ending = ending_of_answer(answered, committed=committed, not_executed=not_executed)
     stored = {Answered.REFUSED: Ending.REFUSED, Answered.ABORTED: Ending.ABORTED}
     stays = answered in (Answered.REFUSED, Answered.DECLINED, Answered.ELSEWHERE)

@@ -7,7 +7,7 @@ import random
 from retrysafe.messaging.brokers.outstanding import Outstanding
 
 
-def test_what_is_in_order_is_settled_by_one_frame() -> None:
+def test_deliveries_in_order_are_settled_by_one_frame() -> None:
     """The frame names the last of them."""
     outstanding = Outstanding()
     for number in range(1, 6):
@@ -25,7 +25,7 @@ def test_nothing_on_its_way_to_us_is_settled() -> None:
     assert outstanding.settle([1]) == (1, [])
 
 
-def test_whatever_the_order_each_is_settled_once_it_is_handled() -> None:
+def test_in_any_order_each_is_settled_once_it_is_handled() -> None:
     """As a broker counts: what a frame names is unsettled until then, and all that it settles was handed in."""
     chance = random.Random(7)
     for _ in range(200):

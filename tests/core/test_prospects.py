@@ -1,4 +1,4 @@
-"""What a retry meets after every ending on every ground, written out once more by hand."""
+"""The answer to a retry after every ending on every ground, written out once more by hand."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_retry_of_an_expired_key_is_what_the_boundary_says() -> None:
     assert retry(expired, "refuse") is Decision.EXPIRED
 
 
-def test_what_a_person_may_do() -> None:
+def test_transitions_of_a_person() -> None:
     resolutions = (Transition.RESOLVE_COMPLETED, Transition.RESOLVE_FAILED, Transition.RESOLVE_RELEASED)
     assert possible(record("external", State.UNKNOWN)) == resolutions
     assert possible(record("external", now=10)) == resolutions
@@ -87,7 +87,7 @@ def test_what_a_person_may_do() -> None:
 @each_row("effects", ["transactional", "keyed", "external"])
 @each_row("state", State)
 @each_row("lease_until", [0, 2])
-def test_what_is_reported_as_unknown_is_what_a_retry_is_refused_for(
+def test_keys_reported_as_unknown_are_those_that_refuse_a_retry(
     effects: Effects, state: State, lease_until: int
 ) -> None:
     record = Record(

@@ -80,7 +80,7 @@ def test_a_refusal(refused: Callable[[], Any], error: type[Exception], words: st
         refused()
 
 
-def test_what_serves_is_returned() -> None:
+def test_a_serving_process_is_returned() -> None:
     assert keys.check_name("é" * 255, "scope") == "é" * 255
     assert keys.check_secret("secret") == b"secret"
     assert keys.check_secret(b"secret") == b"secret"

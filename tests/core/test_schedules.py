@@ -93,7 +93,7 @@ def test_a_renewal_that_failed_is_tried_again_sooner() -> None:
     assert beats.next_due() == 12.5 + 30.0 / PER_LEASE
 
 
-def test_what_is_dropped_is_not_renewed() -> None:
+def test_dropped_leases_are_not_renewed() -> None:
     beats = Beats()
     beats.add(held("a"), 0.0)
     beats.add(held("b"), 0.0)
@@ -218,12 +218,12 @@ def test_a_century_is_the_longest_and_a_microsecond_the_shortest() -> None:
     assert [micros(1e-6, "lease"), micros(1e-9, "lease")] == [1, 1]
 
 
-def test_who_waits_for_a_lease_that_ends_now_looks_at_its_own_pace() -> None:
+def test_a_waiter_for_a_lease_that_ends_now_looks_at_its_own_pace() -> None:
     pauses = [PollSchedule(100.0, 5).next_pause(0.0, left, 0.9) for left in (0.0, None)]
     assert pauses[0] == pauses[1]
 
 
 @each_row("left", [0.004, 0.02])
-def test_who_waits_for_a_lease_that_ends_soon_looks_just_after_its_end(left: float) -> None:
+def test_a_waiter_for_a_lease_that_ends_soon_looks_just_after_its_end(left: float) -> None:
     assert PollSchedule(100.0, 20).next_pause(0.0, None, 0.99) > 2 * left  # type: ignore[operator]
     assert PollSchedule(100.0, 20).next_pause(0.0, left, 0.99) == left + 0.002

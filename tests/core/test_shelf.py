@@ -28,7 +28,7 @@ def tags(deliveries: list[Delivery]) -> list[int]:
     return [one.tag for one in deliveries]
 
 
-def test_what_came_is_handed_out_in_its_order_and_no_more_than_asked_for() -> None:
+def test_messages_are_handed_out_in_order_and_no_more_than_asked_for() -> None:
     shelf = shelf_with(*map(delivery, range(5)))
     assert tags(shelf.take(2, 0.0)) == [0, 1]
     assert tags(shelf.take(9, 0.0)) == [2, 3, 4]
@@ -40,7 +40,7 @@ def test_a_key_that_is_no_text_has_a_lane_too() -> None:
     assert tags(shelf_with(delivery(0, "\ud800"), delivery(1)).take(9, 0.0)) == [0, 1]
 
 
-def test_what_is_given_back_returns_to_its_place_when_its_lane_has_rested() -> None:
+def test_returned_messages_keep_their_place_when_their_lane_has_rested() -> None:
     shelf = shelf_with(delivery(0), delivery(1, "B"), delivery(2), delivery(3))
     first, other, third = shelf.take(3, 0.0)
     assert shelf.give_back(third, 5.0)
@@ -69,7 +69,7 @@ def test_a_lane_that_nothing_waits_for_wakes_nobody() -> None:
     assert shelf.wakes() is None
 
 
-def test_what_is_not_out_can_neither_be_settled_nor_given_back() -> None:
+def test_messages_that_are_not_out_can_neither_be_settled_nor_given_back() -> None:
     shelf = shelf_with(delivery(0))
     assert not shelf.settle(delivery(0)), "it was not handed out"
     (first,) = shelf.take(1, 0.0)
@@ -110,7 +110,7 @@ def test_clearing_leaves_nothing() -> None:
 def test_no_message_is_ever_handed_out_before_one_of_its_lane_that_waits(
     script: list[tuple[str, int]], chance: object
 ) -> None:
-    """Whatever is taken, settled and given back: per lane, first appearances are in order, and nothing is lost."""
+    """After any takes, settlements and returns: per lane, first appearances are in order, and nothing is lost."""
     shelf, now = LaneQueue(), 0.0
     out: list[Delivery] = []
     seen: dict[str, list[int]] = {}
@@ -149,7 +149,7 @@ def test_a_lane_has_one_partition() -> None:
         partitions_of("orders", 0)
 
 
-def test_what_waits_for_a_retry_counts_a_tenth_and_says_when_it_fills_a_partition() -> None:
+def test_messages_waiting_for_a_retry_count_a_tenth_and_tell_when_they_fill_a_partition() -> None:
     shelf = shelf_with(*(delivery(number) for number in range(40)), delivery(40, queue="other"))
     shelf.take(99, 0.0)
     full, seen = [], [(shelf.load("orders"), shelf.crowded(lambda _: False))]

@@ -18,7 +18,7 @@ from tests.loops import InterruptedLoop
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the clock says, as its one element."""
+    """The reading of the clock, as its one element."""
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
@@ -152,7 +152,7 @@ def test_a_stop_before_the_first_run_is_for_that_one() -> None:
 
 
 @pytest.mark.slow
-def test_who_runs_alone_refuses_a_second_run_but_not_its_parents() -> None:
+def test_an_exclusive_run_refuses_a_second_one_but_not_its_parents() -> None:
     stops = Stops("It runs already.")
     with stops.run():
         with pytest.raises(ConfigurationError, match="It runs already"), stops.run():

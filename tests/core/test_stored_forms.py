@@ -1,4 +1,4 @@
-"""What is stored and compared with later versions' work: these bytes stay as they are for ever, or retries mismatch."""
+"""Stored forms that later versions compare: these bytes stay as they are for ever, or retries mismatch."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def test_a_renewal_extends_the_lease_from_now_and_the_window_with_it() -> None:
 
 
 @each_row("event", BY_SIGHT)
-def test_what_somebody_else_settles_has_the_given_result_at_the_stores_time(event: Transition) -> None:
+def test_a_key_settled_by_another_has_the_given_result_at_the_stores_time(event: Transition) -> None:
     record = at(
         EffectiveState.LAPSED
         if event is Transition.SUSPECT

@@ -16,7 +16,7 @@ from retrysafe import Boundary
 
 
 class State(NamedTuple):
-    """Where one run works."""
+    """The place of one run's work."""
 
     url: str
     """Of the database, as a boundary is told it."""

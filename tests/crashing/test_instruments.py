@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 
 class On(NamedTuple):
-    """Where a library does its work."""
+    """The target of a library's work."""
 
     url: str
     table: str

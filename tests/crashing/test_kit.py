@@ -1,4 +1,4 @@
-"""What the kit refuses, what it cannot see and says so, and how it looks at what happened."""
+"""The kit's refusals, its reports of things that it cannot see, and its look at the result."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def _bare_socket(path: str) -> None:
         (_bare_socket, "a connection to 127.0.0.1"),
     ],
 )
-def test_what_it_cannot_see_it_tells(run: Callable[[str], None], told: str, files: Files) -> None:
+def test_blind_spots_are_reported(run: Callable[[str], None], told: str, files: Files) -> None:
     report = files.explore(run)
     assert any(what.startswith(told) for what in report.unseen), report.unseen
     assert f"not explored: {told}" in str(report)

@@ -29,7 +29,7 @@ from tests.stores.harnesses.redis import redis_url
 
 
 class Where(NamedTuple):
-    """Where one run works."""
+    """The place of one run's work."""
 
     url: str
     bank: str

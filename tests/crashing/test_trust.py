@@ -1,4 +1,4 @@
-"""What the kit must not miss, and must not blame: each of these was once a report that could not be believed."""
+"""Faults that the kit must not miss or must not blame: each was once a report not to be believed."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def _shop(scope: dict[str, Any], receive: Callable[..., Any], send: Callab
 
 
 def test_a_request_to_an_application_in_this_process_is_no_effect(files: Files) -> None:
-    """What the application does is explored; asking it twice is what its callers do."""
+    """The application's work is explored; its callers ask it twice by design."""
 
     async def run(path: str) -> None:
         import httpx
@@ -229,7 +229,7 @@ def test_run_fresh_and_check_may_all_be_awaited(files: Files) -> None:
         (("nowhere_at_all:call",), "nowhere_at_all"),
     ],
 )
-def test_what_cannot_be_watched_is_refused(watch: Any, told: str, files: Files) -> None:
+def test_operations_that_cannot_be_watched_are_refused(watch: Any, told: str, files: Files) -> None:
     with pytest.raises(ConfigurationError, match=told):
         files.explore(charge_once, watch=watch)
 

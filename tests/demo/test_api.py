@@ -108,7 +108,7 @@ async def test_a_bank_that_does_not_answer(bank: OpenBank, tmp_path: Path, bank_
         (b'{"id": "A-1"}', 422),
     ],
 )
-async def test_what_is_no_payment_is_refused_and_never_charged(
+async def test_an_invalid_payment_is_refused_and_never_charged(
     bank: OpenBank, tmp_path: Path, body: bytes, status: int
 ) -> None:
     async with client_of(guarded(bank, tmp_path)) as client:

@@ -67,7 +67,7 @@ def test_a_pause_lets_others_pass() -> None:
     assert [delivery.payment.id for delivery in take(queue)] == ["a"]
 
 
-def test_what_comes_again_goes_first() -> None:
+def test_redeliveries_go_first() -> None:
     queue = broker(a=(), b=(), c=())
     (delivery,) = take(queue)
     queue.ended(delivery, Ending(How.RETRY), 0.0)

@@ -111,7 +111,7 @@ def test_a_reply_is_not_lost_before_the_charge_was_reached(opened: OpenClients) 
     assert opened.ending(attempt).how is How.DONE
 
 
-def test_who_gives_up_hangs_up(opened: OpenClients) -> None:
+def test_a_client_that_gives_up_hangs_up(opened: OpenClients) -> None:
     attempt, connection, _ = opened.call()
     assert opened.clients.give_up(attempt) == Ending(How.TIMEOUT)
     assert connection.recv(1) == b""
@@ -131,7 +131,7 @@ def test_who_gives_up_hangs_up(opened: OpenClients) -> None:
         (422, {}, "key-reused", Ending(How.FAILED, why="HTTP 422: why it is")),
     ],
 )
-def test_what_an_answer_means(status: int, fields: dict[str, str], code: str, ending: Ending) -> None:
+def test_meaning_of_answers(status: int, fields: dict[str, str], code: str, ending: Ending) -> None:
     problem = json.dumps({"title": "what it is", "detail": "why it is", "code": code}).encode()
     assert ending_of(status, fields, problem) == ending
 

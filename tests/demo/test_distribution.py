@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def project(folder: Path) -> dict[str, Any]:
-    """What a distribution says of itself."""
+    """Read the metadata of a distribution."""
     found: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return found
 

@@ -48,7 +48,7 @@ def test_a_file_is_read_exactly(tmp_path: Path) -> None:
         (HEAD + '"1,a,5,EUR\n', "payments.csv, line 2"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(text: str, complaint: str) -> None:
+def test_faults_are_said_with_their_place(text: str, complaint: str) -> None:
     with pytest.raises(InputError) as caught:
         parse(text, "payments.csv")
     assert complaint in str(caught.value)

@@ -141,7 +141,7 @@ def test_the_audit_believes_the_tables_and_not_the_workers(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_what_does_not_come_to_its_end_is_lost_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_orders_are_lost_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, furnish = SimpleNamespace(monotonic=lambda: 0.0), shop.furnish
 
     def furnish_badly(places: Places, orders: Sequence[Order]) -> None:

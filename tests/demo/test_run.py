@@ -54,7 +54,7 @@ class Watching:
         return
 
     def all_gone(self) -> bool:
-        """Whether every process of the demo ends, at once or soon."""
+        """Tell whether every process of the demo ends, at once or soon."""
         gone = [bool(wait([watched], 60)) for watched in self.watched.values()]
         for watched in self.watched.values():
             os.close(watched)

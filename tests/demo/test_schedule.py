@@ -31,7 +31,7 @@ def test_with_few_payments_all_that_can_follow_each_other_strike(count: int) -> 
 
 
 @pytest.mark.parametrize("count", [1, 5, 120])
-def test_what_settles_a_payment_is_its_last_fault(count: int) -> None:
+def test_a_payment_is_settled_after_its_last_fault(count: int) -> None:
     for seed in SEEDS:
         for faults in schedule(seed, ids(count)).values():
             assert not set(faults[:-1]) & set(LAST), seed

@@ -1,4 +1,4 @@
-"""What befalls a worker."""
+"""The mishaps of a worker."""
 
 from __future__ import annotations
 

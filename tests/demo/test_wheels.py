@@ -1,4 +1,4 @@
-"""What a first user does: the wheels into an empty environment, and the demo on a terminal."""
+"""The steps of a first user: the wheels into an empty environment, and the demo on a terminal."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_demo_runs_where_nothing_else_is_installed(programs: Path, tmp_path:
 @pytest.mark.slow
 @pytest.mark.one_of("slow tests")
 def test_on_a_terminal_its_panels_count_what_is_charged_twice(programs: Path, tmp_path: Path) -> None:
-    """What the extra brings stands beside the wheels, as pip would put it there."""
+    """The extra's packages stand beside the wheels, as pip would put them there."""
     packages = programs.parent / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     (packages / "extra.pth").write_text(sysconfig.get_path("purelib") + "\n")
     try:
@@ -95,7 +95,7 @@ def test_on_a_terminal_its_panels_count_what_is_charged_twice(programs: Path, tm
 
 
 def on_a_terminal(command: list[str], folder: Path) -> str:
-    """What a program draws on a terminal, without its colours and movements."""
+    """Return a program's output on a terminal, without its colours and movements."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environment()

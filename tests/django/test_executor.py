@@ -1,4 +1,4 @@
-"""What Boundary promises on a Django alias: what it refuses, what it survives, whose connections it uses."""
+"""The promises of Boundary on a Django alias: its refusals, the faults that it survives, its use of connections."""
 
 from __future__ import annotations
 

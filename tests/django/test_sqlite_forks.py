@@ -62,7 +62,7 @@ def claim(boundary: Boundary[Any], name: str) -> bool:
         return claim.replayed
 
 
-def test_what_a_child_claims_stays_claimed_when_its_parent_closes_the_file(alias: str, path: Path) -> None:
+def test_claims_of_a_child_stay_when_its_parent_closes_the_file(alias: str, path: Path) -> None:
     (told, tell), (waits, go_on) = os.pipe(), os.pipe()
 
     def child() -> int:
@@ -75,7 +75,7 @@ def test_what_a_child_claims_stays_claimed_when_its_parent_closes_the_file(alias
     def parent() -> None:
         assert os.read(told, 1)
         boundary.close()
-        with closing(sqlite3.connect(path)) as other:  # whoever closes the file last removes its log
+        with closing(sqlite3.connect(path)) as other:  # the last to close the file removes its log
             other.execute("SELECT * FROM sqlite_master").fetchall()
         os.write(go_on, b".")
 
@@ -131,7 +131,7 @@ def test_an_alias_that_is_named_by_a_uri_is_known_by_its_file(alias: str, path: 
 
 
 def test_our_connections_are_closed_before_a_fork_on_an_event_loop(alias: str, path: Path) -> None:
-    """Where Django closes none."""
+    """Django closes none there."""
 
     async def fork() -> int:
         return forked(lambda: len(descriptors(path)))

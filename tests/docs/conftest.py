@@ -1,4 +1,4 @@
-"""Where the examples of the documentation run: a folder of their own, and a database of their own."""
+"""The place of the documentation's examples: a folder of their own, and a database of their own."""
 
 from __future__ import annotations
 

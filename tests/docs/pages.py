@@ -80,7 +80,7 @@ def evaluate_console(example: Example) -> str | None:
 
 
 def run(commands: str) -> str:
-    """What the commands print; then end what they have left running."""
+    """Return the output of the commands; then end the processes that they have left running."""
     with tempfile.TemporaryFile("w+") as output:
         bash = subprocess.Popen(
             ["bash", "-c", commands], stdout=output, stderr=subprocess.STDOUT, start_new_session=True

@@ -30,7 +30,7 @@ FOUND = (
 
 @pytest.fixture(scope="module", autouse=True)
 def generators() -> Iterator[None]:
-    """Where the generators are."""
+    """Make the generators importable."""
     sys.path.insert(0, str(ROOT / "scripts"))
     yield
     sys.path.remove(str(ROOT / "scripts"))
@@ -135,7 +135,7 @@ def test_the_checklist_has_its_hundred_lines_and_no_blank() -> None:
     assert [line.name for line in found if not line.by and not line.missing] == []
 
 
-def test_what_covers_the_checklist_is_there() -> None:
+def test_covers_of_the_checklist_are_there() -> None:
     lines = import_module("docparts.checklist_lines")
     covers = {cover for part in lines.CHECKLIST.values() for line in part for cover in line.by}
     assert {cover.kind for cover in covers} == {"feature", "check", "page", "test"}

@@ -17,7 +17,7 @@ from tests.tables import each_row
 
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
-    """What the script runs on; the script itself says where that is."""
+    """Load the module that the script runs on; the script itself names its place."""
     loader = SourceFileLoader("generate_docs", str(ROOT / "scripts" / "generate-docs"))
     spec = spec_from_loader(loader.name, loader)
     assert spec is not None

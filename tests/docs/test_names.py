@@ -25,7 +25,7 @@ FORMER = {
 }
 """Public names of 0.1, and what was made of them in the code."""
 PACKAGES = ("retrysafe", "retrysafe.messaging", "retrysafe.webhooks", "retrysafe.http.client", "retrysafe.testing")
-"""Where users import from; each web framework beside them has the same names in a module of its own."""
+"""The packages that users import from; each web framework beside them has the same names in a module of its own."""
 
 
 def trees() -> Iterator[tuple[Path, ast.Module]]:
@@ -34,7 +34,7 @@ def trees() -> Iterator[tuple[Path, ast.Module]]:
 
 
 def names(tree: ast.Module) -> Iterator[str]:
-    """What a module names itself: classes, functions, arguments, attributes of classes, keywords."""
+    """Yield a module's own names: classes, functions, arguments, attributes of classes, keywords."""
     for node in ast.walk(tree):
         match node:
             case ast.ClassDef(name) | ast.FunctionDef(name) | ast.AsyncFunctionDef(name):

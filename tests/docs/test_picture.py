@@ -33,7 +33,7 @@ def lines() -> list[str]:
 
 @pytest.fixture(scope="module")
 def counts(lines: list[str]) -> dict[Lane, Count]:
-    """What the audit in the picture says of each lane."""
+    """Read the audit of each lane in the picture."""
     found = {}
     for line in lines:
         name, *numbers = (cell.strip() for cell in line.strip("│").split("│"))

@@ -30,7 +30,7 @@ SEARCHED = {
     "prometheus": ("how-to/deploy/", "how-to/observe-and-log/"),
     "admin": ("how-to/console/", "how-to/operate-keys/"),
 }
-"""What a reader types, and the pages that may be found first."""
+"""The words of a reader, and the pages that may be found first."""
 LOOKED_AT = ("", "how-to/http-fastapi/", "reference/glossary/")
 WIDTHS = (1400, 390)
 CUT = """[...document.querySelectorAll("article pre > code")].filter(one => one.scrollWidth > one.clientWidth)

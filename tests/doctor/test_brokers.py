@@ -154,7 +154,7 @@ _TOPIC = {
         ({"retention.ms": f"{100 * _WEEK}000"}, ["broker-window"], 100 * _WEEK + 3600.0),
     ],
 )
-def test_what_speaks_kafkas_protocol_need_not_have_its_settings(
+def test_servers_with_kafkas_protocol_need_not_have_its_settings(
     changed: dict[str, str | None], found: list[str], needed: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Redpanda and Event Hubs do not; and a window can only be as long as one can be."""

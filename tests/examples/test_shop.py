@@ -59,7 +59,7 @@ def test_every_order_is_reserved_and_mailed_once_while_processes_are_killed(tmp_
 
 @pytest.fixture
 def name() -> str:
-    """What is ours at a broker that others use too."""
+    """Return a name of our own at a broker that others use too."""
     return f"shop-{uuid4().hex}"
 
 

@@ -311,7 +311,7 @@ def forking_sweeper(store: str) -> None:
 
 
 class DeadlySpool(io.BytesIO):
-    """Where a rotation puts what it keeps; its process dies when it is written to, or read from."""
+    """The spool of a rotation; its process dies when it is written to, or read from."""
 
     def __init__(self, moment: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the fault tests share: deadlines, an observer to wait for, ledgers, a cutting proxy."""
+"""Common parts of the fault tests: deadlines, an observer to wait for, ledgers, a cutting proxy."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def auntil(condition: Callable[[], Any], seconds: float = DEADLINE) -> Any
 
 
 NOT_NOW = (StoreUnavailable, InProgress)
-"""What callers get while a server is away: ask again with the same key."""
+"""The errors of callers while a server is away: ask again with the same key."""
 
 
 def again(operation: Callable[[], Any]) -> Any:
@@ -127,7 +127,7 @@ class Told:
             return Counter(occurrence.name for occurrence in self.occurrences)
 
     def attempts(self, name: str) -> int:
-        """How many attempts were told of ``name``."""
+        """Count the attempts with the event ``name``."""
         with self._changed:
             return len({o.attempt for o in self.occurrences if o.name == name})
 
@@ -176,7 +176,7 @@ class Bank:
 
     @property
     def requests(self) -> Counter[str]:
-        """How often each key was asked for."""
+        """The number of requests by key."""
         with closing(self._open()) as ledger:
             return Counter(key for (key,) in ledger.execute("SELECT key FROM requests"))
 
@@ -243,7 +243,7 @@ def redis_records(url: str, boundary: str | None) -> list[Record]:
 
 
 def renewals_of(url: str, attempt: str) -> int:
-    """How often the lease of a first attempt has been renewed: the version of a record begins at its token."""
+    """Count the renewals of a first attempt's lease: the version of a record begins at its token."""
     if url.startswith("redis"):
         return sum(record.version - record.token for record in redis_records(url, None) if record.attempt == attempt)
     if url.startswith("dynamodb"):
@@ -325,11 +325,11 @@ class Proxy:
         """That a request is kept back."""
         self._between = threading.Lock()
         self.meanwhile: Callable[[], Any] = lambda: None
-        """What happens after the server has lost the connection and before the client has."""
+        """A function that is called after the server has lost the connection and before the client has."""
         self.statements: list[str] = []
         """Every statement that was sent to be parsed."""
         self.answers = 0
-        """How many requests were answered to their end."""
+        """The number of requests that were answered to their end."""
         self._text: tuple[bytes, str] | None = None
         self.cut: tuple[str, bytes] | None = None
         """The message at which the connection was cut: its direction, and its type and text."""
@@ -533,7 +533,7 @@ def fill(url: str, count: int, state: str = "completed", name: str = "filled") -
 
 
 def standing(url: str, name: str = "filled") -> Counter[str]:
-    """How many records of a boundary are in each state."""
+    """Count the records of a boundary in each state."""
     return Counter(state for state, _ in records_of(url, name))
 
 

@@ -25,7 +25,7 @@ class HttpProxy:
         self.fates: Fates = lambda operation, arguments: "through"
         self.calls: list[str] = []
         self.date: Callable[[str], str | None] = lambda date: date
-        """What becomes of the Date of every answer; None leaves it out."""
+        """The new Date of every answer; None leaves it out."""
         self.code = "ThrottlingException"
         self.closing = threading.Event()
         self._server = _Server(("127.0.0.1", 0), _Handler)

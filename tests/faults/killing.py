@@ -30,7 +30,7 @@ _NOT_NOW = (InProgress, StoreUnavailable, RetryTransaction)
 
 
 class Job:
-    """What one worker does."""
+    """The work of one worker."""
 
     def __init__(self, argv: list[str], chance: random.Random, died: mmap.mmap, *, suicidal: bool) -> None:
         self.store, self.effects, self.colour, self.table, bank, _ = argv
@@ -183,7 +183,7 @@ def supervise(argv: list[str]) -> None:
 
 
 def _reap(running: set[int]) -> tuple[int, int]:
-    """How many children were killed, and how many were done."""
+    """Count the children that were killed, and those that were done."""
     killed = finished = 0
     for pid in list(running):
         found, status = os.waitpid(pid, os.WNOHANG)

@@ -80,7 +80,7 @@ class WithItsClock(Server):
         written.replace(self.home / "offset")
 
     def time(self) -> float:
-        """What it takes for the time."""
+        """Return its time."""
         seconds, micros = self.client.time()
         return float(seconds + micros / 1e6)
 
@@ -157,5 +157,5 @@ class FailoverSet:
 
 
 def installed() -> bool:
-    """Whether there is a redis-server to start."""
+    """Tell whether there is a redis-server to start."""
     return shutil.which("redis-server") is not None and os.name == "posix"

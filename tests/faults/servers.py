@@ -35,14 +35,14 @@ class OwnServer:
         self._log = (self.home.parent / f"{self.home.name}.log").open("ab")
         self._process: subprocess.Popen[bytes] | None = None
         self._environment: dict[str, str] = {}
-        """What it gets beside the environment of this process."""
+        """Its environment, beside that of this process."""
 
     @property
     def url(self) -> str:
         raise NotImplementedError
 
     def _command(self) -> list[str]:
-        """What starts it, on the data that is there."""
+        """Return the command that starts it, on the data that is there."""
         raise NotImplementedError
 
     def _answers(self) -> bool:
@@ -104,7 +104,7 @@ class Cluster(OwnServer):
     """A PostgreSQL cluster."""
 
     settings: tuple[str, ...] = ()
-    """What it is told beside what all are."""
+    """Its settings, beside those that all have."""
 
     def __init__(self, programs: Path) -> None:
         super().__init__("postgres")
@@ -196,7 +196,7 @@ class Replica(Cluster):
         self._run(command)
 
     def has_all(self) -> bool:
-        """Whether it has applied whatever its primary has written."""
+        """Tell whether it has applied all that its primary has written."""
         with self._primary.admin() as primary, self.admin() as replica:
             written = primary.execute("SELECT pg_current_wal_lsn()").fetchone()
             return bool(replica.execute("SELECT pg_last_wal_replay_lsn() >= %s", written).fetchone()[0])
@@ -361,7 +361,7 @@ class DynamoDBLocal(OwnServer):
 
 
 def dynamodb_jars() -> Path | None:
-    """Where `scripts/services` has put DynamoDB Local, if Java can compile the few lines that keep it to loopback."""
+    """Return the place of DynamoDB Local, if Java can compile the few lines that keep it to loopback."""
     home = Path(os.environ.get("RETRYSAFE_SCRATCH") or ROOT / ".services").resolve()
     jars = home / "dynamodb" / "lib"
     return jars if (jars / "installed.pom.xml").is_file() and shutil.which("javac") else None

@@ -187,7 +187,7 @@ LISTENING = [
 
 @pytest.mark.parametrize(("url", "listen"), LISTENING, indirect=["url"])
 @pytest.mark.parametrize("effects", ["keyed", "transactional"])
-def test_what_listeners_begin_is_committed(
+def test_transactions_begun_by_listeners_are_committed(
     effects: str, url: str, listen: Callable[[Any], None], make: Making, kept: Kept
 ) -> None:
     """Else a claim would be gone with its connection, and every retry would run again."""

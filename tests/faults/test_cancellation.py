@@ -270,7 +270,7 @@ async def _turns(chance: random.Random) -> None:
 async def test_a_completion_that_has_to_wait_outlives_its_cancelled_caller(
     driver: str, make: Making, request: pytest.FixtureRequest
 ) -> None:
-    """Somebody holds a lock on the record while its attempt is cancelled in the middle of completing it."""
+    """Another session holds a lock on the record while its attempt is cancelled in the middle of completing it."""
     url = server_of(driver, request)
     boundary = make(url, lease="60s")
     working, go_on = asyncio.Event(), asyncio.Event()

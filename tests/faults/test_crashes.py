@@ -32,19 +32,19 @@ PATIENCE = 60
 
 
 class Shop(NamedTuple):
-    """Where the records are, and where effects can be counted."""
+    """The records, and a ledger in which effects can be counted."""
 
     store: str
     table: str
     bank: Bank
 
     def ledger(self, effects: str) -> str:
-        """What a worker charges: a table in the transaction, or the bank."""
+        """Return the ledger that a worker charges: a table in the transaction, or the bank."""
         return self.table if effects == "transactional" else str(self.bank.path)
 
     @property
     def charged(self) -> int:
-        """How many effects there are."""
+        """The number of effects."""
         return len(rows_of(self.store, self.table)) + len(self.bank.charges)
 
     def token(self, boundary: Boundary) -> int:

@@ -194,7 +194,7 @@ def test_an_outcome_that_comes_late_is_fenced(troubled_file: Trouble, make: Maki
 
 
 @pytest.mark.usefixtures("never")
-def test_what_is_left_is_tried_once_more_when_the_boundary_is_closed(
+def test_deferred_outcomes_are_tried_once_more_when_the_boundary_is_closed(
     troubled_file: Trouble, make: Making, told: Told
 ) -> None:
     for key, over in (("recorded", True), ("lost", False)):
@@ -211,7 +211,7 @@ def test_what_is_left_is_tried_once_more_when_the_boundary_is_closed(
 
 @pytest.mark.usefixtures("never")
 @pytest.mark.parametrize("closed", [True, False])
-def test_what_is_left_is_tried_once_more_when_the_event_loop_ends(
+def test_deferred_outcomes_are_tried_once_more_when_the_event_loop_ends(
     closed: bool, troubled_file: Trouble, make: Making, told: Told
 ) -> None:
     boundary = make(troubled_file.url, lease=LEASE)
@@ -274,7 +274,7 @@ other.execute("ROLLBACK")
 
 
 @pytest.mark.slow
-def test_what_is_left_is_tried_once_more_when_the_process_ends(troubled_file: Trouble) -> None:
+def test_deferred_outcomes_are_tried_once_more_when_the_process_ends(troubled_file: Trouble) -> None:
     subprocess.run([sys.executable, "-c", ENDS_AT_ONCE, troubled_file.url], cwd=ROOT, check=True, timeout=60)
     assert records_of(file_of(troubled_file), "exits") == [("completed", 1)]
 
@@ -315,7 +315,7 @@ async def test_an_outcome_that_comes_when_the_others_are_settled_is_settled_too(
     assert concluded == [True, True]
 
 
-def test_who_closes_does_not_wait_for_a_round_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_does_not_wait_for_a_round_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deferred, "LAST_TRY", -1.0)
     concluded = list[bool | None]()
     settler = ThreadSettler(lambda: cast("Any", Idle()), clock)
@@ -348,12 +348,12 @@ def test_an_outcome_that_comes_after_the_end_is_given_up_and_told() -> None:
 # ---------------------------------------------------------------- statements that are refused for the moment
 
 REFUSALS = 5
-"""How many statements in a row are refused: more than a second try would survive, of two statements in a lane."""
+"""The number of statements refused in a row: more than a second try would survive, of two statements in a lane."""
 
 
 @pytest.mark.fault(18)
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
-async def test_what_a_cancelled_caller_has_won_is_given_back_when_the_trouble_is_over(
+async def test_a_claim_of_a_cancelled_caller_is_given_back_when_the_trouble_is_over(
     driver: str, migrated: str, make: Making, told: Told
 ) -> None:
     async def work() -> None:
@@ -431,7 +431,7 @@ def test_and_by_sync_code_on_every_kind_of_connection(engine: bool, contended: s
 
 @pytest.mark.fault(23)
 @each_row("code", ["LOADING", "BUSY", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"])
-def test_what_redis_refuses_for_the_moment_may_be_put_again(code: str) -> None:
+def test_requests_that_redis_refuses_for_the_moment_may_be_put_again(code: str) -> None:
     from redis.exceptions import ResponseError
 
     with pytest.raises(StoreUnavailable) as caught:

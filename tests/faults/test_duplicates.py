@@ -30,12 +30,12 @@ def _store(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
 
 
 def _meets(kind: str, effects: str) -> bool:
-    """Whether duplicates meet the running attempt: SQLite's writers queue up behind its transaction instead."""
+    """Tell whether duplicates meet the running attempt: SQLite's writers queue up behind its transaction instead."""
     return not (kind == "sqlite" and effects == "transactional")
 
 
 class Race:
-    """What the callers of one race got."""
+    """The answers to the callers of one race."""
 
     def __init__(self) -> None:
         self.runs = 0

@@ -39,7 +39,7 @@ def archive(path: Path) -> Append:
 
 
 @each_row("kind", [audit, archive])
-def test_what_another_is_writing_is_not_taken_for_a_torn_line(kind: Callable[[Path], Append], tmp_path: Path) -> None:
+def test_a_line_being_written_is_not_taken_for_a_torn_one(kind: Callable[[Path], Append], tmp_path: Path) -> None:
     path = tmp_path / "lines"
     thread = threading.Thread(target=kind(path))
     with path.open("w") as other:
@@ -56,7 +56,7 @@ def test_what_another_is_writing_is_not_taken_for_a_torn_line(kind: Callable[[Pa
 
 
 def is_waited_for(path: Path) -> bool:
-    """Whether somebody waits for the lock on the file."""
+    """Tell whether a process waits for the lock on the file."""
     inode = f":{path.stat().st_ino} "
     return any("->" in lock and inode in lock for lock in Path("/proc/locks").read_text().splitlines())
 

@@ -16,7 +16,7 @@ from tests.faults.helpers import driven
 
 
 def goodbye() -> bytes:
-    """What PostgreSQL sends when an administrator ends a session; its hang-up comes after it."""
+    """Return PostgreSQL's message when an administrator ends a session; its hang-up comes after it."""
     fields = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
     return b"E" + struct.pack("!i", len(fields) + 4) + fields
 

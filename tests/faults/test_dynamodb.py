@@ -160,7 +160,7 @@ def test_a_lost_renewal_is_tried_again(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fate", LOST)
-def test_whatever_call_is_lost_the_effect_happens_once(
+def test_with_any_call_lost_the_effect_happens_once(
     fate: Fate, http_proxy: HttpProxy, dynamodb: str, tmp_path: Path
 ) -> None:
     """13, 14, 44: from the first look at the table to the last write, one call after the other is lost."""
@@ -282,7 +282,7 @@ def test_only_what_is_settled_has_a_time_to_live(dynamodb: str, make: Making) ->
 
 
 @pytest.mark.fault(45)
-def test_what_the_service_has_not_removed_yet_is_forgotten_all_the_same(dynamodb: str, make: Making) -> None:
+def test_items_not_removed_yet_are_forgotten_all_the_same(dynamodb: str, make: Making) -> None:
     """The item's time to live is over, and the item is there, as it may be for days."""
     boundary = make(dynamodb, window="1h", memory="2h")
     with boundary.claim("key", payload="of then") as claim:
@@ -365,7 +365,9 @@ def test_a_service_that_asks_to_come_again_is_asked_again(
 
 
 @pytest.mark.slow
-def test_what_a_gateway_gave_up_may_have_been_carried_out(through: str, http_proxy: HttpProxy, make: Making) -> None:
+def test_a_request_that_a_gateway_gave_up_may_have_been_carried_out(
+    through: str, http_proxy: HttpProxy, make: Making
+) -> None:
     """44: claim and completion are done, and answered with 504 by something in between."""
     boundary = make(through, effects="external")
     for _ in range(2):
@@ -630,7 +632,7 @@ def test_the_largest_result_fits_and_one_byte_more_is_withheld(own_table: str, m
     assert {state for state, _ in records_of(own_table, boundary.name)} == {"completed"}
 
 
-def test_what_is_reserved_for_the_fixed_part_suffices(own_table: str, make: Making) -> None:
+def test_the_reserve_for_the_fixed_part_suffices(own_table: str, make: Making) -> None:
     """49: the largest fixed part that a claim accepts, and the largest result beside it, are one item."""
     boundary = make(own_table)
     with boundary.claim("key") as claim:

@@ -178,7 +178,7 @@ def test_a_packet_of_the_greatest_length_is_continued() -> None:
         (MysqlFraming, _packet(1, b"\x05\xae\x0f\0" + b"z" * 28), b""),
     ],
 )
-def test_what_is_encrypted_is_passed_on_as_it_comes(
+def test_encrypted_bytes_are_passed_on_as_they_come(
     framing: Callable[[], Framing], request_: bytes, accepted: bytes
 ) -> None:
     messages = Messages(framing())

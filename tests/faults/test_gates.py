@@ -28,7 +28,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def held(tx: Any) -> int:
-    """How many advisory locks the session has."""
+    """Count the session's advisory locks."""
     mine = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
     return int(tx.execute(mine).fetchone()[0])
 

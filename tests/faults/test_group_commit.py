@@ -26,7 +26,7 @@ TABLES = """
     CREATE TABLE children (id INTEGER PRIMARY KEY, parent INTEGER REFERENCES parents DEFERRABLE INITIALLY DEFERRED);
 """
 STATEMENTS: Counter[str] = Counter()
-"""What the writers' connections have performed, by the first word."""
+"""The statements performed on the writers' connections, by the first word."""
 
 
 class Traced(SqliteFile):
@@ -66,7 +66,7 @@ def row(number: int, how: str = "INSERT") -> Query:
 
 
 ORPHAN = Query("INSERT INTO children (id, parent) VALUES (1, 1)", {})
-"""What only the commit refuses."""
+"""A statement that only the commit refuses."""
 
 
 def stored(file: Traced) -> list[int]:
@@ -129,7 +129,7 @@ async def test_a_statement_that_fails_takes_nothing_else_with_it(file: Traced) -
     assert stored(file) == [1, 2]
 
 
-async def test_what_ends_the_transaction_ends_its_group(file: Traced) -> None:
+async def test_an_end_of_the_transaction_ends_its_group(file: Traced) -> None:
     """SQLite does so by itself when a disk is full, say; nothing behind it may be committed alone."""
     async with writing(file) as client:
         await client(row(0))
@@ -138,7 +138,7 @@ async def test_what_ends_the_transaction_ends_its_group(file: Traced) -> None:
     assert stored(file) == [0]
 
 
-async def test_who_is_cancelled_takes_nothing_from_the_others(file: Traced) -> None:
+async def test_a_cancelled_writer_takes_nothing_from_the_others(file: Traced) -> None:
     async with writing(file) as client:
         tasks = [asyncio.create_task(client(row(number))) for number in range(3)]
         await asyncio.sleep(0)
@@ -150,7 +150,7 @@ async def test_who_is_cancelled_takes_nothing_from_the_others(file: Traced) -> N
     assert {0, 2, 3} <= set(stored(file))
 
 
-def test_what_is_left_when_the_loop_ends_is_written(file: Traced) -> None:
+def test_writes_left_when_the_loop_ends_are_done(file: Traced) -> None:
     client = AsyncSqliteClient(file)
 
     async def leaving() -> None:

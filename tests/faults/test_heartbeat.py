@@ -342,7 +342,7 @@ def test_a_thread_that_could_not_be_started_is_started_for_the_next_lease(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("begun", [False, True])
-async def test_whoever_cancels_all_tasks_of_a_loop_ends_no_lease_and_no_heartbeat(
+async def test_cancelling_all_tasks_of_a_loop_ends_no_lease_and_no_heartbeat(
     begun: bool, sqlite_url: str, make: Making, told: Told
 ) -> None:
     boundary = make(sqlite_url, lease=KEPT)

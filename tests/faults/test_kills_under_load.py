@@ -57,7 +57,7 @@ SERVERS: dict[str, tuple[Callable[[], Iterator[OwnServer]] | str, tuple[str, ...
     "redis": (_redis, ("keyed",), (3, 12)),
     "dynamodb": (_dynamodb, effort((), ("keyed",)), (0, 4)),
 }
-"""Where it comes from, its modes, and how often it is killed. Java takes too long to start for `make test`."""
+"""The origin of each, its modes, and the number of kills. Java takes too long to start for `make test`."""
 
 
 @pytest.fixture

@@ -68,12 +68,12 @@ def _keys(count: int = MANY) -> list[bytes]:
 
 
 async def _claimed(backend: Backend, wants: Sequence[ClaimRequest]) -> list[Any]:
-    """What became of claims that were made in one turn of the loop."""
+    """Return the outcomes of claims that were made in one turn of the loop."""
     return await _ended([arun(claim(backend.store, want), backend.aclient()) for want in wants])
 
 
 async def _ended(asked: Sequence[Awaitable[Any]]) -> list[Any]:
-    """What became of all; who is forgotten in the lane would never be told."""
+    """Return all outcomes; one that is forgotten in the lane would never come."""
     async with asyncio.timeout(DEADLINE):
         return await asyncio.gather(*asked, return_exceptions=True)
 
@@ -81,7 +81,7 @@ async def _ended(asked: Sequence[Awaitable[Any]]) -> list[Any]:
 # ---------------------------------------------------------------- what shares a statement
 
 
-async def test_what_is_queued_is_one_statement_and_each_winner_is_its_own(
+async def test_queued_claims_are_one_statement_and_each_winner_is_its_own(
     backend: Backend, performed: list[Query]
 ) -> None:
     wants = [_want(key) for key in _keys()]
@@ -112,7 +112,7 @@ async def test_of_duplicates_one_wins(backend: Backend, performed: list[Query]) 
         assert len(named) == len(set(named)), "a statement has each key once"
 
 
-async def test_who_is_answered_is_told_of_its_own_key() -> None:
+async def test_each_caller_is_told_of_its_own_key() -> None:
     """Also when some keys have no row, and rows come in another order than they were asked for."""
 
     async def perform(query: Query) -> Rows:
@@ -130,9 +130,7 @@ async def test_who_is_answered_is_told_of_its_own_key() -> None:
     ]
 
 
-async def test_who_loses_to_a_rival_in_the_middle_of_a_batch_is_told_of_the_rival(
-    backend: Backend, migrated: str
-) -> None:
+async def test_a_loser_to_a_rival_in_the_middle_of_a_batch_is_told_of_it(backend: Backend, migrated: str) -> None:
     """The rival commits while the statement waits for it: the statement sees no record of it, and a new one does."""
     wants = [_want(key) for key in _keys(6)]
     rival = connect(migrated)
@@ -233,7 +231,7 @@ async def test_a_shared_statement_is_planned_once_and_looks_keys_up_by_the_index
 # ---------------------------------------------------------------- one of them is cancelled, or refused
 
 
-async def test_who_is_cancelled_in_the_queue_asks_for_nothing(backend: Backend, performed: list[Query]) -> None:
+async def test_a_caller_cancelled_in_the_queue_asks_for_nothing(backend: Backend, performed: list[Query]) -> None:
     wants = [_want(key) for key in _keys(5)]
     tasks = [asyncio.create_task(arun(claim(backend.store, want), backend.aclient())) for want in wants]
     await asyncio.sleep(0)
@@ -244,7 +242,7 @@ async def test_who_is_cancelled_in_the_queue_asks_for_nothing(backend: Backend, 
     assert await arun(read(backend.store, wants[2].key), backend.aclient()) is None
 
 
-async def test_who_is_cancelled_before_it_begins_leaves_the_lane_to_others() -> None:
+async def test_a_caller_cancelled_before_it_begins_leaves_the_lane_to_others() -> None:
     async def perform(query: Query) -> Rows:
         return Rows([(key,) for key in query.params["key"]], len(query.params["key"]))
 
@@ -279,7 +277,7 @@ async def test_a_statement_that_is_cancelled_before_it_begins_is_the_matter_of_i
     assert await lane.ask(asked[0]) == Rows([(asked[0].params["key"],)], 1)
 
 
-async def test_who_is_cancelled_under_way_disturbs_no_other(backend: Backend, migrated: str) -> None:
+async def test_a_caller_cancelled_under_way_disturbs_no_other(backend: Backend, migrated: str) -> None:
     wants = [_want(key) for key in _keys(5)]
     with psycopg.connect(migrated) as holding:
         holding.execute("LOCK TABLE retrysafe_records IN ACCESS EXCLUSIVE MODE")
@@ -314,7 +312,7 @@ async def test_a_block_that_is_cancelled_in_a_lane_gives_its_key_back(migrated: 
     await boundary.aclose()
 
 
-async def test_what_the_server_refuses_is_the_matter_of_one(backend: Backend) -> None:
+async def test_a_refusal_of_the_server_concerns_one_caller(backend: Backend) -> None:
     wants = [_want(key) for key in _keys(6)]
     wants[3] = wants[3]._replace(scope="no\0text")
     outcomes = await _claimed(backend, wants)
@@ -394,7 +392,7 @@ async def test_a_late_owner_settles_nothing_of_another_attempt_in_a_batch(backen
     assert settled == [True, False, True, False, False, False]
 
 
-async def test_who_has_queued_for_too_long_is_told_that_nothing_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_caller_queued_for_too_long_is_told_that_nothing_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     answer, began = asyncio.get_running_loop().create_future(), asyncio.Event()
 
     async def perform(query: Query) -> Rows:

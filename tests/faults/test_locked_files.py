@@ -120,7 +120,7 @@ def test_a_sync_transaction_too(path: str, clock: Clock) -> None:
     client.close()
 
 
-async def test_what_waits_behind_others_does_not_wait_again(
+async def test_claims_behind_others_do_not_wait_again(
     path: str, other: sqlite3.Connection, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each group waited behind the one before: three hundred claims for half a minute."""

@@ -85,7 +85,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(asyncpg_executor, "CHECKOUT", SILENCE)
     before = threading.active_count()
     proxy = Proxy(server_of(direct), FRAMINGS[driver.store])
-    for colour in ("connection", "connection_async"):  # whose connect_timeout is two seconds or more
+    for colour in ("connection", "connection_async"):  # their connect_timeout is two seconds or more
         monkeypatch.setattr(f"psycopg.{colour}.timeout_from_conninfo", partial(_patience, proxy))
     try:
         with business_table(direct) if "transactional" in mode else nullcontext("") as table:
@@ -98,7 +98,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def _patience(proxy: Proxy, options: dict[str, Any]) -> float:
-    """How long psycopg waits for a connection, in seconds; one that does not pass the proxy has time."""
+    """Return the seconds for which psycopg waits for a connection; one that does not pass the proxy has time."""
     return SILENCE if int(options["port"]) == proxy.port else 10
 
 
@@ -119,7 +119,7 @@ def _benches(driver: Driver, mode: Mode, direct: str, proxy: Proxy, path: Path, 
 
 
 def _length(bench: Bench, *, greetings: bool) -> int:
-    """How many messages an undisturbed operation takes; on a busy machine a deadline may disturb the first ones."""
+    """Count the messages of an undisturbed operation; on a busy machine deadlines may disturb the first."""
     counts: list[int] = []
 
     def undisturbed() -> bool:
@@ -160,7 +160,7 @@ def _pairs(bench: Bench, chance: Random) -> Iterator[Point]:
 
 
 def _suited(bench: Bench, ways: Sequence[Way]) -> list[Way]:
-    """What only a deadline ends, only where there is one of ours."""
+    """Select the ways; one that only a deadline ends needs a deadline of ours."""
     bounded = _is_bounded(bench.cell.driver.name, bench.cell.mode)
     return [way for way in ways if bounded or not (way.late or way.kind == "half-open")]
 
@@ -175,7 +175,7 @@ def _named(ways: str) -> Sequence[Way]:
 
 @each_way
 @each_cell
-def test_whatever_befalls_a_message_the_effect_happens_once(
+def test_with_any_fault_of_a_message_the_effect_happens_once(
     bench: Bench, ways: str, chance: Random, proof: Record
 ) -> None:
     """In `make test` a sample of the messages, in `make prove` every one."""
@@ -214,12 +214,12 @@ USERS_OWN = ["psycopg", "psycopg async", "asyncpg", "PyMySQL", "asyncmy"]
 
 
 def _is_bounded(name: str, mode: str) -> bool:
-    """Whether our statements have a deadline: on engines, and where tasks may share a connection, the user's has."""
+    """Tell whether our statements have a deadline: on engines, and for tasks on one connection, the user's has."""
     return not name.startswith("SQLAlchemy") and (name, mode) != ("psycopg async", "transactional, tx=")
 
 
 def _is_given_up(bench: Bench) -> bool:
-    """Whether one statement got no answer, and the caller a receipt, or an error where it cannot be asked again.
+    """Tell whether one statement got no answer, and the caller a receipt, or an error where it cannot be asked again.
 
     It is neither where a busy machine is silent for as long itself, at the statements before it or after it.
     """
@@ -250,7 +250,7 @@ def test_our_statement_on_anybodys_connection_is_given_up(bench: Bench, proof: R
 
 
 @each_way
-def test_whatever_befalls_a_call_to_the_bank_it_charges_once(
+def test_with_any_fault_of_a_call_the_bank_charges_once(
     ways: str, tmp_path: Path, sqlite_url: str, chance: Random, proof: Record
 ) -> None:
     """The downstream call of a keyed effect, made with `key_for`, to a bank that honours keys."""

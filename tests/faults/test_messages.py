@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 PATIENCE = 60
 COMPLETED = b"UPDATE 1\x00"
-"""What the server answers to a completion."""
+"""The server's answer to a completion."""
 
 
 def _lose(proxy: Proxy, text: bytes, direction: str, lost: str, make: Making, bank: Bank, told: Told) -> None:

@@ -1,4 +1,4 @@
-"""What a person has to mend is told apart from an outage, with what to do: passwords, databases, permissions, files."""
+"""Faults for a person are told from an outage, with the remedy: passwords, databases, permissions, files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MySQL and MariaDB do differently: locks, snapshots, implicit commits, settings, packets."""
+"""The peculiarities of MySQL and MariaDB: locks, snapshots, implicit commits, settings, packets."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_duplicate_waits_for_no_lock_and_spoils_nothing(level: str, url: str, 
     """27: had it waited, it would be for the transaction of this very thread."""
     boundary = make(url, effects="transactional")
     with session(url, level) as first, session(url, level) as second:
-        second.query("SET innodb_lock_wait_timeout = 1")  # what a wait would come to
+        second.query("SET innodb_lock_wait_timeout = 1")  # the end of a wait
         with boundary.claim("key", tx=first) as claim:
             place(first, shop, "key")
             claim.result = "receipt"
@@ -705,7 +705,7 @@ def test_a_server_that_would_spoil_transactions_is_refused(weak_server: MariaDB,
 
 
 @pytest.mark.slow
-def test_what_is_weaker_is_said(weak_server: MariaDB) -> None:
+def test_weaker_settings_are_reported(weak_server: MariaDB) -> None:
     backend = connect(weak_server.url)
     backend.migrate()
     client = backend.client()
@@ -852,7 +852,7 @@ IF_FREE = "SELECT 1 FROM retrysafe_records WHERE key_hash = %s FOR UPDATE SKIP L
 
 
 def _reads(connection: Any) -> int:
-    """How many rows the session has read so far."""
+    """Count the rows that the session has read so far."""
     with connection.cursor() as cursor:
         cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read_%'")
         names = ("Handler_read_first", "Handler_read_key", "Handler_read_next", "Handler_read_rnd_next")

@@ -207,7 +207,7 @@ def test_a_task_that_outlives_its_enclosing_claim_is_on_its_own(sqlite_url: str,
             connection.commit()
         ended.set()
         await task
-        connection.rollback()  # what somebody else does with that connection is not ours
+        connection.rollback()  # another's use of that connection is not ours
         async with boundary.claim("later") as claim:
             assert claim.replayed
         await boundary.aclose()

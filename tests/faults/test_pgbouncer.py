@@ -324,7 +324,7 @@ def _aon(connection: Any) -> Callable[[], AbstractAsyncContextManager[Any]]:
 
 
 class TestNamesOfAsyncpg:
-    """What asyncpg prepares cannot be switched off on a connection that is open: it is refused before anything ran."""
+    """An open connection of asyncpg cannot stop preparing: it is refused before anything ran."""
 
     @pytest.mark.parametrize("effects", EFFECTS)
     async def test_of_a_pool(self, effects: str, pgbouncer: PgBouncer, make: Making) -> None:
@@ -462,7 +462,7 @@ def _swept(url: str, **options: Any) -> Any:
 
 
 def test_nobody_is_listened_to_through_it(pgbouncer: PgBouncer) -> None:
-    """What PostgreSQL tells the session that listens, PgBouncer gives to nobody."""
+    """Notifications to the session that listens end at PgBouncer."""
     relay = Relay(pgbouncer.url, MemoryPublisher(), listen=pgbouncer.url, observers=())
     with pytest.raises(ConfigurationError, match="the URL of PostgreSQL itself"):
         relay.run_once()

@@ -166,7 +166,7 @@ def test_a_loop_that_ended_without_closing_leaves_nothing_open_behind_close(
         asyncio.run(use())
         return boundary
 
-    gc.collect()  # what others have left
+    gc.collect()  # garbage of other tests
     with warnings.catch_warnings(record=True) as left:
         warnings.simplefilter("always", ResourceWarning)
         used().close()

@@ -265,7 +265,7 @@ async def test_connecting_goes_on_when_the_first_to_ask_is_cancelled(backend: Ba
 
 @pytest.mark.fault(43)
 def test_a_connection_that_was_left_between_two_replies_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is interrupted there leaves a reply to come, which the next one would take for its own."""
+    """An interruption there leaves a reply to come, which the next request would take for its own."""
     require("redis")
     node = next(iter(_nodes(redis_url("")).values()))
     assert executor.perform(node, [("ECHO", "before")]) == [b"before"]
@@ -290,7 +290,7 @@ def test_a_connection_that_was_left_between_two_replies_is_not_used_again(monkey
 
 @pytest.mark.fault(39)
 def test_half_a_record_is_no_record(backend: Backend, url: str) -> None:
-    """What a MULTI that was cut short could leave: the state, which is written last, is missing."""
+    """A MULTI that was cut short could leave this: the state, which is written last, is missing."""
     key = secrets.token_bytes(32)
     name = name_of(key)
     half = {"boundary": "b", "scope": "s", "operation": "o", "fingerprint": "other", "attempt": "dead", "token": "7"}
@@ -497,7 +497,7 @@ class Moving:
         until(self._is_agreed)
 
     def _is_agreed(self) -> bool:
-        """Whether all nodes know the same slots and epochs: one that takes a slot in ignorance of them may lose it."""
+        """Tell whether all nodes know the same slots and epochs: otherwise one may lose a slot that it takes."""
         seen = {self._seen_by(node) for node in self.nodes.values()}
         return len(seen) == 1 and not self._serves(self.nodes[self.source])
 
@@ -562,7 +562,7 @@ async def _on(backend: Backend, program: Any) -> Any:
 
 
 @pytest.mark.fault(41)
-def test_what_one_script_touches_is_in_one_slot(cluster: str, make: Making) -> None:
+def test_keys_of_one_script_are_in_one_slot(cluster: str, make: Making) -> None:
     """A quota counts the keys of a scope in two places; a script over two slots would be refused (CROSSSLOT)."""
     boundary = make(cluster, quota=Quota(rate="3/1h", outstanding=3))
     for scope in range(6):
@@ -625,7 +625,7 @@ def _apart(url: str, name: str, told: Told) -> tuple[Boundary, Boundary]:
 
 
 def _is_listened_to(url: str, claim: Any) -> bool:
-    """Whether somebody is subscribed to the end of this claim."""
+    """Tell whether a client is subscribed to the end of this claim."""
     name = name_of(claim._request.key)
     return sum(node.execute_command("PUBSUB", "NUMSUB", name)[1] for node in _nodes(url).values()) > 0
 
@@ -753,7 +753,7 @@ def test_a_password_is_decoded_and_never_shown() -> None:
         ("redis+proxy://a", "unknown kind of URL"),
     ],
 )
-def test_what_a_url_cannot_have_is_refused(text: str, message: str) -> None:
+def test_impossible_parts_of_a_url_are_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message.replace("?", "[?]")):
         connect(text)
 

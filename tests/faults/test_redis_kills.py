@@ -185,7 +185,7 @@ def test_a_loss_of_power_with_everysec_forgets_what_was_not_synced(
     ],
     ids=["failover", "power", "lost claim", "lost completion", "everysec", "durability"],
 )
-def test_what_these_tests_lose_is_documented(page: str, said: str) -> None:
+def test_losses_of_these_tests_are_documented(page: str, said: str) -> None:
     """37, 38."""
     assert said in (DOCS / page).read_text(encoding="utf-8")
     assert page != "explanation/which-store.md" or any(
@@ -196,7 +196,7 @@ def test_what_these_tests_lose_is_documented(page: str, said: str) -> None:
 # ---------------------------------------------------------------- failover
 
 
-def test_what_was_replicated_survives_a_failover(failover: FailoverSet, make: Making, bank: Bank) -> None:
+def test_replicated_claims_survive_a_failover(failover: FailoverSet, make: Making, bank: Bank) -> None:
     shop = Shop(make(failover.url), bank)
     first = {key: shop.charge(key) for key in KEYS}
     failover.let_the_replica_catch_up()

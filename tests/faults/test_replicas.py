@@ -130,7 +130,7 @@ def test_an_operator_is_told_whether_a_failover_may_lose_commits(primary: Cluste
 
 
 def _end_the_wait(server: Cluster, application: str) -> threading.Thread:
-    """Somebody cancels the wait of a commit for its replica, as soon as there is one."""
+    """Cancel the wait of a commit for its replica, as soon as there is one."""
     waits = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = %s"
 
     def end() -> None:
@@ -240,7 +240,7 @@ def test_a_wait_for_a_replica_that_nobody_ends_is_an_unavailable_store(
 
 
 def _is_idle(server: Cluster) -> bool:
-    """Whether nothing is under way: a backend goes on for a moment after its client has left it."""
+    """Tell whether nothing is under way: a backend goes on for a moment after its client has left it."""
     busy = "SELECT 1 FROM pg_stat_activity WHERE backend_type = 'client backend' AND state <> 'idle'"
     with server.admin() as admin:
         return not admin.execute(f"{busy} AND pid <> pg_backend_pid()".encode()).fetchall()

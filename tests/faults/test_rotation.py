@@ -115,7 +115,7 @@ def held_rotation(url: str) -> Iterator[Callable[[], int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg async", "asyncpg"])
-def test_what_is_not_forgotten_is_the_same_afterwards(driver: str, database: str) -> None:
+def test_remembered_records_are_the_same_afterwards(driver: str, database: str) -> None:
     fill(database, 500)
     for number, state in enumerate(("completed", "failed", "released", "running", "unknown")):
         fill(database, 10, state, name="kept")
@@ -177,7 +177,7 @@ def test_a_transaction_that_began_before_a_rotation_runs_nothing_twice(level: st
 
 
 @each_row("level", LEVELS)
-def test_what_waits_for_a_rotation_goes_on_rightly(level: str, database: str, make: Making) -> None:
+def test_claims_waiting_for_a_rotation_go_on_rightly(level: str, database: str, make: Making) -> None:
     """Claims and a completion wait for the lock, whatever isolation level their sessions have by default.
 
     Those of the stricter levels wait with a snapshot that is older than the rewritten table.
@@ -218,7 +218,7 @@ def test_what_waits_for_a_rotation_goes_on_rightly(level: str, database: str, ma
 
 
 @each_row("level", LEVELS)
-def test_what_is_written_just_before_the_lock_is_kept(level: str, database: str, make: Making) -> None:
+def test_records_written_just_before_the_lock_are_kept(level: str, database: str, make: Making) -> None:
     """A rotation must not look at the partition with a snapshot from before it had the lock."""
     default_isolation(database, level)
     boundary = make(database)

@@ -280,9 +280,7 @@ def test_a_database_is_asked_once(migrated: str, make: Making, kept: Kept, monke
         tx.rollback()
 
 
-def test_what_leads_to_one_place_is_not_asked_at_all(
-    migrated: str, kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stores_of_one_place_are_not_asked_at_all(migrated: str, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     outbox, backend = Outbox(migrated, source="/shop"), connect(migrated)
     monkeypatch.setattr(backend, "client", lambda: pytest.fail("it was asked"))
     with kept(psycopg.connect(migrated)) as tx:

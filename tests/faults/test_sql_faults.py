@@ -1,4 +1,4 @@
-"""What a SQL server may answer instead of success, each made on the real server. FAULTS 23-27, 30-32, 34, 84."""
+"""The answers of a SQL server instead of success, each made on the real server. FAULTS 23-27, 30-32, 34, 84."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ LOCK_TABLE = "LOCK TABLE retrysafe_records IN SHARE ROW EXCLUSIVE MODE"
 @pytest.mark.fault(27)
 @pytest.mark.parametrize("effects", ["keyed", "transactional"])
 async def test_a_lock_timeout_is_a_503_that_says_when_to_come_back(effects: str, migrated: str, make: Making) -> None:
-    """Somebody else has locked the table of the records, as a migration of it would."""
+    """Another session has locked the table of the records, as a migration of it would."""
     ran: list[int] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -334,7 +334,7 @@ def test_a_lock_timeout_is_an_unavailable_store_and_nothing_ran(migrated: str, m
 SESSION_STATE = re.compile(
     r"\b(SET|RESET|LISTEN|NOTIFY|DISCARD|PREPARE|DECLARE|LOAD|TEMP|TEMPORARY|pg_(try_)?advisory_lock\w*|set_config)\b",
 )
-"""What a pooler in transaction mode would lose or leak (SET is also a word of UPDATE, see below)."""
+"""The statements that a pooler in transaction mode would lose or leak (SET is also a word of UPDATE, see below)."""
 
 
 @pytest.mark.slow
@@ -474,7 +474,7 @@ class TestBusySqlite:
 
 @contextmanager
 def holding(url: str) -> Iterator[None]:
-    """Somebody else is writing."""
+    """Hold the lock of a writer."""
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
         yield
@@ -605,7 +605,7 @@ def test_an_error_of_one_write_does_not_silence_the_writer(sqlite_url: str, make
         done.append(True)
 
     done: list[bool] = []
-    caller = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)  # what cannot be cancelled could hang
+    caller = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)  # an uncancellable call could hang
     caller.start()
     caller.join(DEADLINE)
     assert done
@@ -718,7 +718,7 @@ class TestCancelledTransaction:
         await boundary.aclose()
 
     def test_a_connection_with_an_open_transaction_is_discarded(self, migrated: str) -> None:
-        """Whatever kept it from being rolled back."""
+        """For any cause that kept it from being rolled back."""
         keeper = own.Own(psycopg_executor.Connecting(lambda: psycopg.connect(migrated), lambda notice: None))
         with keeper.lent() as left_open:
             left_open.execute("BEGIN")

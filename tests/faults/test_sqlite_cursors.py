@@ -65,7 +65,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def boundary(path: Path) -> Iterator[Boundary[Any]]:
-    """Whose transactions are its own."""
+    """Make a boundary with transactions of its own."""
     boundary = Boundary("shop", store=f"sqlite:///{path}", effects="transactional", observers=())
     yield boundary
     boundary.close()

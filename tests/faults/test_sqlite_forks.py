@@ -95,7 +95,7 @@ class Claims:
             claim.result = 1
 
     def has(self, name: str) -> bool:
-        """Whether it is there."""
+        """Tell whether it is there."""
         with self._boundary.claim(name) as claim:
             return claim.replayed
 
@@ -169,7 +169,7 @@ class Journalled:
 
 
 @pytest.mark.parametrize("use", [Claims, ClaimsOfTasks, Messages, Journalled])
-def test_what_a_child_commits_stays_when_its_parent_closes_the_file(
+def test_commits_of_a_child_stay_when_its_parent_closes_the_file(
     use: type[Claims | Messages | Journalled], tmp_path: Path
 ) -> None:
     path = tmp_path / "shop.db"
@@ -189,7 +189,7 @@ def test_what_a_child_commits_stays_when_its_parent_closes_the_file(
     os.close(tell)
     assert os.read(told, 1)
     user.close()
-    with closing(sqlite3.connect(path)) as other:  # whoever closes the file last removes its log
+    with closing(sqlite3.connect(path)) as other:  # the last to close the file removes its log
         other.execute("SELECT * FROM sqlite_master").fetchall()
     os.write(go_on, b".")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -261,7 +261,7 @@ def _in_a_child(work: Callable[[], object]) -> None:
 
 
 def refused(boundary: Boundary) -> Callable[[], int]:
-    """What a child is told when it claims."""
+    """Return a child's claim, which is refused."""
 
     def child() -> int:
         try:
@@ -276,7 +276,7 @@ def refused(boundary: Boundary) -> Callable[[], int]:
 def refused_in(
     opened: Callable[[Path], AbstractContextManager[Any]], path: Path, boundary: Boundary
 ) -> Callable[[], int]:
-    """What a child is told when it claims in a transaction of its own."""
+    """Return a child's claim in a transaction of its own, which is refused."""
 
     def child() -> int:
         try:

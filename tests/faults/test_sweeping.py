@@ -164,7 +164,7 @@ def test_a_key_that_is_claimed_while_it_is_removed_stays(how: str, database: str
 
 
 def waiting(url: str) -> int:
-    """How many sessions of the database wait for a lock."""
+    """Count the sessions of the database that wait for a lock."""
     import psycopg
 
     sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -203,7 +203,7 @@ def test_a_key_that_is_used_again_between_archive_and_removal_stays(
 
 @pytest.mark.fault(81)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_cannot_be_archived_is_not_removed(kind: str, request: pytest.FixtureRequest) -> None:
+def test_records_that_cannot_be_archived_are_not_removed(kind: str, request: pytest.FixtureRequest) -> None:
     url = url_of(kind, request)
     fill(url, 30)
     calls: list[int] = []
@@ -432,7 +432,7 @@ async def test_a_failure_is_told_and_tried_again(colour: str, sqlite_url: str) -
 def test_a_forked_child_sweeps_too_and_exits_at_once(kind: str, request: pytest.FixtureRequest) -> None:
     url = url_of(kind, request)
     connect(url)
-    fill(url, 1)  # what the parent sweeps before it forks
+    fill(url, 1)  # swept by the parent before it forks
     with Child("forking_sweeper", url) as child:
         assert child.hears() == "parent sweeps"
         fill(url, 10)
@@ -454,7 +454,7 @@ def test_a_forked_child_sweeps_too_and_exits_at_once(kind: str, request: pytest.
         ({"rotate": True}, "a sqlite store has no partitions"),
     ],
 )
-def test_what_cannot_work_is_refused(options: dict[str, Any], complaint: str, sqlite_url: str) -> None:
+def test_impossible_settings_are_refused(options: dict[str, Any], complaint: str, sqlite_url: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
         Sweeper(options.pop("store", sqlite_url), **options)
 
@@ -474,7 +474,7 @@ def test_a_store_without_tables_is_named(migrated: str) -> None:
 # ---------------------------------------------------------------- other stores
 
 
-def test_where_records_expire_natively_nothing_can_be_archived_first() -> None:
+def test_records_that_expire_natively_cannot_be_archived_first() -> None:
     require("redis")
     url = os.environ["RETRYSAFE_TEST_REDIS"]
     assert Sweeper(url, observers=()).run_once().archived == 0

@@ -126,7 +126,7 @@ def test_the_newer_version_waits_for_its_migration(empty: str, make: Making) -> 
             assert claim.replayed
 
 
-def test_what_version_0_1_has_written_is_there_after_its_names_have_changed(empty: str, make: Making) -> None:
+def test_records_of_0_1_are_there_after_its_names_have_changed(empty: str, make: Making) -> None:
     """Undone and made again, migration 6 keeps records, messages, attempts and dead letters."""
     connect(empty, migrate=False).migrate()
     boundary = make(empty, effects="transactional")

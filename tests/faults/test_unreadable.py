@@ -1,4 +1,4 @@
-"""What another version, or nobody, has stored: a typed error, and the work is not run again. FAULTS 71, 72."""
+"""Values stored by another version, or altered: a typed error, and the work is not run again. FAULTS 71, 72."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _repacked(key: bytes, packed: bytes, name: str, value: Any) -> bytes:
 
 
 _LATER_STATE = 9
-"""How Redis has a state of a later version: as a number that this one has no name for."""
+"""A state of a later version in Redis: a number that this one has no name for."""
 
 
 def _refused(boundary: Boundary, error: type[RetrysafeError], text: str) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of the gateway share."""
+"""Common parts of the gateway's tests."""
 
 from __future__ import annotations
 

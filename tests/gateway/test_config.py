@@ -120,7 +120,7 @@ WRONG = [
 
 
 @each_row(("text", "complaint"), WRONG)
-def test_what_is_wrong_is_said_with_its_line_and_name(text: str, complaint: str) -> None:
+def test_faults_are_said_with_their_line_and_name(text: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         parse(text, "gateway.toml")
     assert error.value.detail.startswith("gateway.toml")
@@ -298,13 +298,13 @@ def test_a_path_may_stand_elsewhere_in_the_document() -> None:
         ({"post": {}}, "/v1", "servers is no list"),
     ],
 )
-def test_what_could_hide_a_route_is_refused(item: Any, servers: Any, complaint: str) -> None:
+def test_entries_that_could_hide_a_route_are_refused(item: Any, servers: Any, complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
         routes_of({"openapi": "3", "servers": servers, "paths": {"/pay": item}}, Route())
 
 
 @each_row("document", [[], {}, {"openapi": "3"}, {"swagger": "2.0", "paths": {}}])
-def test_what_is_no_openapi_document(document: Any) -> None:
+def test_invalid_openapi_documents(document: Any) -> None:
     with pytest.raises(ConfigurationError, match="not an OpenAPI document"):
         routes_of(document, Route())
 

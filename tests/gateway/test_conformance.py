@@ -52,7 +52,7 @@ NEIGHBOURLY = ("K8", "K9", "R9", "R21", "R25", "R26", "R27")
 
 
 def able(effects: str, **more: Any) -> dict[str, Any]:
-    """What the fixture says of itself."""
+    """Return the fixture's own description."""
     choices = {"key_policy": "strong", "on_5xx": {"keyed": "release", "external": "unknown"}[effects]}
     told = {"features": sorted(FEATURES), "limits": LIMITS, "choices": choices, "unsupported": UNSUPPORTED}
     return {"name": "retrysafe gateway", "server": "Node.js", **told, **more}

@@ -199,7 +199,7 @@ def test_an_upstream_that_takes_no_more_bytes_is_silent() -> None:
 
 
 def _is_cut(port: int) -> bool:
-    """Whether the gateway lets go of its connection from this port, within seconds."""
+    """Tell whether the gateway lets go of its connection from this port, within seconds."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
         connections = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
@@ -358,7 +358,7 @@ LATE = {
 
 @each_row("late", LATE)
 @each_row("method", ["POST", "DELETE"])
-def test_what_came_unasked_on_a_kept_connection_answers_nobody(late: str, method: str) -> None:
+def test_unasked_bytes_on_a_kept_connection_answer_no_request(late: str, method: str) -> None:
     """Another connection is taken, for the request was certainly not sent on this one."""
     connections: list[socket.socket] = []
 
@@ -376,7 +376,7 @@ def test_what_came_unasked_on_a_kept_connection_answers_nobody(late: str, method
             assert front.ask(method, key="order-2").body == b"done"
 
 
-async def test_who_speaks_before_being_asked_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_upstream_that_speaks_first_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no other connection is tried: it would be greeted as well."""
     upstream = Upstream(lambda asked: (asked.say(CREATED), asked.request()))
     connections = Connections(Settings(upstream=upstream.url, store="memory://", principal="shared"))
@@ -410,7 +410,7 @@ UNWRITABLE = {
 
 
 @each_row("what", UNWRITABLE)
-def test_what_cannot_be_passed_on_is_not_recorded_as_the_answer(what: str) -> None:
+def test_responses_that_cannot_be_passed_on_are_not_recorded(what: str) -> None:
     with before(lost_after(answering(UNWRITABLE[what])), effects="keyed") as (front, upstream):
         odd = front.ask(key="order-1")
         assert (odd.status, odd.code, odd.error) == (502, "upstream-lost", "gateway; error=http_protocol_error")

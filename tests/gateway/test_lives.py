@@ -50,7 +50,7 @@ class Shop:
         return front.ask(path="/payments", key=order, body=b'{"order":"%b"}' % order.encode(), Host="shop.example")
 
     def let_leases_lapse(self) -> None:
-        """Who was killed renews no more; nobody has to wait for it here."""
+        """Let leases lapse: killed processes renew no more, and the test need not wait."""
         do_at(self.store, lapse)
 
 
@@ -131,7 +131,7 @@ def test_the_service_is_killed_in_mid_request(shop: Shop, effects: str, paid: bo
             assert (retried.status, len(made)) == (201, 1)
 
 
-def test_what_runs_when_the_gateway_is_stopped_comes_to_its_end(shop: Shop) -> None:
+def test_requests_under_way_when_the_gateway_stops_come_to_their_end(shop: Shop) -> None:
     with Service(shop.ledger) as service:
         gateway = shop.gateway(service, "external", "--workers", "2")
         first = shop.begin(gateway, "gated-1")
@@ -147,7 +147,7 @@ def test_what_runs_when_the_gateway_is_stopped_comes_to_its_end(shop: Shop) -> N
 
 
 @pytest.mark.parametrize(("effects", "code"), [("external", "outcome-unknown"), ("keyed", None)])
-def test_what_is_cut_after_the_grace_is_recorded_at_once(shop: Shop, effects: str, code: str | None) -> None:
+def test_requests_cut_after_the_grace_are_recorded_at_once(shop: Shop, effects: str, code: str | None) -> None:
     with Service(shop.ledger, recognises=True) as service:
         gateway = shop.gateway(service, effects, grace="1s")
         first = shop.begin(gateway, "gated-1")

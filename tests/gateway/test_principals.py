@@ -1,4 +1,4 @@
-"""Whose a request is: a header is believed of trusted networks only, a token only when all of it is right."""
+"""The principal of a request: a header is believed of trusted networks only, a token only when all of it is right."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ async def test_k8_no_token_is_nobody(header: tuple[tuple[str, str], ...]) -> Non
         ({"algorithms": ("RS256",), "key": PUBLIC, "jwks_url": "http://id/jwks"}, "not both"),
     ],
 )
-def test_what_would_let_a_token_name_anybody_is_refused(terms: dict[str, Any], message: str) -> None:
+def test_settings_that_let_a_token_name_anyone_are_refused(terms: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Claims(**terms)
 
@@ -323,7 +323,7 @@ async def test_a_document_of_keys_that_never_ends_is_not_kept(issuer: Issuer) ->
 
 
 @pytest.mark.slow
-async def test_who_names_a_known_key_does_not_wait_for_an_issuer_and_all_others_wait_once(issuer: Issuer) -> None:
+async def test_tokens_with_a_known_key_do_not_wait_for_an_issuer_and_all_others_wait_once(issuer: Issuer) -> None:
     now = Now()
     async with aiohttp.ClientSession() as session:
         published = PublishedKeys(issuer.url, session, clock=now)

@@ -1,4 +1,4 @@
-"""Where a message ends, and what belongs to it: nothing of one request may become part of another."""
+"""The end of a message, and its parts: nothing of one request may become part of another."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def head(*fields: bytes, length: int = len(SMUGGLED), line: bytes = b"POST /orde
 
 
 def said(front: Front, *segments: bytes) -> bytes:
-    """What is answered to segments that do not arrive together, until the connection is closed."""
+    """Return the answer to segments that do not arrive together, until the connection is closed."""
     with front.raw(segments[0]) as connection:
         for segment in segments[1:]:
             threading.Event().wait(0.03)
@@ -119,7 +119,7 @@ def test_after_connect_nothing_is_read(target: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_what_curl_sends_to_ask_for_http_2() -> None:
+def test_curls_request_for_http_2() -> None:
     if shutil.which("curl") is None:
         absent("no curl: what it sends with --http2 is written out in the tests beside this one")
     with before(always(OK)) as (front, upstream):
@@ -143,7 +143,7 @@ def test_trailers_are_no_fields() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_no_http_is_refused() -> None:
+def test_malformed_http_is_refused() -> None:
     with before(always(OK)) as (front, _):
         assert said(front, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").startswith(b"HTTP/1.1 400")
 
@@ -397,7 +397,7 @@ def test_p2_too_many_connections_are_refused() -> None:
     assert (line.written[:12], line.closing) == (b"HTTP/1.1 503", True)
 
 
-def test_p2_what_was_asked_before_is_answered_before_a_connection_is_ended() -> None:
+def test_p2_earlier_requests_are_answered_before_a_connection_is_ended() -> None:
     protocol, line, _ = connected()
     protocol.data_received(BEGIN + b"Content-Length: 0\r\n\r\n")
     protocol.data_received(TOO_LARGE["one field"])
@@ -489,7 +489,7 @@ def told(front: Front, names: list[bytes]) -> None:
 
 @pytest.mark.slow
 @each_row("spelt", [b"-", b"_", b"."])
-def test_p1_what_only_a_proxy_may_tell_is_not_believed_of_strangers(spelt: bytes) -> None:
+def test_p1_fields_of_proxies_are_not_believed_of_strangers(spelt: bytes) -> None:
     principal = TrustedHeader("X-Account", (ip_network("10.0.0.0/8"),))
     names = [name.replace(b"-", spelt) for name in CLAIMED]
     with before(always(OK), principal=principal) as (front, upstream):

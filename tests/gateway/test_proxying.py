@@ -1,4 +1,4 @@
-"""What passes through the gateway, and how: bytes, fields, bodies of any size, connections."""
+"""The traffic through the gateway: bytes, fields, bodies of any size, connections."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_hop_by_hop_fields_end_at_the_gateway_both_ways() -> None:
     assert b"2\r\nok\r\n0\r\n\r\n" in rest
 
 
-def test_who_asks_is_told_and_not_believed() -> None:
+def test_a_client_is_told_and_not_believed() -> None:
     lying = {"X_Forwarded_For": "1.2.3.4", "Forwarded": "for=1.2.3.4", "X_Forwarded_Proto": "https"}
     with before(always(OK)) as (front, upstream):
         response = front.ask(Via="1.0 theirs", **lying)
@@ -128,7 +128,7 @@ def test_a_length_is_told_where_it_is_known() -> None:
     assert (empty.all(b"content-length"), empty.all(b"transfer-encoding")) == ([b"0"], [])
 
 
-def test_what_has_no_bytes_in_the_client_library_is_refused_and_not_sent() -> None:
+def test_paths_without_bytes_in_the_client_library_are_refused_and_not_sent() -> None:
     with before(always(OK), effects="external") as (front, upstream):
         for _ in range(2):
             with front.raw(

@@ -182,7 +182,7 @@ class Answer:
 
     @property
     def error(self) -> str:
-        """What the gateway says of its own error, or of the upstream's."""
+        """The gateway's statement of its own error, or of the upstream's."""
         (found,) = self.all("proxy-status")
         return found
 

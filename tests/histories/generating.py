@@ -22,13 +22,13 @@ SEEN = tuple(event for event, rule in RULES.items() if rule.guard is Guard.SEEN 
 
 
 class Shape(NamedTuple):
-    """What the histories are like. Instants are microseconds on the store's clock, which starts at ``epoch``."""
+    """The form of the histories. Instants are microseconds on the store's clock, which starts at ``epoch``."""
 
     operations: int = 40
     actors: int = 4
     clocks: Clocks = Clocks(lease=60, window=500, memory=600)
     span: int = 20
-    """How long a step takes at most, and how long its actor then rests."""
+    """The longest duration of a step, and of its actor's rest."""
     lost: float = 0.1
     late: float = 0.5
     """Of those that are lost: how many are carried out all the same, perhaps much later."""

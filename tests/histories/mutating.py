@@ -200,7 +200,7 @@ def an_unfenced_write(chance: Random, operations: Operations) -> Operations | No
 
 @mutation
 def a_takeover_before_the_lease_lapsed(chance: Random, operations: Operations) -> Operations | None:
-    """Somebody has seen a running record, and is told that he has taken it at that very moment."""
+    """Let another actor see a running record, and take it at that very moment."""
     number = _pick(
         chance,
         operations,

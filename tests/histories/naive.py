@@ -14,7 +14,7 @@ from tests.laboratory.specification import Specification, Traits
 
 
 def is_linearizable(key: bytes, steps: Sequence[Operation], first: int, last: int) -> bool:
-    """Whether any order explains a history between the instants ``first`` and ``last``."""
+    """Tell whether any order explains a history between the instants ``first`` and ``last``."""
     specification = Specification(key, steps, Traits())
     ranges = [_range(steps, one, first, last) for one in steps]
 

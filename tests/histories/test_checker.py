@@ -99,7 +99,7 @@ def test_a_counterexample_is_small_and_proves_as_much(chance: Random) -> None:
     assert max(sizes) <= 12
 
 
-def test_what_a_step_knew_is_kept_although_it_changed_nothing() -> None:
+def test_knowledge_of_a_step_is_kept_although_it_changed_nothing() -> None:
     """An operator had seen the record as it was before the renewal, whatever became of the operator's decision."""
     clocks = Clocks(lease=60, window=500, memory=600)
     held = Ownership(KEY, "a", 1_000_005, clocks, transactional=False)

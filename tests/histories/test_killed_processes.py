@@ -38,7 +38,7 @@ STORES: dict[str, tuple[str, Callable[[Path], str]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", STORES)
-def test_what_is_left_of_killed_processes_is_linearizable(
+def test_histories_of_killed_processes_are_linearizable(
     kind: str, tmp_path: Path, chance: Random, proof: Prove
 ) -> None:
     harness, url = STORES[kind]

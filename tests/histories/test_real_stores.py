@@ -64,7 +64,7 @@ URLS: dict[str, tuple[Callable[[], str], Callable[[], str]]] = {
     "boto3": (dynamodb_url, dynamodb_endpoint),
     "aiobotocore": (dynamodb_url, dynamodb_endpoint),
 }
-"""What is connected to through a proxy: the URL of the store, and that of the server in it."""
+"""The targets of connections through a proxy: the URL of the store, and that of the server in it."""
 LOCAL = ("memory", "memory async", "sqlite3", "sqlite3 async")
 WORKERS = 4
 
@@ -107,7 +107,7 @@ def cutter(name: str, prepared: AnyHarness, chance: Random) -> Iterator[Cutter |
 
 
 @pytest.mark.slow
-def test_what_a_store_answers_under_faults_is_linearizable(
+def test_answers_of_a_store_under_faults_are_linearizable(
     name: str, prepared: AnyHarness, cutter: Cutter | None, chance: Random, proof: Prove
 ) -> None:
     kind = prepared.store.capabilities.name

@@ -84,7 +84,7 @@ def test_a_file_holds_the_same_and_a_torn_last_line_is_left_out(tmp_path: Path) 
 
 
 @each_row("unsent", [True, False])
-def test_what_was_never_sent_did_not_happen_and_what_got_no_answer_may_have(unsent: bool) -> None:
+def test_unsent_steps_did_not_happen_and_unanswered_ones_may_have(unsent: bool) -> None:
     history = History()
     recorder = Recorder(history)
 
@@ -136,7 +136,7 @@ def _rows(rows: list[tuple[Any, ...]]) -> Any:
     return Rows(rows, len(rows))
 
 
-def test_what_is_no_step_passes_unrecorded() -> None:
+def test_other_requests_pass_unrecorded() -> None:
     history = History()
     store, execute = Recorder(history).store(SqliteStore()), Recorder(history).executor(lambda request: request.sql)
     assert execute(store.begin().request) == "BEGIN IMMEDIATE"

@@ -38,7 +38,7 @@ Acts = Generator[Steps[Any] | Elapse, Any, None]
 
 
 class Stage:
-    """What the workers on some keys share: the keys, and holds and wants that others may come with again, late."""
+    """The state shared by workers: their keys, and holds and wants that others may come with again, late."""
 
     def __init__(self, keys: Sequence[bytes], store: Store) -> None:
         self.keys = keys
@@ -142,7 +142,7 @@ def _drive(doing: Acts, perform: Callable[[Any], Any], elapse: Callable[[Elapse]
         try:
             answer = elapse(put) if isinstance(put, Elapse) else perform(put)
         except RetrysafeError:
-            answer = None  # whatever became of it, the history knows
+            answer = None  # the history knows its outcome
 
 
 async def awork(

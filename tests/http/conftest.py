@@ -30,7 +30,7 @@ class Place:
 
     @property
     def serial(self) -> bool:
-        """Whether one transaction excludes every other, so that nothing can be asked while it is open."""
+        """True if one transaction excludes every other, so that nothing can be asked while it is open."""
         return self.transactional and self.store.startswith("sqlite")
 
     def boundary(self, **terms: Any) -> Boundary:

@@ -43,7 +43,7 @@ class User:
 
 
 class Authentication:
-    """Whose name stands in the header."""
+    """Authenticates the name in the header."""
 
     def __init__(self, get_response: Any) -> None:
         self.get_response = get_response
@@ -133,7 +133,7 @@ class Site:
             cursor.execute(sql, values or None)
 
     def rows(self) -> int:
-        """How many runs have had an effect that was committed."""
+        """Count the runs whose effect was committed."""
         assert not connections[self.alias].in_atomic_block
         with connections[self.alias].cursor() as cursor:
             cursor.execute("SELECT count(*) FROM goods")

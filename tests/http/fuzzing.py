@@ -34,7 +34,7 @@ _BROKEN_KEYS: Sequence[bytes] = (
 
 
 _KEPT = frozenset({200, 201, 409, 422})
-"""What the application answers, and the layer to a duplicate; all of it is kept."""
+"""The answers of the application, and of the layer to a duplicate; all of it is kept."""
 
 
 @dataclass
@@ -184,7 +184,7 @@ async def _answers(reader: asyncio.StreamReader, number: int) -> bytes:
 
 
 def _is_whole(data: bytes) -> bool:
-    """Whether the last response has ended."""
+    """Tell whether the last response has ended."""
     start = [found.start() for found in _STATUS.finditer(data)][-1]
     head, end, body = data[start:].partition(b"\r\n\r\n")
     length = re.search(rb"(?i)content-length: *(\d+)", head)

@@ -46,7 +46,7 @@ class Answer(NamedTuple):
 
 @dataclass
 class Report:
-    """What happened."""
+    """The report of a run."""
 
     store: str
     requests: int

@@ -1,4 +1,4 @@
-"""What a boundary told."""
+"""The events of a boundary."""
 
 from __future__ import annotations
 

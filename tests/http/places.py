@@ -1,4 +1,4 @@
-"""Where a guarded application can keep its records, and which of these a test can be about."""
+"""The places where a guarded application can keep its records, and the selection of those that a test is about."""
 
 from __future__ import annotations
 

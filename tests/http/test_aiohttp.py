@@ -25,7 +25,7 @@ MODES = ["keyed", "transactional"]
 
 
 class Got(NamedTuple):
-    """What a client saw."""
+    """The client's view of a response."""
 
     status: int
     body: bytes
@@ -124,7 +124,7 @@ async def test_k3_k5_a_broken_key_is_refused(tmp_path: Path, lines: list[tuple[s
         assert app.ran == 0
 
 
-async def test_k6_k7_who_is_guarded(tmp_path: Path) -> None:
+async def test_k6_k7_guarded_routes(tmp_path: Path) -> None:
     async with serving(tmp_path, routes={"/pay": "required", "/off": "off"}) as app:
         assert (await app.post(key=None)).status == 400
         assert (await app.post("/other", key=None)).status == 201
@@ -157,7 +157,7 @@ async def test_f4_a_form_with_a_fresh_boundary_is_the_same_request_and_is_read_b
         assert got.replayed
 
 
-async def test_k8_whose_keys(tmp_path: Path) -> None:
+async def test_k8_keys_of_principals(tmp_path: Path) -> None:
     async def who(request: web.Request) -> str | None:
         return request.headers.get("User")
 
@@ -232,7 +232,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
     return response
 
 
-async def test_r11_what_the_handler_sends_by_itself_is_recorded_without_its_body(tmp_path: Path) -> None:
+async def test_r11_responses_sent_by_the_handler_are_recorded_without_their_body(tmp_path: Path) -> None:
     async with serving(tmp_path) as app:
         app.do = stream
         first, again = await app.post(), await app.post()

@@ -275,7 +275,7 @@ async def test_r2_r4_r30_a_retry_gets_the_same_response(place: Place) -> None:
     assert (again.replayed, again.header("content-length"), app.runs) == (True, "2", 1)
 
 
-async def test_r5_r6_what_concerns_one_connection_or_is_secret_is_not_stored(place: Place) -> None:
+async def test_r5_r6_fields_of_one_connection_and_secrets_are_not_stored(place: Place) -> None:
     names = ["connection", "x-named", "keep-alive", "transfer-encoding", "date", "set-cookie", "www-authenticate"]
     headers = [(name.encode(), b"x-named" if name == "connection" else b"x") for name in names]
     middleware = guarded(sending({**START, "headers": headers}, chunk(b"x", more=False)), place)
@@ -585,7 +585,7 @@ class Slow(Connection):
 @SEVERAL_AT_ONCE
 @pytest.mark.fault(76)
 async def test_r12_a_client_that_sends_slowly_keeps_no_key_meanwhile(place: Place) -> None:
-    """Whoever trickles a body in (slowloris) has claimed nothing: the same key is served to others at once."""
+    """A client that trickles a body in (slowloris) has claimed nothing: the same key is served to others at once."""
     app = App()
     middleware = guarded(app, place)
     slow = Slow(middleware, "k", body=[b"{", b"}"])
@@ -820,7 +820,7 @@ async def test_r17_a_client_that_left_before_it_saw_any_of_it_gets_the_same_byte
     app = sending({**START, "headers": headers}, chunk(b"\x00\xff"), chunk(b"\xfe\n", more=False))
     middleware = guarded(app, place)
     request = Connection(middleware, "k")
-    request.left.set()  # whatever is sent is lost
+    request.left.set()  # all that is sent is lost
     with suppress(OSError):
         await request.run()
     again = await post(middleware)
@@ -1006,7 +1006,7 @@ async def test_the_claim_is_visible_in_the_handler_and_not_after_it(place: Place
         current()
 
 
-async def test_what_routers_note_in_the_scope_is_seen_around(place: Place) -> None:
+async def test_notes_of_routers_in_the_scope_are_seen_around(place: Place) -> None:
     async def handler(scope: Any, receive: Any, send: Any) -> None:
         scope["endpoint"] = "create"
         await send(START)

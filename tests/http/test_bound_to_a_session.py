@@ -294,7 +294,7 @@ async def test_r12_an_upload_is_in_memory_once_when_the_handler_begins(boundary:
 
 
 @pytest.mark.slow
-async def test_r12_what_an_application_does_not_take_is_refused_as_ever(boundary: Boundary) -> None:
+async def test_r12_bodies_that_an_application_does_not_take_are_refused_as_ever(boundary: Boundary) -> None:
     async def handle(request: web.Request) -> web.Response:
         return web.Response()
 

@@ -103,7 +103,7 @@ def test_the_current_version_is_a_tag_or_what_makes_one(version: Version) -> Non
     assert evaluate(asked(if_match='"18"'), version) is not None
 
 
-def test_what_the_client_is_told() -> None:
+def test_answers_to_the_client() -> None:
     unmet = evaluate(asked(if_match='"v0"'), V1)
     assert unmet is not None
     body = json.loads(unmet.response.body or b"")

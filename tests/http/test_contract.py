@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 THERE = [cell for cell in cells() if cell.cannot_be is None]
 LEASED = [cell for cell in THERE if cell.mode == "leased"]
 PATIENT = {LEASED[number] for number in choose([values_of({"cell": cell}) for cell in LEASED], 1, chance_of("R19"))}
-"""Where `make test` waits for longer than a lease: with every integration and every store, but not in all cells."""
+"""Cells of `make test` with waits for longer than a lease: every integration and store, not every pair."""
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_the_committed_results_have_every_cell_and_every_rule() -> None:
             assert kind + ": " in (f"{PASSED}: ", TESTED, WITHOUT) or one == PASSED, (cell, rule)
 
 
-def test_what_is_tested_elsewhere_is_committed() -> None:
+def test_tests_named_elsewhere_are_committed() -> None:
     for cell in cells(["grpc"]):
         if cell.cannot_be is None:
             assert committed()["cells"][cell.id] == {rule: entry_of_grpc(cell, rule) for rule in RULES}

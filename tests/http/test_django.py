@@ -348,7 +348,7 @@ def test_r10_a_file_is_captured_and_closed(site: Site, door: str, tmp_path: Path
 @pytest.mark.slow
 @door
 @pytest.mark.parametrize("kind", ["large", "events"])
-def test_r11_what_cannot_be_kept_streams_or_is_refused(site: Site, door: str, kind: str) -> None:
+def test_r11_responses_that_cannot_be_kept_stream_or_are_refused(site: Site, door: str, kind: str) -> None:
     closed: list[int] = []
 
     def chunks() -> Iterator[bytes]:

@@ -33,7 +33,7 @@ LEASED = [name for name in PLACES if name not in SQL]
 
 
 class Header(BaseAuthentication):
-    """Whose name stands in the header."""
+    """Authenticates the name in the header."""
 
     def authenticate(self, request: Any) -> Any:
         name = request.headers.get("X-User")
@@ -46,7 +46,7 @@ class Header(BaseAuthentication):
 
 
 class Order(serializers.Serializer):  # type: ignore[misc]
-    """What is ordered."""
+    """The order of a customer."""
 
     item = serializers.CharField(max_length=10)
 
@@ -294,7 +294,7 @@ def test_functions_and_urls(site: Site) -> None:
     assert (create.cls.__name__, create.cls.__doc__) == ("create", "Make an order.")
 
 
-def test_what_is_no_view_of_rest_framework_is_refused(small: Site) -> None:
+def test_other_views_than_rest_frameworks_are_refused(small: Site) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         raise AssertionError
 
@@ -353,7 +353,7 @@ def test_inside_the_middleware_the_view_claims_nothing_more(site: Site) -> None:
 
 @pytest.mark.parametrize("kind", ["mixin", "last", "decorator"])
 def test_k8_r26_the_middleware_leaves_guarded_views_to_their_own_guard(site: Site, kind: str) -> None:
-    """Nobody gets a replay before REST framework has found out who asks, and only that of one's own request."""
+    """No replay is sent before REST framework has found the user, and only that of the user's own request."""
     views = {
         "mixin": lambda: guarded(site).as_view(),
         "last": lambda: guarded(site, type("Set", (viewsets.ViewSet, Orders), {})).as_view({"post": "post"}),

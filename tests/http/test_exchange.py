@@ -1,4 +1,4 @@
-"""What sync integrations share: when chunks may leave, what becomes of a response that nobody reads to its end."""
+"""Sync integrations: the time at which chunks may leave, and responses that are not read to their end."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_in_a_transaction_all_is_taken_before_anything_leaves(tmp_path: Any) -> 
 
 
 @pytest.mark.parametrize("headers", [(), LENGTH])
-def test_r11_what_is_too_large_goes_out_live_and_is_recorded_without_its_body(
+def test_r11_large_responses_go_out_live_and_are_recorded_without_their_body(
     leased: Boundary, headers: Headers
 ) -> None:
     capture = serve(leased, Source(b"abc", b"d", b"e"), headers, response_limit=2)
@@ -204,7 +204,7 @@ def test_r16_chunks_that_are_no_bytes_are_an_error_of_the_handler(leased: Bounda
     assert list(serve(leased, Source(b"again"))) == [b"again"]
 
 
-def test_r16_what_is_no_response_frees_the_key(leased: Boundary) -> None:
+def test_r16_a_result_that_is_no_response_frees_the_key(leased: Boundary) -> None:
     with pytest.raises(TypeError):
         exchange(leased).serve(lambda: Live(200, (), None))  # type: ignore[arg-type]
     assert list(serve(leased, Source(b"again"))) == [b"again"]
@@ -271,7 +271,7 @@ def test_r12_the_body_is_a_file_as_often_as_it_is_opened(memory: int) -> None:
 
 
 class Sent(NamedTuple):
-    """What a client has of a response: the chunks before its end is recorded, and those after."""
+    """The client's parts of a response: the chunks before its end is recorded, and those after."""
 
     before: list[bytes]
     after: list[bytes]
@@ -305,7 +305,7 @@ def test_r8_no_client_has_a_whole_response_before_it_is_recorded(
 
 
 @each_row("limit", [2, 100])
-def test_where_all_is_held_nothing_leaves_and_nothing_is_live(limit: int) -> None:
+def test_a_held_response_leaves_nothing_and_is_not_live(limit: int) -> None:
     capture = Capture(Guard(_boundary(), {"on_large": "error", "response_limit": limit}, principal="shared"))
     capture.begin(200, ())
     capture.add(b"a")
@@ -321,7 +321,7 @@ def test_where_all_is_held_nothing_leaves_and_nothing_is_live(limit: int) -> Non
         Capture(Guard(_boundary(), {"on_large": "error"}, principal="shared")).begin(200, EVENTS)
 
 
-def test_what_the_application_changes_later_changes_no_record() -> None:
+def test_later_changes_of_the_application_change_no_record() -> None:
     capture, chunk = Capture(Guard(_boundary(), {}, principal="shared")), bytearray(b"abc")
     capture.begin(200, ())
     capture.add(chunk)

@@ -126,7 +126,7 @@ async def test_k8_the_principal_is_a_dependency(place: Place) -> None:
     assert (await shop.post("/orders")).body == ann.body
 
 
-async def test_r26_who_is_not_let_in_meets_no_key(place: Place) -> None:
+async def test_r26_refused_clients_meet_no_key(place: Place) -> None:
     shop = Shop(place.boundary())
     for _ in range(2):
         answer = await shop.post("/orders", headers=[])
@@ -323,7 +323,7 @@ async def test_a_policy_in_a_mounted_application_wins_over_the_middleware(place:
 
 
 @pytest.mark.parametrize("how", ["router", "middleware"])
-async def test_k8_what_a_mounted_application_guards_is_left_to_it(place: Place, how: str) -> None:
+async def test_k8_guarded_routes_of_a_mounted_application_are_left_to_it(place: Place, how: str) -> None:
     runs: list[int] = []
     idempotency = Idempotency(place.boundary(), principal=account)
     router, mounted, app = APIRouter(), FastAPI(), FastAPI()
@@ -401,7 +401,7 @@ def test_e4_only_guarded_routes_show_it() -> None:
     assert optional["parameters"][-1]["schema"]["format"] == "uuid"
 
 
-def test_e4_what_the_user_says_stays() -> None:
+def test_e4_fields_of_the_user_stay() -> None:
     idempotency = Idempotency(Boundary("shop", store="memory://"), principal="shared")
     router = APIRouter(route_class=idempotency.route_class)
 

@@ -131,7 +131,7 @@ def test_k6_routes_by_path(shop: Shop, memory: Boundary) -> None:
     assert post(shop).status_code == 201
 
 
-def test_what_has_no_view_is_not_guarded(shop: Shop, memory: Boundary) -> None:
+def test_requests_without_a_view_are_not_guarded(shop: Shop, memory: Boundary) -> None:
     @shop.view("/slash/")
     def slashed() -> str:
         return "ok"
@@ -179,7 +179,7 @@ def test_r6_the_session_is_saved_around_and_never_stored(shop: Shop, memory: Bou
 # ------------------------------------------------------------ authentication
 
 
-def test_r26_whoever_is_refused_before_the_view_sees_no_replay(shop: Shop, memory: Boundary) -> None:
+def test_r26_clients_refused_before_the_view_see_no_replay(shop: Shop, memory: Boundary) -> None:
     orders(shop)
 
     @shop.app.before_request
@@ -365,7 +365,7 @@ def test_k6_blueprints_say_what_their_views_need(shop: Shop, memory: Boundary) -
         (lambda: Idempotency(Flask("a"), principal="shared"), "boundary"),
     ],
 )
-def test_what_cannot_be_kept_is_refused_when_it_is_said(said: Callable[[], Any], named: str) -> None:
+def test_rules_that_cannot_be_kept_are_refused_at_once(said: Callable[[], Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         made = said()
         if callable(made):
@@ -392,7 +392,7 @@ def test_an_application_has_one_and_a_decorated_view_needs_it(shop: Shop, memory
 
 
 @pytest.mark.parametrize(("status", "kept"), [(404, True), (429, False), (503, False)])
-def test_r25_what_error_handlers_answer_is_the_answer(shop: Shop, place: Place, status: int, kept: bool) -> None:
+def test_r25_answers_of_error_handlers_are_the_answer(shop: Shop, place: Place, status: int, kept: bool) -> None:
     class Sold(Exception):
         pass
 

@@ -50,7 +50,7 @@ class Target:
         return f"http://127.0.0.1:{self.address[1]}"
 
     def lines(self) -> list[int]:
-        """How many lines each key has in the ledger."""
+        """Count the lines of each key in the ledger."""
         with closing(sqlite3.connect(self.ledger)) as file:
             return [count for (count,) in file.execute("SELECT count(*) FROM ledger GROUP BY order_id")]
 
@@ -68,7 +68,7 @@ async def target(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 @pytest.mark.slow
-async def test_whatever_comes_over_the_wire_is_answered_below_500_and_has_its_effect_once(target: Target) -> None:
+async def test_any_bytes_on_the_wire_are_answered_below_500_and_have_their_effect_once(target: Target) -> None:
     number = int(os.environ.get("RETRYSAFE_FUZZ_SEED", secrets.randbits(32)))
     print(f"RETRYSAFE_FUZZ_SEED={number}")
     fuzzer = Fuzzer(random.Random(number))
@@ -81,7 +81,7 @@ async def test_whatever_comes_over_the_wire_is_answered_below_500_and_has_its_ef
 
 
 @pytest.mark.slow
-async def test_what_the_description_allows_is_answered_below_500_and_has_its_effect_once(target: Target) -> None:
+async def test_described_requests_are_answered_below_500_and_have_their_effect_once(target: Target) -> None:
     described = fuzzed.application("").openapi()
     await asyncio.to_thread(_by_description, target, described)
     assert set(target.lines()) == {1}

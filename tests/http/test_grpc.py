@@ -29,7 +29,7 @@ KEY = "idempotency-key"
 
 
 class Got(NamedTuple):
-    """What a client saw of a call."""
+    """The client's view of a call."""
 
     code: Any
     body: bytes | None
@@ -362,7 +362,7 @@ def test_r1_or_waits_for_the_answer(build: Build) -> None:
 
 
 def _holding(build: Build, service: Service) -> Callable[[Any], Any]:
-    """What makes a handler wait for the gate, in its colour."""
+    """Return a wrapper that makes a handler wait for the gate, in its colour."""
 
     def wait_sync(context: Any) -> None:
         assert service.gate.wait(60)

@@ -267,7 +267,7 @@ def test_a_failure_that_the_handler_declared_is_stored_as_its_answer(boundary: B
 
 
 def served(boundary: Boundary, statuses: list[int], key: str = "k", **options: Any) -> list[int]:
-    """What a client gets that tries as often as there are statuses, which the handler would answer in turn."""
+    """Return the answers to a client that tries once for each of the handler's statuses."""
     guard = Guard(boundary, options, principal="shared")  # type: ignore[arg-type]
     asked = request()
     got = []

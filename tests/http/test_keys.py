@@ -64,7 +64,7 @@ def test_k3_a_comma_inside_quotes_is_part_of_the_key() -> None:
         b'"\x7f"',
     ],
 )
-def test_k4_what_cannot_be_a_key_is_refused(line: bytes) -> None:
+def test_k4_impossible_keys_are_refused(line: bytes) -> None:
     with pytest.raises(InvalidKey):
         keys.parse([line], "lenient")
 

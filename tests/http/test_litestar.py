@@ -105,7 +105,7 @@ async def test_r2_a_retry_gets_the_same_response(place: Place) -> None:
     assert (again.status, again.body, again.replayed, shop.runs) == (201, first.body, True, 1)
 
 
-async def test_k6_k7_what_needs_a_key(place: Place) -> None:
+async def test_k6_k7_calls_that_need_a_key(place: Place) -> None:
     shop = Shop(place.boundary())
     assert (await shop.post("/orders", None)).code == "key-missing"
     assert (await shop.post("/orders", None, method="GET")).status == 200
@@ -118,7 +118,7 @@ async def test_k8_the_principal_is_the_user(place: Place) -> None:
     assert shop.runs == 2
 
 
-async def test_r26_who_is_not_let_in_meets_no_key(place: Place) -> None:
+async def test_r26_refused_clients_meet_no_key(place: Place) -> None:
     shop = Shop(place.boundary())
     for _ in range(2):
         assert (await shop.post("/orders", headers=[])).status == 401

@@ -1,4 +1,4 @@
-"""What of a response is stored, and what a replay shows."""
+"""The stored parts of a response, and the look of a replay."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_r4_lines_stay_lines_in_their_order() -> None:
     assert lines(kept(FULL, None, NONE), b"link") == [b"</a>; rel=next", b"</b>; rel=prev"]
 
 
-def test_r5_what_concerns_one_connection_is_not_stored() -> None:
+def test_r5_fields_of_one_connection_are_not_stored() -> None:
     names = {name for name, _ in kept(FULL, None, NONE).headers}
     assert names == {b"content-type", b"link", b"x-one", b"etag", b"location", b"cache-control"}
 
@@ -113,7 +113,7 @@ def test_r11_a_body_that_was_not_kept() -> None:
 
 
 @each_row("body", [b"", b"\n", b"a\nb\r\n", bytes(range(256)), None])
-def test_r2_what_is_stored_is_read_back_byte_by_byte(body: bytes | None) -> None:
+def test_r2_stored_responses_are_read_back_byte_by_byte(body: bytes | None) -> None:
     response = Response(200, ((b"x", b"caf\xe9"), (b"x", b"")), body)
     assert ResponseCodec().decode(ResponseCodec().encode(response, None), None) == response
 
@@ -128,7 +128,7 @@ def test_r2_what_is_stored_is_read_back_byte_by_byte(body: bytes | None) -> None
         StoredResult(b'{"status": 200}\n', MEDIA_TYPE, VERSION),
     ],
 )
-def test_what_cannot_be_read_is_an_error_and_not_an_answer(stored: StoredResult) -> None:
+def test_unreadable_responses_are_an_error_and_no_answer(stored: StoredResult) -> None:
     with pytest.raises(ResultUnreadable):
         ResponseCodec().decode(stored, None)
 
@@ -142,7 +142,7 @@ FIRST = b'{"status":201,"headers":[["location","/orders/1"],["x","caf\xc3\xa9"]]
 
 
 @each_row("omitted", [False, True])
-def test_what_releases_up_to_0_1_have_stored_is_read(omitted: bool) -> None:
+def test_responses_stored_by_releases_up_to_0_1_are_read(omitted: bool) -> None:
     stored = StoredResult(FIRST % (b"true" if omitted else b"false"), MEDIA_TYPE, 1)
     headers = ((b"location", b"/orders/1"), (b"x", b"caf\xe9"))
     assert ResponseCodec().decode(stored, None) == Response(201, headers, None if omitted else b"bo\ndy")

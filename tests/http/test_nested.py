@@ -221,7 +221,7 @@ CLIENTS: list[dict[str, str]] = [
 
 
 def judge(case: str, answers: list[tuple[dict[str, str], Answer]]) -> None:
-    """Whoever was answered was answered for themselves, and keys that are kept apart work."""
+    """Check that all clients got their own answers, and that separated keys work."""
     served = [(client, body) for client, (status, body) in answers if status < 300]
     if case != "neither":
         for client, body in served:

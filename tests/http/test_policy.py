@@ -12,7 +12,7 @@ from retrysafe.http.routes import Routes
 from tests.tables import each_row
 
 
-def test_what_is_not_chosen_is_the_default() -> None:
+def test_options_that_are_not_chosen_have_their_default() -> None:
     assert policy_of({}) == Policy()
 
 
@@ -38,7 +38,7 @@ def test_what_is_not_chosen_is_the_default() -> None:
         ({"routes": {"/payments": "on"}}, "/payments"),
     ],
 )
-def test_what_cannot_be_kept_is_refused_by_name(options: Any, named: str) -> None:
+def test_options_that_cannot_be_kept_are_refused_by_name(options: Any, named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         policy_of(options)
 
@@ -77,6 +77,6 @@ def test_k6_the_first_pattern_that_matches_counts(method: str, path: str, need: 
     assert ROUTES.need(method, path) == need
 
 
-def test_k6_where_no_pattern_matches_required_decides() -> None:
+def test_k6_without_a_matching_pattern_required_decides() -> None:
     assert Policy(required=True, routes=ROUTES).need("POST", "/other") == "required"
     assert Policy(routes=ROUTES).need("POST", "/other") == "optional"

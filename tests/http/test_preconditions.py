@@ -57,7 +57,7 @@ async def test_a_client_that_owns_the_id_creates_once(shop: Shop) -> None:
     assert (again.status, again.fields["etag"], shop.stock.writes) == (412, '"1"', 1)
 
 
-async def test_what_the_client_has_seen_it_replaces_and_nothing_else(shop: Shop) -> None:
+async def test_a_client_replaces_the_version_it_has_seen_and_no_other(shop: Shop) -> None:
     shop.stock.versions["a"] = 4
     stale, fresh = await shop.ask("PUT", if_match='"3"'), await shop.ask("PUT", if_match='"4"')
     assert (stale.status, stale.fields["etag"]) == (412, '"4"')
@@ -82,7 +82,7 @@ async def test_a_refusal_is_a_problem(shop: Shop, fields: dict[str, str], status
     assert int(refused.fields.get("content-length", len(refused.body))) == len(refused.body)
 
 
-async def test_what_a_reader_has_is_not_sent_again(shop: Shop) -> None:
+async def test_versions_that_a_reader_has_are_not_sent_again(shop: Shop) -> None:
     shop.stock.versions["a"] = 4
     full = await shop.ask("GET")
     same = await shop.ask("GET", if_none_match=full.fields["etag"])

@@ -36,7 +36,7 @@ def test_r3_every_type_is_the_address_of_a_page(code: str) -> None:
 
 
 @each_row("code", PROBLEMS)
-def test_r3_what_a_problem_says(code: str) -> None:
+def test_r3_contents_of_a_problem(code: str) -> None:
     response = render(Refusal(code, "because"))
     assert json.loads(response.body or b"") == {
         "type": f"{BASE}{code}/",

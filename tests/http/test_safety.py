@@ -36,7 +36,7 @@ def boundary(file: Path, **terms: Any) -> Boundary:
 
 
 def is_in(folder: Path) -> bool:
-    """Whether the secret can be read in any file."""
+    """Tell whether the secret can be read in any file."""
     return any(SECRET in file.read_bytes() for file in folder.iterdir())
 
 

@@ -205,9 +205,7 @@ async def strict(request: Request) -> Response:
 
 
 @each_row("method", ["PUT", "DELETE"])
-async def test_k6_who_says_itself_that_it_wants_a_key_wants_it_for_every_unsafe_method(
-    place: Place, method: str
-) -> None:
+async def test_k6_a_route_that_wants_a_key_itself_wants_it_for_every_unsafe_method(place: Place, method: str) -> None:
     async def plain(request: Request) -> Response:
         return PlainTextResponse("done")
 

@@ -214,7 +214,7 @@ def test_the_error_is_seen_where_nobody_set_logging_up() -> None:
     assert "retrysafe migrate --store X" in done.stderr
 
 
-def test_what_runs_without_protection_by_a_mistake_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_unprotected_routes_by_mistake_are_an_error(caplog: pytest.LogCaptureFixture) -> None:
     boundary = Boundary("shop", store="memory://", observers=())
     guard = IdempotencyMiddleware(None, boundary, on_store_error="open", principal="shared").guard  # type: ignore[arg-type]
     assert guard.passes(StoreUnavailable("down"))

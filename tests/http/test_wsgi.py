@@ -423,7 +423,7 @@ def test_r17_a_server_that_cannot_begin_the_response_has_recorded_it(place: Plac
 # ------------------------------------------------------------ R28: what only WSGI has
 
 
-def test_r28_what_is_written_is_captured_before_what_is_returned(place: Place) -> None:
+def test_r28_written_chunks_are_captured_before_returned_ones(place: Place) -> None:
     def app(environ: Any, start_response: Any) -> Iterable[bytes]:
         write = start_response("200 OK", [])
         write(b"a" * 70_000)
@@ -531,7 +531,7 @@ def test_r28_a_generator_stays_lazy(place: Place) -> None:
     served.end()
 
 
-def test_r28_what_was_returned_is_closed_once(place: Place) -> None:
+def test_r28_the_returned_iterable_is_closed_once(place: Place) -> None:
     app = Streamed(lambda: iter([b"a", b"b"]))
     guarded = IdempotencyMiddleware(app, place.boundary(), principal="shared")
     served = Served(guarded).end()
@@ -540,7 +540,7 @@ def test_r28_what_was_returned_is_closed_once(place: Place) -> None:
     assert (app.closed, app.runs) == (1, 1)
 
 
-def test_r28_what_was_returned_is_closed_once_when_it_fails(place: Place) -> None:
+def test_r28_the_returned_iterable_is_closed_once_when_it_fails(place: Place) -> None:
     def body() -> Iterator[bytes]:
         raise ValueError("late")
         yield b""
@@ -577,7 +577,7 @@ def test_r28_both_sides_keep_to_pep_3333(place: Place) -> None:
         assert (served.status, served.body) == (200, b"ab")
 
 
-def test_r28_what_is_the_servers_stays_and_what_the_application_changes_is_its_own(memory: Boundary) -> None:
+def test_r28_the_servers_environ_stays_and_changes_are_the_applications_own(memory: Boundary) -> None:
     errors = io.StringIO()
     app = App(during=lambda environ: environ.update({"mine": 1}))
     served = Served(IdempotencyMiddleware(app, memory, principal="shared"), **{"wsgi.errors": errors}).end()

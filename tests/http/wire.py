@@ -13,7 +13,7 @@ Message = MutableMapping[str, Any]
 
 @dataclass
 class Exchanged:
-    """What came back over one connection."""
+    """The answers over one connection."""
 
     messages: list[Message] = field(default_factory=list)
 

@@ -109,7 +109,7 @@ class History:
         self._note(Note(number, self.clock(), "unsent"))
 
     def operations(self) -> list[Operation]:
-        """What was recorded so far; what has no answer yet may still happen."""
+        """Return the operations recorded so far; one without an answer may still happen."""
         return operations_of(list(self._notes))
 
     def _note(self, note: Note) -> None:

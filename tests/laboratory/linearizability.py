@@ -1,4 +1,4 @@
-"""Whether a recorded history can be explained: key by key, one step after the other, by the memory store.
+"""Explains a recorded history, or finds that it cannot: key by key, one step after the other, by the memory store.
 
     broken = check(history.operations())
     assert not broken, str(broken[0])
@@ -26,7 +26,7 @@ _PATIENCE = 2_000
 
 
 class Reach(NamedTuple):
-    """How far a search came: whether to the end, else the order that explains most, and the record after it."""
+    """The reach of a search: to the end, else the order that explains most, and the record after it."""
 
     ok: bool
     order: tuple[int, ...]
@@ -73,7 +73,7 @@ def by_key(operations: Iterable[Operation]) -> dict[bytes, list[Operation]]:
 
 
 def is_linearizable(key: bytes, operations: Sequence[Operation], traits: Traits = PLAIN) -> bool:
-    """Whether one key's history can be explained."""
+    """Tell whether one key's history can be explained."""
     return reach(key, operations, traits).ok
 
 
@@ -225,7 +225,7 @@ def _cut(key: bytes, operations: Sequence[Operation], traits: Traits) -> list[Op
 
 
 def _until(operations: Sequence[Operation], end: int) -> list[Operation]:
-    """What was known at an instant: later answers had not been heard, later steps had not begun."""
+    """Return the operations known at an instant: later answers had not been heard, later steps had not begun."""
     return [
         one if one.ended is not None and one.ended <= end else one._replace(answer=UNKNOWN, ended=None)
         for one in operations

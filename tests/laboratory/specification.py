@@ -1,4 +1,4 @@
-"""What a step may do to a key's record, and answer: the memory store's steps, executed on a record at an instant.
+"""A step's possible effects on a record, and its answers: the memory store's steps at an instant.
 
 Nothing of the protocol is written down here a second time. What is added is what a history does not tell: at which
 instant of the store's clock a step was judged. An answer with a record names it. A write that anybody saw later is
@@ -25,7 +25,7 @@ _READING = ("read", "claim", "take")
 
 
 class Traits(NamedTuple):
-    """What is peculiar to a store and its clock.
+    """The peculiarities of a store and its clock.
 
     skew: by how many microseconds two answers may contradict each other about the time.
     vanishing: forgotten records may go by themselves, as where they expire natively.
@@ -46,7 +46,7 @@ class Bounds(NamedTuple):
     most: Micros
 
     def admits(self, now: Micros) -> bool:
-        """Whether it may have been judged then."""
+        """Tell whether it may have been judged then."""
         return self.least <= now <= self.most
 
 
@@ -74,7 +74,7 @@ def _only(asks: Sequence[Any]) -> Step:
 
 
 def is_passive(operation: Operation) -> bool:
-    """Whether the answer says that the step has changed nothing, whatever the record was."""
+    """Tell whether the answer says that the step has changed nothing, whatever the record was."""
     answer = operation.answer
     if answer is UNKNOWN or operation.kind in ("sweep", "elapse"):
         return False
@@ -85,7 +85,7 @@ def is_passive(operation: Operation) -> bool:
 
 
 class Specification:
-    """What each operation of one key's history may have made of the record."""
+    """The possible records after each operation of one key's history."""
 
     def __init__(self, key: bytes, operations: Sequence[Operation], traits: Traits) -> None:
         self._key = key
@@ -130,7 +130,7 @@ class Specification:
                 yield after
 
     def _agree(self, operation: Operation, answer: Any, before: Record | None) -> bool:
-        """Whether an answer is the one that was heard; the time of a look is no part of it."""
+        """Tell whether an answer is the one that was heard; the time of a look is no part of it."""
         heard = operation.answer
         if operation.kind == "claim" and heard is None:
             return before is not None  # another claim was on its way
@@ -183,13 +183,13 @@ class Specification:
         return None if seen is None else {updated + elapsed for updated in seen for elapsed in self._elapsed}
 
     def _begun(self, operation: Operation) -> set[Micros]:
-        """When its attempt began, as tokens tell: one of them may be this step's, which then is its instant."""
+        """Return when its attempt may have begun, by tokens: one may be this step's, and then is its instant."""
         if operation.kind not in ("claim", "take"):
             return set()
         return self._tokens.get(operation.arguments[0].attempt, set())
 
     def _renewed(self, operation: Operation) -> set[Micros]:
-        """When a lease was renewed, as its end tells: a record keeps that when it is settled."""
+        """Return when its attempt may have begun, by tokens; one may be of this step, and then is its instant."""
         if operation.kind != "renew":
             return set()
         held: Ownership = operation.arguments[0]
@@ -198,7 +198,7 @@ class Specification:
         return {end - length + elapsed for end in ends for elapsed in self._elapsed}
 
     def _misses(self, number: int, state: Record | None) -> bool:
-        """Whether the step names another record than this one, so that no instant makes a difference."""
+        """Tell whether the step names another record than this one, so that no instant makes a difference."""
         named = self._named[number]
         if named is None or self._vanishing:
             return False

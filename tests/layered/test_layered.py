@@ -64,7 +64,7 @@ def test_another_payload_and_a_stored_failure_are_answered_from_it(layers: Layer
         layers.do("bad")
 
 
-def test_what_is_not_settled_is_never_kept(layers: Layers) -> None:
+def test_unsettled_records_are_never_kept(layers: Layers) -> None:
     with layers.boundary.claim("k"):
         with pytest.raises(InProgress):
             layers.do("k")
@@ -85,7 +85,7 @@ def test_a_claim_is_decided_by_the_truth_alone(layers: Layers) -> None:
 
 
 def test_only_settled_records_are_believed(layers: Layers) -> None:
-    """Whatever stands in the fast store, it can neither start nor stop an attempt."""
+    """A record in the fast store can neither start nor stop an attempt."""
     with layers.boundary.claim("k") as claim:
         running = layers.truth("k")
         assert running is not None
@@ -120,7 +120,7 @@ def test_it_is_asked_again_after_its_rest_and_rests_again(layers: Layers) -> Non
     layers.fast.start()
 
 
-def test_what_is_kept_ends_before_its_window_does(layers: Layers) -> None:
+def test_kept_records_end_before_their_window_does(layers: Layers) -> None:
     layers.do("k")
     layers.age(3500)
     layers.do("k")
@@ -175,7 +175,7 @@ def test_an_operator_is_told_when_the_fast_store_does_not_hear_of_a_change(layer
     assert layers.do("k") == "k run 2", "after at_most the truth is asked again"
 
 
-def test_what_cannot_be_read_is_a_miss(layers: Layers) -> None:
+def test_unreadable_entries_are_a_miss(layers: Layers) -> None:
     first = layers.do("k")
     layers.do("k")
     (entry,) = layers.fast.entries()

@@ -68,7 +68,7 @@ class AsyncLedger(Ledger):
 
 
 def taken(path: str) -> list[tuple[str, str, str, int]]:
-    """What was published, in its order: id, topic, key and sequence."""
+    """Read the published messages, in their order: id, topic, key and sequence."""
     if not Path(path).exists():
         return []
     with closing(sqlite3.connect(path, timeout=60)) as connection:

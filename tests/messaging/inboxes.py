@@ -104,7 +104,7 @@ class World:
             assert run(ask(inbox._letters.inbox.mark(letter.arrival.identity)), inbox._letters.backend.client())
 
     def begin(self, handler: Handler[..., Any], envelope: Envelope) -> None:
-        """What is left in the database of an attempt whose process is killed in it."""
+        """Leave the state of an attempt whose process is killed in it."""
         handler.letters.run(procedures.begin(handler.letters.inbox, Attempt(handler.setting, envelope)))
 
     def withdraw(self, handler: Handler[..., Any], envelope: Envelope) -> None:

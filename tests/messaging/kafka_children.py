@@ -21,7 +21,7 @@ CALLS = (
     "commit_transaction",
     "begin_transaction",
 )
-"""What is called for a batch of two records, and first for the next one."""
+"""The calls for a batch of two records, and the first one for the next."""
 
 
 class Mortal:

@@ -27,7 +27,7 @@ from tests.ports import free_port
 
 _SHARED = Path(os.environ.get("RETRYSAFE_SCRATCH") or ROOT / ".services")
 _UNPACKED = ("lib", "server")
-"""Where services have the programs that were downloaded for them."""
+"""The folders of the programs that were downloaded for services."""
 
 
 class OwnBroker:
@@ -35,7 +35,7 @@ class OwnBroker:
 
     service: ClassVar[str]
     beside: ClassVar[int] = 0
-    """How many ports it needs beside its first one."""
+    """The number of ports that it needs beside its first one."""
 
     def __init__(self, port: int | None = None, **environment: str) -> None:
         directory = tempfile.TemporaryDirectory(prefix=f"retrysafe-{self.service}-", ignore_cleanup_errors=True)
@@ -217,7 +217,7 @@ class DebeziumWorker(OwnBroker):
 
 
 class PubSubServer(OwnBroker):
-    """What stands in for Google Pub/Sub. It forgets everything when it is killed."""
+    """The stand-in for Google Pub/Sub. It forgets everything when it is killed."""
 
     service = "pubsub"
 
@@ -227,7 +227,7 @@ class PubSubServer(OwnBroker):
 
 
 class ServiceBusServer(OwnBroker):
-    """What stands in for Azure Service Bus. It has written down what it has acknowledged."""
+    """The stand-in for Azure Service Bus. It has written down what it has acknowledged."""
 
     service = "servicebus"
 

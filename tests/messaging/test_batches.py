@@ -108,7 +108,7 @@ def test_a_failure_at_commit_is_found_by_halves(make: str, world: World) -> None
 
 
 @BOTH
-def test_what_was_handed_out_before_is_handled_by_itself(make: str, world: World) -> None:
+def test_redelivered_messages_are_handled_by_themselves(make: str, world: World) -> None:
     sizes: list[int] = []
     inbox = world.inbox()
 

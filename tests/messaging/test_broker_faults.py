@@ -262,7 +262,7 @@ async def test_a_broker_goes_away_under_load_and_comes_back(mortal: Mortal, outb
             await auntil(lambda: len(outbox.sql("SELECT 1 FROM retrysafe_outbox")) < len(ids))
             await asyncio.to_thread(mortal.end)
             await auntil(lambda: told.names["relay_failed"] > 6)
-            await asyncio.sleep(effort(0, 60))  # how long it is away is what this is about
+            await asyncio.sleep(effort(0, 60))  # its absence is the subject
             await asyncio.to_thread(mortal.server.start)
             written = len(ids)
             await auntil(lambda: len(ids) > written + 20)
@@ -274,7 +274,7 @@ async def test_a_broker_goes_away_under_load_and_comes_back(mortal: Mortal, outb
 
 
 async def drained(broker: RabbitMQServer, publishing: Rabbit) -> Sequence[Envelope]:
-    """What arrived, over a connection that was made after it all."""
+    """Return the messages that arrived, over a connection that was made after it all."""
     import aio_pika
 
     async with await aio_pika.connect(broker.url) as connection:
@@ -340,7 +340,7 @@ async def test_a_full_queue_gives_nothing_up_and_nothing_overtakes(broker: Rabbi
         await publisher.aclose()
 
 
-async def test_what_a_full_queue_says_is_the_same_of_every_message(broker: RabbitMQServer) -> None:
+async def test_refusals_of_a_full_queue_are_the_same_for_every_message(broker: RabbitMQServer) -> None:
     from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 
     bounds = {"full": {"x-max-length": 1, "x-overflow": "reject-publish"}}

@@ -1,4 +1,4 @@
-"""What brokers say of themselves is true, and each is reached by its URL alone."""
+"""The brokers' own descriptions are true, and each broker is reached by its URL alone."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_an_option_of_another_broker_is_refused(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [name for name, harness in HARNESSES.items() if harness.left is not None])
 async def test_each_group_gets_every_message_of_a_broker(kind: str, request: pytest.FixtureRequest) -> None:
-    """What `declare`, `publisher` and `consumer` are told is enough for them to meet."""
+    """The arguments of `declare`, `publisher` and `consumer` are enough for them to meet."""
     harness, name = HARNESSES[kind], f"tests-{uuid4().hex}"
     served(request, harness.service)
     assert harness.left is not None

@@ -172,9 +172,7 @@ def no_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---------------------------------------------------------------- the log
 
 
-async def test_what_is_committed_leaves_as_it_was_written_and_what_is_rolled_back_does_not(
-    place: Place, no_rounds: None
-) -> None:
+async def test_committed_messages_leave_as_they_were_written_and_others_do_not(place: Place, no_rounds: None) -> None:
     async with place.relaying():
         with psycopg.connect(place.url) as late, psycopg.connect(place.url) as undone:
             first = place.outbox.add(late, "orders", 1, key="late", sequence=7, headers={"tenant": "Ä"})
@@ -289,7 +287,7 @@ async def test_a_message_that_waits_keeps_its_lane_and_not_the_log(place: Place)
 
 
 async def test_the_log_of_an_idle_database_is_not_kept(place: Place) -> None:
-    """What other databases write is in the same log."""
+    """The writes of other databases are in the same log."""
     async with place.relaying():
         with own_database(place.server.url) as other, psycopg.connect(other, autocommit=True) as busy:
             busy.execute("CREATE TABLE noise AS SELECT generate_series(1, 10000) AS n")
@@ -316,7 +314,7 @@ async def test_it_is_told_how_much_of_the_log_is_not_confirmed(place: Place, mon
     assert all(told["slot"] == place.slot.name and told["kept"] >= told["behind"] for told in place.told("log_lag"))
 
 
-async def test_what_is_in_the_log_before_it_can_be_seen_is_waited_for(place: Place, no_rounds: None) -> None:
+async def test_commits_in_the_log_before_they_can_be_seen_are_waited_for(place: Place, no_rounds: None) -> None:
     """As long as a synchronous replica has not confirmed a commit, nobody sees it, and the log says it all the same."""
     async with place.relaying():
         before = place.confirmed()
@@ -338,7 +336,7 @@ async def test_what_is_in_the_log_before_it_can_be_seen_is_waited_for(place: Pla
 
 
 @pytest.mark.one_of("slow tests")
-async def test_what_others_see_leaves_while_the_log_has_what_nobody_sees(
+async def test_visible_messages_leave_while_the_log_has_invisible_ones(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("retrysafe.messaging.cdc.following.EVERY", 0.05)
@@ -358,7 +356,7 @@ async def test_what_others_see_leaves_while_the_log_has_what_nobody_sees(
         await place.until_took(2)
 
 
-async def test_what_a_relay_that_polls_has_under_way_is_waited_for(place: Place, no_rounds: None) -> None:
+async def test_calls_of_a_polling_relay_are_waited_for(place: Place, no_rounds: None) -> None:
     async with place.relaying():
         with psycopg.connect(place.url) as polling:
             polling.execute("SELECT 1 FROM retrysafe_outbox_buckets FOR UPDATE")
@@ -371,7 +369,7 @@ async def test_what_a_relay_that_polls_has_under_way_is_waited_for(place: Place,
     assert place.broker.took == []
 
 
-def test_what_follows_a_message_that_the_log_does_not_tell_of_stays(place: Place) -> None:
+def test_messages_behind_one_that_is_missing_in_the_log_stay(place: Place) -> None:
     place.write(1)
     place.write(2)
     columns = ("id", "lane", "created", *ENVELOPE)
@@ -436,7 +434,7 @@ async def test_a_crash_at_any_message_of_the_protocol_loses_nothing(
         ]
 
 
-async def test_what_was_published_and_not_written_down_leaves_again_under_its_id(place: Place) -> None:
+async def test_published_messages_without_a_note_leave_again_under_their_id(place: Place) -> None:
     class Dies(Broker):
         async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
             await super().publish(envelopes)
@@ -574,7 +572,7 @@ async def test_a_relay_stops_while_the_server_of_the_log_is_silent(
         answers.set()
 
 
-async def test_who_reads_the_log_no_more_says_so_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_relay_that_reads_the_log_no_more_says_so_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its gauges had the last lag for ever, beside those of the relay that has the slot now."""
     for name, seconds in (("LOOK", 0.02), ("TURN", 0.02), ("AGAIN", 3.0)):
         monkeypatch.setattr(f"retrysafe.messaging.cdc.following.{name}", seconds)

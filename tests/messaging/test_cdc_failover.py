@@ -51,7 +51,7 @@ class Pair(Place):
         )
 
     def has_synchronised(self) -> bool:
-        """Whether the standby has the slot, and as far as it is now."""
+        """Tell whether the standby has the slot, and its present position."""
         asked = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s AND NOT temporary"
         with self.server.admin() as primary, self.standby.admin() as standby:
             there, here = (server.execute(asked, [self.slot.name]).fetchall() for server in (primary, standby))
@@ -116,7 +116,7 @@ async def test_a_slot_that_the_server_keeps_on_its_standby_is_read_on() -> None:
 
 @pytest.mark.slow
 async def test_a_standby_that_lagged_repeats_what_it_has_not_seen_leave() -> None:
-    """What was committed and never reached it may have left: the message of a transaction that nobody has any more."""
+    """A commit that never reached it may have left: the message of a transaction that is lost."""
     programs = postgresql_programs()
     if programs is None:
         absent("there is no PostgreSQL server to start")

@@ -145,7 +145,7 @@ def test_structured_data_in_base64_and_as_text() -> None:
 
 
 @each_row("body", [b"", b"[]", b"{", b'{"data_base64":"?"}', b'{"data_base64":1}', b"[" * 200_000])
-def test_what_is_no_event_keeps_its_bytes_for_the_handler_to_refuse(body: bytes) -> None:
+def test_other_payloads_keep_their_bytes_for_the_handler_to_refuse(body: bytes) -> None:
     found = of_structured(body)
     assert (found.payload, found.id) == (body, "m-1")
 
@@ -162,6 +162,6 @@ def test_headers_under_their_own_names_never_take_an_attributes_place() -> None:
 
 @each_row(("number", "kept"), [(2**63 - 1, 2**63 - 1), (-(2**63) + 1, -(2**63) + 1), (2**63, None)])
 def test_a_sequence_of_63_bits_is_carried(number: int, kept: int | None) -> None:
-    """What an outbox takes, such as nanoseconds since the epoch, a consumer can use."""
+    """A sequence that an outbox takes, such as nanoseconds since the epoch, is of use to a consumer."""
     given = {"id": "1", "source": "/shop", "type": "t", "sequence": str(number)}
     assert received(given, b"", "t").sequence == kept

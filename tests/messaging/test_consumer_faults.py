@@ -56,7 +56,7 @@ async def broker(request: pytest.FixtureRequest) -> AsyncIterator[AnyBench]:
 
 
 WITH_LONG_LEASES = (PubSubBench, ServiceBusBench, SqsBench)
-"""Where a message whose ack was lost comes again long after its connection was."""
+"""The benches in which a message whose ack was lost comes again long after its connection was."""
 QUIET = 3.0
 """Seconds without another message after which there are no more: the lease of a lost connection has lapsed by then."""
 
@@ -81,7 +81,7 @@ async def consumed(
 
 
 def awaits(task: asyncio.Task[Any], function: str) -> bool:
-    """Whether a task waits in a coroutine function of that name."""
+    """Tell whether a task waits in a coroutine function of that name."""
     awaited: Any = task.get_coro()
     while awaited is not None:
         if getattr(awaited, "__name__", "") == function:
@@ -97,7 +97,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def in_order(seen: Sequence[int]) -> bool:
-    """Whether every message first came after those before it."""
+    """Tell whether every message first came after those before it."""
     first = [number for at, number in enumerate(seen) if number not in seen[:at]]
     return first == sorted(first)
 
@@ -429,7 +429,7 @@ async def test_a_message_of_somebody_elses_has_what_it_has(broker: AnyBench) -> 
 
 @pytest.mark.fault(52)
 @pytest.mark.parametrize("broker", ["redis"], indirect=True)
-async def test_who_has_lost_a_stream_takes_nothing_from_it(broker: AnyBench) -> None:
+async def test_a_consumer_that_has_lost_a_stream_takes_nothing_from_it(broker: AnyBench) -> None:
     assert isinstance(broker, RedisBench)
     trial = Trial(broker)
     await trial.published("A")
@@ -445,7 +445,7 @@ async def test_who_has_lost_a_stream_takes_nothing_from_it(broker: AnyBench) -> 
 @pytest.mark.fault(50)
 @pytest.mark.parametrize("broker", ["redis"], indirect=True)
 async def test_entries_whose_answer_was_lost_are_handed_out(broker: AnyBench) -> None:
-    """Who asks again, be it the client library, is told that there is nothing new: the entries are its own by then."""
+    """A second request, be it the client library's, finds nothing new: the entries are its own by then."""
     trial = Trial(broker)
     async with trial.consumer() as consumer:
         await trial.nothing(consumer)
@@ -460,7 +460,7 @@ async def test_entries_whose_answer_was_lost_are_handed_out(broker: AnyBench) ->
 @pytest.mark.parametrize("keys", [("A", "A"), tuple(range(40))])
 @pytest.mark.parametrize("broker", ["redis"], indirect=True)
 async def test_an_ack_makes_room_at_once(broker: AnyBench, keys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether one stream is full or all of them are: no wait for new entries goes on for its whole time."""
+    """One full stream or all of them: no wait for new entries goes on for its whole time."""
     monkeypatch.setattr("retrysafe.messaging.brokers.redis_streams.consumer._LOOK", 3600.0)
     broker.options["prefetch"] = 1
     trial = Trial(broker)

@@ -175,7 +175,7 @@ async def _wrapped(make: Callable[[], Any], mistake: Callable[[Any], Wrong]) -> 
     return mistake(await make())
 
 
-def test_what_a_broker_does_not_declare_is_skipped_by_name() -> None:
+def test_undeclared_features_of_a_broker_are_skipped_by_name() -> None:
     require("redis")
 
     @asynccontextmanager

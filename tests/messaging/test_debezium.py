@@ -57,7 +57,7 @@ class Debezium:
         }
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """What Kafka Connect answers."""
+        """Ask Kafka Connect."""
         headers = {"Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{self._worker.url}{path}", data, headers, method=method)
@@ -106,7 +106,7 @@ class Debezium:
         return every_record(self.kafka, f"{prefix}{self.topic}")
 
     def arrived(self) -> list[Envelope]:
-        """What a consumer of ours makes of the records."""
+        """Return the records as a consumer of ours reads them."""
         return [envelope_from(one.headers() or (), one.key(), one.value(), self.topic) for one in self.records()]
 
     def until_arrived(self) -> None:
@@ -135,11 +135,11 @@ def debezium() -> Iterator[Debezium]:
 
 @pytest.mark.slow
 @pytest.mark.one_of("slow tests")
-async def test_what_debezium_publishes_is_whole_and_an_inbox_drops_its_repeats(debezium: Debezium) -> None:
+async def test_messages_of_debezium_are_whole_and_an_inbox_drops_its_repeats(debezium: Debezium) -> None:
     debezium.write({"n": 0}, key="Zoë", headers={"tenant": "ä", "X-Odd": "1"}, sequence=1 << 40)
     debezium.write(b"\0\xff", b"", key=None, media_type="application/x-bytes")
     debezium.connect()
-    debezium.until_arrived()  # what was written before, too
+    debezium.until_arrived()  # earlier messages, too
     debezium.write_orders(range(20))
     debezium.roll_back()
     debezium.until_arrived()
@@ -166,7 +166,7 @@ async def test_what_debezium_publishes_is_whole_and_an_inbox_drops_its_repeats(d
 
 
 def is_a_cloudevent(record: Any) -> bool:
-    """Whether a stranger's SDK reads it as one."""
+    """Tell whether a stranger's SDK reads it as one."""
     message = binding.KafkaMessage(headers=ce_headers(record), key=record.key(), value=record.value())
     event = binding.from_binary(message, JSONFormat())
     return bool(event.get_id() and event.get_type() and event.get_source() == "/shop")
@@ -177,7 +177,7 @@ def ce_headers(record: Any) -> dict[str, bytes]:
 
 
 async def consumed(debezium: Debezium, handled: list[Envelope]) -> Counter[Any]:
-    """What becomes of all that is in the topic."""
+    """Return the outcomes of all messages in the topic."""
     boundary = Boundary("stock", store=debezium.server.url, effects="transactional", window="15d")
     inbox = Inbox(boundary)
 
@@ -209,7 +209,7 @@ def test_a_slot_that_was_lost_is_mended_from_the_table(debezium: Debezium) -> No
 
 
 @pytest.mark.slow
-def test_what_the_slot_has_confirmed_may_be_removed(debezium: Debezium) -> None:
+def test_messages_confirmed_to_the_slot_may_be_removed(debezium: Debezium) -> None:
     _, note, look, has_reached, remove = STATEMENTS
     debezium.connect()
     debezium.write_orders(range(5))
@@ -220,7 +220,7 @@ def test_what_the_slot_has_confirmed_may_be_removed(debezium: Debezium) -> None:
         ((upto,),) = job.execute(look.encode()).fetchall()
         late.commit()
         reached = re.sub(r"'\d/\w+'", f"'{upto}'", has_reached).encode()
-        for _ in range(5):  # what it writes down may be of a heartbeat before that of the last record
+        for _ in range(5):  # its note may be of a heartbeat before that of the last record
             debezium.note_how_far_it_is()
             if job.execute(reached).fetchall() == [(True,)]:
                 break

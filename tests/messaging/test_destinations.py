@@ -217,7 +217,7 @@ def test_a_publisher_that_refuses_everything_takes_nothing_from_anybody(
     assert (publisher if isinstance(publisher, Refusing) else publisher.inner).calls < 60
 
 
-def test_what_waits_for_a_destination_is_due_and_alarms_with_its_reason(place: Place) -> None:
+def test_messages_waiting_for_a_destination_are_due_and_alarm_with_the_reason(place: Place) -> None:
     place.write(*(Message("full", n, key=str(n)) for n in range(3)), Message("well", 1))
     relay = place.relay(Judging(lambda one: FULL if one.topic == "full" else ACKED))
     assert relay.run_once().published == 1
@@ -388,7 +388,7 @@ async def test_a_run_waits_for_what_it_has_left_under_way(place: Place) -> None:
     assert len(publisher.offered) == 2
 
 
-async def test_what_is_under_way_when_a_relay_ends_leaves_again(place: Place) -> None:
+async def test_messages_under_way_when_a_relay_ends_leave_again(place: Place) -> None:
     (one,) = place.write(Message("hanging", 1, key="A"))
     publisher = Hanging()
     relay = place.relay(publisher, max_attempts=1)
@@ -400,7 +400,7 @@ async def test_what_is_under_way_when_a_relay_ends_leaves_again(place: Place) ->
     assert [each.id for each in publisher.published] == [one]
 
 
-def test_what_an_event_loop_was_closed_over_is_under_way_no_more() -> None:
+def test_calls_of_a_closed_event_loop_are_under_way_no_more() -> None:
     """As by a KeyboardInterrupt out of `run_until_complete`: no later run would have published these messages."""
 
     class Slow(AsyncMemoryPublisher):

@@ -157,7 +157,7 @@ async def test_a_failure_is_tried_again_and_what_fails_for_good_is_in_the_dead_l
 
 @pytest.mark.slow
 @pytest.mark.fault(50)
-async def test_what_was_not_committed_is_not_acked(service: Service) -> None:
+async def test_uncommitted_messages_are_not_acked(service: Service) -> None:
     hold = asyncio.Event()
     broker = service.broker(hold=hold)
     await broker.start()
@@ -219,7 +219,7 @@ async def test_a_broker_does_not_start_with_a_source_that_loses_messages(
         await broker.start()
 
 
-async def test_what_is_published_after_the_commit_is_refused(tmp_path: Path) -> None:
+async def test_publishing_after_the_commit_is_refused(tmp_path: Path) -> None:
     broker = installed(RabbitBroker("amqp://127.0.0.1:1/"), tmp_path)
     broker.publisher("placed")(broker.subscriber("orders", ack_policy=AckPolicy.MANUAL)(handle))
     with pytest.raises(ConfigurationError, match="Outbox"):

@@ -43,7 +43,7 @@ CRASHES = "pubsub"
 
 
 async def steps(kind: str, mode: str, request: pytest.FixtureRequest) -> list[tuple[str, Any]]:
-    """What was said of each step of a mode of `tests.messaging.elsewhere`."""
+    """Return the report of each step of a mode of `tests.messaging.elsewhere`."""
     harness = HARNESSES[kind]
     served(request, harness.service)
     assert harness.remove is not None
@@ -85,7 +85,7 @@ async def test_loops_after_one_another(kind: str, request: pytest.FixtureRequest
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BY_URL)
-async def test_what_was_closed_begins_anew_on_the_same_event_loop_and_on_the_next(
+async def test_closed_clients_begin_anew_on_the_same_event_loop_and_on_the_next(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
     """A supervisor runs a subscription again that has ended by an error: three brokers fell silent, one refused."""
@@ -106,10 +106,10 @@ async def test_what_was_closed_begins_anew_on_the_same_event_loop_and_on_the_nex
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BY_URL)
-async def test_what_was_received_before_a_consumer_was_closed_settles_no_other_message(
+async def test_deliveries_from_before_a_close_settle_no_other_message(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """What its consumer received first afterwards had the same tag at RabbitMQ and MQTT, and was lost."""
+    """The first message that its consumer received afterwards had the same tag at RabbitMQ and MQTT, and was lost."""
     assert await steps(kind, "before", request) == [
         ("published", ["acked"] * 2),
         ("received", ["m0"]),
@@ -193,9 +193,9 @@ def test_a_relay_whose_publisher_belongs_elsewhere_publishes_nothing_and_spends_
     assert place.sql("SELECT count(*) FROM retrysafe_outbox") == [(0,)]
 
 
-def test_what_begins_anew_has_nothing_of_before() -> None:
+def test_a_new_beginning_has_nothing_of_before() -> None:
     class Client:
-        """What is given to a publisher, and has connections."""
+        """The client given to a publisher, with connections."""
 
     clients: list[Client] = []
 
@@ -223,7 +223,7 @@ def test_what_begins_anew_has_nothing_of_before() -> None:
     assert beside not in clients
 
 
-async def test_who_comes_while_a_consumer_is_closed_waits_for_the_end_of_that() -> None:
+async def test_a_receive_during_a_close_waits_for_its_end() -> None:
     lives: list[str] = []
     hanging_up, hung_up = asyncio.Event(), asyncio.Event()
 
@@ -252,7 +252,7 @@ async def test_who_comes_while_a_consumer_is_closed_waits_for_the_end_of_that() 
     assert lives == ["begun", "closed", "begun"]
 
 
-async def test_what_has_begun_to_be_closed_is_closed_although_who_closes_it_is_cancelled(
+async def test_a_begun_close_ends_although_its_caller_is_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its connection stayed open, and what the broker handed to that reached nobody."""
@@ -317,7 +317,7 @@ def test_a_closing_that_hangs_is_given_up_when_asyncio_run_ends(monkeypatch: pyt
     assert ended == ["given up"]
 
 
-def test_what_an_event_loop_was_closed_over_while_it_was_closed_begins_anew_on_the_next() -> None:
+def test_a_close_cut_off_by_its_event_loop_begins_anew_on_the_next() -> None:
     @of_one_loop(follows=True)
     class Hanging:
         async def publish(self, _envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
@@ -378,7 +378,7 @@ async def test_a_publish_that_is_under_way_when_its_publisher_is_closed_has_an_a
     assert steps == ["published" if ends else "cut off", "closed"]
 
 
-async def test_what_was_made_from_an_iterator_begins_anew_with_the_same() -> None:
+async def test_clients_made_from_an_iterator_begin_anew_with_the_same() -> None:
     @of_one_loop()
     class Listing:
         def __init__(self, topics: Iterable[str], *, more: Iterable[str]) -> None:
@@ -507,8 +507,8 @@ def test_a_publisher_of_webhooks_that_was_used_before_a_fork_publishes_in_the_ch
     assert done.stdout == "0\n", done.stderr
 
 
-def test_what_an_event_loop_has_cancelled_does_not_cancel_a_webhook_on_the_next() -> None:
-    """What was still under way ended with its loop; its result was asked for on the next one, and raised."""
+def test_cancellations_of_an_event_loop_do_not_cancel_a_webhook_on_the_next() -> None:
+    """A call under way ended with its loop; its result was asked for on the next one, and raised."""
     import httpx
 
     from retrysafe.messaging.brokers.webhook import AsyncWebhookPublisher

@@ -244,7 +244,7 @@ def _raise(error: Exception) -> None:
 @pytest.mark.parametrize("away", AWAY)
 @pytest.mark.parametrize("make", ["handler", "batch_handler", "set_handler"])
 @pytest.mark.parametrize("world", ["sqlite"], indirect=True)
-def test_what_a_handler_needs_may_be_away_for_however_long(make: str, away: str, world: World) -> None:
+def test_services_of_a_handler_may_be_away_for_any_time(make: str, away: str, world: World) -> None:
     inbox = world.inbox()
     gone = [True]
 
@@ -410,7 +410,7 @@ ODD: dict[str, dict[str, str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.fault(53)
-def test_what_no_database_can_keep_as_it_is_ends_as_a_dead_letter(odd: str, world: World) -> None:
+def test_messages_that_no_database_can_keep_end_as_dead_letters(odd: str, world: World) -> None:
     inbox = world.inbox()
     failing = [True]
     error = {"a NUL in the error": "plain \0", "half a character in the error": "plain \ud83d"}.get(odd, "plain")
@@ -493,7 +493,7 @@ def test_duplicates_that_come_together_are_not_taken_for_crashes(world: World) -
     assert world.applied() == ["1"]
 
 
-def test_what_is_interrupted_is_no_crash(world: World) -> None:
+def test_an_interruption_is_no_crash(world: World) -> None:
     calls: list[int] = []
 
     @world.inbox().handler("stock", max_crashes=1)
@@ -586,7 +586,7 @@ def test_a_dead_letter_is_handled_again_once_and_stays_when_it_fails(world: Worl
 
 
 @pytest.mark.fault(59)
-def test_what_comes_after_the_window_is_told_to_be_late(world: World) -> None:
+def test_messages_after_the_window_are_told_to_be_late(world: World) -> None:
     inbox = world.inbox(window="1h")
     late: list[bool] = []
     handle = inbox.handler("stock")(lambda message: late.append(message.late))
@@ -616,9 +616,7 @@ def test_the_latest_wins(world: World) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("sequence", [None, "5", True, 2**63, -(2**63)])
-def test_what_is_no_sequence_is_refused_and_never_taken_for_an_old_one(
-    sequence: Any, strict: bool, world: World
-) -> None:
+def test_invalid_sequences_are_refused_and_never_taken_for_old_ones(sequence: Any, strict: bool, world: World) -> None:
     inbox = world.inbox()
 
     @inbox.handler("stock", max_attempts=1)
@@ -669,7 +667,7 @@ def price(n: int, key: str = "k") -> Envelope:
     return envelope(f"{key}{n}", key, payload=b'{"n":%d}' % n, sequence=n)
 
 
-def test_what_follows_a_poison_message_is_parked_after_one_attempt_and_redriven_after_it_is_skipped(
+def test_messages_behind_a_poison_one_are_parked_after_one_attempt_and_redriven_after_it_is_skipped(
     world: World,
 ) -> None:
     inbox = world.inbox()
@@ -777,7 +775,7 @@ def test_a_handler_that_rolls_back_by_itself_spends_an_attempt(make: str, world:
 
 
 def test_a_failing_message_with_attributes_of_any_length_is_a_dead_letter(world: World) -> None:
-    """Whatever other publishers have put into it; what follows it in its lane goes on."""
+    """Any attributes of other publishers; the next message in its lane goes on."""
     inbox = world.inbox()
     handle = inbox.handler("stock", max_attempts=1)(lambda message: 1 / message.data["n"])
     long = "x" * 70_000

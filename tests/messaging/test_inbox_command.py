@@ -99,7 +99,7 @@ NAMED: Mapping[str, tuple[str, ...]] = {
     "sns": ("--topic", TOPIC, "--prefix", "{name}-", "--group", "{group}"),
     "sqlite": ("--group", "{name}.{group}.orders"),
 }
-"""What leads to the group of a `Broker` of our name, on each of them."""
+"""The options for the group of a `Broker` of our name, on each of them."""
 
 
 def test_every_broker_has_a_consumer() -> None:
@@ -120,7 +120,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def consumed(folder: Path, *arguments: str) -> dict[str, int]:
-    """What came of the messages that were there."""
+    """Return the outcomes of the messages that were there."""
     done = subprocess.run(
         command(*arguments, "--json"),
         cwd=folder,
@@ -273,7 +273,7 @@ def test_a_second_signal_ends_a_consumer_whose_handlers_do_not_end(
         ("service:reserve --broker amqp://u:s3cret@127.0.0.1:1 --topic t --once 1s", "AMQPConnectionError"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_impossible_options_are_refused(
     arguments: str, said: str, service: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(service)

@@ -73,7 +73,7 @@ def test_a_message_that_kills_its_consumers_ends_alone_in_the_dead_letters(make:
 @pytest.mark.slow
 @pytest.mark.parametrize("world", ["postgresql"], indirect=True)
 @pytest.mark.fault(53)
-def test_what_is_handled_beside_a_message_that_kills_is_not_given_up_with_it(world: World) -> None:
+def test_messages_beside_one_that_kills_are_not_given_up_with_it(world: World) -> None:
     inbox = world.inbox()
     for life in ("first", "second", "third", "last"):
         command = [sys.executable, "-m", "tests.messaging.suspects", world.url, world.boundaries[0].name, world.table]

@@ -1,4 +1,4 @@
-"""What is special to Kafka: batches, partitions that go to others, and records that a topic no longer has."""
+"""The peculiarities of Kafka: batches, partitions that go to others, and records that a topic no longer has."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_headers_that_were_written_as_one_column_are_read(column: bytes, headers
         {"topic": ".."},
     ],
 )
-def test_what_has_no_place_in_a_record_is_given_up_alone(poison: dict[str, Any]) -> None:
+def test_messages_without_a_place_in_a_record_are_given_up_alone(poison: dict[str, Any]) -> None:
     """The client would end the process for a header's name that is not UTF-8."""
     with pytest.raises(ValueError, match=r".+"):
         record_of(ENVELOPE._replace(**poison), "binary", "")
@@ -172,7 +172,7 @@ def test_a_url_without_brokers_is_refused(url: str) -> None:
         KafkaPublisher(url)
 
 
-def test_what_promises_depend_on_cannot_be_set() -> None:
+def test_settings_that_promises_depend_on_cannot_be_set() -> None:
     with pytest.raises(ConfigurationError, match=r"^acks cannot be set"):
         KafkaPublisher("kafka://host?acks=1")
     with pytest.raises(ConfigurationError, match=r"^enable\.auto\.commit cannot be set"):
@@ -248,7 +248,7 @@ async def settle(consumer: Consumer, trial: Trial, count: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fault(50)
-async def test_what_was_handed_out_and_never_settled_is_told_to_be_redelivered(broker: KafkaBench) -> None:
+async def test_unsettled_messages_are_told_to_be_redelivered(broker: KafkaBench) -> None:
     """Kafka counts no deliveries: who dies of a message has said before that it may be handed out."""
     trial = Trial(broker)
     await trial.published(*"AAA")
@@ -261,7 +261,7 @@ async def test_what_was_handed_out_and_never_settled_is_told_to_be_redelivered(b
 
 @pytest.mark.slow
 @pytest.mark.fault(52)
-async def test_what_is_settled_after_a_partition_has_gone_is_not_committed(broker: KafkaBench) -> None:
+async def test_settlements_after_a_partition_has_gone_are_not_committed(broker: KafkaBench) -> None:
     broker.options["leave_within"] = "100ms"
     trial = Trial(broker)
     await trial.published(*"ABCDEFGH" * 2)
@@ -544,7 +544,7 @@ async def test_a_topic_that_is_missing_is_told(broker: KafkaBench) -> None:
 async def test_a_client_that_has_failed_for_good_is_replaced(
     broker: KafkaBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever ends the thread that polls is told once, and the next call begins anew."""
+    """Any error that ends the thread that polls is told once, and the next call begins anew."""
     trial = Trial(broker)
     consumer: Any = await broker.consumer()
     try:
@@ -608,7 +608,7 @@ def test_the_log_of_the_client_is_ours() -> None:
     assert LOG.name == "retrysafe.kafka"
 
 
-def test_who_publishes_while_the_client_is_closed_ends_nobody_elses_wave() -> None:
+def test_publishing_while_the_client_is_closed_ends_no_other_wave() -> None:
     """The reports of the others were still to come, and ended the thread that hands them out."""
     require("kafka")
     url, topic = os.environ["RETRYSAFE_TEST_KAFKA"], f"closing-{secrets.token_hex(6)}"

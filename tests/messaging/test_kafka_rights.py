@@ -45,7 +45,7 @@ def published(url: str, topic: str, publisher: KafkaPublisher | None = None) -> 
 
 @pytest.mark.slow
 @pytest.mark.one_of("slow tests")
-async def test_who_may_read_alone_consumes(guarded: GuardedKafka) -> None:
+async def test_a_user_with_the_right_to_read_consumes(guarded: GuardedKafka) -> None:
     assert published(guarded.url_of("shop"), "orders").status is PublishStatus.ACKED
     async with aclosing(KafkaConsumer(guarded.url_of("mail"), "orders", group="mail")) as consumer:
         (first, *_) = await consumer.receive(1, DEADLINE)
@@ -63,7 +63,7 @@ def test_a_topic_that_may_not_be_written_holds_its_own_messages_up(guarded: Guar
 
 
 @pytest.mark.slow
-async def test_who_may_write_nowhere_is_told_and_publishes_when_it_may(guarded: GuardedKafka) -> None:
+async def test_a_user_without_a_right_to_write_is_told_and_publishes_when_it_may(guarded: GuardedKafka) -> None:
     """The brokers give it no number of a producer, of which its client dies."""
     async with aclosing(AsyncKafkaPublisher(guarded.url_of("nobody"))) as publisher:
         for _ in range(2):

@@ -241,7 +241,7 @@ def test_an_exception_leaves_nothing_and_the_records_come_again(make: Callable[[
 
 
 def test_a_record_that_is_refused_aborts_its_transaction(make: Callable[[int], Topics]) -> None:
-    """What the client reports of a record comes when the transaction is to be committed."""
+    """The client's report of a record comes when the transaction is to be committed."""
     topics = make(1)
     with topics.stream() as stream:
         while True:
@@ -330,7 +330,7 @@ def test_a_state_that_is_ahead_of_the_topic_is_not_changed(make: Callable[[int],
 
 
 @pytest.mark.fault(9)
-def test_who_has_lost_a_partition_changes_nothing(make: Callable[[int], Topics], totals: Totals) -> None:
+def test_a_consumer_that_has_lost_a_partition_changes_nothing(make: Callable[[int], Topics], totals: Totals) -> None:
     """Another owner counts the epoch up, as one does that takes over from a consumer that is thought dead."""
     topics = make(1)
 

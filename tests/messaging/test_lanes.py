@@ -1,4 +1,4 @@
-"""What a subscription has in memory, by lanes: what of it is handled together."""
+"""The messages of a subscription in memory, by lanes, and those that are handled together."""
 
 from __future__ import annotations
 

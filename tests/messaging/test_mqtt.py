@@ -1,4 +1,4 @@
-"""What is special to MQTT: reason codes, sessions that one client has at a time, events in user properties."""
+"""The peculiarities of MQTT: reason codes, sessions that one client has at a time, events in user properties."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def send(url: str, topic: str, payload: bytes, **told: Any) -> None:
         ("Implementation specific error", PublishStatus.UNKNOWN),
     ],
 )
-def test_what_an_acknowledgement_says(name: str, status: PublishStatus) -> None:
+def test_meaning_of_acknowledgements(name: str, status: PublishStatus) -> None:
     assert judged(ReasonCode(PacketTypes.PUBACK, name)).status is status
 
 
@@ -106,7 +106,7 @@ def test_a_broker_that_is_busy_blames_no_message(code: int | None, status: Publi
 
 
 @pytest.mark.slow
-async def test_what_the_broker_refuses_is_no_success_and_nobodys_fault(url: str, topic: str) -> None:
+async def test_refusals_of_the_broker_are_no_success_and_no_messages_fault(url: str, topic: str) -> None:
     """The library says that it is published."""
     publisher = MqttPublisher(url)
     refused, nobody, fine = await publisher.publish(
@@ -165,7 +165,7 @@ async def test_without_an_acknowledgement_nobody_knows(mute: Mute) -> None:
 
 
 @pytest.mark.slow
-async def test_who_asks_again_at_once_gets_a_new_connection(url: str, topic: str) -> None:
+async def test_asking_again_at_once_gets_a_new_connection(url: str, topic: str) -> None:
     """An answer that is there at once lets the event loop hear nothing: neither that the connection is lost."""
     road = road_to(url)
     publisher = MqttPublisher(by_road(road, url), timeout="5s")
@@ -204,7 +204,7 @@ async def test_a_process_with_many_open_files_publishes_and_consumes(url: str, t
 
 
 @pytest.mark.slow
-async def test_who_has_given_up_connecting_takes_no_session_later() -> None:
+async def test_an_abandoned_connect_takes_no_session_later() -> None:
     with (
         socket.create_server(("127.0.0.1", 0), backlog=0) as full,
         socket.create_connection(full.getsockname()) as first,
@@ -224,7 +224,7 @@ async def test_who_has_given_up_connecting_takes_no_session_later() -> None:
 
 @pytest.mark.slow
 @each_row("sent", [b"\xf0\xff\xff\xff\xff\xff", b"\x20\x02\x00", b"\x00" * 9])
-async def test_what_is_no_mqtt_ends_the_connection(sent: bytes) -> None:
+async def test_bytes_that_are_no_mqtt_end_the_connection(sent: bytes) -> None:
     def serve() -> None:
         accepted, _ = stranger.accept()
         with accepted:
@@ -263,7 +263,7 @@ def told_by(content: Content) -> dict[str, Any]:
 
 
 @each_row("name", ["", "a/+", "#", "$SYS/x", "$share/g/orders", "a\x00b", "a\nb", "x" * 70_000])
-def test_what_is_no_topic(name: str) -> None:
+def test_invalid_topics(name: str) -> None:
     with pytest.raises(ValueError, match="is not a topic of MQTT"):
         topic_of("", name)
 
@@ -281,7 +281,7 @@ def test_what_is_no_topic(name: str) -> None:
     ],
 )
 @each_row("mode", ["binary", "structured"])
-def test_what_does_not_fit_is_all_in_the_payload(other: dict[str, Any], is_binary: bool, mode: Mode) -> None:
+def test_events_that_do_not_fit_are_all_in_the_payload(other: dict[str, Any], is_binary: bool, mode: Mode) -> None:
     sent = envelope("orders", **other)
     content = content_of(sent, mode)
     assert (("id", sent.id) in told_by(content)["UserProperty"]) == (is_binary and mode == "binary")
@@ -308,7 +308,7 @@ def test_the_binding_is_that_of_cloudevents() -> None:
     assert (told_by(content)["ContentType"], content.payload) == ("application/json", b"7")
 
 
-def test_what_the_sdk_of_others_writes_is_read() -> None:
+def test_events_of_other_sdks_are_read() -> None:
     from cloudevents.core.formats.json import JSONFormat
     from cloudevents.core.v1.event import CloudEvent
 
@@ -322,7 +322,7 @@ def test_what_the_sdk_of_others_writes_is_read() -> None:
         assert (found.id, found.source, found.type, found.key) == ("1", "/other", "t", "k")
 
 
-def test_what_strangers_send_has_an_envelope() -> None:
+def test_messages_of_strangers_have_an_envelope() -> None:
     nothing = properties(PacketTypes.PUBLISH)
     assert envelope_from(Content(b"\xff\x00", nothing), "orders")[:3] == ("", "orders", None)
     twice = properties(PacketTypes.PUBLISH, UserProperty=[("id", "1"), ("id", "2"), ("sequence", "x")])
@@ -360,7 +360,7 @@ async def test_a_session_that_is_gone_is_told_and_publishers_wait(url: str, topi
 
 
 @pytest.mark.slow
-async def test_who_wants_a_session_that_is_used_stands_by(url: str, topic: str) -> None:
+async def test_a_consumer_of_a_used_session_stands_by(url: str, topic: str) -> None:
     first, second = (MqttConsumer(url, topic, group=GROUP, lease="5s", keep="1h") for _ in range(2))
     assert await first.receive(1, 0.5) == []
     publisher = MqttPublisher(url)
@@ -411,7 +411,7 @@ def own() -> Iterator[MqttServer]:
 
 
 @pytest.mark.slow
-async def test_what_is_acknowledged_outlives_the_broker(own: MqttServer) -> None:
+async def test_acknowledged_messages_outlive_the_broker(own: MqttServer) -> None:
     await declare(own.url, "orders", group=GROUP, keep="1h")
     publisher = MqttPublisher(own.url, timeout="5s")
     consumer = MqttConsumer(own.url, "orders", group=GROUP, lease="3s", keep="1h")

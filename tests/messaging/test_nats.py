@@ -1,4 +1,4 @@
-"""What is special to NATS: turns of a partition, headers, and what the server says."""
+"""The peculiarities of NATS: turns of a partition, headers, and the server's messages."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_new_owner_hands_out_nothing_before_all_that_is_unsettled_is_its_own(t
     assert eighth is not None
 
 
-def test_what_arrives_while_it_is_asked_what_is_unsettled_is_not_counted(turns: Turns) -> None:
+def test_messages_that_arrive_during_a_count_of_unsettled_ones_are_not_counted(turns: Turns) -> None:
     turns.message(7)
     held, turn = len(turns.partition.held), turns.partition.turn
     turns.message(8)
@@ -92,7 +92,7 @@ def test_an_answer_about_an_earlier_turn_says_nothing(turns: Turns) -> None:
 
 
 @pytest.mark.fault(52)
-def test_who_is_pinned_anew_gives_up_what_it_held(turns: Turns) -> None:
+def test_a_newly_pinned_client_gives_up_its_messages(turns: Turns) -> None:
     turns.message(5)
     turns.own(1)
     assert turns.message(6, pin="later") is None
@@ -101,7 +101,7 @@ def test_who_is_pinned_anew_gives_up_what_it_held(turns: Turns) -> None:
 
 
 @pytest.mark.fault(52)
-def test_what_may_have_been_handed_out_again_is_not_settled(turns: Turns) -> None:
+def test_messages_that_may_have_been_handed_out_again_are_not_settled(turns: Turns) -> None:
     turns.message(5, now=0.0)
     turns.message(6, now=0.0)
     turn = turns.partition.turn
@@ -113,7 +113,7 @@ def test_what_may_have_been_handed_out_again_is_not_settled(turns: Turns) -> Non
     assert turns.partition.settle(Tag("orders.0", turn, 6), LEASE) is None, "it was handed out in an earlier turn"
 
 
-def test_what_is_held_is_kept(turns: Turns) -> None:
+def test_held_messages_are_kept(turns: Turns) -> None:
     turns.message(5, now=0.0)
     assert list(turns.partition.in_progress(0.3 * LEASE)) == []
     assert len(list(turns.partition.in_progress(0.4 * LEASE))) == 1
@@ -121,7 +121,7 @@ def test_what_is_held_is_kept(turns: Turns) -> None:
     assert turns.partition.lapsed(1.3 * LEASE)
 
 
-def test_who_is_not_pinned_any_more_gives_up_what_it_holds_back(turns: Turns) -> None:
+def test_a_client_that_is_pinned_no_more_gives_up_its_messages(turns: Turns) -> None:
     """Else two wait for each other's messages for ever."""
     turns.asked(0.0)
     turns.message(5)
@@ -236,7 +236,7 @@ def test_no_two_durable_consumers_have_one_name() -> None:
         ({"error": {"code": 503, "err_code": 10008, "description": "temporarily unavailable"}}, "unavailable"),
     ],
 )
-def test_what_a_stream_says(said: dict[str, Any], status: str) -> None:
+def test_meaning_of_a_streams_answers(said: dict[str, Any], status: str) -> None:
     assert judged(said).status is PublishStatus(status)
 
 
@@ -289,7 +289,7 @@ async def test_consumers_share_the_partitions() -> None:
 
 @pytest.mark.slow
 async def test_a_held_backlog_is_handed_over_long_before_the_lease_ends() -> None:
-    """What is given back must not come back to the request that is still open."""
+    """A message that is given back must not come back to the request that is still open."""
     require("nats")
     async with bench("nats") as broker:
         broker.options["lease"] = "60s"
@@ -422,7 +422,7 @@ async def test_a_server_that_greets_nobody_is_hung_up_on() -> None:
         await consumer.aclose()
 
 
-def test_what_the_server_forbids_is_known_by_subject_and_since_when() -> None:
+def test_refusals_of_the_server_are_known_by_subject_and_time() -> None:
     forbidden = Forbidden()
     forbidden.heard('nats: permissions violation for publish to "orders.1"')
     later = time.monotonic()

@@ -135,7 +135,7 @@ def test_writers_notify_beside_their_transaction(place: Place) -> None:
     assert place.sql("SELECT 1 FROM retrysafe_outbox") == []
 
 
-def test_what_is_wanted_meanwhile_is_told_together() -> None:
+def test_requests_made_meanwhile_are_told_together() -> None:
     telling = Coalesced()
     assert [telling.want(), telling.want()] == [True, False]
     assert telling.again()
@@ -178,7 +178,7 @@ async def test_a_relay_stops_while_the_server_that_it_would_listen_to_is_silent(
 
 @pytest.mark.slow
 def test_a_listener_that_is_cut_off_comes_back_and_looks(place: Place) -> None:
-    """What was written meanwhile is found, although nobody told of it."""
+    """A message written meanwhile is found, although no notification told of it."""
     parts = psycopg.conninfo.conninfo_to_dict(place.url)
     road = Road(str(parts["host"]), int(parts["port"] or 5432))
     url = place.url.replace(f":{parts['port']}/", f":{road.port}/")

@@ -121,7 +121,7 @@ def refusing(*topics: str) -> Judging:
 # ---------------------------------------------------------------- how it stands
 
 
-def test_what_waits_is_told_by_topic(place: Place) -> None:
+def test_backlogs_are_told_by_topic(place: Place) -> None:
     place.write(Message("orders", 1, key="A"), Message("orders", 2, key="A"), Message("mails", 3))
     with place.operator() as operator:
         operator.pause("mails")
@@ -219,7 +219,7 @@ def test_one_relay_tells_how_things_stand(place: Place) -> None:
         run(relay._presence.steps(), connect(place.url).client())
     names = [str(relay._presence._name) for relay in relays]
     first, tellers = min(names), sum(name == min(names[: at + 1]) for at, name in enumerate(names))
-    assert told.names["backlog"] == 2 * tellers  # who was not the first in the end says so; that one tells again
+    assert told.names["backlog"] == 2 * tellers  # the one that was not first in the end says so; that one tells again
     told.occurrences.clear()
     for relay in relays:
         before = told.names["backlog"]
@@ -227,7 +227,7 @@ def test_one_relay_tells_how_things_stand(place: Place) -> None:
         assert told.names["backlog"] - before == (str(relay._presence._name) == first)
 
 
-def test_who_tells_no_more_how_things_stand_says_so_once(place: Place) -> None:
+def test_a_relay_that_reports_no_more_says_so_once(place: Place) -> None:
     """Its gauges had the last outage for ever."""
     told = [Told(), Told()]
     late, early = (place.relay(observers=[one]) for one in told)
@@ -297,7 +297,7 @@ def test_dead_letters_are_found_and_redriven(place: Place) -> None:
         assert operator.status().dead == 0
 
 
-def test_what_dies_again_is_not_redriven_for_ever(place: Place) -> None:
+def test_letters_that_die_again_are_not_redriven_for_ever(place: Place) -> None:
     ids = place.write(*(Message("a", n, key=str(n)) for n in range(5)))
     place.relay(refusing("a")).run_once()
     with place.operator() as operator:
@@ -332,7 +332,7 @@ WAITS = {
 
 
 @pytest.mark.parametrize("place", ["postgresql", "mysql"], indirect=True)
-def test_who_redrives_waits_for_another_who_is_at_it(place: Place) -> None:
+def test_redriving_waits_for_another_one_under_way(place: Place) -> None:
     """One has copied the letters and not removed them yet: the other must not copy them too."""
     place.write(*(Message("a", n, key=str(n)) for n in range(3)))
     assert place.relay(refusing("a")).run_once().dead == 3
@@ -408,7 +408,7 @@ def test_the_commands_of_dead_letters(place: Place, capsys: pytest.CaptureFixtur
 # ---------------------------------------------------------------- what is kept
 
 
-def test_what_is_kept_is_archived_and_removed_when_it_is_old(place: Place, tmp_path: Path) -> None:
+def test_kept_messages_are_archived_and_removed_when_they_are_old(place: Place, tmp_path: Path) -> None:
     ids = place.write(*(Message("a", n, key=str(n), headers={"n": str(n)}) for n in range(25)))
     place.relay(keep_published=True).run_once()
     archive = tmp_path / "sent.jsonl"
@@ -495,7 +495,7 @@ def test_a_publisher_that_says_too_little_has_said_nothing(hold: Any, place: Pla
 
 
 @each_row("hold", [None, "lease"])
-def test_what_is_postponed_costs_no_attempt(hold: Any, place: Place) -> None:
+def test_postponed_messages_cost_no_attempt(hold: Any, place: Place) -> None:
     place.write(Message("a", 1, key="A"))
     publisher = Judging(lambda one: PublishResult(PublishStatus.POSTPONED, "busy"))
     relay = place.relay(publisher, hold=hold, max_attempts=2)
@@ -542,7 +542,7 @@ class Answering(MemoryPublisher):
     ids=str,
 )
 @pytest.mark.parametrize("hold", [None, "lease"])
-def test_whatever_a_publisher_says_is_written_down(hold: Any, said: Any, place: Place) -> None:
+def test_all_results_of_a_publisher_are_written_down(hold: Any, said: Any, place: Place) -> None:
     """Else what has left leaves again, and again."""
     place.write(Message("a", 1, key="A"))
     relay = place.relay(Answering(said), hold=hold, backoff_base="30d", backoff_max="30d")
@@ -689,7 +689,7 @@ async def test_a_relay_does_not_wait_for_tables(kind: str, tmp_path: Path) -> No
 # ---------------------------------------------------------------- beside an application
 
 
-def test_who_writes_wakes_the_relay_in_a_thread(place: Place) -> None:
+def test_a_writer_wakes_the_relay_in_a_thread(place: Place) -> None:
     """It has looked in vain for so long that it would not look again today."""
     publisher = MemoryPublisher()
     relay = place.relay(publisher)
@@ -700,7 +700,7 @@ def test_who_writes_wakes_the_relay_in_a_thread(place: Place) -> None:
         until(lambda: [one.id for one in publisher.published] == [id_])
 
 
-async def test_who_writes_wakes_the_relay_on_the_loop(place: Place) -> None:
+async def test_a_writer_wakes_the_relay_on_the_loop(place: Place) -> None:
     publisher = AsyncMemoryPublisher()
     relay = place.relay(publisher)
     relay._polls = Polls(longest=86400.0, idle=60)

@@ -101,7 +101,7 @@ def test_a_hook_of_the_session_may_add_messages(shop: Shop) -> None:
     assert shop.writes == ORDERED
 
 
-def test_what_the_flush_refuses_is_the_callers_error(shop: Shop) -> None:
+def test_errors_of_the_flush_are_the_callers(shop: Shop) -> None:
     with Session(shop.engine) as session:
         session.add(Order(id=1, status="twice"))
         with pytest.raises(sqlalchemy.exc.IntegrityError):

@@ -35,7 +35,7 @@ def outbox_of(shop: Shop, **options: Any) -> Outbox:
 
 
 def written(shop: Shop, outbox: Outbox, column: str = "message_id") -> list[Any]:
-    """What is committed, in the order of writing."""
+    """Return the committed values, in the order of writing."""
     return shop.look(f"SELECT {column} FROM retrysafe_outbox WHERE source = '{outbox.source}' ORDER BY id")
 
 
@@ -167,7 +167,7 @@ def envelope_of(box: Outbox, payload: Any, **options: Any) -> Envelope:
     return box._envelope(Message("orders", payload, **options))
 
 
-def test_what_json_can_say_is_json(box: Outbox) -> None:
+def test_values_of_json_are_json(box: Outbox) -> None:
     order = Order(UUID(int=1), Decimal("12.50"), datetime(2026, 1, 2, 3, 4, tzinfo=UTC), Colour.RED)
     envelope = envelope_of(box, order)
     assert json.loads(envelope.payload) == {
@@ -187,13 +187,13 @@ def test_a_model_of_pydantic_is_json(box: Outbox) -> None:
 
 
 @each_row("payload", [{1, 2}, object(), float("nan"), Decimal("NaN"), {"a": Order}])
-def test_what_json_cannot_say_is_refused(payload: Any, box: Outbox) -> None:
+def test_values_without_json_are_refused(payload: Any, box: Outbox) -> None:
     with pytest.raises(MessageRefused, match="payload= is a") as caught:
         envelope_of(box, payload)
     assert caught.value.effect_happened == "no"
 
 
-def test_what_is_too_large_is_refused(tmp_path: Any) -> None:
+def test_large_messages_are_refused(tmp_path: Any) -> None:
     small = Outbox(f"sqlite:///{tmp_path}/box.db", source="/shop", largest=10)
     assert envelope_of(small, b"0123456789").payload == b"0123456789"
     with pytest.raises(MessageRefused, match="11 bytes; at most 10"):

@@ -22,7 +22,7 @@ def withheld(place: Place) -> int:
 
 @pytest.mark.fault(55)
 async def test_no_other_relay_publishes_what_a_call_under_way_may_still_publish(place: Place) -> None:
-    """What comes late would come after the messages that follow it in its lane."""
+    """A late message would come after those that follow it in its lane."""
     ids = place.write(*(Message("hanging", n, key="A") for n in range(2)))
     publisher, other = Hanging(), AsyncMemoryPublisher()
     relay = place.relay(publisher)

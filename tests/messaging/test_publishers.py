@@ -102,7 +102,7 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
         yield made
 
 
-async def test_what_is_acked_has_arrived_as_it_was_and_in_order(bench: Bench) -> None:
+async def test_acked_messages_have_arrived_whole_and_in_order(bench: Bench) -> None:
     envelopes = [bench.envelope(number) for number in range(50)]
     assert await bench.publish(*envelopes) == [ACKED] * 50
     assert await bench.arrived() == envelopes
@@ -119,7 +119,7 @@ async def test_nothing_to_publish_is_nothing(bench: Bench) -> None:
     assert await bench.publish() == []
 
 
-async def test_what_comes_again_is_told_apart_where_the_broker_remembers(bench: Bench) -> None:
+async def test_repeats_are_told_apart_where_the_broker_remembers(bench: Bench) -> None:
     once, again = await bench.publish(bench.envelope(1)), await bench.publish(bench.envelope(1), bench.envelope(2))
     assert once == [ACKED]
     if "redis" in type(bench.publisher).__module__:
@@ -200,10 +200,10 @@ async def _nothing() -> list[Envelope]:
     return []
 
 
-async def test_what_is_not_confirmed_in_time_is_read_before_anything_else_is_published(
+async def test_unconfirmed_messages_are_read_before_anything_else_is_published(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the broker read later would come after what is published next."""
+    """A message that the broker read later would come after the next one that is published."""
     from retrysafe.messaging.brokers.rabbitmq import publisher as module
 
     async def late(wire: Any, parcels: Any, within: float) -> list[BaseException | None]:
@@ -229,7 +229,7 @@ async def redis_bench() -> AsyncIterator[Bench]:
         yield bench
 
 
-async def test_what_redis_refuses_is_not_remembered_as_added(redis_bench: Bench) -> None:
+async def test_entries_that_redis_refuses_are_not_remembered_as_added(redis_bench: Bench) -> None:
     """A mark that stayed without its entry would let the relay remove a message that never left."""
     import redis
 
@@ -244,7 +244,7 @@ async def test_what_redis_refuses_is_not_remembered_as_added(redis_bench: Bench)
     assert [one.id for one in await redis_bench.arrived()] == ["id-1"]
 
 
-async def test_what_the_script_cannot_add_is_not_remembered_as_added(redis_bench: Bench) -> None:
+async def test_entries_that_the_script_cannot_add_are_not_remembered_as_added(redis_bench: Bench) -> None:
     """An error of the script itself ends in the middle of it: the messages after it are added all the same."""
     huge = redis_bench.envelope(1, headers={f"h{n}": "" for n in range(5000)})
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What is special to Pub/Sub: what fits into a message, what the service says, how long messages are held."""
+"""The peculiarities of Pub/Sub: the limits of a message, the service's answers, the holding of messages."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ LONG = "ü" * 513
         ({"media_type": "application/cloudevents+json"}, True),
     ],
 )
-def test_what_exceeds_the_limits_of_attributes_is_all_in_the_payload(other: dict[str, Any], in_payload: bool) -> None:
+def test_events_beyond_the_limits_of_attributes_are_all_in_the_payload(other: dict[str, Any], in_payload: bool) -> None:
     given = event(**other)
     for mode, alone in (("binary", in_payload), ("structured", True)):
         content = content_of(given, mode)  # type: ignore[arg-type]
@@ -283,7 +283,7 @@ async def between(**options: Any) -> AsyncIterator[tuple[Between, PubSubBench, P
         (grpc.StatusCode.INTERNAL, "unknown", "said so"),
     ],
 )
-async def test_what_a_publisher_makes_of_a_refusal(code: grpc.StatusCode, status: str, says: str) -> None:
+async def test_results_of_refusals(code: grpc.StatusCode, status: str, says: str) -> None:
     """Nothing is sent twice by the client library."""
     require("pubsub")
     async with Between(os.environ["RETRYSAFE_TEST_PUBSUB"]) as server:
@@ -397,7 +397,7 @@ async def test_requests_have_the_limits_of_the_service() -> None:
 @pytest.mark.slow
 @each_row("mode", ["binary", "structured"])
 async def test_the_largest_message_is_taken(mode: Mode) -> None:
-    """Whatever a request has beside it."""
+    """For any other contents of its request."""
     require("pubsub")
     async with topics(mode=mode) as made:
         given = made.envelope(1, payload=b"", media_type="text/plain")
@@ -435,7 +435,7 @@ async def test_a_server_that_is_killed_while_it_is_published_to_loses_nothing_th
         acked = asyncio.Event()
 
         async def refused(key: str) -> PublishStatus:
-            """What is said at last, by a server that has taken some."""
+            """Return the last answer of a server that has taken some."""
             while True:
                 (said,) = await publisher.publish([event(key=key, payload=b"x" * 100_000)])
                 if said.status is not PublishStatus.ACKED:
@@ -478,7 +478,7 @@ async def until_raised(consumer: PubSubConsumer, kind: type[Exception]) -> None:
 
 
 async def eventually(consumer: PubSubConsumer, within: float) -> Any:
-    """What it hands out in that time, whatever it tells of failures."""
+    """Receive its messages in that time, in spite of failures that it raises."""
     loop = asyncio.get_running_loop()
     until = loop.time() + within
     while (left := until - loop.time()) > 0:
@@ -506,7 +506,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_deadline_stays_with
 
 @pytest.mark.slow
 async def test_a_consumer_that_has_gone_takes_no_message_from_others() -> None:
-    """What a request brings that nobody waits for is hidden until the deadline."""
+    """A request's messages without a receiver are hidden until the deadline."""
     require("pubsub")
     async with bench("pubsub", lease="30s") as broker:
         trial = Trial(broker)
@@ -519,7 +519,7 @@ async def test_a_consumer_that_has_gone_takes_no_message_from_others() -> None:
 
 @pytest.mark.slow
 @pytest.mark.fault(52)
-async def test_who_was_cut_off_until_the_deadline_hands_out_nothing_that_another_one_has() -> None:
+async def test_a_consumer_cut_off_until_the_deadline_hands_out_nothing_that_another_one_has() -> None:
     require("pubsub")
     async with bench("pubsub", lease="2s") as broker:
         road = road_to(options_of(broker.url)["endpoint"])
@@ -555,7 +555,7 @@ async def test_no_more_are_held_than_are_to_be_fetched_ahead() -> None:
         assert asked[-1] == 1
 
 
-async def test_what_is_handed_out_again_is_told() -> None:
+async def test_redeliveries_are_told() -> None:
     """By the age of the message, or by the count of a subscription with a dead-letter topic."""
     require("pubsub")
     url, name = os.environ["RETRYSAFE_TEST_PUBSUB"], f"suite-{secrets.token_hex(6)}"

@@ -64,7 +64,7 @@ async def look(topic: str, group: str, **options: Any) -> None:
     await consumer.aclose()
 
 
-async def test_what_every_group_has_settled_is_removed_and_what_one_has_not_stays(topic: str) -> None:
+async def test_entries_settled_by_every_group_are_removed_and_others_stay(topic: str) -> None:
     await add(topic, 1, 10 * BLOCK)
     await settle(topic, "stock", 10 * BLOCK)
     await look(topic, "mail")  # the second group: it has received some entries, and settled none
@@ -85,7 +85,7 @@ async def test_what_every_group_has_settled_is_removed_and_what_one_has_not_stay
     assert [one.envelope.id for one in rest] == [str(n) for n in range(5 * BLOCK + 1, 10 * BLOCK + 1)]
 
 
-async def test_what_is_not_old_enough_stays_and_so_does_all_with_keep_none(topic: str) -> None:
+async def test_young_entries_stay_and_so_do_all_with_keep_none(topic: str) -> None:
     await add(topic, 1, 3 * BLOCK)
     await settle(topic, "stock", 3 * BLOCK, keep=None)
     await look(topic, "stock", keep=None)

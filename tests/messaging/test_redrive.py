@@ -109,7 +109,7 @@ async def test_so_it_is_on_an_event_loop(world: World) -> None:
     await inbox.boundary.aclose()
 
 
-def test_what_follows_a_letter_that_has_to_come_again_waits_for_it(world: World) -> None:
+def test_letters_behind_one_that_has_to_come_again_wait_for_it(world: World) -> None:
     inbox = world.inbox()
     away = [LookupError("away")]
 
@@ -136,7 +136,7 @@ def test_what_follows_a_letter_that_has_to_come_again_waits_for_it(world: World)
 def test_a_letter_that_meets_a_gap_stays_marked_while_what_it_waits_for_is_marked_too(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody marks the one before it when it has been taken."""
+    """The one before it is marked when it has been taken."""
     inbox, broken = world.inbox(), [True]
 
     def reopen(*of: Any) -> Any:
@@ -168,7 +168,7 @@ def test_a_letter_whose_gap_nobody_fills_stays_dead(world: World) -> None:
 
 @pytest.mark.fault(55)
 @each_row("colour", ["sync", "async"])
-async def test_who_has_lost_the_lease_handles_no_more_of_them(
+async def test_a_consumer_that_has_lost_the_lease_handles_no_more_of_them(
     colour: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inbox, broken = world.inbox(effects="keyed", lease="10m"), [True]
@@ -202,7 +202,7 @@ class CutOff:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cancels: asyncio.Task[Any] | None = None
-        """What is cancelled when it was performed, before it is answered; otherwise the answer is lost."""
+        """The task to cancel when it was performed, before it is answered; otherwise the answer is lost."""
         self.answered = False
         self._taking = False
         take, run, arun = SqlInbox.take, Letters.run, Letters.arun
@@ -272,7 +272,7 @@ async def test_a_letter_whose_taking_is_cut_off_is_handled_before_what_follows_i
     await inbox.boundary.aclose()
 
 
-async def test_who_is_cancelled_while_a_plain_function_handles_one_begins_no_other(world: World) -> None:
+async def test_a_cancellation_while_a_plain_function_handles_one_begins_no_other(world: World) -> None:
     """Its thread went on with all that were marked, and whoever had cancelled it waited for them."""
     inbox, broken, handled = world.inbox(effects="keyed"), [True], list[str]()
     begun, go_on = threading.Event(), threading.Event()

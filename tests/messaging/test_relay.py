@@ -109,7 +109,7 @@ async def test_a_message_waits_and_its_lane_with_it(hold: str | None, shop: Shop
     assert len(broker.offered) == 5, "it is too early"
 
 
-async def test_what_is_refused_for_good_is_a_dead_letter_and_its_lane_goes_on(shop: Shop) -> None:
+async def test_rejected_messages_are_dead_letters_and_their_lane_goes_on(shop: Shop) -> None:
     ids = await write(shop, [Message("orders", n, key="A") for n in range(3)])
 
     def judge(envelope: Envelope) -> PublishResult:
@@ -144,14 +144,14 @@ async def test_a_publisher_that_fails_leaves_everything_where_it_is(shop: Shop) 
     assert set(shop.look("SELECT error FROM retrysafe_outbox_attempts")) == {"OSError: connection reset"}
 
 
-async def test_what_has_left_can_be_kept(shop: Shop) -> None:
+async def test_published_messages_can_be_kept(shop: Shop) -> None:
     (id_,) = await write(shop, [Message("orders", {"n": 1}, key="A")])
     await relayed(shop, broker_for(shop), keep_published=True)
     assert left_in(shop) == 0
     assert shop.look(f"SELECT topic FROM retrysafe_outbox_published WHERE message_id = '{id_}'") == ["orders"]
 
 
-async def test_what_arrives_is_what_was_written(shop: Shop) -> None:
+async def test_messages_arrive_as_they_were_written(shop: Shop) -> None:
     outbox = Outbox(shop.store, source="/shop")
     options: dict[str, Any] = {"key": "ключ", "type": "placed.v2", "sequence": 3, "headers": {"a": "б"}}
     async with shop.transaction() as tx:

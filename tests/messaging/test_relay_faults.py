@@ -1,4 +1,4 @@
-"""What relays meet: they are killed, told to stop, and see rows that commit late; nothing is lost or out of order."""
+"""The faults of relays: they are killed, told to stop, and see late commits; nothing is lost or out of order."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_message_is_marked_after_it_was_published(hold: Any, keep: bool, place
 
 
 class Waves(MemoryPublisher):
-    """Which messages it was given together."""
+    """Keeps the groups in which it was given messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def test_a_row_that_commits_late_is_not_passed_over(place: Place) -> None:
 @pytest.mark.fault(35)
 @each_row("hold", [None, "lease"])
 def test_a_row_that_commits_late_is_not_overtaken_by_the_next_one_of_its_key(hold: Any, place: Place) -> None:
-    """Who waits for the lock of a key adds the next message the moment the first one is committed."""
+    """A writer that waits for the lock of a key adds the next message the moment the first one is committed."""
     if place.kind == "sqlite":
         return  # no number is drawn before another one commits
     clock, publisher = [0.0], MemoryPublisher()
@@ -160,7 +160,7 @@ def test_a_relay_whose_database_failed_reads_from_the_beginning(hold: Any, place
 
 
 @each_row("hold", [None, "lease"])
-def test_what_waits_is_never_below_the_mark(hold: Any, place: Place) -> None:
+def test_waiting_messages_are_never_below_the_mark(hold: Any, place: Place) -> None:
     """It is seen by every full look; when its time has come, it leaves without waiting for the next one."""
     clock, publisher = [0.0], MemoryPublisher()
     relay = place.relay(publisher, hold=hold)
@@ -320,7 +320,7 @@ def test_a_message_that_kills_its_relay_is_found_however_buckets_are_held(
 
     def ended() -> bool:
         codes.append(forked(relay))
-        if place.kind == "sqlite":  # where buckets are leased
+        if place.kind == "sqlite":  # buckets are leased there
             place.sql("UPDATE retrysafe_records SET lease_until = 1 WHERE state = 'running'")
         return codes[-1] == 0 and bool(place.sql("SELECT count(*) FROM retrysafe_outbox")[0][0] == 0)
 
@@ -360,7 +360,7 @@ def test_an_attempt_that_its_relay_outlives_is_no_suspicion(place: Place) -> Non
 
 
 @pytest.mark.parametrize("hold", [None, "lease"])
-def test_who_interrupts_a_relay_makes_no_dead_letter(hold: Any, place: Place) -> None:
+def test_interrupting_a_relay_makes_no_dead_letter(hold: Any, place: Place) -> None:
     """Three times Ctrl-C while a broker did not answer, and the message counted as one that kills relays."""
     place.write(Message("orders", 1))
     for _ in range(4):
@@ -382,7 +382,7 @@ class Hanging:
 
 
 @pytest.mark.parametrize("hold", [None, "lease"])
-async def test_who_cancels_a_relay_makes_no_dead_letter(hold: Any, place: Place) -> None:
+async def test_cancelling_a_relay_makes_no_dead_letter(hold: Any, place: Place) -> None:
     place.write(Message("orders", 1))
     for _ in range(4):
         publisher = Hanging()
@@ -427,7 +427,7 @@ def slow_relay(place: Place, ledger: str, *options: str) -> Iterator[Program]:
 @pytest.mark.fault(86)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_relay_that_is_told_to_stop_finishes_its_batch(number: int, place: Place, tmp_path: Path) -> None:
-    """What it has under way leaves once and is marked; the rest is left whole."""
+    """Messages under way leave once and are marked; the rest is left whole."""
     ids = place.write(*(Message("orders", n, key="A", sequence=n) for n in range(1, 4)))
     ledger = str(tmp_path / "ledger.db")
     with slow_relay(place, ledger, "--batch", "1") as process:

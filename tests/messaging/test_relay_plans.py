@@ -1,4 +1,4 @@
-"""What a look at an outbox costs: the same however much waits, on tables whose statistics nobody has made."""
+"""The cost of a look at an outbox: the same for any backlog, on tables without statistics."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def spelled(request: Query) -> tuple[str, dict[str, Any]]:
 
 
 def read_rows(plan: dict[str, Any]) -> int:
-    """How many rows the scans of a plan have read."""
+    """Count the rows that the scans of a plan have read."""
     own = 0
     if "Scan" in plan["Node Type"] and plan.get("Relation Name", "").startswith("retrysafe"):
         own = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]
@@ -147,7 +147,7 @@ def read_rows(plan: dict[str, Any]) -> int:
 
 
 def asks(place: Place) -> dict[str, Query]:
-    """What a relay asks of a bucket, again and again."""
+    """Return the queries of a relay to a bucket."""
     outbox = outbox_of(connect(place.url))[0]
     of, bounds = lane("hot", "hot", ""), most(200, 1 << 20)
     return {
@@ -162,7 +162,7 @@ def asks(place: Place) -> dict[str, Query]:
 
 @pytest.mark.parametrize("analysed", [None, "before", "after"])
 def test_the_rows_that_a_look_reads_do_not_grow_with_the_backlog(analysed: str | None, postgresql: str) -> None:
-    """Whatever the statistics say: there are none, they are from before the backlog, or from after it."""
+    """For any statistics: there are none, they are from before the backlog, or from after it."""
     with own_database(postgresql) as url:
         place = Place("postgresql", url)
         looks = asks(place)
@@ -204,7 +204,7 @@ def test_a_look_reads_along_an_index_and_sorts_no_bucket(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["paused", "parked", "delayed"])
-def test_what_cannot_leave_is_not_read_again_with_every_batch(kind: str, place: Place) -> None:
+def test_messages_that_cannot_leave_are_not_read_again_with_every_batch(kind: str, place: Place) -> None:
     """Nor does it slow what was written after it."""
     key = {"paused": lambda n: None, "parked": lambda n: "hot", "delayed": lambda n: f"k{n % 3}"}[kind]
     fill(place, 6000 if kind == "paused" else 1500, key)
@@ -288,7 +288,7 @@ def test_one_key_with_many_messages_keeps_its_neighbours_from_nothing(place: Pla
     assert hot == list(range(len(hot)))
 
 
-def test_what_was_committed_late_is_not_overtaken_by_what_is_behind_the_part_passed_over(
+def test_late_commits_are_not_overtaken_by_messages_behind_the_part_passed_over(
     place: Place,
 ) -> None:
     """A number that was drawn early becomes visible below where a relay reads: the next one of its key waits for it."""

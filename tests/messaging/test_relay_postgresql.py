@@ -1,4 +1,4 @@
-"""What relays meet on PostgreSQL alone: numbers without a transaction, numbers that begin anew, frozen snapshots."""
+"""PostgreSQL's peculiarities for relays: numbers without a transaction, restarted numbers, frozen snapshots."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def place(postgresql: str) -> Iterator[Place]:
 
 @contextmanager
 def stopped_between_number_and_row(place: Place) -> Iterator[Callable[[], None]]:
-    """Who writes a message with a sequence stops when its number is drawn, before its transaction has one."""
+    """Stop the writer of a message with a sequence when its number is drawn, before its transaction has one."""
     place.sql(
         "CREATE FUNCTION stop_here() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
         "IF new.sequence = 1 THEN PERFORM pg_advisory_xact_lock_shared(7001); END IF; RETURN new; END $$;"
@@ -110,7 +110,7 @@ def test_the_mark_goes_back_when_numbers_begin_anew(place: Place) -> None:
 
 @each_row("level", ["repeatable read", "serializable"])
 def test_a_bucket_that_comes_free_is_read_as_it_is_then(level: str, place: Place) -> None:
-    """Whatever level transactions have by default: what another relay has just published would leave after it again."""
+    """For any default level: a message that another relay has just published would leave again after it."""
     place.sql(f"ALTER DATABASE {place.url.rpartition('/')[2]} SET default_transaction_isolation = '{level}'")
     place.write(Message("a", 1, key="A"), Message("a", 2, key="A"))
     relay = place.relay()

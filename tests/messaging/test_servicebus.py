@@ -1,4 +1,4 @@
-"""What is special to Service Bus: sessions and their locks, what fits into a message, what the service says."""
+"""The peculiarities of Service Bus: sessions and their locks, the limits of a message, the service's answers."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def test_a_connection_string_of_one_queue_is_one_of_its_namespace(monkeypatch: p
     assert "a=b=" not in repr(found)
 
 
-def test_where_credentials_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_of_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "Endpoint=sb://ns/;SharedAccessKeyName=n;SharedAccessKey=k")
     assert namespace_of("servicebus://ns").connection == os.environ[VARIABLE]
     told = namespace_of("servicebus://policy:a%2Bb%3D@ns.example").connection
@@ -313,7 +313,7 @@ def test_the_window_is_what_is_declared() -> None:
 
 
 class Said(Exception):
-    """What an error of the library was made from."""
+    """The origin of an error of the library."""
 
     def __init__(self, condition: bytes) -> None:
         super().__init__()
@@ -344,7 +344,7 @@ def refused(condition: bytes) -> exceptions.ServiceBusError:
         (TimeoutError(), "unknown"),
     ],
 )
-def test_what_an_error_says_of_messages(error: Exception, status: str) -> None:
+def test_meaning_of_errors_for_messages(error: Exception, status: str) -> None:
     said = failed(error)
     assert said.status is PublishStatus(status)
     assert said.error
@@ -364,7 +364,7 @@ def test_what_an_error_says_of_messages(error: Exception, status: str) -> None:
         (exceptions.ServiceBusConnectionError(), exceptions.ServiceBusConnectionError),
     ],
 )
-def test_what_an_error_says_to_a_consumer(error: Exception, kind: type[Exception]) -> None:
+def test_meaning_of_errors_for_a_consumer(error: Exception, kind: type[Exception]) -> None:
     assert isinstance(for_a_consumer(error, "orders"), kind)
 
 
@@ -383,7 +383,7 @@ def test_a_token_that_was_not_judged_is_no_fault_of_the_set_up(cause: Exception,
     assert isinstance(for_a_consumer(exceptions.ServiceBusAuthenticationError(error=cause), "orders"), kind)
 
 
-def test_what_is_the_same_for_all_messages_blames_none() -> None:
+def test_an_error_of_all_messages_blames_none() -> None:
     assert alone(refused(b"amqp:not-allowed"), None).status is PublishStatus.STALLED
     assert alone(refused(b"amqp:not-allowed"), "A").status is PublishStatus.RETRYABLE
     assert alone(refused(b"amqp:decode-error"), None).status is PublishStatus.RETRYABLE
@@ -557,7 +557,7 @@ async def test_a_batch_that_is_divided_ends_where_nothing_answers() -> None:
 
 
 @pytest.mark.slow
-async def test_what_is_under_way_when_a_publisher_is_closed_connects_no_more() -> None:
+async def test_publishing_under_way_at_a_close_connects_no_more() -> None:
     async with by_a_proxy(timeout="5s") as (made, publisher, proxy):
         await publisher.publish([made.envelope(9)])
         proxy.arm_on("half-open", ">", is_transfer)
@@ -703,7 +703,7 @@ async def test_a_consumer_without_sessions_closes_where_nothing_answers() -> Non
 
 
 async def eventually(consumer: ServiceBusConsumer, within: float) -> Any:
-    """What it hands out in that time, whatever it tells of failures."""
+    """Receive its messages in that time, in spite of failures that it raises."""
     loop = asyncio.get_running_loop()
     until = loop.time() + within
     while (left := until - loop.time()) > 0:
@@ -716,7 +716,7 @@ async def eventually(consumer: ServiceBusConsumer, within: float) -> Any:
 
 
 async def counts(url: str, topic: str) -> list[int]:
-    """How often each message that is there was delivered in vain, in their order."""
+    """Return how often each message that is there was delivered in vain, in their order."""
     async with messages(url) as client:
         receiver = client.get_subscription_receiver(f"{PREFIX}{topic}", GROUP)
         async with receiver:
@@ -742,7 +742,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_lock_stays_with_its
 @pytest.mark.slow
 @pytest.mark.fault(52)
 @pytest.mark.parametrize("ordered", [True, False], ids=["session", "message"])
-async def test_who_was_cut_off_until_the_lock_ended_settles_and_hands_out_nothing(ordered: bool) -> None:
+async def test_a_consumer_cut_off_until_the_lock_ended_settles_and_hands_out_nothing(ordered: bool) -> None:
     require("servicebus")
     async with bench("servicebus", lease="2s", ordered=ordered) as broker:
         road = road_to(broker.url)
@@ -1022,7 +1022,7 @@ async def test_a_session_has_one_owner_until_its_lock_ends() -> None:
 @pytest.mark.slow
 @pytest.mark.one_of("waits for locks of Service Bus")
 @pytest.mark.fault(50)
-async def test_what_was_acknowledged_outlives_the_stand_in() -> None:
+async def test_acknowledged_messages_outlive_the_stand_in() -> None:
     require("servicebus")
     server = await asyncio.to_thread(ServiceBusServer)
     try:

@@ -1,4 +1,4 @@
-"""What is done alone, and what is done beside others."""
+"""The messages that are handled alone, and those handled beside others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_is_done_alone_waits_for_the_others_and_they_for_it() -> None:
+async def test_a_lone_message_waits_for_the_others_and_they_for_it() -> None:
     solitude, before, alone, after = Exclusive(), Work(), Work(), Work()
     tasks = [asyncio.create_task(solitude.together(before))]
     await before.begun.wait()
@@ -57,7 +57,7 @@ async def test_two_are_not_alone_together() -> None:
     await asyncio.gather(*tasks)
 
 
-async def test_what_hangs_holds_up_nobody_for_ever() -> None:
+async def test_a_hanging_message_holds_up_no_other_for_ever() -> None:
     solitude, before, alone, after = Exclusive(patience=0), Work(), Work(), Work()
     tasks = [asyncio.create_task(solitude.together(before))]
     await before.begun.wait()

@@ -32,7 +32,7 @@ def names(deliveries: Sequence[Delivery]) -> list[str]:
 
 
 def received_and_died(file: Path) -> int:
-    """How many messages a consumer received before its process was killed."""
+    """Count the messages that a consumer received before its process was killed."""
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         try:
@@ -77,7 +77,7 @@ async def test_every_bound_queue_has_the_message_as_it_was_until_it_is_settled(f
         assert connection.execute("SELECT count(*) FROM deliveries").fetchone() == (0,)
 
 
-def test_what_no_queue_takes_is_tried_again(file: Path) -> None:
+def test_messages_without_a_queue_are_tried_again(file: Path) -> None:
     publisher = SqlitePublisher(file)
     first, second = publisher.publish([message(1, None, "unbound"), message(2, None)])
     publisher.close()
@@ -85,7 +85,7 @@ def test_what_no_queue_takes_is_tried_again(file: Path) -> None:
     assert second.status is PublishStatus.ACKED
 
 
-def test_what_is_too_large_for_the_file_is_refused_alone(file: Path) -> None:
+def test_messages_too_large_for_the_file_are_refused_alone(file: Path) -> None:
     publisher = SqlitePublisher(file)
     publisher.publish([message(0, None)])
     with Borrowed(publisher._file._connections) as connection:
@@ -149,7 +149,7 @@ async def test_a_message_that_waits_holds_its_lane_and_no_other(
 
 
 @pytest.mark.slow
-async def test_what_a_dead_consumer_held_is_handed_out_again_and_what_a_living_one_holds_is_not(file: Path) -> None:
+async def test_messages_of_a_dead_consumer_are_handed_out_again_and_those_of_a_living_one_are_not(file: Path) -> None:
     SqlitePublisher(file).publish([message(0, "a")])
     assert received_and_died(file) == 1
     living, other = SqliteConsumer(file, "stock", hold=5.0), SqliteConsumer(file, "stock", hold=5.0)
@@ -233,7 +233,7 @@ async def test_a_publish_that_is_cancelled_is_over_when_it_says_so(file: Path) -
     await publisher.aclose()
 
 
-async def test_what_could_not_be_given_back_is_before_more_is_taken(
+async def test_messages_not_given_back_are_before_more_are_taken(
     file: Path, two: tuple[SqliteConsumer, SqliteConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker, "BUSY", 0.0)
@@ -351,7 +351,7 @@ def test_a_child_settles_nothing_that_its_parent_has_in_hand(file: Path) -> None
 
 
 @pytest.mark.parametrize("given_back", [False, True])
-def test_what_an_event_loop_was_closed_over_comes_again_before_what_is_behind_it(file: Path, given_back: bool) -> None:
+def test_messages_of_a_closed_event_loop_come_again_before_those_behind_them(file: Path, given_back: bool) -> None:
     """As by a KeyboardInterrupt out of `run_until_complete`: nobody handles it any more."""
     SqlitePublisher(file).publish([message(0, "a"), message(1, "a"), message(2, "b")])
     consumer = SqliteConsumer(file, "stock")

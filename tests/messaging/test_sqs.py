@@ -1,4 +1,4 @@
-"""What is special to SQS and SNS: what fits into a message, what the services say, how long messages are held."""
+"""The peculiarities of SQS and SNS: limits of a message, answers of the services, holding of messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def event(**other: Any) -> Envelope:
 
 
 def carried(given: Envelope, mode: Mode = "binary") -> tuple[Envelope, bool]:
-    """What arrives, and whether it was all in the body."""
+    """Return the arriving message, and whether it was all in the body."""
     body, attributes = content_of(given, mode)
     assert len(attributes) <= 10
     assert body
@@ -72,7 +72,7 @@ SEVEN = {f"x{number}": str(number) for number in range(7)}
         ({"media_type": "application/cloudevents+json"}, True),
     ],
 )
-def test_what_does_not_fit_is_all_in_the_body(other: dict[str, Any], in_body: bool) -> None:
+def test_events_that_do_not_fit_are_all_in_the_body(other: dict[str, Any], in_body: bool) -> None:
     given = event(**other)
     assert carried(given) == (given, in_body)
     assert carried(given, "structured") == (given, True)
@@ -177,7 +177,7 @@ def test_no_two_queues_have_one_name() -> None:
         ("AWS.SimpleQueueService.QueueDeletedRecently", True, "stalled"),
     ],
 )
-def test_what_is_said_of_one_message_of_a_batch(code: str, sender: bool, status: str) -> None:
+def test_results_of_one_message_of_a_batch(code: str, sender: bool, status: str) -> None:
     assert refused({"Code": code, "SenderFault": sender}).status is PublishStatus(status)
 
 
@@ -214,7 +214,7 @@ def test_a_call_that_fails_blames_no_message_for_the_queue(error: Exception, sta
 # ---------------------------------------------------------------- for how long messages are held
 
 
-def test_what_is_held_is_kept_until_it_is_settled() -> None:
+def test_held_messages_are_kept_until_they_are_settled() -> None:
     receipts = Receipts(LEASE)
     receipts.add("a", 0.0)
     receipts.add("b", 2.0)
@@ -282,7 +282,7 @@ async def cut_off() -> AsyncIterator[tuple[Any, Any, SqsConsumer]]:
 
 @pytest.mark.slow
 @pytest.mark.fault(52)
-async def test_who_was_cut_off_for_the_lease_hands_out_nothing_that_another_one_has() -> None:
+async def test_a_consumer_cut_off_for_the_lease_hands_out_nothing_that_another_one_has() -> None:
     async with cut_off() as (broker, road, consumer):
         trial = Trial(broker)
         await trial.published(*"AAA")
@@ -299,7 +299,7 @@ async def test_who_was_cut_off_for_the_lease_hands_out_nothing_that_another_one_
 
 
 async def eventually(consumer: SqsConsumer, within: float) -> Any:
-    """What it hands out in that time, whatever it tells of failures."""
+    """Receive its messages in that time, in spite of failures that it raises."""
     loop = asyncio.get_running_loop()
     until = loop.time() + within
     while (left := until - loop.time()) > 0:

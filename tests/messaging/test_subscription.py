@@ -285,7 +285,7 @@ async def test_stop_lets_what_is_being_handled_end_and_gives_the_rest_back(world
     await inside.wait()
     subscription.stop()
     await until(lambda: not consumer.receiving)
-    for _ in range(10):  # whatever follows from the stop
+    for _ in range(10):  # the consequences of the stop
         await asyncio.sleep(0)
     go.set()
     await running
@@ -301,7 +301,7 @@ async def test_stop_lets_what_is_being_handled_end_and_gives_the_rest_back(world
 @pytest.mark.slow
 @ONE
 async def test_stop_ends_a_single_run_with_the_message_in_progress(world: World) -> None:
-    """What is in memory, or still comes, is left to the next run; so is a wait for an hour that has just begun."""
+    """Messages in memory, or still to come, are left to the next run; so is a wait for an hour that has just begun."""
     broker, applied = MemoryBroker(), list[int]()
 
     async def apply(message: InboxMessage) -> None:
@@ -551,7 +551,7 @@ async def test_a_stop_between_two_runs_is_for_neither(world: World) -> None:
 
 @ONE
 async def test_a_lane_that_is_given_back_is_whole_although_its_run_is_cancelled(world: World, tmp_path: Path) -> None:
-    """What came behind its first message stayed with the consumer, and was handled after what came later."""
+    """Messages behind its first one stayed with the consumer, and were handled after later ones."""
     applied: list[str] = []
     broken = {"1"}
 
@@ -692,7 +692,7 @@ async def test_a_client_that_cancels_its_own_call_ends_no_consumer(world: World,
 
     broker = MemoryBroker()
     consumer = Cancelling(broker)
-    broker.put([envelope(1)._replace(key=None)])  # what has no key does not keep its lane, and is given back
+    broker.put([envelope(1)._replace(key=None)])  # a message without a key does not keep its lane, and is given back
     async with Subscription(consumer, handle, lanes=1):
         await until(lambda: consumer.cancelled and "consumer_failed" in world.names())
         broker.put([envelope(3)])
@@ -751,7 +751,7 @@ async def test_a_run_leaves_when_its_receive_has_ended(world: World) -> None:
 
 @ONE
 async def test_messages_without_ids_are_counted_apart(world: World) -> None:
-    """What was handled with the same payload made a dead letter count as handled."""
+    """A handled message with the same payload made a dead letter count as handled."""
 
     @world.inbox(on_missing="pass").handler("stock", max_attempts=1)
     async def handle(message: InboxMessage[Any]) -> None:
@@ -952,7 +952,7 @@ async def test_a_handler_that_can_never_run_ends_its_subscription(world: World) 
 async def test_a_store_that_cannot_be_checked_at_the_start_ends_no_subscription(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a pool of the user's raises is no error of ours: a token that is not given out, for a moment."""
+    """An exception of a user's pool is no error of ours: a token that is not given out, for a moment."""
     handle = world.inbox().handler("stock")(lambda message: world.apply(message.tx, message.envelope.id))
 
     async def away() -> None:
@@ -1033,7 +1033,7 @@ async def test_a_subscription_outlives_a_look_for_dead_letters_that_fails(world:
 
 @pytest.mark.slow
 @ONE
-async def test_what_no_message_is_to_blame_for_is_raised_by_one_run_and_survived_by_a_long_one(world: World) -> None:
+async def test_an_error_of_no_message_is_raised_by_one_run_and_survived_by_a_long_one(world: World) -> None:
     inbox = world.inbox()
     handle = inbox.handler("stock", max_attempts=1)(lambda message: world.apply(message.tx, message.envelope.id))
     with world.connected() as perform:

@@ -171,7 +171,7 @@ def test_an_exception_of_the_publisher_is_raised() -> None:
 
 
 class Publishing(AsyncMemoryPublisher):
-    """Whose publishing is what a test says."""
+    """Publishes as a test says."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         super().__init__()
@@ -271,7 +271,7 @@ def test_threads_that_begin_together_have_one_publisher() -> None:
 
 
 def test_a_thread_that_cannot_start_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was published next waited for ever for it."""
+    """The next message waited for ever for it."""
     publisher = SyncPublisher(AsyncMemoryPublisher)
 
     def refused(thread: threading.Thread) -> None:

@@ -1,4 +1,4 @@
-"""What the client library cannot decode of a message of RabbitMQ stops no queue."""
+"""A RabbitMQ message that the client library cannot decode stops no queue."""
 
 from __future__ import annotations
 

@@ -267,12 +267,12 @@ _CLAIMS = [
     Mistake(
         "a result that is set after the block",
         'with boundary().claim("k") as claim: ...\nclaim.result = 1',
-        "the outcome of the block is stored, and stays. Indent this into the block",
+        "The stored outcome cannot change. Move this line into the block",
     ),
     Mistake(
         "a failure that is declared after the block",
         'with boundary().claim("k") as claim: ...\nclaim.fail(ValueError("no such card"))',
-        "the outcome of the block is stored, and stays. Indent this into the block",
+        "The stored outcome cannot change. Move this line into the block",
     ),
     Mistake(
         "a claim that is not entered",
@@ -496,7 +496,7 @@ _WEB = [
 ]
 
 _BELOW = {"fastapi": "starlette", "rest_framework": "django asgiref"}
-"""What is missing with a library, too, where nothing is installed."""
+"""The libraries that are missing with another one, too, where nothing is installed."""
 _LIBRARIES = [
     *(
         Mistake(f"{library} is missing", f'boundary("{url}")', f"pip install 'retrysafe[{extra}]'", without=library)

@@ -134,7 +134,7 @@ class Process:
         return self._stack.enter_context(own_database(os.environ["RETRYSAFE_TEST_POSTGRESQL"]))
 
     def sql(self, statement: str) -> None:
-        """What the fault does to the database."""
+        """Change the database as the fault does."""
         with closing(sqlite3.connect(self.file, timeout=60)) as db, db:
             db.execute(statement)
 
@@ -201,7 +201,7 @@ TARGET = (("job", "app"), ("instance", "app:8000"))
 FIRING = 'group by (alertname) (ALERTS{alertstate="firing"})'
 _NAME = re.compile(r'alertname="(\w+)"')
 NEVER = {"labels": '{alertname="never"}', "value": 1}
-"""What promtool expects and does not find, so that it prints what it has found."""
+"""The alert that promtool expects and does not find, so that it prints those that it has found."""
 
 
 def told(printed: str, answers: int) -> list[set[str]]:

@@ -341,7 +341,7 @@ FAULTS: dict[Fault, str] = {
 BESIDE: dict[Fault, set[str]] = {
     store_slow: {"RetrysafeStoreFailing"},
 }
-"""What else is true then."""
+"""The other alerts that are true then."""
 
 
 def test_every_alert_has_a_fault_that_happens() -> None:

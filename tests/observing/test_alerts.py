@@ -30,7 +30,7 @@ _WORD = re.compile(r"retrysafe_\w+")
 
 @pytest.fixture
 def exposed() -> Iterator[str]:
-    """What Prometheus reads when every metric has a value."""
+    """Yield Prometheus's reading when every metric has a value."""
     before = {*prometheus_client.REGISTRY._collector_to_names}
     provider = MeterProvider([PrometheusMetricReader()], shutdown_on_exit=False)
     instruments = _instruments_of(provider)

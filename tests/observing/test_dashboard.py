@@ -99,7 +99,7 @@ SCHEMA: dict[str, Any] = {
         "panels": {"type": "array", "minItems": 1, "items": PANEL},
     },
 }
-"""What Grafana's documentation says of a dashboard ("JSON model"), as far as we use it."""
+"""Grafana's documented form of a dashboard ("JSON model"), as far as we use it."""
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_it_is_of_the_documented_schema(printed: dict[str, Any]) -> None:
 
 
 def lost(ours: Any, read: Any, path: str = "") -> Iterator[str]:
-    """What of ours was not read, or was read as something else."""
+    """Yield the parts of ours that were not read, or were read as something else."""
     if isinstance(ours, dict) and isinstance(read, dict):
         for name, value in ours.items():
             yield from lost(value, read.get(name), f"{path}.{name}")

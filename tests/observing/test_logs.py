@@ -1,4 +1,4 @@
-"""What is told and logged: who wants what, one line per occurrence, JSON, and aliases."""
+"""Events and logs: the wishes of observers, one line per occurrence, JSON, and aliases."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class Sparing(Choosy):
         return self.details
 
 
-def test_who_takes_no_details_of_an_attempt_is_told_of_its_warnings() -> None:
+def test_an_observer_without_details_of_an_attempt_is_told_of_its_warnings() -> None:
     sparing = Sparing()
     boundary = Boundary("x", store="memory://", observers=[sparing])
     with boundary.claim("k", payload=1):

@@ -1,4 +1,4 @@
-"""What is counted, with the real SDK, in both colours and on every ground."""
+"""The metrics, with the real SDK, in both colours and on every ground."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def test_a_failure(works: Works, telemetry: Telemetry, effects: Any, perma
         assert telemetry.total("retrysafe.replays", error_type="ValueError") == 1
 
 
-async def test_who_waits_and_gives_up(tmp_path: Path, telemetry: Telemetry) -> None:
+async def test_a_waiter_that_gives_up(tmp_path: Path, telemetry: Telemetry) -> None:
     works = Works(tmp_path, telemetry, sync=False)
     boundary = works.boundary(concurrency=wait(0.05))
     async with works.entered(boundary.claim("k")):

@@ -306,7 +306,7 @@ def test_they_read_as_much_of_a_large_table_as_of_a_small_one(world: World) -> N
 
 
 def reads_all_records(world: World, sql: str) -> bool:
-    """Whether the plan of a query has a sequential scan of the table of records."""
+    """Tell whether the plan of a query has a sequential scan of the table of records."""
     row = world.db.execute(f"EXPLAIN (FORMAT JSON) {sql}".encode()).fetchone()
     assert row is not None
     plans, (top,) = [], row[0]

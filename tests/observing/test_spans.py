@@ -30,7 +30,7 @@ def only(spans: Sequence[ReadableSpan]) -> ReadableSpan:
 
 
 def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
-    """Whether a span stands directly under another one, in its trace."""
+    """Tell whether a span stands directly under another one, in its trace."""
     return span.parent is not None and span.parent.span_id == parent.context.span_id
 
 
@@ -167,7 +167,7 @@ async def test_a_block_left_in_another_context_is_no_error(
 # ---------------------------------------------------------------- what a span says
 
 
-async def test_what_a_span_says_of_its_attempt(works: Works, telemetry: Telemetry) -> None:
+async def test_attributes_of_an_attempts_span(works: Works, telemetry: Telemetry) -> None:
     boundary = works.boundary(name="charges", effects="keyed")
     first = await works.run(boundary, "secret-key", payload="secret payload")
     await works.run(boundary, "secret-key", payload="secret payload")
@@ -270,7 +270,7 @@ async def test_doubt(works: Works, telemetry: Telemetry) -> None:
     assert (doubted.status.status_code, doubted.status.description) == (StatusCode.ERROR, "unknown_refused")
 
 
-async def test_who_waits_says_how_often(telemetry: Telemetry, tmp_path: Path) -> None:
+async def test_a_waiter_says_how_often(telemetry: Telemetry, tmp_path: Path) -> None:
     works = Works(tmp_path, telemetry, sync=False)
     boundary = works.boundary(concurrency=wait(0.05))
     async with works.entered(boundary.claim("k")):

@@ -1,4 +1,4 @@
-"""What staff see of keys in the admin and may do about them. Run by tests/office/test_office.py on every database."""
+"""The staff's view of keys in the admin, and their rights. Run by tests/office/test_office.py on every database."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Keys(TransactionTestCase):
             return operator.hash_of(key, boundary="transfers").hex()
 
     def retry(self, key: str) -> Any:
-        """What a retry gets, or "again" if it runs."""
+        """Return the answer to a retry, or "again" if it runs."""
         with self.transfers.claim(key, payload={"to": "x"}) as claim:
             if not claim.replayed:
                 claim.result = "again"
@@ -87,7 +87,7 @@ class Keys(TransactionTestCase):
 
 
 class Looking(Keys):
-    """What is shown, and to whom."""
+    """The shown fields, and the users that see them."""
 
     def test_staff_without_the_right_see_nothing(self) -> None:
         digits = self.unknown("K")
@@ -123,7 +123,7 @@ class Looking(Keys):
         assert "delete_selected" not in boss.get(LIST).content.decode()
         assert self.retry("K") == "done"
 
-    def test_what_is_hostile_stays_text(self) -> None:
+    def test_hostile_values_stay_text(self) -> None:
         scope = "<script>alert(1)</script>'\"\u202e; rm -rf ~"
         digits = self.unknown("K", scope=scope)
         boss = Client()

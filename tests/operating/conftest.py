@@ -33,7 +33,7 @@ def surroundings() -> dict[str, str]:
 
 @dataclass
 class Done:
-    """What a command said."""
+    """The output of a command."""
 
     code: int
     out: str
@@ -87,7 +87,7 @@ class Place:
         return self.record(key)
 
     def retry(self, key: str = "K", **terms: Any) -> Any:
-        """What a retry gets."""
+        """Return the answer to a retry."""
         with self.boundary(**terms).claim(key, payload={"amount": 5}) as claim:
             if not claim.replayed:
                 claim.result = "again"

@@ -146,7 +146,7 @@ def test_rows_of_a_query_on_postgresql(store: str, postgresql: str, capsys: pyte
         ["--csv", "x", "--sql", "sqlite:///x.db", "--query", "SELECT 1"],
     ],
 )
-def test_what_cannot_be_read_makes_exit_code_2(store: str, options: list[str]) -> None:
+def test_unreadable_input_makes_exit_code_2(store: str, options: list[str]) -> None:
     assert main(["audit", "--store", store, "--boundary", "orders", *options]) == 2
 
 

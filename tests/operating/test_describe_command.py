@@ -102,7 +102,7 @@ def test_one_boundary_is_described_for_people(module: str) -> None:
         ("json:x", "Its boundaries: none"),
     ],
 )
-def test_what_is_not_there_is_said(module: str, command: Command, target: str, complaint: str) -> None:
+def test_missing_parts_are_reported(module: str, command: Command, target: str, complaint: str) -> None:
     done = command("describe", target)
     assert (done.code, done.out) == (2, "")
     assert complaint in done.err
@@ -152,7 +152,7 @@ MEANS: dict[type[Exception], str] = {
 
 
 def meets(boundary: Boundary, payload: int = 5) -> str:
-    """What a caller with the key K meets, in the words of the description."""
+    """Return the answer to a caller with the key K, in the words of the description."""
     try:
         with boundary.claim("K", payload={"amount": payload}) as claim:
             if claim.replayed:
@@ -224,7 +224,7 @@ def test_a_transaction_that_is_paused_keeps_its_key(place: Place) -> None:
 
 
 def _elsewhere(boundary: Boundary) -> str:
-    """What a caller in another thread meets: in this one the claim would enclose it."""
+    """Return the answer to a caller in another thread: in this one the claim would enclose it."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as pool:

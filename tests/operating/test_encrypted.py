@@ -84,7 +84,7 @@ def test_release_and_expire_need_no_key(place: Place) -> None:
 
 
 def test_an_answer_without_the_keys_can_be_read_when_that_is_allowed(shelf: Place) -> None:
-    """What an attempt that died has left does not show that its boundary encrypts."""
+    """The record of an attempt that died does not show that its boundary encrypts."""
     shelf.unknown(encryption=RING)
     write(shelf, "result = NULL, media_type = NULL, codec_version = NULL")
     assert shelf.operator().resolve(shelf.record("K"), "completed", result=7).done

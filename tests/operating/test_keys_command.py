@@ -172,7 +172,7 @@ def test_a_hundred_thousand_keys_are_listed_a_page_at_a_time(shelf: Place) -> No
 
 
 @pytest.mark.slow
-def test_who_reads_only_the_beginning_is_not_shown_an_error(shelf: Place) -> None:
+def test_a_reader_of_the_beginning_alone_is_not_shown_an_error(shelf: Place) -> None:
     fill(shelf, 3000)  # more than a pipe holds
     line = f"'{sys.executable}' -m retrysafe keys list --store '{shelf.operators}' --limit 0 --json | head -n 1"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
@@ -392,7 +392,7 @@ def test_the_secret_comes_from_the_environment_alone(shelf: Place, command: Comm
 # ---------------------------------------------------------------- changes
 
 
-def test_what_is_stored_is_what_the_operation_would_return(shelf: Place, command: Command) -> None:
+def test_stored_results_are_those_that_the_operation_would_return(shelf: Place, command: Command) -> None:
     boundary = shelf.boundary()
 
     @boundary.once(key="number", operation="order")
@@ -452,7 +452,7 @@ def test_a_wrong_resolution_changes_nothing(
         (("show", "--store", "sqlite:///x.db"), "--key --hash"),
     ],
 )
-def test_what_cannot_be_done_is_said(command: Command, arguments: tuple[str, ...], complaint: str) -> None:
+def test_impossible_requests_are_refused(command: Command, arguments: tuple[str, ...], complaint: str) -> None:
     done = command("keys", *arguments, RETRYSAFE_STORE="")
     assert (done.code, done.out) == (2, "")
     assert complaint in done.err
@@ -513,7 +513,7 @@ def test_a_race_that_is_lost_is_told(shelf: Place, command: Command, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", [("release",), ("resolve", "--as", "released")])
-def test_what_may_have_happened_is_released_only_with_a_reason_and_a_yes(
+def test_keys_in_doubt_are_released_only_with_a_reason_and_a_yes(
     place: Place, command: Command, verb: tuple[str, ...]
 ) -> None:
     seen = place.unknown()
@@ -583,7 +583,7 @@ def test_an_attempt_that_died_in_doubt_is_counted_and_listed_as_unknown(place: P
     assert doubtful.key.hex()[:8] in settled.out
 
 
-def test_who_settles_an_attempt_that_died_in_doubt_is_told_of_an_unknown_key(place: Place, command: Command) -> None:
+def test_settling_an_attempt_that_died_in_doubt_tells_of_an_unknown_key(place: Place, command: Command) -> None:
     died(place, "K", "external")
     done = command("keys", "resolve", *named(place), "--as", "failed", "--result", "declined")
     assert done.out.startswith("resolved: unknown → failed"), done.err
@@ -599,7 +599,7 @@ def test_a_keyed_attempt_that_died_is_no_unknown(place: Place, command: Command)
 @pytest.mark.parametrize(
     ("effects", "then"), [("keyed", "the next attempt takes over then"), ("external", "wait until then")]
 )
-def test_what_runs_says_where_since_when_and_what_can_be_done_if_it_is_dead(
+def test_a_running_key_shows_its_place_its_time_and_the_remedy_if_it_is_dead(
     place: Place, command: Command, effects: str, then: str
 ) -> None:
     with place.boundary(effects=effects, lease=600).claim("K") as claim:
@@ -658,7 +658,7 @@ def test_a_hint_has_no_password_and_names_the_variable_that_has_it(place: Place,
     assert "s3cret" not in command("status", "--store", secret).out
 
 
-def test_what_is_stored_cannot_speak_to_the_terminal(shelf: Place, command: Command) -> None:
+def test_stored_values_cannot_speak_to_the_terminal(shelf: Place, command: Command) -> None:
     scope = "\u202egnp.exe\u2028 next line"
     with pytest.raises(TimeoutError), shelf.boundary().claim("K", scope=scope):
         raise TimeoutError

@@ -65,7 +65,7 @@ def locked(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_what_is_unchanged_or_new_is_no_drift(locked: Path) -> None:
+def test_unchanged_and_new_parts_are_no_drift(locked: Path) -> None:
     assert set(json.loads((locked / "shop.lock").read_text())["boundaries"]["messages"]["operations"]) == {
         "mailing",
         "webhook github",
@@ -228,7 +228,7 @@ def test_a_declaration_that_contradicts_itself(terms: dict[str, object], told: s
         declare(**terms)  # type: ignore[arg-type]
 
 
-def test_what_takes_no_attribute_cannot_be_declared() -> None:
+def test_objects_without_attributes_cannot_be_declared() -> None:
     with pytest.raises(ConfigurationError, match="give a function of your own"):
         declare("Prints.")(print)
 

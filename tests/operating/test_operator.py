@@ -95,7 +95,7 @@ def test_an_attempt_that_died_in_doubt_can_be_settled_before_anybody_asks(place:
 
 
 @pytest.mark.parametrize("standing", ["running", "lapsed", "completed"])
-def test_what_is_not_in_doubt_is_not_resolved(place: Place, standing: str) -> None:
+def test_keys_without_doubt_are_not_resolved(place: Place, standing: str) -> None:
     if standing == "completed":
         seen = place.completed()
         assert not place.operator().release(seen).done
@@ -137,7 +137,7 @@ def test_an_expired_key_is_new_work(place: Place) -> None:
     assert place.record("K").attempts == 1
 
 
-def test_where_reuse_is_refused_only_forgetting_lets_a_key_run_again(place: Place) -> None:
+def test_a_key_that_refuses_reuse_runs_again_only_when_forgotten(place: Place) -> None:
     terms: dict[str, Any] = {"window": "1h", "memory": "2h", "on_expired": "refuse"}
     assert place.operator().expire(place.completed("A", **terms)).done
     with pytest.raises(KeyExpired):
@@ -146,7 +146,7 @@ def test_where_reuse_is_refused_only_forgetting_lets_a_key_run_again(place: Plac
     assert place.retry("B", **terms) == "again"
 
 
-def test_what_was_used_since_it_was_seen_is_not_expired(place: Place) -> None:
+def test_keys_used_since_they_were_seen_are_not_expired(place: Place) -> None:
     seen = place.completed()
     assert place.operator().expire(seen).done
     assert place.retry() == "again"
@@ -157,7 +157,7 @@ def test_what_was_used_since_it_was_seen_is_not_expired(place: Place) -> None:
 
 
 @pytest.mark.parametrize("standing", ["running", "unknown"])
-def test_what_is_not_settled_is_not_expired(place: Place, standing: str) -> None:
+def test_unsettled_keys_are_not_expired(place: Place, standing: str) -> None:
     seen = place.unknown()
     if standing == "running":
         assert place.operator().release(seen).done

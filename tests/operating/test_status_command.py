@@ -129,7 +129,7 @@ def settings(
 
 
 def test_settings_that_weaken_a_promise_are_found() -> None:
-    """What a live server cannot be put into by a test: a standby, and a server without fsync."""
+    """The settings that a test cannot give a live server: a standby, and a server without fsync."""
     assert settings() == {}
     assert settings(standby="true") == {"in_recovery": "refuse"}
     assert settings(fsync="off") == settings(pages="off") == {"fsync": "warn"}

@@ -1,4 +1,4 @@
-"""What is kept in the database: orders with their events, and what was made of them; and the audit of both."""
+"""The contents of the database: orders with their events, and their effects; and the audit of both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from retrysafe.messaging import Message, Outbox
 
 CUSTOMERS, SKUS, STOCK = 2_000, 1_000, 1_000_000
 AHEAD = 2_000
-"""How many orders may be under way."""
+"""The number of orders that may be under way."""
 AT_ONCE = 50
 """Orders of one transaction."""
 _TABLES = """
@@ -106,7 +106,7 @@ class Audit(NamedTuple):
     dead: int
 
     def kept(self, orders: int) -> bool:
-        """Whether everything was applied once, in order, and nothing is left."""
+        """Tell whether everything was applied once, in order, and nothing is left."""
         return self == Audit(orders, orders, 0, 0, 0, 0, 0, 0)
 
 
@@ -148,7 +148,7 @@ DEAD = ("retrysafe_outbox_dead", "retrysafe_inbox_dead")
 
 
 def progress(url: str) -> tuple[int, int]:
-    """How many orders were applied, and how many events wait in the outbox."""
+    """Count the applied orders, and the events that wait in the outbox."""
     with psycopg.connect(url) as connection:
         row = connection.execute("SELECT (SELECT count(*) FROM applied), (SELECT count(*) FROM retrysafe_outbox)")
         applied, waiting = row.fetchall()[0]

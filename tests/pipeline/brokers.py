@@ -28,7 +28,7 @@ KINDS = {name: harness for name, harness in HARNESSES.items() if harness.left is
 
 
 def place(url: str, topic: str) -> Place:
-    """Where the messages are; all that is ours at the broker has the name of the topic, which is of this run."""
+    """Return the place of the messages; all of ours at the broker has the topic's name, which is of this run."""
     return Place(url, topic, topic, GROUP, PARTITIONS)
 
 
@@ -41,9 +41,7 @@ class Mortal(Protocol):
     """A broker that can be killed, and started again."""
 
     @property
-    def url(self) -> str:
-        """Where it is."""
-        ...
+    def url(self) -> str: ...
 
     def kill(self) -> None:
         """Let nobody reach it."""

@@ -65,7 +65,7 @@ ROLES: dict[str, Callable[[str, str, str], None]] = {
 
 
 def is_ready(role: str, database: str) -> bool:
-    """Whether processes of a role do what is peculiar to it: one of those that read the log has its slot."""
+    """Tell whether processes of a role do what is peculiar to it: one of those that read the log has its slot."""
     return role != "log_relay" or Slot(database).status().active
 
 

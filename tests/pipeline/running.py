@@ -36,14 +36,14 @@ PRELOADED = [
 SETTLING = 15.0
 """Seconds in which what is left must be settled."""
 EACH = 3
-"""How many relays, and how many inboxes."""
+"""The number of relays, and of inboxes."""
 PATIENCE = 60.0
 """Seconds in which something must be applied."""
 
 
 @dataclass
 class Run:
-    """What is asked for, and what happened."""
+    """The settings and the events of a run."""
 
     kind: str
     where: str
@@ -56,7 +56,7 @@ class Run:
     server: Mortal | None = None
     """The broker, if it is to be killed too, and started again: once, when a third is applied."""
     others_go_on: bool = False
-    """Whether its cluster goes on without it; then it is started when another third is applied."""
+    """True if its cluster goes on without it; then it is started when another third is applied."""
     relays: tuple[str, ...] = ("relay",)
     """Roles of the relays: all of them have the first; each next one takes over after its share of the orders."""
     share: int = 0
@@ -76,7 +76,7 @@ class Run:
 
     @property
     def all_were_killed(self) -> bool:
-        """Whether each of those that are to be killed was, at least once."""
+        """True if each of those that are to be killed was, at least once."""
         return min(self.kills.values()) > 0 and (self.server is None or self.broker_kills > 0)
 
     @property
@@ -125,7 +125,7 @@ class Six:
         return process
 
     def check(self) -> None:
-        """Nobody ends by himself."""
+        """Check that no process ends by itself."""
         for role, process in self._places:
             assert process.exitcode is None, f"a process of {role} ended by itself: {process.exitcode}"
 
@@ -219,7 +219,7 @@ async def _allow_share(run: Run, over: asyncio.Event) -> None:
 
 
 async def _kill_or_start_broker(run: Run) -> None:
-    """When it is time; what befalls the six goes on while it is away."""
+    """Kill or start the broker when it is time; mishaps of the six go on while it is away."""
     if run.server is None:
         return
     if run.broker_is_away:

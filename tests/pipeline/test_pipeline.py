@@ -121,7 +121,7 @@ def test_the_audit_finds_what_is_wrong(postgresql: str, sql: str, breach: dict[s
         assert audit(url) == Audit(10, 10, 0, 0, 0, 0, 0, 0)._replace(**breach)
 
 
-def test_what_waits_in_the_outbox_is_counted(postgresql: str) -> None:
+def test_waiting_messages_of_the_outbox_are_counted(postgresql: str) -> None:
     with database(postgresql) as url:
         take_orders(url, "orders", books.AT_ONCE + 1, 1, Event())
         assert audit(url).waiting == books.AT_ONCE + 1

@@ -21,7 +21,7 @@ OTHER_RESULT = StoredResult(b"other result", "text/plain", 1)
 
 
 def want(effects: Effects = "keyed") -> ClaimRequest:
-    """What the attempt under test asks for."""
+    """Return the claim of the attempt under test."""
     return ClaimRequest(b"key", "b", "", "op", b"payload", "me", effects, CLOCKS)
 
 
@@ -137,7 +137,7 @@ class Path(NamedTuple):
 
     @property
     def kinds(self) -> list[str]:
-        """What was asked, by kind."""
+        """The requests, by kind."""
         return [asked.kind for asked in self.asked]
 
 

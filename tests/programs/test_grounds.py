@@ -1,4 +1,4 @@
-"""What a holder believes without asking again: a commit whose reply was lost, and how long its lease is held."""
+"""The beliefs of a holder without asking again: a commit whose reply was lost, and the length of its lease."""
 
 from __future__ import annotations
 

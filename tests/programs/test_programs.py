@@ -199,7 +199,7 @@ ASKS_AGAIN = {"claim, keyed", "claim, external", "complete", "fail", "doubt", "r
 
 @each_row("name", PROGRAMS)
 @each_row("stop", [KeyboardInterrupt(), asyncio.CancelledError()], ids=["interrupt", "cancellation"])
-def test_what_is_no_exception_closes_the_program_and_goes_on(name: str, stop: BaseException) -> None:
+def test_other_exceptions_close_the_program_and_go_on(name: str, stop: BaseException) -> None:
     steps = PROGRAMS[name]()
     with pytest.raises(type(stop)):
         run(steps, Script([stop]))
@@ -474,7 +474,7 @@ def test_a_snapshot_is_frozen_by_the_two_levels_that_hide_later_commits() -> Non
             assert path.outcome == frozen
 
 
-def test_who_does_not_get_the_lock_does_not_migrate() -> None:
+def test_a_process_without_the_lock_does_not_migrate() -> None:
     """GET_LOCK answers 0 when somebody else has kept it too long."""
     with pytest.raises(StoreUnavailable, match="Another process is migrating"):
         run(migrate(STORE, MIGRATIONS, LOCK), Script([None, Rows([(0,)], 1)]))

@@ -25,7 +25,7 @@ ALL = frozenset(Check)
 
 
 class Size(NamedTuple):
-    """How far the search goes."""
+    """The bounds of the search."""
 
     effects: Effects
     attempts: int = 2
@@ -35,7 +35,7 @@ class Size(NamedTuple):
     jumps: tuple[int, ...] = ()
     clocks: Clocks = Clocks(lease=1, window=2, memory=2)
     later_than_memory: bool = False
-    """Whether what named a record may arrive after that record was forgotten and swept."""
+    """True if a message about a record may arrive after that record was forgotten and swept."""
 
 
 class World(NamedTuple):
@@ -124,12 +124,12 @@ def _open(books: tuple[Any, ...]) -> Judge:
 
 
 def want_of(size: Size, number: int) -> ClaimRequest:
-    """What attempt ``number`` asks for."""
+    """Return the claim of attempt ``number``."""
     return ClaimRequest(KEY, "b", "", "op", b"p", "abcdef"[number], size.effects, size.clocks)
 
 
 def _act(world: World, size: Size, number: int) -> Iterator[Step]:
-    """What attempt ``number`` may do by itself: send something, have its effect, or die."""
+    """Yield the steps that attempt ``number`` may take by itself: send something, have its effect, or die."""
     attempt = world.attempts[number]
     name = "abcdef"[number]
     match attempt:
@@ -228,7 +228,7 @@ def _ask(size: Size, message: Message) -> Any:
 
 
 def _reply(world: World, size: Size, message: Message, answer: Any, judge: Judge) -> World:
-    """What the sender makes of an answer, if it still waits for it."""
+    """Apply an answer to its sender, if that still waits for it."""
     number = message.request
     if number < 0:
         return world

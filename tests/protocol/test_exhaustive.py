@@ -65,7 +65,7 @@ def test_a_fence_without_the_token_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_fence_without_the_attempt_id_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the clock went back too far a token repeats, and only the attempt id tells two owners apart."""
+    """A token repeats after the clock went back too far, and only the attempt id tells two owners apart."""
     size = Size("keyed", ticks=2, jumps=(-2,), clocks=Clocks(lease=1, window=1, memory=1))
     monkeypatch.setattr(transitions, "_match_owner", _only_token)
     found = search(size, checks={Check.NAMED})

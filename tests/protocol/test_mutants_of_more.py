@@ -68,7 +68,7 @@ class RemovesByKey(MemoryStore):
 
 
 @each_row("check", [Check.ARCHIVED, Check.KEPT])
-def test_what_was_archived_is_removed_although_it_changed(check: Check) -> None:
+def test_archived_records_are_removed_although_they_changed(check: Check) -> None:
     first_caught(check, RemovesByKey(), plan=ARCHIVE)
 
 

@@ -24,9 +24,9 @@ from tests.proving.proofs import Proof
 from tests.tables import each_row
 
 BASIC = effort(3_000, 100_000)
-"""How many schedules of the basic plan, from seeds that are always the same and from new ones each."""
+"""The number of schedules of the basic plan, from seeds that are always the same and from new ones each."""
 EACH = effort(150, 3_000)
-"""How many of each other plan: fixed ones, and as many new ones."""
+"""The number of schedules of each other plan: fixed ones, and as many new ones."""
 
 SIGHTS = {
     "claimed": 9_000,
@@ -52,7 +52,7 @@ SIGHTS = {
     "lease lost in time": 150,
     "result_not_stored": 80,
 }
-"""What ten thousand schedules must have come across at least so often, or they prove little."""
+"""The sights that ten thousand schedules must have come across at least so often, or they prove little."""
 
 SIGHTS_OF = {
     "probes": {
@@ -105,7 +105,7 @@ WORDS = {
     Fault.EVICTED: ("cache lost the key", ()),
     Fault.STALE: ("cache stale", ()),
 }
-"""What proofs call a fault, and its rows in the catalogue."""
+"""The proofs' names of faults, and their rows in the catalogue."""
 
 SITUATIONS = {
     "sweep failed": ("sweeper killed or cut off", (80, 81)),
@@ -141,7 +141,7 @@ def check(seen: Survey, asked: int) -> None:
 
 
 def lacking(seen: Survey, sights: dict[str, int], schedules: int) -> dict[str, int]:
-    """What was seen less often than ``sights`` says of so many schedules."""
+    """Return the sights that were rarer than ``sights`` says of so many schedules."""
     share = seen.seeds / schedules
     return {sight: seen.seen[sight] for sight, least in sights.items() if seen.seen[sight] < least * share}
 

@@ -93,7 +93,7 @@ def test_a_plan_is_found_again_by_the_name_in_a_command(plan: object) -> None:
 
 
 @each_row("wrong", ["--plan nonsense", "--plan '{\"nonsense\": 1}'", "--seed 1 --faults a.b"])
-def test_what_a_command_cannot_mean_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_without_a_meaning_are_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(shlex.split(wrong))
     assert "--plan" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""How the project proves itself: how hard the tests try, from which seeds, and what they found.
+"""The project's proof of itself: the effort of tests, their seeds, and their findings.
 
 A test that proves something is an ordinary test. It takes its chance from `chance` and its size from `effort`, marks
 the rows of the fault catalogue that it injects (`@pytest.mark.fault(2, 13)`), and reports what it did by `proof`.

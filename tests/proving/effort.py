@@ -1,4 +1,4 @@
-"""How much a run tries, and from which seed; both come from the environment, so that every worker has the same."""
+"""The effort of a run, and its seed; both come from the environment, so that every worker has the same."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SEED = "RETRYSAFE_SEED"
 
 
 def is_full() -> bool:
-    """Whether this is `make prove`, which takes its time."""
+    """Tell whether this is `make prove`, which takes its time."""
     return os.environ.get(EFFORT, "short") == "full"
 
 
 def effort(short: T, full: T) -> T:
-    """What a test uses in `make test`, and what in `make prove`."""
+    """Return the first in `make test`, and the second in `make prove`."""
     return full if is_full() else short
 
 

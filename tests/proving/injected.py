@@ -1,4 +1,4 @@
-"""Which tests inject which faults: read from their markers, without running anything."""
+"""The tests that inject each fault: read from their markers, without running anything."""
 
 from __future__ import annotations
 

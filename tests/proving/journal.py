@@ -17,10 +17,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("src", "demo", "pyproject.toml")
-"""What every proof depends on."""
+"""The files that every proof depends on."""
 IMPORTED = re.compile(r"^\s*from ((?:tests|benchmarks|examples)[\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
 WRITTEN = "proofs.json"
-"""What a proof writes."""
+"""The file that a proof writes."""
 NAMED = re.compile(r"\b(?:tests|benchmarks|examples)(?:\.\w+)+")
 """Also in a string: a program that a test starts is named in one."""
 PATHS = re.compile(r"\b(?:tests|benchmarks|examples)(?:/[\w-]+)+\.\w+")
@@ -79,7 +79,7 @@ def _named_in(file: Path) -> list[Path]:
 
 
 def _imported(text: str) -> Iterator[str]:
-    """What is imported, with its module. Who imports a package itself may walk its modules."""
+    """Yield the imported names, with their module. Who imports a package itself may walk its modules."""
     for module, imported in IMPORTED.findall(text):
         yield from (f"{module}.{name}" for name in re.findall(r"\w+", imported))
 

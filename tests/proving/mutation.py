@@ -27,7 +27,7 @@ _OUT_OF_TIME = (-24, 24, 36, 152, 255)
 
 
 class Mutant(NamedTuple):
-    """What a mutant changes: lines of one file, without their indentation."""
+    """The change of a mutant: lines of one file, without their indentation."""
 
     file: str
     before: str
@@ -35,7 +35,7 @@ class Mutant(NamedTuple):
 
 
 def ending(code: int | None) -> str:
-    """How a mutant ended, by mutmut's exit code for it; raises `ValueError` for one that was not judged."""
+    """Return the end of a mutant, by mutmut's exit code for it; raises `ValueError` for one that was not judged."""
     if code in _KILLED:
         return KILLED
     if code in _SURVIVED:
@@ -73,7 +73,7 @@ def document(results: Mapping[str, list[str]], equivalents: Counter[str]) -> dic
 
 
 def changed(diff: str, file: str) -> Mutant:
-    """What a mutant changes, from its diff."""
+    """Parse the change of a mutant from its diff."""
     lines = [line for line in diff.splitlines() if not line.startswith(("---", "+++"))]
     before, after = (" ".join(line[1:].strip() for line in lines if line.startswith(mark)) for mark in "-+")
     return Mutant(file, before, after)

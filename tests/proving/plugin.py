@@ -16,10 +16,10 @@ from tests.proving.journal import Journal
 from tests.proving.proofs import Proof
 
 PROOFS = "RETRYSAFE_PROOFS"
-"""Where to write what was proved; nothing is written without it."""
+"""The file for the proofs; nothing is written without it."""
 
 JOURNAL = "RETRYSAFE_JOURNAL"
-"""Where the tests that pass are written down, so that a run which was stopped goes on; see `tests.proving.journal`."""
+"""The file for the tests that pass, so that a run which was stopped goes on; see `tests.proving.journal`."""
 DONE = "RETRYSAFE_DONE"
 """For the workers: a file of the tests that are not run again, as they were when this run began."""
 

@@ -1,4 +1,4 @@
-"""What tests injected and saw, gathered from every worker of a run into one file."""
+"""The injections and sights of tests, gathered from every worker of a run into one file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Proof(NamedTuple):
     """One line of evidence: ``injected`` faults of one kind, on one store in one mode, and the promises they broke."""
 
     part: str
-    """Which proof: "crash points", "lost messages", "histories", "simulation", "kills", "mutants", …"""
+    """The kind of proof: "crash points", "lost messages", "histories", "simulation", "kills", "mutants", …"""
     store: str
     """"postgresql", "sqlite", …, with a driver if that matters ("postgresql, asyncpg"); empty where none is meant."""
     mode: str
@@ -71,10 +71,10 @@ class Run(NamedTuple):
     effort: str
     """"short" or "full"."""
     command: str
-    """What was given to pytest: a run of a part says so."""
+    """The arguments of pytest: a run of a part says so."""
     versions: dict[str, str]
     tests: dict[str, int]
-    """How many tests passed, failed, were skipped."""
+    """The number of tests by outcome: passed, failed, skipped."""
     proofs: list[Proof]
 
 
@@ -96,7 +96,7 @@ def write(
 
 
 def read(path: Path) -> Run | None:
-    """What `write` has written; None if no run has been recorded."""
+    """Read a run that `write` has written; None if none has been recorded."""
     if not path.exists():
         return None
     document = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Which versions of the servers and their client libraries a run was on."""
+"""The versions of the servers and their client libraries in a run."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _CHANCE = chance_of("breaks")
 SAMPLED = sorted(BREAKS) if is_full() else [_CHANCE.choice(table).name for table in tables().values()]
 """One of each table in `make test`, another one on each run; all of them in `make prove`."""
 SHARE = 40
-"""How many tests are run at once to see that they pass."""
+"""The number of tests that are run at once to see that they pass."""
 
 PLANTED = "tests/proving/breaks/planted.py"
 PROBE = Break(

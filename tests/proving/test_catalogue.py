@@ -25,7 +25,7 @@ def test_every_row_has_a_test_or_a_reason() -> None:
         else:
             assert row in tests or fault.documented, (
                 f"no test is marked with row {row}, {fault.fault!r}: "
-                "mark one, or say in tests/proving/catalogue.py why not"
+                "mark one, or say in tests/proving/faults.toml why not"
             )
 
 
@@ -37,7 +37,7 @@ def test_every_injected_row_has_a_break_or_a_reason() -> None:
         elif row in tests:
             assert row in BROKEN, (
                 f"no break takes away the defence against row {row}, {fault.fault!r}: "
-                "write one in tests/proving/breaks, or say in tests/proving/catalogue.py why there is nothing to remove"
+                "write one in tests/proving/breaks, or say in tests/proving/faults.toml why there is nothing to remove"
             )
 
 
@@ -87,3 +87,11 @@ def test_d(): ...
 def test_a_marker_that_cannot_be_read_is_an_error(source: str) -> None:
     with pytest.raises(ValueError, match=r"test_x\.py:\d+: "):
         marked(source, "test_x.py")
+
+
+def test_each_cell_is_a_sentence_at_most() -> None:
+    for fault in FAULTS.values():
+        for cell in (fault.fault, fault.seen, fault.defence, fault.left):
+            assert len(cell) <= 120, f"row {fault.row}: {cell}"
+            assert cell.count(". ") == 0, f"row {fault.row}: {cell}"
+            assert cell.endswith(".") or not cell, f"row {fault.row}: {cell}"

@@ -53,7 +53,7 @@ def _run(folder: Path, stopped_at: int, *workers: str, tests: str = TESTS) -> tu
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
-def test_what_has_passed_is_not_run_again(tmp_path: Path, workers: tuple[str, ...]) -> None:
+def test_passed_tests_are_not_run_again(tmp_path: Path, workers: tuple[str, ...]) -> None:
     ended, first = _run(tmp_path, 3, *workers)
     assert (ended, first.tests) == (1, {"passed": 3, "failed": 2})
     ended, second = _run(tmp_path, 9, *workers)

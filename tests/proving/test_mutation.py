@@ -10,7 +10,7 @@ import pytest
 from tests.proving.mutation import HERE, KILLED, ROOT, SURVIVED, TIMEOUT, Mutant, changed, counted, document, ending
 
 
-def test_what_no_test_reaches_has_survived_and_what_was_not_judged_is_an_error() -> None:
+def test_mutants_that_no_test_reaches_have_survived_and_unjudged_ones_are_an_error() -> None:
     assert [ending(code) for code in (1, 0, 33, -24)] == [KILLED, SURVIVED, SURVIVED, TIMEOUT]
     with pytest.raises(ValueError, match="not judged"):
         ending(None)

@@ -1,4 +1,4 @@
-"""What a run has proved is written and read alike, and the run says from which seed it was."""
+"""The proofs of a run are written and read alike, and the run names its seed."""
 
 from __future__ import annotations
 

@@ -34,13 +34,13 @@ def test_findings_make_exit_code_1(shop: Path, capsys: pytest.CaptureFixture[str
     assert main(["scan", "--rule", "RS501"]) == 0
 
 
-def test_what_is_safe_makes_exit_code_0(shop: Path) -> None:
+def test_safe_code_makes_exit_code_0(shop: Path) -> None:
     shop.write_text(HANDLER.right, encoding="utf-8")
     assert main(["scan", "shop.py"]) == 0
 
 
 @each_row("options", [["--rule", "RS999"], ["nothing.py"], ["--baseline", "nothing"], ["--exclude", "*.py"]])
-def test_what_cannot_be_done_makes_exit_code_2(
+def test_impossible_requests_make_exit_code_2(
     shop: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["scan", *options]) == 2

@@ -81,7 +81,7 @@ def mysql_connection(url: str, **options: Any) -> Any:
 
 @cache
 def redis_masters(url: str) -> Any:
-    """What leads to the master that has a key; the test's own."""
+    """Return a client to the master that has a key; the test's own."""
     from retrysafe.backends.redis import url as redis_url
 
     return redis_url.sync(redis_url.parse(url))

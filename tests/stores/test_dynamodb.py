@@ -72,7 +72,7 @@ def test_without_a_clock_a_lease_lapses_when_it_was_seen_unchanged_for_its_lengt
     clock = Clock(corrected=False)
     watching = store(clock)
     assert seen(watching).effective_state is EffectiveState.RUNNING
-    clock.now += 365 * 86400 * SECOND  # whatever the wall clock says: this is written by another machine
+    clock.now += 365 * 86400 * SECOND  # another machine writes this, by its own clock
     writer = store(Clock(corrected=False))
     item = stored(writer.claim(WANT).request.arguments["ExpressionAttributeValues"])
     answer = Answer(None, {"Item": {**item, "key_hash": {"B": b"o" * 32}}})

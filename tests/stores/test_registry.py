@@ -1,4 +1,4 @@
-"""What backends say of themselves is true."""
+"""The backends' own descriptions are true."""
 
 from __future__ import annotations
 

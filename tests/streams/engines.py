@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 NUMBERS = range(60)
-"""What is in the input, in files of ten."""
+"""The contents of the input, in files of ten."""
 
 
 def fill(folder: Path) -> None:

@@ -113,7 +113,7 @@ class KafkaTarget(_Target):
             tx.produce(self.name, b"%d" % number)
 
     def written(self) -> list[int]:
-        """What is committed, up to the end of what has been sent by now."""
+        """Return the committed numbers, up to the end of those sent by now."""
         from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 

@@ -116,7 +116,7 @@ def test_a_position_of_an_aborted_transaction_does_not_count(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_who_was_taken_over_from_writes_nothing(place: Target) -> None:
+def test_a_replaced_owner_writes_nothing(place: Target) -> None:
     old, new = place.ledger(), place.ledger()
     before = old.take("in/0")
     assert apply(old, place, 0, 2, epoch=before)
@@ -218,7 +218,7 @@ def test_an_empty_span_is_refused(span: Span) -> None:
         ({"table": "positions; DROP TABLE orders"}, "table="),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(options: dict[str, str], told: str) -> None:
+def test_impossible_arguments_are_refused_at_once(options: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         SqlLedger(lambda: None, **{"job": "totals", **options})
 
@@ -250,7 +250,7 @@ VARYING: dict[str, object] = {
     "object": object(),
     "object in a tuple": (1, object()),
     "frozenset": frozenset("ab"),
-    "set": (1, {"a", "b"}),  # whose repr names no class
+    "set": (1, {"a", "b"}),  # their repr names no class
     "dict": {"a": 1, "b": 2},  # which equals another with another order
     "set in a dataclass": Place({"a", "b"}),
     "dict in a list": [{"a": 1}],
@@ -262,7 +262,7 @@ def test_text_of_any_class_is_text() -> None:
     assert source_of(Colour.RED) == source_of("red") == "red"
 
 
-def test_what_text_says_is_no_matter() -> None:
+def test_the_contents_of_text_do_not_matter() -> None:
     for name in (("x at 0x1>",), ("frozenset(",), Place("x at 0x1>")):
         assert source_of(name) == f"repr {name!r}"
 

@@ -145,7 +145,7 @@ def transactional(request: pytest.FixtureRequest) -> Iterator[Boundary]:
     boundary.close()
 
 
-def test_what_an_open_transaction_has_locked_is_not_waited_for(transactional: Boundary) -> None:
+def test_rows_locked_by_an_open_transaction_are_not_waited_for(transactional: Boundary) -> None:
     with Clock(transactional) as clock:
         with transactional.claim("K") as claim:
             claim.result = "first"

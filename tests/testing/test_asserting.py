@@ -206,7 +206,7 @@ def test_tasks_run_at_the_same_time() -> None:
     assert asyncio.run(course()) == [Outcome(True, None)] * 5
 
 
-def test_what_a_copy_raises_is_its_outcome() -> None:
+def test_an_error_of_a_copy_is_its_outcome() -> None:
     def failing() -> None:
         raise ValueError("no")
 

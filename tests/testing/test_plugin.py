@@ -70,7 +70,7 @@ def test_pytest_finds_the_plugin_by_the_entry_point() -> None:
 
 def test_nothing_of_retrysafe_is_imported_before_a_test_asks(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("COVERAGE_")]:
-        monkeypatch.delenv(name)  # what measures a process imports much itself
+        monkeypatch.delenv(name)  # measuring a process imports much itself
     done = runs(
         """
         import random, sys
@@ -148,7 +148,7 @@ def test_it(retrysafe_store, tmp_path, number):
     done.assert_outcomes(passed=2)
 
 
-def test_what_a_test_left_open_is_closed(runs: Runs) -> None:
+def test_boundaries_left_open_by_a_test_are_closed(runs: Runs) -> None:
     done = runs(
         CHARGING
         + """

@@ -1,4 +1,4 @@
-"""What is known of ``claim.tx`` and ``claim.result``: of every kind of store and of ``tx=``."""
+"""The types of ``claim.tx`` and ``claim.result``: of every kind of store and of ``tx=``."""
 
 from __future__ import annotations
 

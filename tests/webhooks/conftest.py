@@ -22,7 +22,7 @@ WINDOW = "7d"
 
 
 class Effects:
-    """What handlers did: rows in the boundary's own transaction where it has one, else entries of a list."""
+    """The effects of handlers: rows in the boundary's own transaction where it has one, else entries of a list."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -101,7 +101,7 @@ class Clock:
 
 @pytest.fixture
 def clock() -> Clock:
-    """What the receivers of a test believe to be the time."""
+    """The time as the receivers of a test see it."""
     return Clock()
 
 

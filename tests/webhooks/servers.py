@@ -36,7 +36,7 @@ Receivers = Mapping[str, Receiver]
 
 
 class Answer(NamedTuple):
-    """What came back over the wire."""
+    """The answer over the wire."""
 
     status: int
     headers: dict[str, str]

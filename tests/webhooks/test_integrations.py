@@ -102,7 +102,7 @@ async def test_one_effect_each_through_every_door(place: Place, effects: Effects
 @pytest.mark.slow
 @MEMORY
 @EVERY_DOOR
-async def test_what_no_provider_sends(place: Place, effects: Effects, clock: Clock, door: str) -> None:
+async def test_deliveries_that_no_provider_sends(place: Place, effects: Effects, clock: Clock, door: str) -> None:
     receiver = receiver_of(place, STRIPE, clock, body_limit=4000)
     receiver.on(STRIPE.type)(effects.had)
     genuine = STRIPE.deliver()
@@ -115,7 +115,7 @@ async def test_what_no_provider_sends(place: Place, effects: Effects, clock: Clo
 
         refused = await send(genuine, method="PUT")
         assert (refused.status, "POST" in refused.headers["allow"]) == (405, True)
-        if door not in ("flask", "fastapi"):  # whose routes refuse it themselves
+        if door not in ("flask", "fastapi"):  # their routes refuse it themselves
             assert json.loads(refused.body)["code"] == "method-not-allowed"
         assert (await send(STRIPE.deliver(body=b"{" + b" " * 4000 + b"}"))).status == 413
         refused = await send(encoded)

@@ -355,7 +355,7 @@ async def test_a_handler_of_the_wrong_colour_is_a_developers_error_and_loses_not
 
 
 @COLOURS
-async def test_what_a_handler_leaves_undone_is_not_stored_as_handled(
+async def test_undone_work_of_a_handler_is_not_stored_as_handled(
     place: Place, effects: Effects, clock: Clock, colour: str
 ) -> None:
     receiver = receiver_of(place, STRIPE, clock)
@@ -572,7 +572,7 @@ async def test_handshakes_are_answered_only_if_they_are_signed(place: Place, clo
 
 @pytest.mark.fault(65)
 @MEMORY
-def test_what_is_refused_uses_no_key_and_is_told(place: Place, provider: Provider, clock: Clock) -> None:
+def test_refused_deliveries_use_no_key_and_are_told(place: Place, provider: Provider, clock: Clock) -> None:
     receiver = receiver_of(place, provider, clock, body_limit=5000)
     receiver.otherwise(lambda event: pytest.fail("nothing was verified"))
     good = provider.deliver()
@@ -650,7 +650,7 @@ async def test_answers_to_errors_of_the_claim(place: Place, clock: Clock, colour
 @MEMORY
 @COLOURS
 @pytest.mark.parametrize("error", [StoredFailure("A", "b"), InProgress(), KeyReused(), OutcomeUnknown()])
-async def test_what_a_handler_meets_in_another_boundary_is_no_answer_of_this_one(
+async def test_errors_of_another_boundary_are_no_answer_of_this_one(
     place: Place, clock: Clock, colour: str, error: Exception
 ) -> None:
     """A handler's StoredFailure, taken for the claim's own, would be acknowledged, and the event lost."""
@@ -741,7 +741,7 @@ async def test_an_event_and_its_retry_from_a_queue_share_a_key(
     queued = WebhookEvent.load(json.loads(json.dumps(event.dump())))
     assert queued == event
     assert queued.body == delivery.body
-    clock.now += 86400  # what was verified once may wait
+    clock.now += 86400  # a verified delivery may wait
     if colour == "sync":
         assert await asyncio.to_thread(receiver.handle, queued)
     else:
@@ -773,7 +773,7 @@ def test_two_receivers_act_on_one_event_only_if_their_operations_differ(
 
 @MEMORY
 def test_two_tenants_cannot_suppress_each_others_events(place: Place, effects: Effects, clock: Clock) -> None:
-    """Whoever has a secret of the first could sign an id of the second's, which is then handled before."""
+    """The owner of the first's secret could sign an id of the second's, which is then handled before."""
     boundary, [mine, yours] = place.boundary(window=WINDOW), STANDARD.secrets
     Receiver(boundary, STANDARD.scheme(mine), clock=clock).on(STANDARD.type)(lambda event: None)
     with pytest.raises(ConfigurationError, match="operation="):

@@ -190,7 +190,7 @@ def test_empty_secrets_are_refused_when_the_scheme_is_made(provider: Provider, s
 
 
 @given(value=st.text(), name=st.sampled_from(sorted(PROVIDERS)), field=st.integers(0, 5), body=st.binary())
-def test_whatever_arrives_is_refused_and_nothing_else_is_raised(name: str, field: int, value: str, body: bytes) -> None:
+def test_any_other_input_is_refused_and_nothing_else_is_raised(name: str, field: int, value: str, body: bytes) -> None:
     provider = PROVIDERS[name]
     headers = dict(provider.deliver().headers)
     chosen = [header for header in headers if "ignature" in header or "imestamp" in header or header == "webhook-id"]
@@ -367,7 +367,7 @@ def test_a_content_type_which_is_not_signed_makes_no_other_document_of_a_signed_
     assert identified(scheme, forged) == identified(scheme, delivery)
 
 
-def test_what_slack_gives_no_id_is_told_apart_by_its_signed_body() -> None:
+def test_slack_events_without_an_id_are_told_apart_by_their_signed_body() -> None:
     body = b'{"token":"x","type":"app_rate_limited","team_id":"T1","minute_rate_limited":1518467820,"api_app_id":"A1"}'
     known = identified(SLACK.receiver_scheme(), SLACK.deliver(body=body))
     assert known.type == "app_rate_limited"

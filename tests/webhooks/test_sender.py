@@ -212,7 +212,7 @@ def test_a_redirect_to_nowhere_is_an_answer(wires: list[Wire], colour: str, loca
 
 @pytest.mark.slow
 @COLOURS
-def test_what_a_clients_own_hooks_raise_of_an_answer_is_not_the_answer(wires: list[Wire], colour: str) -> None:
+def test_exceptions_of_a_clients_own_hooks_are_not_the_answer(wires: list[Wire], colour: str) -> None:
     def raises(response: httpx.Response) -> None:
         raise LookupError(f"a hook does not like {response.status_code}")
 
@@ -269,7 +269,7 @@ async def test_an_endpoint_that_drips_its_answer_keeps_an_async_sender_to_its_de
 
 @COLOURS
 @pytest.mark.parametrize("outcome", ["delivered", "gone"])
-def test_what_is_final_is_not_sent_again(colour: str, outcome: Any) -> None:
+def test_final_deliveries_are_not_sent_again(colour: str, outcome: Any) -> None:
     """There is no endpoint that could be asked."""
     final = Delivery(outcome, "msg_1", 3, 200)
     assert Sending(colour).send("http://127.0.0.1:1/", earlier=final) == final
@@ -316,7 +316,7 @@ def test_a_relay_calls_once_per_attempt_and_hands_on_what_it_got(wires: list[Wir
 
 
 @pytest.mark.slow
-def test_what_is_told_names_no_path_no_secret_and_no_id(wires: list[Wire]) -> None:
+def test_events_name_no_path_no_secret_and_no_id(wires: list[Wire]) -> None:
     wires.append(wire := Wire(answer(500), answer(200)))
     sending = Sending("sync")
     sending.send(wire.url)
@@ -397,7 +397,7 @@ def test_an_id_that_could_be_taken_for_another_is_refused(id: str) -> None:
         Message(id, b"{}")
 
 
-def test_what_a_sender_cannot_keep_is_refused() -> None:
+def test_options_that_a_sender_cannot_keep_are_refused() -> None:
     for url in ("ftp://x/", "/hooks", "http://", "http://x:port/"):
         with pytest.raises(ConfigurationError, match="url="):
             Endpoint(url, SECRETS[0])

@@ -18,7 +18,7 @@ from retrysafe_demo.pipeline.shop import SKUS, STOCK, Order, Places, path_of
 
 
 class PipelineCount(NamedTuple):
-    """What the audit found; ``kills`` and ``duplicates`` are what the pipeline had to stand."""
+    """The findings of the audit; ``kills`` and ``duplicates`` are the faults that the pipeline had to stand."""
 
     orders: int
     events_lost: int
@@ -32,11 +32,11 @@ class PipelineCount(NamedTuple):
 
     @property
     def kept(self) -> bool:
-        """Whether nothing was lost, applied twice, in the wrong order, or mailed twice."""
+        """True if nothing was lost, applied twice, in the wrong order, or mailed twice."""
         return not self.breaches()
 
     def breaches(self) -> dict[str, int]:
-        """What must be none, and is not."""
+        """Return the counts that must be zero, and are not."""
         names = ("events_lost", "applied_twice", "out_of_order", "mails_twice", "stock_wrong", "orders_missing")
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
@@ -50,7 +50,7 @@ class Applied(NamedTuple):
 
 
 class Books(NamedTuple):
-    """What the services have in the end: orders, what was applied in this order, stock, and the orders of mails."""
+    """The final records of the services: orders, applications in their order, stock, and the orders of mails."""
 
     orders: Sequence[Order]
     applied: Sequence[Applied]
@@ -90,7 +90,7 @@ def audit(intended: Iterable[Order], books: Books) -> PipelineCount:
 
 
 def overtaken(applied: Iterable[Applied]) -> int:
-    """How many orders were first applied after a later one of the same customer."""
+    """Count the orders that were first applied after a later one of the same customer."""
     highest: dict[str, int] = {}
     seen: set[str] = set()
     found = 0

@@ -1,4 +1,4 @@
-"""What befalls the processes of the pipeline, and when: a pure function of the seed; and what makes it happen."""
+"""The mishaps of the pipeline's processes, and their times: a pure function of the seed; and their execution."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COPIES = 0.15
 
 
 class Point(StrEnum):
-    """Where a process is killed."""
+    """A place at which a process is killed."""
 
     ORDER_WRITTEN = "order and event are written, and not committed"
     ORDER_TAKEN = "order and event are committed, and nobody was told"
@@ -48,7 +48,7 @@ POINTS: Mapping[Role, Sequence[Point]] = {
     Role.MAIL: (Point.RECEIVED, Point.HANDLING, Point.HANDLED),
 }
 SIZES = {Role.ORDERS: 1, Role.RELAY: 2, Role.INVENTORY: 2, Role.MAIL: 2}
-"""How many processes there are of each kind."""
+"""The number of processes of each kind."""
 
 
 class Death(NamedTuple):
@@ -73,7 +73,7 @@ def schedule(seed: int) -> Schedule:
 
 
 class Mishaps:
-    """What one life of a process has before it."""
+    """The mishaps of one life of a process."""
 
     def __init__(self, death: Death | None, seed: str) -> None:
         self.chance = random.Random(seed)
@@ -89,7 +89,7 @@ class Mishaps:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def copies(self) -> bool:
-        """Whether this message comes twice."""
+        """Tell whether this message comes twice."""
         return self.chance.random() < COPIES
 
 
@@ -137,7 +137,7 @@ class UnreliableConsumer:
         return self._inner.redelivery_window
 
     async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
-        """What the broker hands out, with copies."""
+        """Receive from the broker, with copies."""
         received = [*await self._inner.receive(limit, wait)]
         if not received:
             return received

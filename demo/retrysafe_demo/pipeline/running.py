@@ -19,7 +19,7 @@ from retrysafe_demo.talk import Lines, Say
 
 TICK = 0.1
 MOST_UNSCHEDULED = 3
-"""How often a process may end by itself before the demo is given up."""
+"""The number of times that a process may end by itself before the demo is given up."""
 
 
 class Seat:
@@ -35,7 +35,6 @@ class Seat:
 
     @property
     def name(self) -> str:
-        """Who it is."""
         return f"{self.role} {self.number}" if SIZES[self.role] > 1 else str(self.role)
 
     def start(self, arguments: Sequence[str], log: Path) -> None:
@@ -128,13 +127,13 @@ class Pipeline:
         seat.start(self._arguments, self._log)
 
     def progress(self) -> tuple[int, int, int]:
-        """How many orders were taken, taken from the stock, and mailed."""
+        """Count the orders that were taken, taken from the stock, and mailed."""
         taken = _count(path_of(self.places.orders), "SELECT count(*) FROM orders")
         applied = _count(path_of(self.places.inventory), "SELECT count(DISTINCT order_id) FROM applied")
         return taken, applied, self.places.mailbox.read_bytes().count(b"\n")
 
     def is_over(self) -> bool:
-        """Whether every order has gone all the way, and nothing is left in outbox and queues, not even a copy."""
+        """Tell whether every order has gone all the way, and nothing is left in outbox and queues, not even a copy."""
         return (
             min(self.progress()) >= len(self.intents)
             and not _count(path_of(self.places.orders), "SELECT count(*) FROM retrysafe_outbox")
@@ -157,7 +156,7 @@ class Pipeline:
                 seat.remove()
 
     def audited(self) -> PipelineCount:
-        """What the books say."""
+        """Audit the books."""
         count = audit.audit(self.intents, audit.read(self.places))
         return count._replace(kills=self.kills, duplicates=self.duplicates)
 

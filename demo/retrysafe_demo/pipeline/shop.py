@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS applied (
 
 
 class Order(NamedTuple):
-    """What a customer wants."""
+    """The order of a customer."""
 
     id: str
     customer: str
@@ -44,7 +44,7 @@ class Order(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where the services keep what is theirs."""
+    """The files of the services."""
 
     folder: Path
 
@@ -65,7 +65,7 @@ class Places(NamedTuple):
 
     @property
     def mailbox(self) -> Path:
-        """Where mails arrive; it recognises keys."""
+        """The folder of mails; it recognises keys."""
         return self.folder / "mails.jsonl"
 
     @property
@@ -116,11 +116,11 @@ Hook = Callable[[], None]
 
 
 def nothing() -> None:
-    """What usually happens in between."""
+    """Do nothing: the usual mishap."""
 
 
 def taking(places: Places, *, written: Hook = nothing) -> tuple[Boundary, Callable[[Order], bool]]:
-    """What takes an order, or finds that it was taken before (False).
+    """Make the function that takes an order, or finds that it was taken before (False).
 
     The order, the customer's count and the event are there together, or none of them. The customer's row is locked
     before the event is written, so events of one customer are in the order of the counts.
@@ -149,7 +149,7 @@ def taking(places: Places, *, written: Hook = nothing) -> tuple[Boundary, Callab
 
 
 def reserving(places: Places, *, written: Hook = nothing) -> tuple[Boundary, Handler[..., None]]:
-    """What takes an order's goods from the stock: with its inbox in one transaction, so once."""
+    """Make the handler that takes an order's goods from the stock: with its inbox in one transaction, so once."""
     boundary = Boundary("inventory", store=places.inventory, effects="transactional", lease=LEASE)
     inbox = Inbox(boundary)
 
@@ -167,7 +167,9 @@ def reserving(places: Places, *, written: Hook = nothing) -> tuple[Boundary, Han
 
 
 def mailing(places: Places, *, sent: Hook = nothing) -> tuple[Boundary, Handler[..., None]]:
-    """What writes to customers: the mailbox is not ours, but recognises the key that is derived from the message's."""
+    """Make the handler that writes to customers: the mailbox is foreign, but recognises the key derived from the
+    message's.
+    """
     boundary = Boundary("mail", store=places.mail, effects="keyed", lease=LEASE)
     inbox = Inbox(boundary)
 

@@ -1,4 +1,4 @@
-"""What a person gives as the result of a key, as it is stored."""
+"""The result that a person gives for a key, in its stored form."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _text(data: bytes) -> str:
 
 
 def _whole_lines(file: int) -> int:
-    """Where the last whole line ends; what follows was cut short by a crash."""
+    """Return the offset behind the last whole line; a crash has cut short the bytes after it."""
     position = os.fstat(file).st_size
     while position > 0:
         start = max(0, position - _LOOK_BACK)

@@ -34,7 +34,7 @@ class AuditFile:
 
 
 def _is_torn(file: int) -> bool:
-    """Whether a crash has cut the last line short: it is kept as evidence, and the next entry starts on a new line."""
+    """Tell whether a crash has cut the last line short: it is kept as evidence, and entries go on below."""
     size = os.lseek(file, 0, os.SEEK_END)
     if size == 0:
         return False

@@ -1,4 +1,4 @@
-"""How many records, bytes and requests a rate of keys makes in a store: arithmetic, without asking any store."""
+"""The records, bytes and requests that a rate of keys makes in a store: arithmetic, without asking any store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTITION = 500_000
 
 
 class Load(NamedTuple):
-    """What comes in. Times are seconds, sizes bytes.
+    """The load on a store. Times are seconds, sizes bytes.
 
     rate: new keys a second, at the peak.
     memory: how long a key is remembered: ``memory=``, or ``window=`` where that is not given.
@@ -33,7 +33,7 @@ class Load(NamedTuple):
 
 
 class CapacityPlan(NamedTuple):
-    """What a store needs for a load. Rates are per second, sizes are bytes.
+    """The needs of a store for a load. Rates are per second, sizes are bytes.
 
     records: remembered keys, with those that wait for the next sweep.
     store_bytes, index_bytes: what they take.
@@ -91,7 +91,7 @@ def kinds() -> tuple[str, ...]:
 
 
 def footprint_of(kind: str, sizes: Sizes) -> Footprint:
-    """What one record takes in a store of a kind. Raises `ConfigurationError` for one that is not known."""
+    """Compute the size of one record in a store of a kind. Raises `ConfigurationError` for one that is not known."""
     for spec in registry.specs():
         if kind in spec.footprints:
             found: Footprint = spec.load(spec.footprints[kind])(sizes)

@@ -70,7 +70,7 @@ def served(route: str, policy: str, handler: object) -> dict[str, str]:
 
 
 def declared(what: object) -> dict[str, str]:
-    """What the team has declared of an operation; of a function that says nothing, the first line of its docstring."""
+    """Return the team's declaration of an operation; of a function without one, the first line of its docstring."""
     found = declaration_of(what)
     said = {"sentence": found.sentence, "safety": found.safety or "", "side effects": ", ".join(found.side_effects)}
     return {title: text for title, text in said.items() if text}
@@ -87,7 +87,7 @@ def operation(guarded: Guarded) -> dict[str, str]:
 
 
 def outlook(settings: BoundarySettings, mode: ModeKind) -> list[dict[str, str]]:
-    """What a retry gets in every situation, from the retry table."""
+    """List the answer to a retry in every situation, from the retry table."""
     found = [
         {"when": one.situation, "record": one.standing.value, "retry": _answer(one, settings)}
         for one in prospects(mode, settings.on_expired)

@@ -18,7 +18,7 @@ from retrysafe.protocol.transitions import Transition
 
 
 class Forgotten(NamedTuple):
-    """How many records were forgotten, and how many were left, because an attempt still holds them."""
+    """The numbers of records that were forgotten, and that were left because an attempt still holds them."""
 
     forgotten: int
     left: int

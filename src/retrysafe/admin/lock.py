@@ -26,7 +26,7 @@ class Drift(NamedTuple):
 
 
 def lock_of(routes: Mapping[str, str], outboxes: Mapping[str, Iterable[str]]) -> dict[str, Any]:
-    """What the boundaries of this process are, in a form that is compared.
+    """Describe the boundaries of this process in a form that can be compared.
 
     Arguments:
         routes: of the application: method and path, and "guarded" or "unguarded".
@@ -119,7 +119,7 @@ _CHANGED = {
 
 
 def drift(locked: Lock, now: Lock) -> Iterator[Drift]:
-    """What has changed since the lock file was written. What is new orphans nothing, and is not told."""
+    """Yield the changes since the lock file was written. What is new orphans nothing, and is not told."""
     for name, old in locked["boundaries"].items():
         if name not in now["boundaries"]:
             yield Drift(f"boundary {name}", f"is gone or renamed; {_ORPHANS}")

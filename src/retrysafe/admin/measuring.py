@@ -33,7 +33,7 @@ R = TypeVar("R")
 PREFIX = "retrysafe-bench-"
 """With what the names of the boundaries begin that measure."""
 WINDOW = "24h"
-"""How long a record that could not be forgotten is remembered."""
+"""The memory of a record that could not be forgotten."""
 MOST_CLIENTS = 1000
 MOST_KEYS = 1_000_000
 """New keys that one profile makes at most; it ends then."""
@@ -45,7 +45,7 @@ _WARMING = "warming"
 
 
 class Profile(StrEnum):
-    """What the clients claim."""
+    """The keys that the clients claim."""
 
     FRESH = "fresh"
     """A new key each time."""
@@ -56,7 +56,7 @@ class Profile(StrEnum):
 
 
 class Load(NamedTuple):
-    """How much is claimed.
+    """The amount of claims.
 
     clients: threads that claim at the same time.
     result: bytes of each stored result.
@@ -101,7 +101,7 @@ class Latencies:
 
 
 class Measured(NamedTuple):
-    """What a profile came to.
+    """The result of a profile.
 
     ran, replayed, refused: claims whose work ran, that got a stored result, and that were told of another attempt.
     errors: claims that failed, by the type of the error. Their time is in no latency and no rate.
@@ -173,7 +173,7 @@ class Measurement:
 
     @property
     def address(self) -> str:
-        """Where the store is, without a password."""
+        """The store's URL, without a password."""
         return self._boundary.address
 
     @property
@@ -271,7 +271,7 @@ class _Keys:
         """The next key for a client; None when there is none any more. In a storm it waits for all clients."""
         self._most: float = _most(profile, load)
         self.room = REPLAYED_KEYS if self._replays else int(self._most)
-        """How many keys there can be."""
+        """The number of keys that there can be."""
         self.last = -1
         """The highest number that was handed out."""
         self.began = 0.0
@@ -302,7 +302,7 @@ class _Keys:
 
 
 def _most(profile: Profile, load: Load) -> float:
-    """How many keys a profile hands out at most; a storm one for each round."""
+    """Return the largest number of keys that a profile hands out; a storm uses one in each round."""
     if profile is Profile.REPLAY:
         return math.inf if load.claims is None else load.claims
     if load.claims is None:
@@ -311,7 +311,7 @@ def _most(profile: Profile, load: Load) -> float:
 
 
 class Runs:
-    """How often the work of each key ran."""
+    """Counts the runs of each key's work."""
 
     def __init__(self, room: int) -> None:
         self._times = bytearray(room)

@@ -63,7 +63,7 @@ UNKNOWN = frozenset({EffectiveState.UNKNOWN})
 
 
 class Clock(NamedTuple):
-    """How far the store's clock is ahead of this machine's, in seconds, known to ``within`` so many."""
+    """The seconds by which the store's clock is ahead of this machine's, known to ``within`` so many."""
 
     ahead: float
     within: float
@@ -88,7 +88,7 @@ class Sample(NamedTuple):
 
 
 class Status(NamedTuple):
-    """How a store stands: what it can promise, how its server is set up, and what is in it.
+    """The state of a store: its promises, the settings of its server, and its contents.
 
     ``clock`` is None while the store has no record to read its clock by.
     """

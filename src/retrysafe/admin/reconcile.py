@@ -30,7 +30,7 @@ _COMPLETED = State.COMPLETED.value
 
 
 class Difference(Enum):
-    """How effects and records can differ."""
+    """The differences that effects and records can have."""
 
     DUPLICATE = "duplicate"
     """One key has more than one effect."""

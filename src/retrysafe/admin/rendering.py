@@ -129,7 +129,7 @@ def explained(record: Record) -> str:
 
 
 def started(record: Record) -> str:
-    """When the last attempt claimed the key: its fencing token is the store's time, or more than an earlier one's."""
+    """Show the time at which the last attempt claimed the key: its fencing token, unless an earlier one was larger."""
     return instant(min(record.token, record.updated))
 
 
@@ -146,12 +146,12 @@ def next_steps(record: Record, commands: Commands) -> list[dict[str, str]]:
 
 
 def _runs_anyway(event: Transition, record: Record) -> bool:
-    """Whether a change would let run what the next attempt runs in any case."""
+    """Tell whether a change would let run what the next attempt runs in any case."""
     return event is Transition.EXPIRE and retry(record, "refuse") is Decision.TAKE
 
 
 def consequence(record: Record) -> str:
-    """What a retry does after the key was released although its effect may have happened."""
+    """Explain the effect of a retry after the key was released although its effect may have happened."""
     return f"Key {record.key.hex()[:8]} of {record.boundary!r}, operation {record.operation!r}: {RELEASING}"
 
 
@@ -174,7 +174,7 @@ def details(record: Record) -> dict[str, Any]:
     """A record in full, without its result."""
     state = record.effective_state
     running = state in (EffectiveState.RUNNING, EffectiveState.LAPSED)
-    settled = not running and state is not EffectiveState.UNKNOWN  # what is not has no end until somebody settles it
+    settled = not running and state is not EffectiveState.UNKNOWN  # an unknown key has no end until it is settled
     worker, note = worker_of(record.attempt), note_of(record.result)
     return {
         **summary(record),

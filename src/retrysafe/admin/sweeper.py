@@ -33,7 +33,7 @@ from retrysafe.stop_signal import Stops, StopSignal, stopped_by_signals
 
 LARGEST_BATCH = 10_000
 ROUNDS = 5
-"""How often a rotation comes back to a partition that it could not lock."""
+"""The number of times that a rotation comes back to a partition that it could not lock."""
 _IN_MEMORY = 32 << 20
 """Bytes of a partition that a rotation keeps in memory; more go to a temporary file."""
 
@@ -69,7 +69,7 @@ class Sweeper:
     """
 
     _side = "records"
-    """What is swept, in its events."""
+    """The name of the swept records in events."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Sweeper:
 
     @property
     def serves_sync(self) -> bool:
-        """Whether sync code can sweep the store."""
+        """True if sync code can sweep the store."""
         return self._backend.serves_sync
 
     # ------------------------------------------------------------ one run
@@ -302,7 +302,6 @@ class Sweeper:
             await self._task
 
     def _start(self, first: float = 0.0) -> None:
-        """Start the thread."""
         self._stop_signal, self._pid = self._stops.begin(), runtime.pid
         arguments = (self._backend.another(), self._stop_signal, first)
         self._thread = threading.Thread(target=self._background, args=arguments, name="retrysafe-sweeper", daemon=True)
@@ -382,7 +381,6 @@ class _Count:
             self.size = min(self.size, max(self._left, 0))
 
     def swept(self) -> Swept:
-        """The result."""
         return Swept(self.removed, self.archived, time.monotonic() - self._began, self.skipped)
 
 

@@ -57,7 +57,7 @@ def hang_up(transport: Any) -> None:
 
 
 Place = tuple[Hashable, ...]
-"""Where a store or a transaction leads, as far as it can be seen without asking: see `retrysafe.backends.identity`."""
+"""The database that a store or transaction leads to, as far as it shows: see `retrysafe.backends.identity`."""
 
 
 class Backend:
@@ -90,21 +90,21 @@ class Backend:
         """A cache of settled records in front of the store."""
         self.kind = store.capabilities.name
         self.has_schema = self.kind in ("sqlite", "postgresql", "mysql")
-        """Whether the store has tables of a version, which `migrate` brings up to date."""
+        """True if the store has tables of a version, which `migrate` brings up to date."""
         self.address = address
         self.migrates_itself = migrates_itself
         self.missing = missing
-        """Whether the store is not there, and would be made by using it: an operator's typing error, say."""
+        """True if the store is not there, and would be made by using it: an operator's typing error, say."""
         self.no_transactions = no_transactions
         """Why transactions of the boundary's own cannot be kept on these connections; empty where they can."""
         self.own_connections = own_connections
-        """Whether every client has connections that nothing else uses."""
+        """True if every client has connections that nothing else uses."""
         self.serves_sync = sync is not None
         self.serves_async = asynchronous is not None
         self.alias = alias
-        """What a framework calls the store, if its transactions are the framework's: one connection in each thread."""
+        """The framework's name for the store, if it owns the transactions: one connection in each thread."""
         self.immediate = immediate
-        """Whether a request never waits: then async code performs it like sync code, and cannot be cancelled there."""
+        """True if a request never waits: then async code performs it like sync code, and cannot be cancelled there."""
         self._places = places
         self._found: set[Place] = set()
         """Places that have turned out to be the same database."""
@@ -235,7 +235,7 @@ class Backend:
         await self.wakeups.await_(key, seconds, None if self._alistener is None else self._alistener())
 
     def restarts(self, error: BaseException) -> bool:
-        """Whether ``error`` means that the database wants the whole transaction again."""
+        """Tell whether ``error`` means that the database wants the whole transaction again."""
         from retrysafe.backends.sql.drivers.base import wants_restart
 
         return wants_restart(error)
@@ -284,7 +284,7 @@ class Backend:
         store.home = schema
 
     def _asked(self) -> object:
-        """What our own database says of itself; only its event loop can ask through a pool or engine of async code."""
+        """Ask our own database for its identity; only its event loop can ask through a pool or engine of async code."""
         if not self.serves_sync:
             raise ConfigurationError(
                 f"tx= belongs to sync code, and store= ({self.address}) serves async code only, so retrysafe cannot "
@@ -320,7 +320,7 @@ class Backend:
     # ------------------------------------------------------------ the same database under two names
 
     def is_same(self, other: Backend) -> bool | None:
-        """Whether another backend leads to the same database; None: only the database itself can tell, see `compare`.
+        """Tell whether another backend leads to the same database; None: only the database can, see `compare`.
 
         Opens no connection. What is not known to be one database may still be one.
         """
@@ -329,7 +329,7 @@ class Backend:
         return False if self.kind != other.kind or self._cannot_tell(other) else self._others.get(other)
 
     def _cannot_tell(self, other: Backend) -> bool:
-        """Whether the database cannot be asked: it has no SQL, or it is a file, which its path identifies."""
+        """Tell whether the database cannot be asked: it has no SQL, or it is a file, which its path identifies."""
         return self.kind not in ("postgresql", "mysql") or not (
             (self.serves_sync and other.serves_sync) or (self.serves_async and other.serves_async)
         )
@@ -444,6 +444,6 @@ def _schema(backend: Backend) -> Steps[tuple[str, bool]]:
 
 
 def _whereabouts(backend: Backend) -> Steps[object]:
-    """What the database says of itself, which no other says; None: it is like no other, as one in memory is."""
+    """Ask the database for an identity that no other has; None: it has none to compare, as a store in memory."""
     store: Any = backend.store
     return (yield from ask(store.whereabouts()))

@@ -16,7 +16,7 @@ from retrysafe.protocol.requests import Steps
 from retrysafe.protocol.store import Cache
 
 REST = 5.0
-"""How long a cache that did not answer is left alone, in seconds."""
+"""Seconds for which a cache that did not answer is left alone."""
 
 Looked = tuple[NotWon | None, Micros | None]
 """The answer, if there is one, and the cache's time; no time when the cache was not asked or did not answer."""
@@ -47,10 +47,10 @@ class ReadThroughCache:
         self._clock = clock
         self._rests_until = 0.0
         self.warnings: list[Finding] = []
-        """Whether the cache did not answer, and that was not reported yet."""
+        """The warning that the cache did not answer, until it is reported."""
 
     def look(self, request: ClaimRequest) -> Looked:
-        """What the cache says to a claim."""
+        """Return the cache's answer to a claim."""
         looked = self._ask(caching.look(self._cache, request))
         return _NOT_LOOKED if looked is None else looked
 

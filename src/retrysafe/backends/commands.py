@@ -16,7 +16,7 @@ PROGRAM, MANAGE = "retrysafe", "python manage.py retrysafe"
 
 
 class Commands(NamedTuple):
-    """How commands begin where they are shown, and how their store is named; empty if the shell knows it."""
+    """The beginning of the commands that are shown, and the name of their store; empty if the shell knows it."""
 
     program: str = PROGRAM
     store: str = ""
@@ -47,7 +47,7 @@ def of_alias(alias: str) -> Commands:
 def quoted(text: str) -> str:
     """A text as one word of a shell, on one line: what cannot be printed is escaped as bash and zsh read it."""
     if text.isprintable():
-        import shlex  # whose import takes long, beside one that takes 50 ms in all
+        import shlex  # its import takes long, beside one of 50 ms in all
 
         return shlex.quote(text)
     plain = (

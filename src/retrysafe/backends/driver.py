@@ -20,7 +20,7 @@ PATIENCE = 2.0
 
 
 class _Refusals:
-    """When a request that was refused for the moment is put again; every request has the same patience."""
+    """Schedules the next try of a request that was refused for the moment; every request has the same patience."""
 
     def __init__(self, backoff: Backoff, patience: float) -> None:
         self._backoff = backoff

@@ -1,4 +1,4 @@
-"""What one record takes in a store, for planning capacity; each backend's folder computes its own."""
+"""The size of one record in a store, for planning capacity; each backend's folder computes its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Sizes(NamedTuple):
 
 
 class Footprint(NamedTuple):
-    """What one record takes.
+    """The size of one record.
 
     record: bytes in the table, or of the key with its value.
     indexes: bytes in its indexes.

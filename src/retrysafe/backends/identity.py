@@ -1,4 +1,4 @@
-"""Which database a store and a transaction lead to, as far as that can be seen without asking it.
+"""The database that a store or a transaction leads to, as far as it shows without asking.
 
 A place says enough to recognise a second way to the same database; two places that differ may still be one database,
 under two names. Then it is asked itself, once: see `Backend.is_same` and `Backend.check`.
@@ -43,7 +43,7 @@ _HARMLESS = {
 
 
 def of_url(kind: str, url: str) -> Place | None:
-    """Where a URL of a server leads; None if it does not say all of it."""
+    """Identify the database of a server's URL; None if the URL does not name all of it."""
     from urllib.parse import parse_qsl, unquote, urlsplit
 
     parts = urlsplit(url)
@@ -82,7 +82,7 @@ class _Pool:
 
 
 def of_engine(engine: Any) -> set[Place]:
-    """Where an engine of SQLAlchemy leads, sync or async; options that it connects with may say more than its URL."""
+    """Identify the database of a SQLAlchemy engine, sync or async; its connect options may say more than its URL."""
     if engine.dialect.name == "sqlite":
         found = file_of(engine.url.database)
         return {pool(engine.pool)} if found is None else {pool(engine.pool), found}
@@ -90,7 +90,7 @@ def of_engine(engine: Any) -> set[Place]:
 
 
 def of_alias(alias: str, name: str | None) -> set[Place]:
-    """Where an alias of Django leads: to itself, and to a file."""
+    """Identify the database of a Django alias: the alias itself, and its file."""
     found = file_of(name)
     return {("django", alias)} if found is None else {("django", alias), found}
 

@@ -27,7 +27,7 @@ class Joining(NamedTuple):
     aexecute: AsyncExecutor | None
     tx: Any = None
     place: Place | None = None
-    """Where it leads, as far as that can be seen."""
+    """The database that it leads to, as far as it shows."""
 
 
 def join(backend: Backend, tx: Any) -> Joining:

@@ -101,7 +101,7 @@ def aliased(store: object) -> object:
 
 
 def _is_unshared(store: object) -> bool:
-    """Whether ``store`` leads to another store each time."""
+    """Tell whether ``store`` leads to another store each time."""
     return isinstance(store, str) and "://" in store and store in _of_scheme(store).unshared
 
 

@@ -44,7 +44,7 @@ class Schema(NamedTuple):
 
 
 class SchemaOfStore:
-    """What `Backend` knows and does of its schema; loaded when it is first asked."""
+    """The part of `Backend` that concerns its schema; loaded on first use."""
 
     def __init__(self, backend: Backend, on_demand: Callable[[], Client] | None, migrate_with: str | None) -> None:
         self._backend = backend
@@ -211,7 +211,7 @@ class SchemaOfStore:
 
     @property
     def _builds_apart(self) -> bool:
-        """Whether indexes of tables with rows are made after the migration, without a lock that claims wait for.
+        """True if indexes of tables with rows are made after the migration, without a lock that claims wait for.
 
         Not on connections of the user's, which may begin a transaction by themselves.
         """
@@ -256,7 +256,7 @@ class SchemaOfStore:
 
 
 def _has_rows(statement: str) -> Steps[bool]:
-    """Whether a statement makes an index that `indexes.lost_on_postgresql` makes too, of a table that is not empty."""
+    """Tell whether a statement makes an index of `indexes.lost_on_postgresql`, of a table that is not empty."""
     index = _INDEX.match(statement)
     if index is None or index[1] not in {one.name for one in indexes.PARTIAL}:
         return False

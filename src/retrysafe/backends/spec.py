@@ -17,7 +17,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class CacheSpec(NamedTuple):
-    """How a backend serves as the fast store of ``layered``.
+    """The way in which a backend serves as the fast store of ``layered``.
 
     cache: makes a `Cache` for the truth of a name.
     from_url: makes a backend that waits for its server only briefly.
@@ -61,7 +61,7 @@ class BackendSpec(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its folder is called."""
+        """The name of its folder."""
         return self.package.rpartition(".")[2]
 
     def load(self, reference: str) -> Any:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from retrysafe.protocol.records import Layered
 
     Tx = TypeVarWithDefault("Tx", covariant=True, default=Any)
-    """What a handler works with in the transaction of its claim: a connection or a session."""
+    """The connection or session that a handler works with in the transaction of its claim."""
 
     class SqlalchemyEngine(Protocol[Tx]):
         """An engine of SQLAlchemy, sync or async."""

@@ -1,4 +1,4 @@
-"""What the backends share that let time pass in a store for tests."""
+"""Common parts of the backends' time travel, for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from retrysafe.protocol.requests import Ask
 
 INSTANTS = ("lease_until", "created", "updated", "expires", "tombstone_until")
-"""What of a record moves."""
+"""The instants of a record that move."""
 
 Aged = Iterable[Ask[Any]]
 """Each ask is made when the one before it has been answered."""

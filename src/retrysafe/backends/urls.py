@@ -1,4 +1,4 @@
-"""What store URLs have in common, and the file that a path leads to, so that a file is recognised by all its names."""
+"""Common parts of store URLs, and the file that a path leads to, so that a file is recognised by all its names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CONNINFO = re.compile(r"\s*\w+\s*=")
 _PASSWORD = re.compile(r"(://[^/?#@:]*:).*@", re.DOTALL)
 """Up to the last @, so that a password which should have been percent-encoded is not shown either."""
 _TOKEN = re.compile(r"(?i)(\b(?:nats|tls)://)[^:]*@")
-"""What NATS has before the @ is no user where there is no password, but a secret."""
+"""The text before the @ of a NATS URL without a password: a secret, no user."""
 _OPTIONS = re.compile(r"://[^/?#@:,]*:\d+(,[^/?#@:,]*:\d+)*(/[^?#@]*)?\?\w+=[^\s#]*$")
 """Of a URL without a user; they may have an @ themselves."""
 _SECRET = re.compile(r"(?i)((?:ssl)?pass(?:word|file)\s*=\s*)('(?:[^'\\\\]|\\\\.)*'|[^&\s]+)")

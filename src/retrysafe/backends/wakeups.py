@@ -20,7 +20,7 @@ class Wakeups:
     def __init__(self) -> None:
         self.waiting: defaultdict[bytes, list[tuple[Callable[[], object], Listener | AsyncListener | None]]]
         self.waiting = defaultdict(list)
-        """Who is woken for each key: empty most of the time, and looked at without the lock."""
+        """The waiters of each key: empty most of the time, and read without the lock."""
         self._lock = new_lock()
 
     def wake(self, key: bytes) -> None:

@@ -29,7 +29,7 @@ class Claims:
         attempt = requests[0].attempt
         self.decisions: dict[bytes, Decision] = {}
         self.result: Any = None
-        """What is stored as the result of each key."""
+        """The stored result of each key."""
         self.operation = operation
         self._settings = settings
         self._requests = [request._replace(attempt=attempt) for request in requests]

@@ -63,7 +63,7 @@ else:
     Result = TypeVar("Result")
 
 MOST_RESTARTS = 5
-"""How often a whole transaction of ours is run again because the database asks for it."""
+"""The number of times that a transaction of our own runs again because the database asks for it."""
 _BEGINNINGS = {EffectiveState.RELEASED: "started", EffectiveState.LAPSED: "takeover"}
 
 
@@ -102,7 +102,7 @@ class Claim(Generic[Result, Tx]):
     _signals = NO_SIGNALS
     _entered = False
     _was_refused = False
-    """Whether an error has said that it was not entered."""
+    """True if an error has said that it was not entered."""
     _tx_taken = False
 
     def __init__(self, plan: Plan, request: ClaimRequest | None, tx: Any = None, annotation: Any = None) -> None:
@@ -116,7 +116,7 @@ class Claim(Generic[Result, Tx]):
 
     @property
     def replayed(self) -> bool:
-        """Whether the result of an earlier attempt was found.
+        """True if the result of an earlier attempt was found.
 
         Raises `ConfigurationError` of a claim that was never entered: work that asks for this would not be guarded.
         """
@@ -242,7 +242,7 @@ class Claim(Generic[Result, Tx]):
 
     @property
     def tx_taken(self) -> bool:
-        """Whether the work has asked for the transaction, by which it may have written."""
+        """True if the work has asked for the transaction, by which it may have written."""
         return self._tx_taken
 
     @property
@@ -488,7 +488,7 @@ class Claim(Generic[Result, Tx]):
     # ------------------------------------------------------------ what the store answers
 
     def _met(self, outcome: ClaimResult) -> float | Record | None:
-        """What follows from an outcome: enter (None), seconds to pause before the next try, or a record to probe.
+        """Return the reaction to an outcome: None to enter, the seconds until the next try, or a record to probe.
 
         Raises what the caller must know.
         """
@@ -568,7 +568,7 @@ class Claim(Generic[Result, Tx]):
         return answer if hasattr(answer, "__await__") else None
 
     def _settling_probed(self, record: Record) -> tuple[ClaimMode, Steps[bool]]:
-        """How the record is settled by what the probe said."""
+        """Return the mode and the steps that settle a record by the answer of the probe."""
         settings, request, mode = self._settings, self._required_request(), self._mode
         assert mode is not None
         signals, self._signals = self._signals, NO_SIGNALS
@@ -659,14 +659,14 @@ class Claim(Generic[Result, Tx]):
         )
 
     def _refuse_outside(self) -> None:
-        """Refuse what is said of the attempt before its block, and when its outcome is stored: nobody would hear it."""
+        """Refuse signals of the attempt before its block, and after its outcome is stored: they would be lost."""
         if not self._entered:
             raise self._not_entered()
         if self._context is not None and self._context.has_ended:
             raise self.signed(
                 ConfigurationError(
-                    "claim.result was set, or the claim was told of its effect, after its block had ended: "
-                    "the outcome of the block is stored, and stays. Indent this into the block."
+                    "claim.result or a signal of the claim was set after the `with` block ended. The stored outcome "
+                    "cannot change. Move this line into the block."
                 )
             )
 

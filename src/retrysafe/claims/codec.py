@@ -52,7 +52,7 @@ class Describing(Protocol):
     """An optional interface of codecs: the fields that "replayed" has for their results, such as an HTTP status."""
 
     def describe(self, value: Any, annotation: Any) -> Mapping[str, Any]:
-        """What observers are told of a replayed result; no secrets and nothing of its content."""
+        """Describe a replayed result to observers, without secrets and without its content."""
         ...
 
 
@@ -179,7 +179,7 @@ def kept_body(stored: StoredResult) -> bytes:
 LONGEST_MEDIA_TYPE = 255
 """Characters that a column of MySQL takes."""
 LARGEST_VERSION = 2**31 - 1
-"""What an integer of PostgreSQL takes."""
+"""The largest integer of PostgreSQL."""
 
 
 def _check_stored(stored: object) -> None:
@@ -296,7 +296,7 @@ def _object_to_plain(value: Any, annotation: Any) -> Any:
 
 
 def _name_among(choices: tuple[Any, ...], kind: Any) -> str:
-    """What tells a class from the others of its annotation: its name, or that and its module's."""
+    """Return a name that tells a class from the others of its annotation: its own, or with its module's."""
     for name_of in (_name, _long_name):
         if sum(1 for choice in set(choices) if name_of(choice) == name_of(kind)) == 1:
             return name_of(kind)
@@ -497,12 +497,12 @@ def unstorable(annotation: Any, seen: frozenset[Any] = frozenset()) -> str | Non
 def _hints_known(kind: Any) -> tuple[Any, ...]:
     try:
         return tuple(_hints(kind).values())
-    except (NameError, TypeError, AttributeError):  # what it names may not exist yet: the first result tells
+    except (NameError, TypeError, AttributeError):  # its names may not exist yet: the first result tells
         return ()
 
 
 def _may_be_plain(kind: Any) -> bool:
-    """Whether a plain value can be one of these; so can be what cannot tell."""
+    """Tell whether a plain value can be one of these; so can be what cannot tell."""
     if kind is Any or typing.is_typeddict(kind) or getattr(kind, "_is_protocol", False):
         return True
     try:

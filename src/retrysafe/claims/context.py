@@ -14,7 +14,7 @@ from retrysafe.errors import ConfigurationError
 
 
 class Enclosing(Protocol):
-    """What an inner claim needs to know of an outer one."""
+    """The interface of an outer claim to an inner one."""
 
     @property
     def boundary(self) -> str:
@@ -23,7 +23,7 @@ class Enclosing(Protocol):
 
     @property
     def operation(self) -> str:
-        """What it guards."""
+        """The operation that it guards."""
         ...
 
     @property
@@ -72,11 +72,11 @@ class ClaimContext:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its block has been left."""
+        """True if its block has been left."""
         return self._pid == 0
 
     def is_open(self) -> bool:
-        """Whether its block is running, in this process."""
+        """Tell whether its block is running, in this process."""
         return self._pid == runtime.pid
 
     def open_claim(self) -> Enclosing | None:
@@ -85,12 +85,12 @@ class ClaimContext:
 
 
 def is_nested() -> bool:
-    """Whether there may be claims around the running code."""
+    """Tell whether there may be claims around the running code."""
     return _innermost.get() is not None
 
 
 def is_inside(key: bytes) -> bool:
-    """Whether a claim on this key is open around the running code."""
+    """Tell whether a claim on this key is open around the running code."""
     return any(claim._held_key == key for _, claim in _around())
 
 
@@ -124,7 +124,7 @@ def enclosing() -> Enclosing | None:
 
 
 def on_a_loop() -> bool:
-    """Whether an event loop is running in this thread."""
+    """Tell whether an event loop is running in this thread."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None:
         return False

@@ -1,4 +1,4 @@
-"""What a team declares of an operation: a sentence, whether it is idempotent by itself, and its side effects."""
+"""The team's declaration of an operation: a sentence, its own idempotency, and its side effects."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def declare(
 
 
 def declaration_of(function: object) -> Declaration:
-    """What is declared of a function, under whatever decorators; where nothing is, the first line of its docstring."""
+    """Return a function's declaration, under whatever decorators; by default the first line of its docstring."""
     inner: object = function
     while inner is not None:
         found = getattr(inner, _MARK, None)

@@ -114,7 +114,7 @@ def _fingerprinted(of: Callable[..., Fingerprint], *payload: Any) -> Fingerprint
 
 
 class Guarded:
-    """What one decorated function needs at each call."""
+    """The state of one decorated function, used at each call."""
 
     def __init__(
         self,
@@ -275,14 +275,14 @@ def wrap(guarded: Guarded) -> Callable[..., Any]:
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:
-    """Whether it is a coroutine function, or an object that is called like one."""
+    """Tell whether it is a coroutine function, or an object that is called like one."""
     import inspect
 
     return any(map(inspect.iscoroutinefunction, _called(function)))
 
 
 def is_generator_function(function: Callable[..., Any]) -> bool:
-    """Whether calling it makes a generator, of either colour, and runs nothing."""
+    """Tell whether calling it makes a generator, of either colour, and runs nothing."""
     import inspect
 
     called = _called(function)

@@ -1,4 +1,4 @@
-"""Where two values differ, judged by their types and contents and never by an ``__eq__`` of the user's.
+"""Finds the difference of two values by their types and contents, never by an ``__eq__`` of the user's.
 
 Dataclasses and pydantic models are compared by all their attributes, those in slots and the private ones included. Any
 other object, such as a path or an address, is compared by how it would be copied: what its class reduces it to.
@@ -22,7 +22,7 @@ _BUILTIN = (list, dict, set, frozenset, tuple, str, bytes, bytearray, int, float
 
 
 def difference(one: Any, other: Any) -> str | None:
-    """Where ``other`` differs from ``one``, as a path and how, such as ".lines[0] would …"; None if nowhere.
+    """Find a difference of ``other`` from ``one``, as a path and a reason, such as ".lines[0] would …"; or None.
 
     Only a time zone may have another type: all of a fixed offset are one. Sets and attributes have no order, dicts
     have one. What is derived is left out: cached properties, and which fields of a pydantic model were given.
@@ -114,7 +114,7 @@ def _of_objects(one: Any, other: Any) -> str | None:
 
 @functools.lru_cache(maxsize=1024)
 def _is_record(kind: Any) -> bool:
-    """Whether the class declares fields, and all that an instance holds is in its attributes."""
+    """Tell whether the class declares fields, and all that an instance holds is in its attributes."""
     declared = hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__pydantic_fields__")
     return declared and not issubclass(kind, _BUILTIN)
 
@@ -163,7 +163,7 @@ def _without(attributes: dict[str, Any], names: Iterable[str]) -> dict[str, Any]
 
 
 def _reduction(value: Any) -> tuple[Any, ...]:
-    """How the value would be copied: what makes it, with which arguments, its state, and its members."""
+    """Return the parts by which the value would be copied: its maker, the arguments, its state, and its members."""
     reduced = value.__reduce_ex__(2)
     if isinstance(reduced, str):
         raise TypeError(f"a {type(value).__qualname__} cannot be compared by its contents")

@@ -135,7 +135,7 @@ class Keyring:
 
 
 class Label(NamedTuple):
-    """What can be said of an encrypted result without its key."""
+    """The public part of an encrypted result, readable without its key."""
 
     key_id: str
     media_type: str
@@ -171,7 +171,7 @@ def _header(key_id: str, stored: StoredResult) -> bytes:
 
 
 def _associated(bound: Bound, header: bytes) -> bytes:
-    """What is authenticated beside the answer itself: each part with its length, so that none runs into the next."""
+    """Build the associated data of the encryption: each part with its length, so that none runs into the next."""
     texts = (bound.boundary, bound.scope, bound.operation, bound.state.value)
     parts = (_PURPOSE, *(text.encode() for text in texts), bound.key, header)
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)

@@ -29,7 +29,7 @@ _ENDED = (
 
 
 class HeldClaim(Lease):
-    """What exists once a key is won. It does not keep its claim alive, which may go while a heartbeat has this.
+    """A key that was won. It does not keep its claim alive, which may go while a heartbeat has this.
 
     A transactional one has no lease: nothing renews it, and it is not asked whether it is held.
     """
@@ -49,7 +49,7 @@ class HeldClaim(Lease):
         self._mode = mode
         self._request = request
         self.heartbeat: ThreadHeartbeat | LoopHeartbeat | None = None
-        """What renews the lease; None for a transactional claim."""
+        """Renews the lease; None for a transactional claim."""
 
     def refuse_ended(self) -> None:
         """Raise `InProgress` for a lease that has ended before the work began, which must not begin then."""
@@ -168,7 +168,7 @@ class HeldClaim(Lease):
             raise LeaseLost(_ENDED if self.ownership.transactional else "Another attempt has taken the key over.")
 
     def _can_restart(self, settled: Settled, error: BaseException) -> bool:
-        """Whether the database wants the whole transaction again, and nothing of it was committed."""
+        """Tell whether the database wants the whole transaction again, and nothing of it was committed."""
         own = self._mode.kind is ModeKind.OWN and settled is not Settled.DOUBTED
         return own and not isinstance(error, RetryTransaction) and self._settings.backend.restarts(error)
 
@@ -218,5 +218,5 @@ def _tell_recorded(
 
 
 def _cause(signals: HandlerSignals, error: BaseException | None) -> str:
-    """What a failure is told as: the type of its error, or what the entry point said of the answer."""
+    """Return the `error_type` of an event: the exception's class, or the entry point's reason."""
     return signals.answered[1] if error is None else type(unwrapped(error)).__name__

@@ -1,4 +1,4 @@
-"""Who claims which keys in this process: one boundary of a name on a store, and one owner of each of its operations.
+"""The owners of keys in this process: one boundary of a name on a store, and one owner of each of its operations.
 
 Two that claim the same keys without knowing of each other are answered with each other's results. What is loaded
 again takes the place of what it was before, and what is closed, or no longer reachable, claims nothing.
@@ -24,7 +24,7 @@ _EMPTY = types.CellType()
 
 
 class Origin(NamedTuple):
-    """Where in the code something is made."""
+    """The place in the code that makes something."""
 
     module: str
     file: str
@@ -41,7 +41,7 @@ class Origin(NamedTuple):
         return self.module, self.file, self.line
 
     def loaded_again(self, later: Origin) -> bool:
-        """Whether the module was imported again before ``later`` was made in it."""
+        """Tell whether the module was imported again before ``later`` was made in it."""
         once = self.load is None or later.load is None or self.load is later.load
         return not once and (self.module, self.file) == (later.module, later.file)
 
@@ -105,7 +105,7 @@ def default_operation(function: Callable[..., Any]) -> str:
 
 
 def is_method(function: Callable[..., Any]) -> bool:
-    """Whether a function belongs to a class, by its qualified name."""
+    """Tell whether a function belongs to a class, by its qualified name."""
     return str(getattr(function, "__qualname__", "")).rpartition(".")[0].rpartition(".")[2] not in ("", "<locals>")
 
 
@@ -205,7 +205,7 @@ def _difference(one: Member, made: Member) -> str | None:
 
 
 def _lasting(look: Callable[[], T | None]) -> T | None:
-    """What is found, and also after what nobody can reach any more has gone."""
+    """Return the found object, also after nothing else refers to it any more."""
     if look() is None:
         return None
     gc.collect()
@@ -216,17 +216,16 @@ def _lasting(look: Callable[[], T | None]) -> T | None:
 
 
 class Owner(NamedTuple):
-    """Who claims keys under an operation: a function, or whatever else is the same for those who are one."""
+    """The owner of an operation's keys: a function, or another identity that several objects share."""
 
     what: object
     origin: Origin
     shared: bool
     key: str = ""
-    """What the keys are made of, in words; nothing for a guarded function, which names its selector."""
+    """The source of the keys, in words; empty for a guarded function, which names its selector."""
 
     @property
     def title(self) -> str:
-        """What it is called."""
         name = getattr(self.what, "__qualname__", None)
         return str(name or (self.what if isinstance(self.what, str) else type(self.what).__name__))
 
@@ -270,7 +269,7 @@ def _are_one(one: Owner, other: Owner) -> bool:
 
 
 def _values(function: Any) -> tuple[Any, ...]:
-    """What makes two functions one: the same code in the same module, of the same object and over the same values."""
+    """Return the identity of a function: its code, module, object and closed-over values."""
     cells = getattr(function, "__closure__", None) or ()
     values = tuple(cell.cell_contents for cell in cells if cell != _EMPTY)
     code = getattr(function, "__code__", function)

@@ -73,18 +73,18 @@ class Lease:
         self.seconds = held.clocks.lease / 1e6
         self.until = claimed_at + self.seconds
         self.settling = False
-        """Whether the work is over and its outcome is being stored: a lease that ends now is not reported."""
+        """True if the work is over and its outcome is being stored: a lease that ends now is not reported."""
         self.events = events
         self.lost = False
-        """Whether it ended before the work did, and that was reported."""
+        """True if it ended before the work did, and that was reported."""
         self._task: asyncio.Task[Any] | None = None
 
     def is_held(self) -> bool:
-        """Whether the lease is certainly still held."""
+        """Tell whether the lease is certainly still held."""
         return not self.lost and clock() < self.until
 
     def is_late(self) -> bool:
-        """Whether it is to be renewed at once, because the claim itself took long."""
+        """Tell whether it is to be renewed at once, because the claim itself took long."""
         return self.until - clock() < self.seconds * (1 - 1 / LOOKS_PER_LEASE)
 
     def renewed(self, kept: set[Ownership], asked_at: float) -> None:
@@ -116,7 +116,7 @@ class Lease:
         self._task = sys.modules["asyncio"].current_task()
 
     def stopped_task(self, error: BaseException | None) -> bool:
-        """Whether the work ended by our cancellation, which is then taken back, as `asyncio.timeout` does."""
+        """Tell whether the work ended by our cancellation, which is then taken back, as `asyncio.timeout` does."""
         import asyncio
 
         self.settling = True
@@ -186,7 +186,7 @@ class _Schedule:
         return [held for held in due if held in self.leases] if gone else due
 
     def next_due(self) -> float | None:
-        """When the next renewal or look is due; None while there are no leases."""
+        """The time of the next renewal or look; None while there are no leases."""
         upcoming = self.beats.next_due()
         if upcoming is None:
             return None if self.looks_at == _NEVER else self.looks_at
@@ -321,7 +321,9 @@ class LoopHeartbeat:
         self._schedule = _Schedule()
         self._timer: asyncio.Handle | None = None
         self._due = 0.0
-        """When the timer fires, on `clock`. Not every loop's handle says so: uvloop's does not when that is at once."""
+        """The due time of the timer, on `clock`. Not every loop's handle says so: uvloop's does not when that is at
+        once.
+        """
         self._beating: asyncio.Task[None] | None = None
         self._endings: set[asyncio.Task[None]] = set()
         self._settler = LoopSettler(backend.apulse, lambda: clock())

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 
 
 class Settled(Enum):
-    """How the attempt to record an outcome ended."""
+    """The result of recording an outcome."""
 
     RECORDED = "the store has it"
     LOST = "the record belongs to another attempt"
@@ -86,11 +86,11 @@ class Settled(Enum):
 
 
 class ClaimMode(Protocol):
-    """How a claim's record and the effect are kept together."""
+    """Keeps a claim's record and its effect together."""
 
     kind: Kind
     waits: bool
-    """Whether waiting for another attempt can help here."""
+    """True if waiting for another attempt can help here."""
 
     @property
     def tx(self) -> Any:

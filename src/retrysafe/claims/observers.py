@@ -18,7 +18,7 @@ DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 
 
 class EventSpec(NamedTuple):
-    """What an event of one name is: its level in the log, what it means, the fields it carries.
+    """The definition of an event: its level in the log, its meaning, and its fields.
 
     ``alias`` is the name that the literature on idempotency keys uses for it.
     """
@@ -365,11 +365,11 @@ class LoggingObserver:
         self._repeats = Repeats()
 
     def is_enabled(self, name: str, /) -> bool:
-        """Whether the log takes the level of events of this name."""
+        """Tell whether the log takes the level of events of this name."""
         return self._log.isEnabledFor(EVENTS[name].level)
 
     def takes_details(self) -> bool:
-        """Whether the log takes any events that are no warnings."""
+        """Tell whether the log takes any events that are no warnings."""
         return self._log.isEnabledFor(INFO)
 
     def __call__(self, event: Event, /) -> None:
@@ -413,12 +413,12 @@ class Observers:
         )
         self._details = tuple(_takes_details_of(observer) for observer, _ in self._each)
         self.present = bool(self._each)
-        """Whether there is any."""
+        """True if there is any."""
         self._watches = tuple(watches)
         self._watching = any(hasattr(observer, "watch") for observer, _ in self._each)
 
     def is_enabled(self, name: str) -> bool:
-        """Whether any observer has a use for events of this name."""
+        """Tell whether any observer has a use for events of this name."""
         for _, takes in self._each:
             try:
                 if takes is None or takes(name):
@@ -482,10 +482,10 @@ class AttemptEvents:
         self._observers = observers
         self._request = request
         self.detailed = detailed
-        """Whether any observer takes more than warnings and errors; if not, none watches the attempt either."""
+        """True if any observer takes more than warnings and errors; if not, none watches the attempt either."""
 
     def is_enabled(self, name: str) -> bool:
-        """Whether any observer has a use for events of this name."""
+        """Tell whether any observer has a use for events of this name."""
         return self._observers.is_enabled(name)
 
     def emit(self, name: str, /, **fields: Any) -> None:

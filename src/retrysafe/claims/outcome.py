@@ -1,4 +1,4 @@
-"""How guarded work ended, and what a stored outcome means for a later caller.
+"""The end of guarded work, and the meaning of a stored outcome for a later caller.
 
 The first half turns the end of a handler into the settlement of the record and the stored result; the second half
 turns a record that a claim met into the stored result, or into the error that says why there is none.
@@ -54,7 +54,7 @@ def stored_result(
 
 
 def is_answer(settings: BoundarySettings, request: ClaimRequest, record: Record) -> bool:
-    """Whether a stored failure is an answer of the kind that retries get, as an HTTP response is."""
+    """Tell whether a stored failure is an answer of the kind that retries get, as an HTTP response is."""
     kind = getattr(settings.codec, "media_type", None)
     try:
         return kind is not None and _decrypted(settings, request, record).media_type == kind
@@ -115,7 +115,7 @@ _RETURNED = (Ending.RETURNED, Settlement(Transition.COMPLETE))
 
 
 class WorkOutcome(NamedTuple):
-    """How the block ended, the settlement, the result to store, and the reason why a result cannot be stored."""
+    """The end of the block: its kind, settlement and stored result, and the reason why there is none."""
 
     ending: Ending
     settlement: Settlement
@@ -172,7 +172,7 @@ def _judged(
 def answer_of(
     signals: HandlerSignals, settings: BoundarySettings, result: Any, annotation: Any
 ) -> tuple[Transition, StoredResult | None] | None:
-    """What a probe's words make of an unknown record, and what they store; None when it could not tell."""
+    """The transition and result that a probe's answer leads to; None if it could not tell."""
     if signals.failure is not None:
         return Transition.RESOLVE_FAILED, encode_error(signals.failure, settings.largest_result)
     if signals.committed:
@@ -186,12 +186,12 @@ def answer_of(
 
 
 def is_permanent(error: BaseException, settings: BoundarySettings) -> bool:
-    """Whether an error is of the ``permanent=`` types; of a group, whether all in it are, and none passes by itself."""
+    """Tell whether an error, or all errors of a group, are of ``permanent=`` types, and none passes by itself."""
     return every(error, settings.permanent) and not any(_is_passing(leaf, settings) for leaf in leaves(error))
 
 
 def _is_passing(error: BaseException, settings: BoundarySettings) -> bool:
-    """Whether an error may pass by itself, however broad ``permanent=`` is: a restart, or ours of an inner claim."""
+    """Tell whether an error may pass by itself, whatever ``permanent=`` says: a restart, or ours of an inner claim."""
     ours = isinstance(error, RetrysafeError) and not isinstance(error, StoredFailure)
     return settings.backend.restarts(error) or (ours and type(error) not in settings.permanent)
 
@@ -262,12 +262,12 @@ def _data(error: BaseException) -> Any:
 
 
 def stored_failure(error: BaseException, largest: int | None) -> StoredFailure:
-    """What the first caller of a declared failure gets: what every retry will get from the store."""
+    """Return the first caller's error of a declared failure: the one that retries get from the store."""
     return StoredFailure(*decode_failure(encode_error(error, largest)))
 
 
 _SHORTENED = 1000
-"""How many characters are kept of the text of a failure that is too large for its store."""
+"""The number of characters that are kept of a failure's text if it is too large for its store."""
 
 
 def _fits(stored: StoredResult, largest: int | None) -> bool:

@@ -12,7 +12,7 @@ from retrysafe.protocol.outcomes import ModeKind
 from retrysafe.protocol.records import ClaimRequest
 
 _MOST = 1024
-"""How many plans are kept: scopes such as tenants may be without number."""
+"""The number of plans that are kept: the number of scopes, such as tenants, is unbounded."""
 _MOST_CODECS = 64
 """For how many codecs: an entry point has one, unless it makes one for every call."""
 
@@ -62,7 +62,7 @@ class Plans:
     def __init__(self, settings: BoundarySettings, *, named: bool = True) -> None:
         self.settings = settings
         self._named = named
-        """Whether a scope that a claim names is a tenant: entry points name principals."""
+        """True if a scope that a claim names is a tenant: entry points name principals."""
         self._with_codecs: dict[int, Plans] = {}
         self._plans: dict[tuple[str, str], Plan] = {}
         kind = ModeKind.KEYED if settings.effects == "keyed" else ModeKind.EXTERNAL

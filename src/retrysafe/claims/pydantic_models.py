@@ -15,7 +15,7 @@ from retrysafe.claims.differences import difference
 
 @functools.cache
 def _knows_names() -> bool:
-    """Whether this pydantic can read a model by the names of its fields (2.11 and later)."""
+    """Tell whether this pydantic can read a model by the names of its fields (2.11 and later)."""
     import pydantic
 
     major, minor = map(int, pydantic.VERSION.split(".")[:2])
@@ -60,7 +60,7 @@ def _dump(model: Any, by_name: bool) -> Any:
 
 
 def _lost(stored: Any, again: Any) -> str | None:
-    """Where a stored JSON value is not found again; members that are new, by their defaults, do no harm."""
+    """Find a stored JSON value that is lost when it is read again; new members, by their defaults, do no harm."""
     if type(stored) is not type(again):
         return " is read as something else"
     if isinstance(stored, dict):

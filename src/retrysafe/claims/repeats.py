@@ -18,7 +18,7 @@ class Repeats:
         self._last: dict[Hashable, float] = {}
 
     def is_new(self, said: Hashable) -> bool:
-        """Whether it was not said for a minute; it is said now."""
+        """Tell whether it was not reported for a minute; it counts as reported now."""
         now = self._clock()
         if len(self._last) >= _REMEMBERED:
             self._last.clear()

@@ -51,7 +51,7 @@ class Response(NamedTuple):
 
 
 def is_http(operation: str) -> bool:
-    """Whether keys of an operation belong to HTTP requests, so that their results are responses."""
+    """Tell whether keys of an operation belong to HTTP requests, so that their results are responses."""
     return operation.partition(" ")[0] == OPERATION
 
 

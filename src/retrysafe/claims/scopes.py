@@ -10,7 +10,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import keys
 
 TAKES = 'text such as "green", or a function without arguments that returns it, such as tenant.get'
-"""What ``scope=`` takes, in words."""
+"""The accepted values of ``scope=``, in words."""
 
 
 def check_scope(given: Any) -> None:

@@ -16,7 +16,7 @@ OVERHEAD = 512
 
 
 class Bound(NamedTuple):
-    """What an encrypted result belongs to: it opens nowhere else, and not as another kind of answer."""
+    """The claim that an encrypted result is bound to: it opens nowhere else, and not as another kind of answer."""
 
     boundary: str
     scope: str
@@ -26,7 +26,7 @@ class Bound(NamedTuple):
 
     @classmethod
     def of(cls, request: ClaimRequest, state: State) -> Bound:
-        """What answers to a request belong to: taken from what was asked for, never from what was found."""
+        """Bind answers to their request: from the claim's own values, never from the stored ones."""
         return cls(request.boundary, request.scope, request.operation, request.key, state)
 
 

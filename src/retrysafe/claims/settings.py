@@ -67,7 +67,7 @@ def layered(fast: Any, truth: Any, *, name: str, at_most: Duration = "1h") -> La
 
 
 class Waiters:
-    """How many duplicates of a boundary wait in this process."""
+    """Counts the duplicates of a boundary that wait in this process."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -88,7 +88,7 @@ class Waiters:
 
 
 class BoundarySettings(NamedTuple):
-    """What a boundary promises, and with what."""
+    """The promises of a boundary, and the means to keep them."""
 
     name: str
     backend: Backend
@@ -110,7 +110,7 @@ class BoundarySettings(NamedTuple):
     secrets: Secrets = Secrets()
     """Keys the fingerprints."""
     largest_result: int | None = None
-    """How many bytes of an encoded result the store keeps, less what encrypting adds; None: any number."""
+    """The largest number of bytes of an encoded result, less those that encryption adds; None: any number."""
 
     def chance(self) -> float:
         """A random number in [0, 1), for jitter."""
@@ -119,7 +119,7 @@ class BoundarySettings(NamedTuple):
         return random.random()
 
     def first_wait(self) -> bool:
-        """Whether this is asked for the first time."""
+        """Tell whether this is asked for the first time."""
         if self.warned:
             return False
         self.warned.append(True)
@@ -160,7 +160,7 @@ def fingerprint_secrets(secret: bytes | None, encryption: Keyring | None) -> Sec
 
 
 def largest_result(backend: Backend, encryption: Keyring | None) -> int | None:
-    """How many bytes of an encoded result a store keeps, less what encrypting adds; None: any number."""
+    """Return the largest number of bytes of an encoded result, less those that encryption adds; None: any number."""
     largest = backend.store.capabilities.largest_result
     return largest if largest is None or encryption is None else largest - OVERHEAD
 

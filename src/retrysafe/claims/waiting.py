@@ -1,4 +1,4 @@
-"""How a duplicate waits while another attempt runs, or is refused with `InProgress`."""
+"""Lets a duplicate wait while another attempt runs, or refuses it with `InProgress`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refuse_on_a_loop(settings: BoundarySettings) -> None:
 
 
 def checks_snapshot(settings: BoundarySettings) -> bool:
-    """Whether this is the first claim of its boundary that may wait in a transaction."""
+    """Tell whether this is the first claim of its boundary that may wait in a transaction."""
     waits = not isinstance(settings.concurrency, Reject) and settings.effects == "transactional"
     return waits and settings.first_wait()
 
@@ -70,6 +70,6 @@ class Waiting:
             self._settings.waiters.leave()
 
     def _counts(self, at_most: int) -> bool:
-        """Whether it is one of those that may wait."""
+        """Tell whether it is one of those that may wait."""
         self._counted = self._counted or self._settings.waiters.join(at_most)
         return self._counted

@@ -14,7 +14,7 @@ from retrysafe.messaging.outbox import Outbox, living
 
 
 def locked(objects: Iterable[object]) -> dict[str, Any]:
-    """What the lock file of this process's boundaries and outboxes holds, with the applications among these objects."""
+    """Build the lock file of this process's boundaries and outboxes, with the applications among these objects."""
     types: defaultdict[str, set[str]] = defaultdict(set)
     for outbox in living():
         types[outbox.source].update(outbox.types or ())

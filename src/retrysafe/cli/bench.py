@@ -29,7 +29,7 @@ from retrysafe.errors import RetrysafeError
 from retrysafe.protocol import durations
 
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
-"""What ends a run; Windows has no SIGHUP."""
+"""The signals that end a run; Windows has no SIGHUP."""
 _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _HEAD = ("profile", "claims", "per second", *(f"{name} ms" for name in (*_SHARES, "max")), "ran", "replayed", "refused")
 
@@ -145,7 +145,7 @@ def _forget_left(options: argparse.Namespace) -> int:
 
 
 class _Report(NamedTuple):
-    """What was measured, and how."""
+    """The measurements, and their conditions."""
 
     measurement: Measurement
     load: Load

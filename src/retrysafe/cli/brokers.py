@@ -37,7 +37,7 @@ def add_broker(parser: argparse.ArgumentParser, side: Side) -> None:
 
 
 def chosen(options: argparse.Namespace, side: Side, instead: str = "") -> tuple[str, BrokerSpec, dict[str, Any]]:
-    """The URL of the broker, its spec, and the values of the options that it has; without those that nobody gave.
+    """The URL of the broker, its spec, and the values of its options that were given.
 
     Raises `ConfigurationError` without a URL (``instead``: what else could be given), and for another broker's option.
     """
@@ -53,7 +53,7 @@ def chosen(options: argparse.Namespace, side: Side, instead: str = "") -> tuple[
 
 
 def made(side: Side, make: Callable[[], R]) -> R:
-    """What ``make`` makes; an error that names arguments names the options of the command line instead."""
+    """Call ``make``; an error that names arguments names the options of the command line instead."""
     try:
         return make()
     except ConfigurationError as error:

@@ -123,7 +123,7 @@ def _once(subscription: Subscription, wait: float) -> Counter[MessageOutcome]:
         return subscription.run_once(wait)
     except RetrysafeError:
         raise
-    except Exception as error:  # whatever the broker's client raises
+    except Exception as error:  # the broker's client may raise anything
         raise BrokerUnavailable(f"{type(error).__name__}: {error}".partition("\n")[0]) from error
 
 

@@ -346,7 +346,7 @@ def _resolve_all(operator: Operator, answer: Any, options: argparse.Namespace) -
 
 
 def _may_run_twice(warning: str, options: argparse.Namespace) -> bool:
-    """Whether a release that could be wrong is meant; without a reason it is refused."""
+    """Tell whether a release that could be wrong is meant; without a reason it is refused."""
     if not options.reason.strip():
         raise ConfigurationError(f"{warning} Nothing was changed. Say with --reason how you know that it did not.")
     return _meant(warning, "Release it?", options)
@@ -554,7 +554,7 @@ def _is_hash(text: str) -> bool:
 
 
 def _missing(operator: Operator, options: argparse.Namespace) -> str:
-    """What was looked for in vain, and what there is instead."""
+    """Describe the search that found nothing, and the keys that exist instead."""
     given = [f"{name} {value!r}" for name in ("boundary", "operation", "scope") if (value := getattr(options, name))]
     where = f"under {', '.join(given)}" if given else "under any boundary, operation or scope in the store"
     told = f"No record of this key {where}. A boundary with a secret gives another hash: set {SECRET}."

@@ -1,4 +1,4 @@
-"""How commands end that run until they are stopped: at the first signal in good order, at the second at once."""
+"""Stops commands that run until a signal: the first one lets them finish, the second one ends them at once."""
 
 from __future__ import annotations
 

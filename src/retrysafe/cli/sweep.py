@@ -131,11 +131,9 @@ class _Total:
             _complain(f"{fields['error']} (retrying)")
 
     def as_json(self) -> str:
-        """The total as one JSON object."""
         return json.dumps({name: value for name, value in vars(self).items() if name != "_what"})
 
     def as_text(self) -> str:
-        """The total as one line of text."""
         archived = f"archived {self.archived} and " if self.archived else ""
         locked = f"; skipped, because in use: {', '.join(self.skipped)}" if self.skipped else ""
         return f"{archived}removed {self.removed} {self._what} in {self.seconds:.1f} s{locked}"

@@ -35,7 +35,7 @@ class Told(Exception):
 
 
 class Script(NamedTuple):
-    """What the runner tells the handler to do; the members are those of the fixture contract."""
+    """The runner's instructions for the handler; the members are those of the fixture contract."""
 
     id: str = ""
     status: int = 200

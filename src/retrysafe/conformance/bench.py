@@ -1,4 +1,4 @@
-"""What the cases are written in: calls of the handler, what is known of them, and what should have come."""
+"""The vocabulary of the cases: calls of the handler, their known properties, and the expected results."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Bench:
         return response
 
     def calls(self, id: str | None = None) -> dict[str, int]:
-        """What the fixture counted."""
+        """Return the counts of the fixture."""
         response = self.control(f"/calls?id={id or self.id}")
         try:
             found = json.loads(response.body)
@@ -155,7 +155,7 @@ class Bench:
         return dict(found)
 
     def executions(self, id: str | None = None) -> int:
-        """How often the handler began."""
+        """Return the number of times that the handler began."""
         return self.calls(id)["executions"]
 
     def release(self, id: str | None = None) -> None:
@@ -254,7 +254,7 @@ class Bench:
 
 
 def marked(response: Response) -> bool:
-    """Whether a response says that it is a replay."""
+    """Tell whether a response says that it is a replay."""
     return (response.one(MARKER) or "").lower() in ("true", "?1", "1")
 
 

@@ -1,4 +1,4 @@
-"""What a server says of itself: the capability document of the fixture, checked."""
+"""The capability document of the fixture, checked."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "cookies": ("drop", "replay"),
     "headers": ("all",),
 }
-"""Where the contract leaves a choice: the default first, then the others; of those in `_FREE` any other."""
+"""The free choices of the contract: the default first, then the others; of those in `_FREE` any other."""
 _FREE = frozenset({"methods", "mismatch_status", "headers"})
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a server under test is, can, and chose. The fields are those of the document, defaults included.
+    """The properties and choices of a server under test. The fields are those of the document, defaults included.
 
     Raises `ConfigurationError` for a name or value that the fixture contract does not have.
     """
@@ -72,12 +72,12 @@ class Capabilities:
                 raise ConfigurationError(f"limit {name}={limit!r}: it is a number above 0")
 
     def choice(self, name: str) -> Any:
-        """What the server chose, or the contract's default."""
+        """Return the server's choice, or the contract's default."""
         return self.choices.get(name, CHOICES[name][0])
 
     @property
     def transactional(self) -> bool:
-        """Whether record, response and the handler's database work commit in one transaction."""
+        """True if record, response and the handler's database work commit in one transaction."""
         return self.mode == "transactional"
 
     def in_mode(self, mode: Mode) -> Capabilities:

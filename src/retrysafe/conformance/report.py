@@ -13,7 +13,7 @@ from retrysafe.conformance.rules import RULES
 
 
 class Verdict(StrEnum):
-    """What became of one rule."""
+    """The result of one rule."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -52,7 +52,7 @@ class Result(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What became of all rules on one server."""
+    """The results of all rules on one server."""
 
     address: str
     capabilities: Capabilities
@@ -64,12 +64,12 @@ class Report(NamedTuple):
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many rules got which verdict."""
+        """The number of rules by verdict."""
         return {verdict.value: sum(1 for _ in self.of(verdict)) for verdict in Verdict}
 
     @property
     def passed(self) -> bool:
-        """Whether no rule failed, those marked SHOULD included."""
+        """True if no rule failed, those marked SHOULD included."""
         return not any(self.of(Verdict.FAILED))
 
 

@@ -31,7 +31,7 @@ class Silent(Exception):
 
 
 class Address(NamedTuple):
-    """Where a server listens, and the prefix of all its paths."""
+    """The address of a server, and the prefix of all its paths."""
 
     scheme: str
     host: str
@@ -178,7 +178,7 @@ class Connection:
 
     @property
     def whole(self) -> bool:
-        """Whether what was read of the body did not break off."""
+        """True if what was read of the body did not break off."""
         return self._whole
 
     def close(self) -> None:

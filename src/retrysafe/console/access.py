@@ -1,4 +1,4 @@
-"""Who uses the console, and what they may do there."""
+"""The users of the console, and their rights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retrysafe.errors import ConfigurationError
 
 
 class Right(StrEnum):
-    """What a principal may do beside reading. No right contains another."""
+    """A right of a principal, beside reading. No right contains another."""
 
     RESOLVE = "resolve"
     """Settle keys whose outcome is unknown: as completed, as failed, or released to be run again."""
@@ -30,17 +30,17 @@ class Right(StrEnum):
 
 EVERY_RIGHT = frozenset(Right)
 _FORWARDED = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"})
-"""Headers by which a proxy says that it hands on somebody else's request."""
+"""Headers by which a proxy says that it hands on the request of another."""
 
 
 class Principal(NamedTuple):
-    """Who makes a request: a name for the audit, and what they may do; without rights they read only."""
+    """The maker of a request: a name for the audit, and rights; without rights it reads only."""
 
     name: str
     rights: frozenset[Right] = frozenset()
 
     def may(self, right: Right) -> bool:
-        """Whether they have a right."""
+        """Tell whether they have a right."""
         return right in self.rights
 
 

@@ -35,7 +35,7 @@ from retrysafe.protocol.events import Observer
 _LOG = logging.getLogger("retrysafe.console")
 _AUDIT = logging.getLogger("retrysafe.audit")
 PRINCIPAL = "retrysafe.principal"
-"""Where the scope has the principal, if the application in front has found out who it is."""
+"""The entry of the scope with the principal, if the application in front has found it."""
 MOST_BYTES = 1 << 20
 """Bytes of a form."""
 MOST_FIELDS = 100
@@ -129,7 +129,7 @@ class Console:
         await app(scope, receive, _secured(send))
 
     def operator(self, actor: str) -> Operator:
-        """The operator of keys, acting for somebody."""
+        """The operator of keys, acting for a principal."""
         return Operator(
             self.store,
             actor=actor,
@@ -140,7 +140,7 @@ class Console:
         )
 
     async def principal_of(self, asked: Any) -> Principal | None:
-        """Who makes a request of the application in front."""
+        """Find the principal of a request to the application in front."""
         found = self.access(asked)
         return await found if inspect.isawaitable(found) else found
 
@@ -192,7 +192,7 @@ class Console:
 
 
 def _secured(send: Send) -> Send:
-    """Whatever is answered has the headers of every page, also what the router answers by itself."""
+    """Add the headers of every page to all responses, also to those of the router."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 AREA = Area("Operations", "/operations")
 SAMPLE = 10
-"""How many of what is selected a preview shows."""
+"""The number of selected records that a preview shows."""
 RIGHTS = {"keys resolve": Right.RESOLVE, "outbox redrive": Right.REDRIVE, "inbox redrive": Right.REDRIVE}
 """The right that each verb takes."""
 _OF_ALL = ("state", "until")
@@ -38,7 +38,7 @@ _OF_ALL = ("state", "until")
 
 
 def preview_keys(visit: Visit) -> Response:
-    """What settling would change: a count, and the first of them."""
+    """Preview the settling of keys: a count, and the first of them."""
     wanted = selection.parse(visit.query)._replace(states=UNKNOWN)
     with visit.operator() as operator:
         counted, page = operator.count(wanted), first_page(operator, wanted, None, SAMPLE)
@@ -54,7 +54,7 @@ def preview_keys(visit: Visit) -> Response:
 
 
 def preview_outbox(visit: Visit) -> Response:
-    """What redriving dead letters of the outbox would change."""
+    """Preview the redriving of dead letters of the outbox."""
     chosen = chosen_by(visit.query, OUTBOX)
     with visit.outbox() as outbox:
         counted, page = counted_by(outbox, chosen), outbox.page(chosen, limit=SAMPLE)
@@ -62,7 +62,7 @@ def preview_outbox(visit: Visit) -> Response:
 
 
 def preview_inbox(visit: Visit) -> Response:
-    """What redriving dead letters of inboxes would change."""
+    """Preview the redriving of dead letters of inboxes."""
     chosen = chosen_by(visit.query, INBOX)
     with visit.inbox() as inbox:
         counted, page = counted_by(inbox, chosen), inbox.page(chosen, limit=SAMPLE)
@@ -121,7 +121,7 @@ def show_list(visit: Visit) -> Response:
 
 
 def show_one(visit: Visit) -> Response:
-    """How far an operation has come."""
+    """Show the progress of an operation."""
     found = _found(visit)
     return visit.page(
         "operation.html",
@@ -159,7 +159,7 @@ def _found(visit: Visit) -> Operation:
 
 
 def described(operation: Operation) -> str:
-    """What an operation does, in words."""
+    """Describe an operation in words."""
     plan = operation.plan
     told = (f"{name} {value}" for name, value in plan["fields"] if name not in _OF_ALL)
     chosen = ", ".join(told) or "all"
@@ -189,7 +189,7 @@ def step(console: Console, plan: Plan, cursor: str | None) -> Batch:
 
 
 def _is_http(plan: Plan) -> bool:
-    """Whether a plan is about keys of HTTP requests alone."""
+    """Tell whether a plan is about keys of HTTP requests alone."""
     return any(is_http(value) for name, value in plan["fields"] if name == "operation")
 
 

@@ -203,7 +203,7 @@ def reason_of(visit: Visit, outcome: Outcome) -> str:
 
 
 def answer_of(visit: Visit, outcome: Outcome) -> Any:
-    """What retries get: JSON for a completed key, a message for a failed one."""
+    """Return the answer to retries: JSON for a completed key, a message for a failed one."""
     text = visit.field("result")
     if outcome == "released":
         return None

@@ -49,7 +49,7 @@ class Counted(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many there are."""
+        """Their number."""
         return sum(self.groups.values())
 
 
@@ -61,7 +61,7 @@ INBOX = Side("Inbox", "/messages/inbox", "inbox dead")
 
 
 def show_outbox(visit: Visit) -> Response:
-    """What waits, by topic."""
+    """Show the backlog, by topic."""
     with visit.outbox() as outbox:
         status = outbox.status()
     command = visit.commands.line("outbox status", ())
@@ -258,7 +258,7 @@ def fields_of(chosen: DeadLetterFilter) -> Iterator[tuple[str, str]]:
 
 
 def counted_by(letters: OutboxOperator | InboxOperator, chosen: DeadLetterFilter) -> Counted:
-    """How many dead letters are chosen, among the first ones."""
+    """Count the chosen dead letters, among the first ones."""
     groups = letters.count(chosen, MOST_COUNTED)
     return Counted(groups, sum(letters.count(DeadLetterFilter(), MOST_COUNTED + 1).values()) > MOST_COUNTED)
 

@@ -34,12 +34,12 @@ _PLAN, _RUN, _BATCH, _CANCEL, _LIST = "plan", "run", "batch", "cancel", "list"
 _LOG = logging.getLogger("retrysafe.console")
 
 Plan = dict[str, Any]
-"""What an operation does: its id, verb, fields of the filter, who gave it and why, and what the verb needs."""
+"""The definition of an operation: its id, verb, fields of the filter, actor, reason, and the arguments of the verb."""
 Step = Callable[[Plan, str | None], Batch]
 
 
 class State(StrEnum):
-    """How an operation stands."""
+    """The state of an operation."""
 
     WAITING = "waiting"
     RUNNING = "running"

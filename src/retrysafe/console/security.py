@@ -1,4 +1,4 @@
-"""What keeps other people's pages and names away from the console: headers, the Host, the Origin, and signed forms."""
+"""Keeps foreign pages and names away from the console: headers, the Host, the Origin, and signed forms."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Forms:
         response.set_cookie(name, nonce, path=path, secure=secure, httponly=True, samesite="strict")
 
     def token(self, nonce: str, principal: str) -> str:
-        """What a form of theirs carries."""
+        """Make the token of their forms."""
         return self._mac("form", nonce, principal)
 
     def check(self, request: Request, given: str, principal: str) -> None:
@@ -104,7 +104,7 @@ def check_host(request: Request, hosts: Collection[str] | None) -> None:
 
 
 def check_origin(request: Request) -> None:
-    """Refuse a form that a page of another origin submits; a client that is no browser says neither."""
+    """Refuse a form that is not ours, or was made for another principal."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     foreign = (
         site not in ("same-origin", "none")

@@ -57,7 +57,7 @@ def serve(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Tell whether only this machine reaches an address."""
     if host == "localhost":
         return True
     try:

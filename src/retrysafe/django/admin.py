@@ -48,7 +48,7 @@ def _column(title: str, ordering: str | None = None) -> Callable[[F], F]:
 
 
 class Refused(Exception):
-    """What was filled in does not do; nothing was changed."""
+    """The form's values are invalid; nothing was changed."""
 
 
 class Verb(NamedTuple):
@@ -61,7 +61,7 @@ class Verb(NamedTuple):
     text: str
     carry_out: Callable[[Operator, records.Record, str, str], Change]
     result: str = ""
-    """What the result is called that it needs; empty if it needs none."""
+    """The name of the result that it needs; empty if it needs none."""
 
 
 def _completed(operator: Operator, seen: records.Record, reason: str, result: str) -> Change:
@@ -170,23 +170,23 @@ class RecordAdmin(admin.ModelAdmin):
     # ------------------------------------------------------------ rights: to look, and one for each verb
 
     def has_add_permission(self, request: Any) -> bool:
-        """Nobody: claims make records."""
+        """Return False: claims make records."""
         return False
 
     def has_change_permission(self, request: Any, obj: Any = None) -> bool:
-        """Nobody: the verbs change records."""
+        """Return False: the verbs change records."""
         return False
 
     def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
-        """Nobody: a sweep removes what is forgotten."""
+        """Return False: a sweep removes forgotten records."""
         return False
 
     def has_resolve_permission(self, request: Any) -> bool:
-        """Whether the user may settle keys, and release them."""
+        """Tell whether the user may settle keys, and release them."""
         return bool(request.user.has_perm("retrysafe.resolve_record"))
 
     def has_expire_permission(self, request: Any) -> bool:
-        """Whether the user may end windows."""
+        """Tell whether the user may end windows."""
         return bool(request.user.has_perm("retrysafe.expire_record"))
 
     # ------------------------------------------------------------ what is shown
@@ -233,7 +233,7 @@ class RecordAdmin(admin.ModelAdmin):
 
     @_column("a retry")
     def retry(self, record: Record) -> str:
-        """What a retry gets."""
+        """Show the answer to a retry."""
         return answer(record.as_read(_now()))
 
     @_column("commands")
@@ -250,7 +250,7 @@ class RecordAdmin(admin.ModelAdmin):
 
     @_column("last attempt began")
     def started(self, record: Record) -> str:
-        """When the last attempt claimed the key."""
+        """Show the time of the last claim."""
         return started(record.as_read(_now()))
 
     @_column("age")
@@ -260,17 +260,17 @@ class RecordAdmin(admin.ModelAdmin):
 
     @_column("last written")
     def written(self, record: Record) -> str:
-        """When it was written."""
+        """Show the time of writing."""
         return instant(record.updated)
 
     @_column("window ends")
     def window_ends(self, record: Record) -> str:
-        """When its result is not kept any longer."""
+        """Show the end of its window."""
         return instant(record.expires)
 
     @_column("memory ends")
     def memory_ends(self, record: Record) -> str:
-        """When the key is forgotten."""
+        """Show the time at which the key is forgotten."""
         return instant(record.tombstone_until)
 
     # ------------------------------------------------------------ the verbs
@@ -340,7 +340,6 @@ class RecordAdmin(admin.ModelAdmin):
 
 
 def _action(verb: Verb) -> Any:
-    """The action of a verb."""
 
     def act(model_admin: RecordAdmin, request: Any, queryset: Any) -> Any:
         return model_admin.carry_out(request, queryset, verb)

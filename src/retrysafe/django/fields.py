@@ -24,7 +24,7 @@ class KeyHash(models.BinaryField):
     """
 
     def deconstruct(self) -> Any:
-        """What migrations know."""
+        """Return the form for migrations."""
         name, _, arguments, options = super().deconstruct()
         return name, "django.db.models.BinaryField", arguments, options
 

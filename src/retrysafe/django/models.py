@@ -59,7 +59,7 @@ class Record(models.Model):
 
 
 class _Message(models.Model):
-    """What a message has wherever it is."""
+    """The fields of every message."""
 
     bucket: Any = models.SmallIntegerField()
     lane: Any = models.BigIntegerField()

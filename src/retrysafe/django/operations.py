@@ -48,7 +48,7 @@ class Schema(Operation):
         return known and router.allow_migrate(connection.alias, app_label, model_name="record")
 
     def describe(self) -> str:
-        """What `migrate --plan` shows."""
+        """Return the line of `migrate --plan`."""
         return f"Bring retrysafe's schema to version {self.version}"
 
 

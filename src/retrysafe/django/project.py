@@ -1,4 +1,4 @@
-"""What a project's settings say of the store that its commands and its admin operate."""
+"""The settings of a project for the store that its commands and its admin operate."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def _short_window(facts: Facts) -> str | None:
     longest, settings = facts["retried_for"], _settings(facts)
     window = settings.clocks.window / 1e6
     if longest is None or window >= longest or settings.on_expired != "new":
-        return None  # what is refused after its window is not run again: see boundary-memory
+        return None  # work refused after its window is not run again: see boundary-memory
     return f"window= is {window:g} s, and clients retry for {longest:g} s: a late retry runs the work again."
 
 
@@ -179,7 +179,7 @@ APPLICATION_CHECKS = (
 
 
 def examine_boundary(entry: EntryPoint, retried_for: float | None, request_timeout: float | None) -> list[Diagnosis]:
-    """What is wrong with a boundary, for clients that retry for so many seconds."""
+    """Diagnose a boundary, for clients that retry for so many seconds."""
     facts: dict[str, Any] = {"settings": entry.settings, "name": entry.name, "retried_for": retried_for}
     facts |= {"unnamed": _unnamed_operations(entry), "request_timeout": request_timeout}
     return judged(BOUNDARY_CHECKS, facts, f"boundary {entry.name}")
@@ -188,7 +188,7 @@ def examine_boundary(entry: EntryPoint, retried_for: float | None, request_timeo
 def examine_application(
     title: str, routes: Iterable[ServedRoute], boundaries: Iterable[object], drift: tuple[str, ...]
 ) -> list[Diagnosis]:
-    """What is wrong with an application as a whole."""
+    """Diagnose an application as a whole."""
     routes = list(routes)
     facts = {
         "unguarded": [one.route for one in routes if one.policy == "unguarded"],

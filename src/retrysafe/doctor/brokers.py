@@ -29,7 +29,7 @@ def examine(
     windows: Mapping[str, float],
     consumed_by: Mapping[str, frozenset[str]] = {},
 ) -> list[Diagnosis]:
-    """What is wrong with a broker and these topics. One that does not answer in time has that as its finding.
+    """Diagnose a broker and these topics. One that does not answer in time has that as its finding.
 
     ``windows``: for how many seconds inboxes remember a message, by the names of their boundaries.
     ``consumed_by``: which of these have the inboxes of a topic; of a topic that is not in it, any may.
@@ -40,7 +40,7 @@ def examine(
         groups.setdefault(consumed_by.get(topic), []).append(topic)
 
     def asked() -> tuple[Facts, list[Facts]]:
-        """What is told of all topics, and of those of each group: what keeps them need not have their names."""
+        """Ask for the facts of all topics and of each group; the queues need not have the topics' names."""
         every = examination.facts(url, topics)
         alone = len(groups) == 1
         return every, [every if alone else examination.facts(url, tuple(group)) for group in groups.values()]

@@ -31,7 +31,7 @@ def examination_of(kind: str) -> Examination:
 
 
 def examine(store: Any, within: float, leases: list[float]) -> list[Diagnosis]:
-    """What is wrong with a store. One that does not answer within so many seconds has that as its finding.
+    """Diagnose a store. One that does not answer within so many seconds has that as its finding.
 
     ``leases``: those of the boundaries that use it, in seconds.
     """
@@ -50,7 +50,7 @@ def examine(store: Any, within: float, leases: list[float]) -> list[Diagnosis]:
 
 
 def name_of(store: Any) -> str:
-    """What a store is called in findings."""
+    """Return a store's name in findings."""
     if isinstance(store, Backend):
         return store.address
     if not isinstance(store, str):

@@ -1,4 +1,4 @@
-"""What operators and orchestrators ask: is the process alive, can it serve, what has it counted."""
+"""The endpoints for operators and orchestrators: liveness, readiness, metrics."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from retrysafe.http.principals import afind
 from retrysafe.http.problems import Refusal, render
 
 _SECONDS_TO_MARK = 10.0
-"""How long requests that were cut may take to say so in the store."""
+"""Seconds for which requests that were cut off may mark that in the store."""
 
 
 class Gateway:
@@ -70,7 +70,7 @@ class Gateway:
             await self._counted(scope, receive, send)
 
     def _admin_path(self, scope: Scope) -> str | None:
-        """What is asked of the admin's endpoints; None for the upstream's."""
+        """Return the path of a request to the admin's endpoints; None for the upstream's."""
         prefix, path = self.settings.admin_prefix, str(scope["path"])
         asked = path.removeprefix(prefix) if path.startswith(prefix + "/") else None
         if self._admin_port is None:

@@ -94,7 +94,7 @@ _CLAIMS: Mapping[str, Read] = {
 
 
 class Loaded:
-    """What a file says: settings in which upstream and store may be missing, and where to find an OpenAPI document."""
+    """The settings of a file, in which upstream and store may be missing, and its OpenAPI document's place."""
 
     def __init__(self, values: dict[str, Any], openapi: str | None) -> None:
         self.values = values

@@ -1,4 +1,4 @@
-"""What a failure of the upstream means: whether the request was sent, what the client is told, how long to wait.
+"""The meaning of an upstream failure: whether the request was sent, the client's answer, and the time to wait.
 
 The limit for silence rests while the client is the one that is waited for; there is a limit for the total too.
 """
@@ -66,7 +66,7 @@ _KINDS: tuple[tuple[type[BaseException], Failed], ...] = (
     (aiohttp.ClientError, BROKEN),
     (OSError, BROKEN),
 )
-"""What aiohttp raises. Only `Unasked`, and an error of its connector, are raised before a byte was sent."""
+"""The errors of aiohttp. Only `Unasked`, and an error of its connector, are raised before a byte was sent."""
 
 
 class UpstreamFailed(Exception):
@@ -76,16 +76,16 @@ class UpstreamFailed(Exception):
         super().__init__(failed.error)
         self.failed = failed
         self.guarded = guarded
-        """What becomes of the key, for the client; empty where there is none."""
+        """The fate of the key, for the client; empty if there is none."""
 
 
 def failed_by(error: BaseException) -> Failed | None:
-    """Which failure of the upstream an exception is; None for an error of ours."""
+    """Find the upstream failure of an exception; None for an error of ours."""
     return next((failed for kind, failed in _KINDS if isinstance(error, kind)), None)
 
 
 def becomes_of_key(failed: Failed, effects: str) -> str:
-    """What a client does about a key after this failure."""
+    """Tell a client how to go on with its key after this failure."""
     if not failed.sent:
         return ""
     if effects == "keyed":
@@ -129,7 +129,7 @@ class SilenceDeadline:
         await self._whole.__aexit__(kind, error, trace)
 
     def rest(self) -> None:
-        """Somebody else is waited for."""
+        """Stop the clock while the other side is waited for."""
         self._reschedule(None)
 
     def begin(self) -> None:
@@ -142,7 +142,7 @@ class SilenceDeadline:
 
     @property
     def ended(self) -> Failed | None:
-        """Which limit has ended the block, if one has."""
+        """The limit that has ended the block, if one has."""
         if self._silence.expired():
             return SILENT
         return TOO_LONG if self._whole.expired() else None

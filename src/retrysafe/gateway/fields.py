@@ -16,7 +16,7 @@ Out = list[tuple[bytes, bytes]]
 _ANSWERED = frozenset({b"expect"})
 """100-continue is answered by the server that reads the body: us."""
 _NEEDED = frozenset({b"host", b"content-length", b"content-type"})
-"""What a message cannot do without, whatever Connection names: a client must not take it away."""
+"""Fields that a message needs, whatever Connection names: a client must not remove them."""
 _FORWARDING = re.compile(
     rb"forwarded|x-(?:forwarded|original|envoy|cluster)(?:-.*)?|x-(?:real|client)-ip|x-(?:rewrite-url|host)"
     rb"|(?:true|fastly)-client-ip|cf-connecting-ip(?:v6)?"
@@ -39,7 +39,7 @@ _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class Hop(NamedTuple):
-    """What the next server is told of the connection that a request came on."""
+    """The properties of the client's connection for the next server."""
 
     name: str
     version: str
@@ -89,7 +89,7 @@ def spelt(name: bytes) -> bytes:
 
 
 def _is_claimed(name: bytes, hop: Hop) -> bool:
-    """Whether a field tells what only a proxy may, and whoever asks is not believed.
+    """Tell whether a field states something that only a proxy may state, and the client is not trusted.
 
     A proxy is believed what it was listed for, letter by letter: it replaces ``X-User``, and may let a stranger's
     ``X_User`` pass, which the next server could take for the same field.
@@ -115,12 +115,12 @@ def to_client(headers: Iterable[tuple[bytes, bytes]], status: int, name: str) ->
 
 
 def via(name: str) -> tuple[bytes, bytes]:
-    """What every response that came from the upstream has, and no other."""
+    """Return the field that marks every response of the upstream, and no other."""
     return b"via", f"1.1 {name}".encode()
 
 
 def proxy_status(name: str, parameters: str) -> tuple[bytes, bytes]:
-    """Who answered, and why (RFC 9209): the last line says whether a 5xx is the upstream's or the gateway's."""
+    """Return the field with the answering server and the reason (RFC 9209): the last line tells whose a 5xx is."""
     return b"proxy-status", f"{name}; {parameters}".encode()
 
 
@@ -136,7 +136,7 @@ def text_of(value: bytes) -> str:
 
 
 def has_controls(value: bytes) -> bool:
-    """Whether it has characters that no field may have."""
+    """Tell whether it has characters that no field may have."""
     return _CONTROL.search(value) is not None
 
 
@@ -148,7 +148,7 @@ def key_field(key: str, how: str) -> str:
 def refuse_unclear(request: Request, method: str, version: str | None) -> None:
     """Raise `Refusal` for a request that the next server could take for another one, or that is for a tunnel."""
     upgrading = b"upgrade" in _tokens(request.lines(b"connection")) and request.lines(b"upgrade")
-    if request.method == "CONNECT" or upgrading:  # who serves us may have taken the head for all of it
+    if request.method == "CONNECT" or upgrading:  # our server may have taken the head for all of it
         raise Refusal("upgrade-unsupported")
     if not method.isupper():
         raise Refusal("request-invalid", "Nothing was done. A method is written in capitals.")

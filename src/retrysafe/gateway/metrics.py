@@ -1,4 +1,4 @@
-"""What a gateway counts, as Prometheus reads it: what its boundaries decide, and what came of requests.
+"""The gateway's metrics for Prometheus: the decisions of its boundaries, and the results of requests.
 
 Names are those that OpenTelemetry's exporter gives to `retrysafe.observability.metrics`. With several workers each
 process writes into the directory that ``PROMETHEUS_MULTIPROC_DIR`` names, and whoever is asked adds them up.
@@ -26,7 +26,7 @@ _COUNTED_BY = {
 }
 
 _READS, _PAUSE = 20, 0.01
-"""How often the files of all workers are read again while one of them is being made, and after how many seconds."""
+"""The number of further reads while a worker's file is being made, and the pause in seconds."""
 
 
 class Metrics:

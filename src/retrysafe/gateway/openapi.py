@@ -65,7 +65,7 @@ def _templated(path: str) -> list[bool]:
 def _said(
     document: Mapping[str, Any], where: str, item: Mapping[str, Any], operation: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """What an operation says of its key; None if it knows none."""
+    """Return an operation's statement about its key; None if it has none."""
     extension = operation.get(EXTENSION)
     if extension is False:
         return None
@@ -79,7 +79,7 @@ def _said(
 
 
 def _resolved(document: Mapping[str, Any], value: Any, where: str) -> Any:
-    """What a reference inside the document leads to; anything else is itself."""
+    """Follow a reference inside the document; return anything else unchanged."""
     for _ in range(_LONGEST_CHAIN):
         if not isinstance(value, dict) or "$ref" not in value:
             return value

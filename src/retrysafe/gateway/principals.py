@@ -1,4 +1,4 @@
-"""Whose request it is: by a header of a proxy that is trusted, or by a verified claim of a token."""
+"""Finds the principal of a request: by a header of a trusted proxy, or by a verified claim of a token."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Finder = Callable[[Scope], Any]
 AGE = 300.0
 """Seconds after which published keys are asked for again."""
 PAUSE = 10.0
-"""Seconds between two such questions at least, however many tokens name keys that nobody knows."""
+"""The least seconds between two such questions, however many tokens name unknown keys."""
 PAUSE_AFTER_FAILURE = 1.0
-"""Seconds for which nobody asks again, and who would have to wait is refused, after a question without an answer."""
+"""After a failed key fetch, how long requests are refused before the next fetch."""
 _UNREADABLE = (aiohttp.ClientError, OSError, ValueError, TypeError, AttributeError, jwt.PyJWTError)
 _PATIENCE = aiohttp.ClientTimeout(total=5)
 _MOST = 1 << 20
@@ -31,7 +31,7 @@ _MOST = 1 << 20
 
 
 def finder_of(principal: Principal | Literal["shared"], session: aiohttp.ClientSession) -> Finder | None:
-    """What finds the principal of a request, and refuses one of nobody; None where keys are shared."""
+    """Return a function that finds the principal of a request, and refuses one without; None if keys are shared."""
     if isinstance(principal, str):
         return None
     if isinstance(principal, TrustedHeader):
@@ -139,7 +139,7 @@ class PublishedKeys:
         return self._keys.get(str(kid))
 
     def _ask(self) -> None:
-        """Ask, unless somebody does, or it is too early."""
+        """Ask, unless another request does, or it is too early."""
         if self._asking is None and self._clock() >= self._next:
             self._asking = asyncio.create_task(self._load())
 
@@ -171,7 +171,7 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _only(scope: Scope, name: bytes) -> str:
-    """The one value of a header that names somebody."""
+    """The one value of a header that names a principal."""
     values = [value for header, value in scope["headers"] if header.lower() == name]
     if len(values) != 1 or not values[0].strip():
         count = "no" if not values else "more than one"

@@ -26,7 +26,7 @@ def _most_connections() -> int:
 
 
 class Limits(NamedTuple):
-    """What one client may take.
+    """The limits of one client.
 
     Attributes:
         head: bytes of a request line and header fields, and of trailers.
@@ -76,12 +76,12 @@ class Protocol(HttpToolsProtocol):
     _in_head = True
     _offer: tuple[tuple[bytes, bytes], ...] = ()
     _ended = False
-    """Whether nothing more is read of this connection."""
+    """True if nothing more is read of this connection."""
     _status = HTTPStatus.BAD_REQUEST
     _size = 0
     """Bytes of the head, or since the last part of the body."""
     _advanced = False
-    """Whether the parser came to the end of a line or part in the current slice."""
+    """True if the parser came to the end of a line or part in the current slice."""
     _waited, _arrived = 0.0, 0
     _patience: Any = None
     """The timer of the message that is being read."""
@@ -271,7 +271,7 @@ class Protocol(HttpToolsProtocol):
     # ------------------------------------------------------------ the end of a connection
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn answers to what it cannot read."""
+        """Send uvicorn's answer to a request that it cannot read."""
         self._refuse(HTTPStatus.BAD_REQUEST)
 
     def _refuse(self, status: HTTPStatus) -> None:

@@ -140,7 +140,7 @@ class _Workers(Multiprocess):
     """Workers of uvicorn's, whose sockets are closed by all when they stop."""
 
     def terminate_all(self) -> None:
-        """Stop them; what still came to a socket that we hold would wait for nobody until the last one has ended."""
+        """Stop them; requests that still came to a socket of ours would wait in vain until the last one has ended."""
         for one in self.sockets:
             one.close()
         super().terminate_all()

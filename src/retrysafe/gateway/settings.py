@@ -1,4 +1,4 @@
-"""What a gateway is asked to do: plain values, checked where they are made, that workers can be given."""
+"""The settings of a gateway: plain values, checked at construction, that workers can be given."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long the upstream is waited for, in seconds.
+    """The deadlines for the upstream, in seconds.
 
     Attributes:
         connect: until there is a connection, a free one of the pool or a new one. Beyond it nothing was sent.
@@ -114,7 +114,7 @@ class TrustedHeader:
             )
 
     def trusts(self, host: str) -> bool:
-        """Whether the address of a client is in one of the networks."""
+        """Tell whether the address of a client is in one of the networks."""
         try:
             address = ip_address(host)
         except ValueError:

@@ -27,7 +27,7 @@ class Source(NamedTuple):
     text: str
 
     def line(self, table: str, number: int, key: str) -> int | None:
-        """Where a key stands: in the ``number``-th table of this name, or inside an inline table."""
+        """Find the line of a key: in the ``number``-th table of this name, or inside an inline table."""
         inline = None
         current, seen = "", {"": 0}
         for at, line in enumerate(self.text.splitlines(), 1):
@@ -132,7 +132,7 @@ def statuses(value: Any) -> frozenset[int]:
 
 
 def duplicates(value: Any) -> float | None:
-    """What a simultaneous duplicate gets: "reject", or for how long it waits."""
+    """Parse the treatment of simultaneous duplicates: "reject", or the seconds to wait."""
     if value == "reject":
         return None
     try:

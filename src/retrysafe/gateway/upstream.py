@@ -45,7 +45,7 @@ class _Request(aiohttp.ClientRequest):
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         exchange = _sending.get()
-        await asyncio.sleep(0)  # what has arrived by now is read
+        await asyncio.sleep(0)  # arrived bytes are read
         assert conn.protocol is not None
         if conn.protocol.should_close:
             raise Unasked(kept=conn.protocol in exchange.used)
@@ -89,7 +89,7 @@ class Upstream:
         await self.session.close()
 
     def url(self, path: bytes, query: bytes) -> URL:
-        """Where a request goes: the bytes of path and query as they came. Raises `Refusal` for what is no path."""
+        """Build a request's URL from the bytes of path and query. Raises `Refusal` for what is no path."""
         try:
             target = (path + b"?" + query if query else path).decode("ascii")
             if not target.startswith("/") or "#" in target:
@@ -149,7 +149,7 @@ class UpstreamExchange:
         finally:
             if watching is not None:
                 watching.cancel()
-            if self.transport is not None:  # what waits to be sent must not follow when we have given up
+            if self.transport is not None:  # waiting bytes must not follow when we have given up
                 self.transport.abort()
 
     async def _response(self, method: str, url: URL, lines: Lines, *, body: bool) -> aiohttp.ClientResponse:
@@ -203,7 +203,7 @@ class UpstreamExchange:
 
 
 def _refuse_unwritable(response: aiohttp.ClientResponse) -> None:
-    """What cannot be passed on is an answer to nobody, and must not be recorded as one."""
+    """Refuse a response that cannot be passed on, so that it is not recorded as an answer."""
     if response.status == _SWITCHING:
         raise UpstreamFailed(UNASKED_UPGRADE)
     fields = b"".join(part for line in response.raw_headers for part in line)

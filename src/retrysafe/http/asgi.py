@@ -35,13 +35,13 @@ Whose = Callable[[Scope], Awaitable[object]]
 """Finds the principal of a request."""
 
 HELD = "retrysafe.exchange"
-"""Where the scope of a guarded request has its `AsgiExchange`; None for one that passes, because it needs no key."""
+"""The key under which the scope of a guarded request has its `AsgiExchange`; None for a request that needs no key."""
 _REMOVED = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
 """Extensions by which a response could pass around us."""
 _HANDLERS = "starlette.exception_handlers"
-"""Where Starlette's routes find in the scope what makes responses of exceptions: by type, and by status."""
+"""The key under which Starlette's routes find the exception handlers in the scope: by type, and by status."""
 _GONE = (OSError, RuntimeError)
-"""What servers raise when a message can no longer be sent; RuntimeError is uvloop's, whose transport was closed."""
+"""Errors of servers that can no longer send a message; RuntimeError is uvloop's, whose transport was closed."""
 _START, _BODY, _DISCONNECT = "http.response.start", "http.response.body", "http.disconnect"
 
 
@@ -242,7 +242,7 @@ class AsgiExchange:
         self.claim: Claim | None = None
         """The claim under which the application runs; None before it is made, and where it was passed over."""
         self.error: Exception | None = None
-        """What the handler raised, for frameworks that make a response of it before we can see it."""
+        """The handler's exception, for frameworks that turn it into a response before we can see it."""
         self.tried: Claim | None = None
         """The claim, also where the store did not answer and it was passed over."""
         self._watch: CommitWatch | None = None
@@ -251,7 +251,7 @@ class AsgiExchange:
         self._capture = Capture(self.guard)
         self._sent = self._settled = self._complete = False
         self._is_audible = False
-        """Whether the application may hear that the client has left."""
+        """True if the application may hear that the client has left."""
         self._waiting: asyncio.Event | None = None
         """Set when it may; made by who waits for that."""
         self._instead: Response | Refusal | RetryTransaction | None = None
@@ -280,7 +280,7 @@ class AsgiExchange:
             restarts += 1
             await asyncio.sleep(pause)
             self._reset()
-        for name in inner:  # what routers note down in it is read around us
+        for name in inner:  # routers' notes in it are read around us
             if name not in scope and name not in (HELD, _HANDLERS):
                 scope[name] = inner[name]
         if self._instead is not None:
@@ -455,7 +455,6 @@ class AsgiExchange:
             await self._forward(message)
 
     def _take(self, kind: str, message: Message) -> None:
-        """Tell the capture of a message."""
         capture = self._capture
         if kind == _BODY:
             if not capture.status:
@@ -548,7 +547,6 @@ class _ExceptionHandlers(dict[Any, Any]):
         return self._noted(super().__getitem__(kind))
 
     def get(self, status: Any, default: Any = None) -> Any:
-        """The handler of a status."""
         return self._noted(super().get(status, default))
 
     def _noted(self, handler: Any) -> Any:

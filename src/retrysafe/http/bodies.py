@@ -21,7 +21,7 @@ _BOUNDARY = re.compile(rb'(?i)(;[ \t]*boundary=)("[^"]{1,250}"|[^\s;"]{1,250})')
 
 
 class Hash(Protocol):
-    """What hashes a body as it comes."""
+    """The hash of a body, updated as it arrives."""
 
     def update(self, chunk: bytes, /) -> None:
         """Take the next chunk."""
@@ -72,7 +72,7 @@ class Body:
         raise Refusal("request-too-large", f"Nothing was done. The limit is {self._limit} bytes.")
 
     def digest(self) -> bytes:
-        """What stands for the body in a fingerprint."""
+        """Return the digest that represents the body in a fingerprint."""
         return self._hash.digest()
 
     @property
@@ -172,7 +172,7 @@ class Multipart:
 
 
 def hasher(request: Request) -> Hash:
-    """What hashes the body of a request."""
+    """Start the hash for the body of a request."""
     for value in request.fields.get(b"content-type", ()):
         if _MULTIPART.match(value):
             found = _BOUNDARY.search(value)

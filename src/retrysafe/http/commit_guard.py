@@ -15,7 +15,7 @@ from retrysafe.errors import ConfigurationError
 
 
 class Phase(Enum):
-    """How far a transactional request is."""
+    """The progress of a transactional request."""
 
     WORKING = "before the response"
     SETTLING = "while the record is written"
@@ -44,7 +44,7 @@ class CommitWatch:
         self._claim = claim
 
     def owns(self, session: object) -> bool:
-        """Whether a session is that of the request's own transaction."""
+        """Tell whether a session is that of the request's own transaction."""
         return session is self.tx or session is getattr(self.tx, "sync_session", None)
 
     def committing_own(self) -> None:

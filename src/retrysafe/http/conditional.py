@@ -34,16 +34,16 @@ class ETag(NamedTuple):
         return ("W/" if self.weak else "") + f'"{self.opaque}"'
 
     def strongly_equals(self, other: ETag) -> bool:
-        """Whether both name the same version byte by byte (RFC 9110 section 8.8.3.2)."""
+        """Tell whether both name the same version byte by byte (RFC 9110 section 8.8.3.2)."""
         return not self.weak and not other.weak and self.opaque == other.opaque
 
     def weakly_equals(self, other: ETag) -> bool:
-        """Whether both name versions that are as good as equal."""
+        """Tell whether both name versions that are as good as equal."""
         return self.opaque == other.opaque
 
 
 Version = ETag | int | str | bytes | UUID
-"""What names a version of a resource: its tag; a number, text or id of the version; the bytes of its contents."""
+"""The version of a resource: its tag; a number, text or id of the version; the bytes of its contents."""
 
 
 def etag_of(version: object) -> ETag:
@@ -117,7 +117,7 @@ def evaluate(request: Request, current: Version | None, *, required: bool = Fals
 
 
 def _matches(lines: Sequence[bytes], current: ETag | None, *, strong: bool, nonsense: bool = False) -> bool:
-    """Whether ``current`` is among the tags of a field, ``*`` being whatever exists; ``nonsense`` if it has no tags."""
+    """Tell whether ``current`` is among a field's tags, ``*`` being any that exists; ``nonsense`` without tags."""
     value = b",".join(lines).strip(b" \t")
     if current is None:
         return False

@@ -125,7 +125,7 @@ def _guarded_async(guard: Guard, view: Any) -> Any:
 
 
 _REFUSALS = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
-"""What a view raises to refuse a request, and Django answers by a 4xx."""
+"""Exceptions by which a view refuses a request, and which Django answers by a 4xx."""
 
 
 def _answered(request: HttpRequest, run: Callable[[], HttpResponseBase]) -> Any:

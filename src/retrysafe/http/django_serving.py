@@ -34,16 +34,16 @@ with NeedsExtra("django", "django", "asgiref"):
     from django.urls import NoReverseMatch
 
 CLAIM = "idempotency"
-"""Where a request has its claim; None when it passed without one."""
+"""The attribute of a request with its claim; None when it passed without one."""
 GUARDED = "_retrysafe_guarded"
-"""What is true of views, and classes of views, that are guarded on their own."""
+"""The attribute of views, and of classes of views, that have their own guard."""
 _VISIT = "_retrysafe_visit"
 _WRITES_NOTHING = ("SELECT", "SAVEPOINT", "RELEASE", "ROLLBACK")
 View = Callable[[], HttpResponseBase]
 
 
 def of_user(request: Any) -> Any:
-    """The primary key of the request's user; None for nobody. Takes Django's requests and REST framework's."""
+    """The primary key of the request's user; None without one. Takes Django's requests and REST framework's."""
     if not hasattr(request, "user"):
         raise ConfigurationError(
             "principal='user': the request has no user. Put AuthenticationMiddleware before IdempotencyMiddleware in "
@@ -69,7 +69,7 @@ def login_pages() -> Iterator[str]:
 
 
 def guards_itself(view: object, method: str) -> bool:
-    """Whether a view, the class it is made of, or that class's method, is guarded on its own."""
+    """Tell whether a view, the class it is made of, or that class's method, is guarded on its own."""
     cls = _class_of(view)
     return any(getattr(part, GUARDED, False) for part in (view, cls, getattr(cls, method.lower(), None)))
 
@@ -82,7 +82,7 @@ def _class_of(view: Any) -> Any:
 
 
 class Again(HttpResponse):  # type: ignore[misc] # Django ships no types
-    """Stands for the response to an error after which the transaction is run again; nobody sees it."""
+    """Stands for the unseen response to an error after which the transaction is run again."""
 
 
 class GuardedRequest:
@@ -113,7 +113,7 @@ class GuardedRequest:
 
     @property
     def restarts(self) -> int:
-        """How often the request has been run again."""
+        """The number of times that the request has been run again."""
         return self.exchange.restarts
 
     def begin(self, asking: Any) -> None:
@@ -166,7 +166,7 @@ class GuardedRequest:
         return _live_of(given, self.caught, course, on_a_loop=is_on_a_loop(self._request))
 
     def _is_marked(self) -> bool:
-        """Whether the claim's transaction is to be rolled back, as by an exception under ATOMIC_REQUESTS."""
+        """Tell whether the claim's transaction is to be rolled back, as by an exception under ATOMIC_REQUESTS."""
         guard = self.exchange.guard
         return guard.transactional and bool(connections[str(guard.entry.alias)].needs_rollback)
 
@@ -260,7 +260,7 @@ def refuse_open_transactions() -> None:
 
 
 def is_on_a_loop(request: Any) -> bool:
-    """Whether the request came by ASGI."""
+    """Tell whether the request came by ASGI."""
     return hasattr(request, "scope")
 
 
@@ -288,7 +288,7 @@ def _close_with(request: HttpRequest, body: Body) -> None:
 
 
 class Inlet:
-    """The body of a Django request: kept in a `Body` by whoever reads it first, and then read from there."""
+    """The body of a Django request: kept in a `Body` by its first reader, and then read from there."""
 
     def __init__(self, request: Any, body: Body) -> None:
         self._request = request
@@ -324,7 +324,7 @@ class Inlet:
         if self._input is not None:
             self._input.finish()
             if not hasattr(self._request, "_body"):
-                self._reopen()  # what was read can be read again, and Django reads a plain file faster
+                self._reopen()  # read parts can be read again, and Django reads a plain file faster
 
     def rewind(self) -> None:
         """Let the request be read and parsed once more."""

@@ -37,7 +37,7 @@ V = TypeVar("V", bound=Callable[..., Any])
 
 
 class Idempotency:
-    """What a view promises: the attribute ``idempotency`` of a class with `IdempotentMixin`.
+    """The settings of a guarded view: the attribute ``idempotency`` of a class with `IdempotentMixin`.
 
     Arguments:
         boundary: where the guarantee holds. With ``effects="transactional"`` it is on an alias of ``DATABASES``.
@@ -139,7 +139,7 @@ class IdempotentMixin(APIView):
         return run() if self._visit is None else self._visit.serve(run)
 
     def _refused(self, guard: Guard, refusal: Refusal, run: Callable[[], HttpResponseBase]) -> HttpResponseBase:
-        """A refusal, to whoever passes authentication, permissions and throttles."""
+        """A refusal, to clients that pass authentication, permissions and throttles."""
         try:
             return run()
         except Preempted:
@@ -210,7 +210,7 @@ def idempotent(
 
 
 class IdempotentSchema:
-    """What a generator of OpenAPI documents says of guarded views: the header, the layer's answers, the window.
+    """Adds guarded views to generated OpenAPI documents: the header, the layer's answers, the window.
 
     A base in front of the generator's own class of schemas, such as `drf_spectacular.openapi.AutoSchema`.
     """
@@ -253,7 +253,7 @@ class PreconditionUnmet(APIException):
 
 
 class _Shown(JSONRenderer):
-    """What the exception handler says of it; 304 has no body."""
+    """Renders the exception handler's answer; 304 has no body."""
 
     media_type = "application/problem+json"
 

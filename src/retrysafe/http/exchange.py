@@ -89,7 +89,7 @@ class Capture:
 
     @property
     def may_begin(self) -> bool:
-        """Whether the start of the response may leave before its end is known."""
+        """True if the start of the response may leave before its end is known."""
         return self.live or (len(self._held) > 1 and not self._guard.holds_all)
 
     def leaving(self) -> list[bytes]:
@@ -102,7 +102,7 @@ class Capture:
 
     @property
     def _waiting(self) -> int:
-        """How many chunks wait: none when the client learns only after the last one that it was the last."""
+        """The number of chunks that wait: none when the client learns only after the last one that it was the last."""
         declared = any(name == b"content-length" for name, _ in self.headers)
         return min(len(self._held), 1) if declared or not self.live else 0
 
@@ -132,9 +132,9 @@ class Live(NamedTuple):
     headers: Headers
     chunks: Iterable[bytes]
     error: Exception | None = None
-    """What the handler raised, for frameworks that make a response of it before we can see it."""
+    """The handler's exception, for frameworks that turn it into a response before we can see it."""
     whole: bool = False
-    """Whether the chunks are all there already and are sent without us: then none leaves before the record."""
+    """True if the chunks are all there already and are sent without us: then none leaves before the record."""
     course: Course = RETURNED
 
 

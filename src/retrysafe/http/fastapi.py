@@ -156,7 +156,6 @@ class _Route(APIRoute):
 
     @property
     def guarded(self) -> frozenset[str]:
-        """The methods that are guarded."""
         return self._guard.policy.methods
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -181,7 +180,7 @@ def _included(routes: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _documented(given: dict[str, Any] | None, made: dict[str, Any]) -> dict[str, Any]:
-    """What the user says of a route, over what we say of it."""
+    """Merge the user's OpenAPI fields, which override ours."""
     given = given or {}
     if openapi.EXTENSION in given:
         return given

@@ -47,14 +47,14 @@ Guarded = TypeVar("Guarded", bound="Callable[..., Any] | Blueprint")
 _EXTENSION, _BLUEPRINTS = "retrysafe", "retrysafe.blueprints"
 _MARK, _BARE = "__retrysafe__", "__retrysafe_bare__"
 _KEPT = "retrysafe.rule"
-"""Where the environ of a request that is guarded here has the rule that is kept."""
+"""The environ's key for the kept rule of a request that is guarded here."""
 _INPUT, _OPEN = "retrysafe.input", "retrysafe.open"
 _PARSED = ("stream", "data", "form", "files", "values", "_cached_data", "_cached_json")
-"""What a Flask request remembers of a body that it has read."""
+"""The attributes in which a Flask request keeps a body that it has read."""
 
 
 class RouteRule:
-    """What was said of one view or blueprint."""
+    """The rule of one view or blueprint."""
 
     def __init__(self, need: Need, boundary: Boundary | None, principal: Principal | None, options: Options) -> None:
         if need not in NEEDS:
@@ -161,7 +161,7 @@ class Installed:
         return ((rule.methods or (), rule.rule) for rule in self._app.url_map.iter_rules())
 
     def _rule(self) -> RouteRule | None:
-        """What was said of the view that was asked for, or of the innermost blueprint of which something was said."""
+        """Return the rule of the requested view, or of the innermost blueprint that has one."""
         marked = self._marked()
         if marked is not None:
             return marked
@@ -169,7 +169,7 @@ class Installed:
         return next((rules[name] for name in request.blueprints if name in rules), None)
 
     def _marked(self) -> RouteRule | None:
-        """What was said of the view, or of the method of a class of views, by its decorator."""
+        """Return the rule that a decorator has set on the view, or on the method of a class of views."""
         view = self._app.view_functions.get(request.endpoint or "")
         found = _mark_of(view) or _mark_of(getattr(getattr(view, "view_class", None), request.method.lower(), None))
         if found is None and hasattr(view, _BARE):
@@ -182,7 +182,7 @@ class Installed:
     # ------------------------------------------------------------ where Flask is met
 
     def _serve_wsgi(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """What is opened for a request is closed with it, whatever became of its response."""
+        """Serve a request; all resources opened for it are closed with it, also after a failure."""
         stack = environ[_OPEN] = ExitStack()
         try:
             chunks = self._wsgi_app(environ, start_response)
@@ -273,7 +273,7 @@ class Installed:
         return response
 
     def _response(self, view: Callable[[], Any]) -> tuple[Response, Exception | None]:
-        """What the view answers; or what the error handler answers to what it raises, and that."""
+        """Return the view's answer, or the error handler's answer to its exception, with that exception."""
         try:
             returned, raised = view(), None
         except Exception as error:  # noqa: BLE001 - raised again where there is no handler

@@ -42,7 +42,7 @@ AS_HTTP: dict[Code, int] = {
     Code.PERMISSION_DENIED: 403,
     Code.RESOURCE_EXHAUSTED: 429,
 }
-"""What a status amounts to: stored refusals, refusals that free the key; every other one is a failure, as a 5xx is."""
+"""The HTTP equivalents of gRPC statuses: stored refusals, and those that free the key; others are like a 5xx."""
 
 _AS_GRPC = {status: code for code, status in reversed(AS_HTTP.items())}
 """The status of a response that an operator has given without one: the first that amounts to it."""
@@ -72,18 +72,18 @@ REPLAYED = ("idempotent-replayed", "true")
 
 
 class Answer(NamedTuple):
-    """How a call ended: its status, and the response's bytes if there is one."""
+    """The end of a call: its status, and the response's bytes if there is one."""
 
     code: Code
     details: str
     trailing: Metadata
     body: bytes
     aborted: bool = False
-    """Whether the handler ended the call by ``abort``, instead of returning."""
+    """True if the handler ended the call by ``abort``, instead of returning."""
 
     @property
     def course(self) -> Course:
-        """How it came about."""
+        """The origin of the answer."""
         return Course(raised=self.aborted)
 
     def as_response(self) -> Response:
@@ -181,7 +181,7 @@ class _Context:
         return self._trailing
 
     def ended(self, body: bytes) -> Answer:
-        """How the call ended when the handler returned."""
+        """Return the call's answer after the handler returned."""
         return Answer(self._code, self._details, self._trailing, body)
 
 
@@ -202,7 +202,7 @@ class _AsyncContext(_Context):
 
 
 class _Interceptor:
-    """What both interceptors know."""
+    """The common state of both interceptors."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ class _Interceptor:
         self.guard = Guard(boundary, options, principal)
 
     def _guarded(self, details: Any, handler: Any) -> bool | None:
-        """Whether calls of this method are guarded; None when they are refused, because their answers are streams."""
+        """Tell whether calls of this method are guarded; None when they are refused, for answering in streams."""
         need = self.guard.policy.need("POST", details.method)
         carries = any(pair[0] == "idempotency-key" for pair in details.invocation_metadata or ())
         if handler is None or need == "off" or (need == "optional" and not carries):
@@ -259,7 +259,7 @@ class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ign
         return grpc.unary_unary_rpc_method_handler(call)
 
     def _call(self, details: Any, handler: Any, raw: bytes, context: Any) -> tuple[Answer, bool]:
-        """How the call ends, and whether it is a replay."""
+        """Return the call's answer, and whether it is a replay."""
         try:
             request, key = self._request(details, context)
             if nested.is_inside(self.guard, request):

@@ -45,14 +45,14 @@ _CODEC = ResponseCodec()
 
 
 class Course(NamedTuple):
-    """How a response came about, as far as the integration can tell."""
+    """The origin of a response, as far as the integration can tell."""
 
     raised: bool = False
-    """Whether it answers an exception, after which what the handler wrote is to be undone."""
+    """True if it answers an exception, after which what the handler wrote is to be undone."""
     reached: bool = True
-    """Whether the handler may have been called: around it nothing of the operation was done."""
+    """True if the handler may have been called: around it nothing of the operation was done."""
     wrote: bool = False
-    """Whether the handler has written by the claim's transaction without asking for it."""
+    """True if the handler has written by the claim's transaction without asking for it."""
 
 
 RETURNED = Course()
@@ -83,11 +83,11 @@ class Guard:
         self.methods = self.policy.methods
         """The methods that are guarded."""
         self._need: Need = "required" if self.policy.required else "optional"
-        """Whether a guarded request needs a key of which ``routes=`` says nothing."""
+        """The need of a guarded request of which ``routes=`` says nothing."""
         self.transactional = boundary.effects == "transactional"
-        """Whether the response commits with the handler's work, so that nothing may leave before it is complete."""
+        """True if the response commits with the handler's work, so that nothing may leave before it is complete."""
         self.holds_all = self.transactional or self.policy.on_large == "error"
-        """Whether all of a response waits for its record, so that another one can still stand in its place."""
+        """True if all of a response waits for its record, so that another one can still stand in its place."""
         self._dropped = dropped_fields(self.policy.secrets)
         self._largest = self.entry.largest_result
         self._compared = False
@@ -114,7 +114,7 @@ class Guard:
     # ------------------------------------------------------------ before the body is read
 
     def need(self, request: Request) -> Need:
-        """Whether a request needs a key; "off" for one that is not guarded, whatever it carries."""
+        """Tell whether a request needs a key; "off" for one that is not guarded, whatever it carries."""
         if request.method not in self.methods:
             return "off"
         if self.policy.routes is None:
@@ -224,7 +224,7 @@ class Guard:
         claim.answered(answered, stored, f"HTTP {response.status}")
 
     def _asks_to_log_in(self, claim: Claim, response: Response, request: Request, course: Course) -> bool:
-        """Whether a redirect stands in place of the work, which is to be asked for again by the client that logged in.
+        """Tell whether a redirect asks to log in first, and then to repeat the request.
 
         Never in external mode, where the work would be done twice if that is mistaken, nor when the work has written.
         """
@@ -266,7 +266,7 @@ class Guard:
         return found
 
     def restarts(self, status: int, error: Exception) -> bool:
-        """Whether a response reports an error after which the whole transaction has to run again."""
+        """Tell whether a response reports an error after which the whole transaction has to run again."""
         return status >= 500 and self.entry.restarts(error)
 
     def lost(self, error: BaseException | None) -> Refusal | None:
@@ -275,7 +275,7 @@ class Guard:
         return self.refusal(found[0]) if found else None
 
     def passes(self, error: RetrysafeError) -> bool:
-        """Whether ``on_store_error="open"`` lets the handler run although its key could not be claimed."""
+        """Tell whether ``on_store_error="open"`` lets the handler run although its key could not be claimed."""
         if not isinstance(error, StoreUnavailable) or self.policy.on_store_error != "open":
             return False
         if isinstance(error, StoreMisconfigured):

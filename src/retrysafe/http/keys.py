@@ -26,7 +26,7 @@ _VALUE = (
 _PARAMETER = rb"[ ]*+;[ ]*+[a-z*][a-z0-9_.*-]*+(?:=(?:" + _VALUE + rb"))?+"
 _ITEM = re.compile(rb'"(' + _CHARACTERS + rb')"(?:' + _PARAMETER + rb")*+")
 _PLAIN = re.compile(rb'"([ !#-\[\]-~]{1,%d})"' % LONGEST)
-"""What nearly every key is: a string in which nothing is escaped, without parameters."""
+"""Nearly every key: a string in which nothing is escaped, without parameters."""
 _ESCAPED = re.compile(rb'\\(["\\])')
 _BARE = re.compile(rb"[!-~]+")
 _SHORTEST_STRONG = 16

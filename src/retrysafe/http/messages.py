@@ -124,7 +124,7 @@ def length_of(declared: str) -> int | None:
 
 
 def is_endless(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a response is an event stream, which may have no end."""
+    """Tell whether a response is an event stream, which may have no end."""
     for name, value in headers:
         if name == b"content-type" and value.lstrip().lower().startswith(b"text/event-stream"):
             return True
@@ -132,7 +132,7 @@ def is_endless(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def leads_to_login(request: Request, response: Response, pages: Iterable[str]) -> bool:
-    """Whether a redirect leads to one of the ``pages``, which is told the request's own path as where to come back to.
+    """Tell whether a redirect leads to one of the ``pages``, which is told to send the client back to this path.
 
     Django, Flask-Login and Starlette write ``?next=`` and the path, or the whole URL.
     """
@@ -167,7 +167,7 @@ def kept(response: Response, allowed: frozenset[bytes] | None, dropped: frozense
 
 
 def replayed(stored: Response) -> Response:
-    """What a retry gets: the stored response, marked, not to be cached, and of the right length."""
+    """Build the response to a retry: the stored one, marked, not to be cached, and of the right length."""
     body = stored.body or b""
     headers = [line for line in stored.headers if line[0] not in _SET_ANEW]
     headers += _OF_A_REPLAY

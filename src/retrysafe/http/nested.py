@@ -21,7 +21,7 @@ from retrysafe.http.messages import Request
 from retrysafe.http.policy import Policy
 
 OUTER = "retrysafe.outer"
-"""Where a request that was left to a guard further in has what finds the principals of the guards around that one."""
+"""The key of a request left to an inner guard: a function that finds the principals of the guards around."""
 _MAY_DIFFER = frozenset({"required", "routes", "methods", "problem_base"})
 """Options that only say whether a request is guarded, which this one is, or where to read about errors."""
 
@@ -51,7 +51,7 @@ def around(exchange: OuterExchange) -> Iterator[None]:
 
 
 def is_inside(guard: Guard, request: Request, held: OuterExchange | None = None, *, off: bool = False) -> bool:
-    """Whether another guard serves this request already, and ``guard`` has nothing to add.
+    """Tell whether another guard serves this request already, and ``guard`` has nothing to add.
 
     ``held`` is the exchange that the request itself carries, where it can; ``off`` says that ``guard`` is not to guard
     the request at all. Raises `ConfigurationError` for a pair of which the inner one would be ignored.
@@ -84,7 +84,7 @@ def _path(request: Request) -> str:
 
 
 def _dropped(outer: Guard, inner: Guard, request: Request, *, off: bool) -> list[str]:
-    """What the inner guard asks for and the outer one does not keep, as names of arguments."""
+    """Return the names of the inner guard's settings that the outer one does not keep."""
     if inner is outer or request.method not in inner.policy.methods:
         return []
     if off or inner.need(request) == "off":

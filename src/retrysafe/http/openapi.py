@@ -1,4 +1,4 @@
-"""What an OpenAPI document says of a guarded route: its header, the answers of the layer, and what a retry is."""
+"""The OpenAPI description of a guarded route: its header, the answers of the layer, and the terms of a retry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEYS: dict[KeyPolicy, str] = {
 
 
 def extra(guard: Guard, *, required: bool) -> dict[str, Any]:
-    """What an operation has besides what its framework says of it; ``required`` is whether it wants a key."""
+    """Return our additions to an operation; ``required`` is whether it wants a key."""
     return {
         "parameters": [parameter(guard, required=required)],
         "responses": responses(guard),
@@ -99,7 +99,7 @@ def _schema(codes: list[str]) -> dict[str, Any]:
 
 
 def extension(guard: Guard, *, required: bool) -> dict[str, Any]:
-    """How long a retry is recognised, in seconds, and what must be the same on it (section 2.5 of the draft)."""
+    """Return for how many seconds a retry is recognised, and which parts must be equal (section 2.5 of the draft)."""
     window = guard.boundary.window
     return {
         "header": "Idempotency-Key",

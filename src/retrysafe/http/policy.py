@@ -1,4 +1,4 @@
-"""What an integration, or one handler, is asked to do with requests: every choice, checked when it is made."""
+"""The settings of an integration, or of one handler: every choice, checked when it is made."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 GUARDED_BY_DEFAULT = frozenset({"POST", "PATCH"})
 """Methods that are guarded where nothing else is said."""
 Policed = Literal["guarded", "unguarded", "off"]
-"""What becomes of requests to a route: "off" is a choice, "unguarded" is none."""
+"""The treatment of requests to a route: "off" is a choice, "unguarded" is none."""
 
 
 class ServedRoute(NamedTuple):
@@ -125,7 +125,7 @@ class Policy(NamedTuple):
     problem_base: str = BASE
 
     def need(self, method: str, *paths: str) -> Need:
-        """Whether a request needs a key that may be routed by each of these paths."""
+        """Tell whether a request needs a key that may be routed by each of these paths."""
         found = None if self.routes is None else self.routes.strictest(method, paths)
         return found or ("required" if self.required else "optional")
 
@@ -184,7 +184,7 @@ def _methods(methods: Iterable[str]) -> frozenset[str]:
 
 
 class Declared(NamedTuple):
-    """Whether a handler needs a key, and which options differ for it."""
+    """A handler's own policy: its need for a key, and the options that differ for it."""
 
     need: Need
     options: Options
@@ -211,13 +211,13 @@ def policy(need: Need, **options: Unpack[Options]) -> Callable[[H], H]:
 
 
 def own_policy(handler: object, otherwise: Policed) -> Policed:
-    """What becomes of requests to a handler that may say of itself that it needs no key."""
+    """Return the treatment of requests to a handler that may declare that it needs no key."""
     declared = declared_by(handler)
     return "off" if declared is not None and declared.need == "off" else otherwise
 
 
 def serving(view: object, method: str) -> object:
-    """What serves a method: of a class, the method of that name."""
+    """Return the function that serves a method: of a class, the method of that name."""
     return getattr(view, method.lower(), view) if isinstance(view, type) else view
 
 

@@ -41,12 +41,12 @@ def check(principal: object, finder: str = _FINDER, shared: str = f'principal="{
 
 
 def is_named(principal: object) -> TypeGuard[Named]:
-    """Whether a principal has a text that stays the same: text, an int or a UUID."""
+    """Tell whether a principal has a text that stays the same: text, an int or a UUID."""
     return isinstance(principal, str | int | UUID) and not isinstance(principal, bool) and principal != ""
 
 
 def find(principal: Callable[[Any], Any] | None, request: Any) -> object:
-    """What ``principal`` finds for a request, in sync code; what it raises is its own."""
+    """Find the principal of a request, in sync code; exceptions of ``principal`` pass through."""
     found = None if principal is None else principal(request)
     if inspect.isawaitable(found):
         if inspect.iscoroutine(found):

@@ -28,7 +28,7 @@ from retrysafe.errors import (
 from retrysafe.http.messages import Response
 
 BASE = "https://retrysafe.readthedocs.io/en/latest/reference/problems/"
-"""Where the page of each code is: ``type`` is this and the code."""
+"""The address of the pages of all codes: ``type`` is this and the code."""
 
 
 class Problem(NamedTuple):
@@ -38,7 +38,7 @@ class Problem(NamedTuple):
     title: str
     detail: str
     safe_new_key: bool
-    """Whether the client may start over with a new key without the risk of a second effect."""
+    """True if the client may start over with a new key without the risk of a second effect."""
     retry_after: int | None = None
     """Seconds after which the same key may be tried again, where that helps."""
 
@@ -197,7 +197,7 @@ class Refusal(Exception):
 
 
 def refusal_of(error: RetrysafeError) -> Refusal | None:
-    """What the layer answers to an error of a claim; None for one that only a developer can mend.
+    """Turn an error of a claim into the layer's answer; None for one that only a developer can mend.
 
     What an error says of the server's insides stays there: only what a client sent is named to it.
     """

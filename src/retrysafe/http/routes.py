@@ -1,4 +1,4 @@
-"""Which requests need a key, by method and path: declared once, for a whole application."""
+"""The requests that need a key, by method and path: declared once, for a whole application."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Generic, Literal, TypeVar
 from retrysafe.errors import ConfigurationError
 
 Need = Literal["required", "optional", "off"]
-"""Whether a request must bring a key, is guarded when it does, or is never guarded."""
+"""The need of a request: it must bring a key, is guarded when it does, or is never guarded."""
 NEEDS = ("required", "optional", "off")
 T = TypeVar("T")
 _PATTERN = re.compile(r"(?:([A-Z]+) )?(/\S*)")
@@ -20,7 +20,7 @@ _LONGEST_KEPT = 512
 
 
 class Patterns(Generic[T]):
-    """What is said of patterns such as "POST /payments", "/accounts/*/transfers" and "/internal/**".
+    """Values for patterns such as "POST /payments", "/accounts/*/transfers" and "/internal/**".
 
     The first match counts. ``*`` stands for one segment of the path, ``**`` for any number. Raises
     `ConfigurationError` for what is no pattern.
@@ -31,7 +31,7 @@ class Patterns(Generic[T]):
         self._known = lru_cache(maxsize=1024)(self._search)
 
     def find(self, method: str, path: str) -> T | None:
-        """What is said of the first pattern that matches; None when none does."""
+        """Return the value of the first pattern that matches; None when none does."""
         return self._known(method, path) if len(path) <= _LONGEST_KEPT else self._search(method, path)
 
     def _search(self, method: str, path: str) -> T | None:
@@ -68,7 +68,7 @@ class Glob:
         self._end = 1 << place
 
     def matches(self, path: str) -> bool:
-        """Whether the pattern matches the whole of a path, in time proportional to its length."""
+        """Tell whether the pattern matches the whole of a path, in time proportional to its length."""
         if not path.startswith(self._prefix):
             return False
         places = 1
@@ -81,7 +81,7 @@ class Glob:
 
 
 class Routes:
-    """Whether a request needs a key, by `Patterns`. Raises `ConfigurationError` for what is no pattern or no need."""
+    """The need of requests for a key, by `Patterns`. Raises `ConfigurationError` for what is no pattern or no need."""
 
     def __init__(self, routes: Mapping[str, Need]) -> None:
         self._patterns = list(routes)
@@ -93,12 +93,12 @@ class Routes:
         self._alike: Patterns[tuple[int, Need]] = Patterns(alike(ranked))
 
     def need(self, method: str, path: str) -> Need | None:
-        """What the first pattern that matches says; None when none does."""
+        """Return the need of the first pattern that matches; None when none does."""
         found = self._exact.find(method, path)
         return None if found is None else found[1]
 
     def strictest(self, method: str, paths: Iterable[str]) -> Need | None:
-        """What is said of a request that may be routed by each of these paths: the strictest; None when nothing is.
+        """Return the strictest need of a request that may be routed by each of these paths; None when none matches.
 
         Applications route other spellings to the same place (a doubled or a final slash, another case), so a rule
         that requires a key holds for these too, unless a rule before it matches the path as it is.
@@ -119,7 +119,7 @@ class Routes:
 
 
 def alike(said: Mapping[str, T]) -> dict[str, T]:
-    """What is said of patterns, of their paths as `folded` has them; the first counts."""
+    """Index values by the folded paths of their patterns; the first counts."""
     found: dict[str, T] = {}
     for pattern, value in said.items():
         method, slash, path = pattern.partition("/")

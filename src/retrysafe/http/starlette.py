@@ -110,7 +110,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         return self._declared_guard(endpoint)
 
     def _may_differ(self, routes: list[Any], scope: Scope) -> bool:
-        """Whether a request may be for a route that says something of itself; its own guard is this one's if not.
+        """Tell whether a request may be for a route that says something of itself; its own guard is this one's if not.
 
         The application matches its routes to find the handler. That is done here only for the few routes of which
         something is said: when one matches, all must be, because another one may come first.
@@ -123,7 +123,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         return any(matcher.matches(seen)[0] is Match.FULL for matcher in known.telling)
 
     def _telling(self, routes: list[Any], lists: list[list[Any]]) -> list[Any]:
-        """What matches requests for the routes that say something of themselves, or have such ones inside.
+        """Return matchers for the routes that have a policy of their own, or contain such ones.
 
         ``lists`` takes the lists of which that is read.
         """
@@ -170,7 +170,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             yield None, scope["endpoint"]
 
     def _router(self, scope: Scope) -> Any:
-        """What has the routes that stand inside this middleware, if any has."""
+        """Return the router inside this middleware, if there is one."""
         app = scope.get("app")
         if app is not None and scope.get("endpoint", app) is app:
             return app
@@ -225,7 +225,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
 
 
 class _Known:
-    """What was read of an application's routes, once, and is read again when routes or middleware come or go.
+    """The routes of an application, read once, and again when routes or middleware come or go.
 
     Attributes:
         telling: what matches requests for the routes of which something is said.
@@ -236,14 +236,14 @@ class _Known:
         self._lists = [(live, list(live)) for live in lists]
 
     def are(self, routes: list[Any]) -> bool:
-        """Whether these are the routes that were read, and nothing has changed since."""
+        """Tell whether these are the routes that were read, and nothing has changed since."""
         return self._lists[0][0] is routes and all(
             len(live) == len(read) and all(map(is_, live, read)) for live, read in self._lists
         )
 
 
 def _is_known_kind(matcher: Any) -> bool:
-    """Whether a route leads to its ``endpoint`` and nowhere else, as those of the frameworks do."""
+    """Tell whether a route leads to its ``endpoint`` and nowhere else, as those of the frameworks do."""
     module: str = getattr(matcher.matches, "__module__", "")
     return module.partition(".")[0] in ("starlette", "fastapi")
 
@@ -259,7 +259,7 @@ async def _answer(error: HTTPException, scope: Scope, receive: Receive, send: Se
 
 
 class _Raised(Exception):
-    """What ``principal`` raised, outside of what makes responses of it in Starlette."""
+    """The exception of ``principal``, outside of Starlette's exception handlers."""
 
     def __init__(self, by: IdempotencyMiddleware, error: HTTPException) -> None:
         super().__init__(error)
@@ -272,7 +272,7 @@ def _guards(middleware: object) -> bool:
 
 
 def _handler(endpoint: Any, method: str) -> object:
-    """What serves a method: of a class, the method of that name, if it has a policy."""
+    """Return the object that serves a method: of a class, the method of that name, if it has a policy."""
     own = getattr(endpoint, method.lower(), None) if inspect.isclass(endpoint) else None
     return endpoint if declared_by(own) is None else own
 
@@ -347,7 +347,7 @@ def _served(
 
 
 def _serves(matcher: Any, endpoint: Any, method: str) -> bool:
-    """Whether a route serves a method: a class says so by its methods."""
+    """Tell whether a route serves a method: a class says so by its methods."""
     if inspect.isclass(endpoint):
         return hasattr(endpoint, method.lower())
     return method in (getattr(matcher, "methods", None) or ())

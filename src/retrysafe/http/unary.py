@@ -28,7 +28,7 @@ class UnaryExchange:
         self.request = request
         self.key = key
         self.course = RETURNED
-        """How the response of the handler came about."""
+        """The origin of the handler's response."""
         self._body = body
         self._whose = whose
 

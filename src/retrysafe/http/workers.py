@@ -1,4 +1,4 @@
-"""How many processes serve the application, as far as its server's command line tells."""
+"""The number of processes that serve the application, as far as its server's command line tells."""
 
 from __future__ import annotations
 

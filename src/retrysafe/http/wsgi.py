@@ -27,7 +27,7 @@ HeaderList = list[tuple[str, str]]
 
 
 class StartResponse(Protocol):
-    """What a server gives an application to begin its response with."""
+    """The server's function by which an application begins its response."""
 
     def __call__(self, status: str, headers: HeaderList, exc_info: Any = ..., /) -> Callable[[bytes], object]:
         """Take the status line and the field lines; what is returned writes."""
@@ -37,9 +37,9 @@ class StartResponse(Protocol):
 App = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 HELD = "retrysafe.exchange"
-"""Where the environ of a guarded request has its `Exchange`."""
+"""The environ's key for the `Exchange` of a guarded request."""
 _PATH = "/:@!$&'()*+,;=~"
-"""What RFC 3986 lets stand in a path as it is, besides letters, digits and ``-._``."""
+"""The characters that RFC 3986 allows unquoted in a path, besides letters, digits and ``-._``."""
 
 
 class IdempotencyMiddleware:
@@ -188,7 +188,7 @@ class Input(Reader):
 
 
 def _length(environ: Environ) -> int | None:
-    """How many bytes may be read; None: until the end. Raises `Refusal` where that cannot be known."""
+    """Return the number of bytes that may be read; None: until the end. Raises `Refusal` where that cannot be known."""
     declared = environ.get("CONTENT_LENGTH")
     if declared:
         length = length_of(declared)

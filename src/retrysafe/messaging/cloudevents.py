@@ -20,7 +20,7 @@ from retrysafe.protocol.ordering import LARGEST_SEQUENCE
 VERSION = "1.0"
 OWN = ("specversion", "id", "source", "type", "subject", "sequence", "topic", "datacontenttype")
 BINDINGS = ("cloudevents:", "cloudevents_", "ce-")
-"""What names of attributes begin with in AMQP and HTTP, in lower case; no header's name does."""
+"""The beginning of attributes' names in AMQP and HTTP, in lower case; no header's name has it."""
 RESERVED = (
     *BINDINGS,
     "ce_",  # Kafka, SQS
@@ -31,11 +31,11 @@ RESERVED = (
     *("aws.", "amazon."),  # SQS, SNS
     *("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count"),  # RabbitMQ
 )
-"""What names begin with, in lower case, that a binding or a broker keeps for itself: no header's name does."""
+"""The beginning of names, in lower case, that a binding or a broker reserves: no header's name has it."""
 DATA = ("data", "data_base64")
-"""Where the payload is (section "Naming Conventions", and the JSON format): no attribute has these names."""
+"""The members with the payload (section "Naming Conventions", and the JSON format): no attribute has these names."""
 ESCAPED = "backslashreplace"
-"""How octets that are not UTF-8 are read: what differs in them alone stays different."""
+"""The error handler for octets that are not UTF-8: texts that differ in them alone stay different."""
 STRUCTURED = "application/cloudevents+json"
 """The media type of an event that is all in the payload."""
 _PRINTABLE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
@@ -62,7 +62,7 @@ def attributes(envelope: Envelope) -> dict[str, str]:
 
 
 def is_attribute(name: str) -> bool:
-    """Whether an attribute may have this name: lower-case letters and digits (section "Naming Conventions").
+    """Tell whether an attribute may have this name: lower-case letters and digits (section "Naming Conventions").
 
     Other implementations refuse an event with any other name.
     """
@@ -78,7 +78,7 @@ def header_value(text: str) -> str:
 
 
 def header_text(value: str) -> str:
-    """What such a header says."""
+    """Decode the text of such a header."""
     return unquote(value, errors=ESCAPED)
 
 
@@ -112,7 +112,7 @@ def _json_text(envelope: Envelope) -> str | None:
 
 
 def received(given: Mapping[str, str], payload: bytes, topic: str) -> Envelope:
-    """The envelope of what a broker hands out, whoever published it there, in binary or structured mode.
+    """The envelope of a broker's message from any publisher, in binary or structured mode.
 
     What has no ``id``, ``source`` or ``type`` has empty ones, for an inbox to judge; a sequence that is no number is
     none. An event without a subject is ordered by its partition key, if it has one.

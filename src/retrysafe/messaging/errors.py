@@ -1,4 +1,4 @@
-"""What can be wrong with a message, before anything has left."""
+"""The faults of a message, before anything has left."""
 
 from __future__ import annotations
 

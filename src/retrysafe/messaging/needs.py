@@ -29,7 +29,7 @@ class Need(NamedTuple):
 
 
 def of_outbox(status: OutboxStatus, commands: Commands) -> Iterator[Need]:
-    """What of an outbox needs a person."""
+    """Yield the parts of an outbox that need a person."""
     listed = commands.line("outbox status", ())
     if status.oldest_due > STALLED:
         cause = (

@@ -1,4 +1,4 @@
-"""How writers of an outbox wake its relays: in this process directly, in others through PostgreSQL's NOTIFY.
+"""The wake-up of relays by writers of an outbox: in this process directly, in others through PostgreSQL's NOTIFY.
 
 A message is visible once its transaction has committed, and only its writer knows when that is. Relays that are woken
 look again at once, and then a little less often each time, so that they meet the commit soon after it.
@@ -49,7 +49,7 @@ PAUSE = 0.02
 
 
 class Coalesced:
-    """One who tells, for as long as somebody wants to be told of; everybody else has only to say so."""
+    """A notifier that lives as long as there are listeners; others only ask it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,7 +63,7 @@ class Coalesced:
             return begins
 
     def again(self) -> bool:
-        """Whether who tells has to do it once more; else he is free to go."""
+        """Tell whether another notification is needed; else the notifying thread or task may end."""
         with self._lock:
             self._telling, self._wanted = self._wanted, False
             return self._telling

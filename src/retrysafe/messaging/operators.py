@@ -1,4 +1,4 @@
-"""What who looks after messages by hand needs: a database asked in its colour, an actor, observers."""
+"""Base of the outbox and inbox operators: store, actor, observers."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ LONGEST_HEADER_NAME = 100
 LARGEST_HEADERS = 32_768
 """Bytes of all headers as they are stored: they have to fit into one frame of AMQP, and into 64 KiB of MySQL."""
 _HEADER_NAME = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
-"""What every broker takes: SQS has the narrowest names."""
+"""The form of names that every broker takes: SQS has the narrowest."""
 
 
 def name(text: Any, argument: str) -> str:

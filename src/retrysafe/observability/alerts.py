@@ -1,4 +1,4 @@
-"""When somebody should look: alerts on the metrics of `retrysafe.observability.otel`, as rules for Prometheus.
+"""Alerts on the metrics of `retrysafe.observability.otel`, as rules for Prometheus.
 
 The metrics have the names that OpenTelemetry's Prometheus exporter gives them. A counter comes into being with its
 first event, which ``increase`` does not see: a rule that must not miss it asks for new series too.
@@ -14,7 +14,7 @@ from retrysafe.backends.commands import WHY
 
 RUNBOOKS = "https://retrysafe.readthedocs.io/en/latest/reference/alerts/#"
 Urgency = Literal["critical", "warning"]
-"""How soon: a critical alert means that work is lost, doubtful or waiting; a warning that it soon may be."""
+"""The urgency: a critical alert means that work is lost, doubtful or waiting; a warning that it soon may be."""
 
 
 class Alert(NamedTuple):

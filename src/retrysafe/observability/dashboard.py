@@ -191,7 +191,7 @@ def _source() -> dict[str, Any]:
 
 
 def _choice() -> dict[str, Any]:
-    """Which boundaries are shown; a relay or an outbox is the boundary "retrysafe.outbox"."""
+    """Return the variable that selects the boundaries; a relay or an outbox is the boundary "retrysafe.outbox"."""
     return {
         "name": "boundary",
         "label": "Boundary",

@@ -1,4 +1,4 @@
-"""What is counted of the events: stable names, units and meanings, for every exporter and every dashboard."""
+"""The counts of events: stable names, units and meanings, for every exporter and every dashboard."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ANSWERS = ("replayed", "failure_replayed")
 REFUSALS = ("conflict", "unknown_refused", "expired_refused", "unreadable")
 """The caller of a key that was used before was turned away."""
 DECISIONS = (*BEGINNINGS, *ANSWERS, *REFUSALS, "mismatch", "quota_refused", "passed")
-"""What a call can come to before anything runs; each call has one of them, or an error."""
+"""The results of a call before anything runs; each call has one of them, or an error."""
 ENDINGS = ("completed", "result_withheld", "failed", "released", "rolled_back", "unknown", "settle_deferred")
-"""How an attempt that ran can end; one whose lease was lost may have none."""
+"""The ends of an attempt that ran; one whose lease was lost may have none."""
 
 
 class Counter(NamedTuple):
@@ -36,12 +36,12 @@ class Counter(NamedTuple):
     side: str = ""
 
     def counts(self, event: Event) -> bool:
-        """Whether it counts this event, which has one of its names."""
+        """Tell whether it counts this event, which has one of its names."""
         return not self.side or event.fields.get("side", self.side) == self.side
 
 
 class Gauge(NamedTuple):
-    """What a field of an event said last; ``by``: for each value of that field of it, an attribute of its name."""
+    """The last value of an event's field; ``by``: for each value of that field of it, an attribute of its name."""
 
     name: str
     unit: str

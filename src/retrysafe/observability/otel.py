@@ -37,7 +37,7 @@ with NeedsExtra("otel", "opentelemetry"):
     from opentelemetry.trace import Status, StatusCode, Tracer
 
 MOST = 200
-"""How many names one attribute of a metric may have; the others are "_OTHER", and memory stays bounded."""
+"""The largest number of values of one attribute of a metric; the others are "_OTHER", and memory stays bounded."""
 
 Labels = dict[str, str | bool]
 _NO_EVENTS = frozenset({"received", "store_request", "waiting"})
@@ -60,7 +60,7 @@ class OpenTelemetryObserver:
         self._tracer = trace.get_tracer("retrysafe", retrysafe.__version__, tracer_provider)
 
     def is_enabled(self, name: str, /) -> bool:
-        """Whether anything is counted or shown of what is told of no attempt."""
+        """Tell whether anything is counted or shown of what is told of no attempt."""
         return name in _COUNTED_BY or name in _SHOWN_BY
 
     def __call__(self, event: Event, /) -> None:
@@ -110,7 +110,7 @@ class AttemptWatch:
 
     @property
     def is_running(self) -> bool:
-        """Whether its work runs, in this process and not in the one that this was forked from."""
+        """True if its work runs, in this process and not in the one that this was forked from."""
         return not self._closed and self._pid == runtime.pid
 
     def __call__(self, event: Event, /) -> None:
@@ -189,7 +189,7 @@ class _Instruments:
         )
 
     def labels(self, event: Event) -> Labels:
-        """What every metric of an event is told apart by."""
+        """Return the common labels of an event's metrics."""
         found: Labels = {
             "retrysafe.boundary": self._few("boundary", event.boundary),
             "retrysafe.operation": self._few("operation", event.operation),
@@ -211,7 +211,6 @@ class _Instruments:
             self._gauges[gauge].set(fields[gauge.field], about)
 
     def add(self, counter: str, labels: Labels, outcome: str, error_type: str, amount: float = 1) -> None:
-        """Add to a counter."""
         if outcome:
             labels = {**labels, "retrysafe.outcome": self._few(counter, outcome)}
         if error_type:
@@ -219,7 +218,7 @@ class _Instruments:
         self._counters[counter].add(amount, labels)
 
     def _few(self, attribute: str, value: str) -> str:
-        """A value that a label may have: whoever makes names without end gets one series for all beyond the bound."""
+        """A value that a label may have: names beyond the bound share one series."""
         seen = self._names.setdefault(attribute, set())
         if value not in seen:
             if len(seen) >= MOST:
@@ -271,7 +270,7 @@ def _histogram(meter: metrics.Meter, measure: Measure) -> metrics.Histogram:
 
 
 def _identity(received: Event) -> dict[str, str]:
-    """What a span says of its attempt from the beginning; the key as it is in logs."""
+    """Return the attributes of an attempt's span from the beginning; the key as it is in logs."""
     _, boundary, operation, key, attempt, fields = received
     return {
         "retrysafe.boundary": boundary,

@@ -1,4 +1,4 @@
-"""Alerts straight from PostgreSQL, for teams without metrics: queries whose rows mean that somebody should look.
+"""Alerts straight from PostgreSQL, for teams without metrics: queries whose rows need a person.
 
 They are named after the alerts of `retrysafe.observability.alerts`, and have the same runbooks. They only read, and
 each says what it costs: it reads a bounded number of rows, or needs an index of its own for that. Some alerts are about
@@ -171,7 +171,7 @@ WITHOUT_ROWS = {
 
 
 def remarks(query: TableQuery) -> Iterator[str]:
-    """What to know of a query beside its alert."""
+    """Yield remarks on a query, beside its alert."""
     if query.blind:
         yield f"It does not see {query.blind}."
     if query.needs:

@@ -21,20 +21,20 @@ class Backoff(NamedTuple):
 
 
 POLLING = Backoff(base=0.01, cap=0.5)
-"""How a waiting duplicate looks again when nothing in its own process wakes it."""
+"""The pauses of a waiting duplicate when nothing in its own process wakes it."""
 
 RESTART = Backoff(base=0.02, cap=1.0)
-"""How a transaction is run again after a serialization failure or deadlock."""
+"""The pauses before a transaction is run again after a serialization failure or deadlock."""
 
 REFUSED = Backoff(base=0.01, cap=0.25)
-"""How a request is put again that the store refused for the moment."""
+"""The pauses before a request is put again that the store refused for the moment."""
 
 SETTLING = Backoff(base=0.05, cap=1.0)
-"""How an outcome is put again that the store has not taken."""
+"""The pauses before an outcome is put again that the store has not taken."""
 
 
 class RetrySchedule(NamedTuple):
-    """When something is tried again: after pauses with full jitter, up to a deadline on a monotonic clock."""
+    """The times of further tries: after pauses with full jitter, up to a deadline on a monotonic clock."""
 
     backoff: Backoff
     deadline: float
@@ -46,12 +46,12 @@ class RetrySchedule(NamedTuple):
         return None if left <= 0 else min(self.backoff.delay(self.tries, chance), left)
 
     def tried(self) -> RetrySchedule:
-        """What is left after one more try."""
+        """Return the schedule after one more try."""
         return self._replace(tries=self.tries + 1)
 
 
 class PollSchedule(NamedTuple):
-    """How long a waiting duplicate still waits: a deadline on a monotonic clock, and the polls so far."""
+    """The rest of a duplicate's wait: a deadline on a monotonic clock, and the polls so far."""
 
     deadline: float
     polls: int = 0

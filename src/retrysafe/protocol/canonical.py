@@ -109,7 +109,7 @@ def _leaf(tag: bytes, body: bytes) -> bytes:
 def _float(value: float) -> bytes:
     if not math.isfinite(value):
         raise NotCanonical(f"{value} has no canonical form")
-    return float.__repr__(value + 0.0).encode()  # whatever a subclass prints
+    return float.__repr__(value + 0.0).encode()  # a subclass may print anything
 
 
 def _decimal(value: Decimal) -> bytes:
@@ -160,7 +160,7 @@ def dumped_members_of(value: Any) -> list[Member] | None:
 
 
 def is_model(value: Any) -> bool:
-    """Whether it is a pydantic model."""
+    """Tell whether it is a pydantic model."""
     return hasattr(type(value), "__pydantic_fields__") and not hasattr(type(value), "__dataclass_fields__")
 
 
@@ -180,7 +180,7 @@ def _members(value: Any, of_model: Members) -> list[Member] | None:
 
 
 def _fields_of_model(model: Any) -> list[Member] | None:
-    """What cannot be a payload itself counts as the model dumps it, if it does."""
+    """Return the fields of a model; a field that cannot be a payload counts as the model dumps it, if it does."""
     if _is_root(model):
         return None
     values = {name: vars(model)[name] for name in type(model).__pydantic_fields__ if name in vars(model)}
@@ -219,11 +219,11 @@ def _default(default: Any, factory: Any) -> Any:
     """A field's default; factories are not called, as they may count or tell the time."""
     if isinstance(factory, type):
         return _EMPTY_OF.get(factory, NO_DEFAULT)
-    return default if _has_form(default) else NO_DEFAULT  # what libraries put there when there is none has no form
+    return default if _has_form(default) else NO_DEFAULT  # placeholders of libraries for a missing default have no form
 
 
 def _has_form(value: Any) -> bool:
-    """Whether a value may have a canonical form, by its type."""
+    """Tell whether a value may have a canonical form, by its type."""
     return (
         isinstance(value, Enum | Mapping | AbstractSet)
         or _simple_base(type(value)) is not None
@@ -234,7 +234,7 @@ def _has_form(value: Any) -> bool:
 
 
 def _simple_base(kind: type) -> tuple[bytes, Callable[[Any], bytes]] | None:
-    """How values of a class are written that derives from a simple type."""
+    """Return the notation for values of a class that derives from a simple type."""
     return next((_SIMPLE[base] for base in kind.__mro__ if _SIMPLE[base] is not None), None)
 
 

@@ -17,7 +17,7 @@ Judge = Callable[[Facts], str | None]
 
 
 class Severity(StrEnum):
-    """What a finding means for the promises that are made."""
+    """The meaning of a finding for the promises that are made."""
 
     ERROR = "error"
     """A promise is broken: work may run twice or be lost, or nothing can be claimed."""

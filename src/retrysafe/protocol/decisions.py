@@ -50,7 +50,7 @@ def decide(record: Record, request: ClaimRequest) -> Decision:
 
 
 def _agree(stored: bytes, request: ClaimRequest) -> bool:
-    """Whether unequal fingerprints are of one payload; an empty one means that the check is off."""
+    """Tell whether unequal fingerprints are of one payload; an empty one means that the check is off."""
     if not stored or not request.fingerprint:
         return True
     payload, secrets = request.payload, request.secrets

@@ -31,7 +31,7 @@ class Observer(Protocol):
 
 
 class Watch(Protocol):
-    """What an observer keeps of one attempt. The attempt alone holds it: it goes with an attempt that never ends.
+    """An observer's state for one attempt. The attempt alone holds it: it goes with an attempt that never ends.
 
     It is made in the context that enters the claim, before the store is asked, and is told of all that follows,
     of "received" first. What it sets in that context is in force for the guarded work.

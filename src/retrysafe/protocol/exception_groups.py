@@ -17,7 +17,7 @@ def unwrapped(error: BaseException) -> BaseException:
 
 
 def every(error: BaseException, kinds: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
-    """Whether an error is of one of the types, or is a group of nothing else."""
+    """Tell whether an error is of one of the types, or is a group of nothing else."""
     if isinstance(error, kinds):
         return True
     return isinstance(error, BaseExceptionGroup) and all(every(one, kinds) for one in error.exceptions)

@@ -62,7 +62,7 @@ class Fingerprint:
     ) -> None:
         self.parts = parts
         self.marked = marked
-        """Whether it is of version 2 where it is not keyed."""
+        """True if it is of version 2 where it is not keyed."""
         self.older = older
         """Computes the fingerprint of releases up to 0.1, where it differs."""
 
@@ -146,7 +146,7 @@ class Secrets:
         return given.older().plain if given.older is not None and stored[:1] == bytes((PLAIN,)) else given.plain
 
     def agree(self, stored: bytes, given: Fingerprint, record_key: bytes) -> bool:
-        """Whether a stored fingerprint, which is not an empty one, is that of the payload given.
+        """Tell whether a stored fingerprint, which is not an empty one, is that of the payload given.
 
         One that is keyed by a secret that is not here cannot be compared. It passes for that payload: the answer beside
         it was encrypted by the same keyring, and `ResultUnreadable` says what is missing.
@@ -161,7 +161,7 @@ _UNNAMED = b"\0\0"
 
 
 def _head_of(secret: bytes) -> bytes:
-    """What a fingerprint keyed by a secret begins with."""
+    """Return the beginning of a fingerprint keyed by a secret."""
     return bytes((KEYED,)) + _UNNAMED + hmac.digest(secret, b"fingerprint secret v3", "sha256")
 
 
@@ -252,7 +252,7 @@ def _fingerprint(parts: Callable[[Members], Parts]) -> Fingerprint:
 
 
 def _split(fields: list[Member], members: Members) -> Parts:
-    """How it is split depends on the payload alone, so that equal payloads have equal fingerprints.
+    """Split the payload by itself alone, so that equal payloads have equal fingerprints.
 
     A name without a dot stands for a value that was not split and a name with one for a field, so that unequal ones
     differ.
@@ -341,7 +341,7 @@ def _prefixed(name: str, marked: bool) -> bytes:
 
 
 def _are_one(one: bytes, other: bytes) -> bool:
-    """Whether what both have is equal, and what only one has was at its default there.
+    """Tell whether what both have is equal, and what only one has was at its default there.
 
     What only one has is on one side: payloads that each have something of their own are two.
     """

@@ -34,7 +34,7 @@ def parse(key: object) -> str:
 
 
 def _is_uuid(key: object) -> bool:
-    uuid = sys.modules.get("uuid")  # whose import costs milliseconds, and without which there is none
+    uuid = sys.modules.get("uuid")  # its import costs milliseconds, and without it there is none
     return uuid is not None and isinstance(key, uuid.UUID)
 
 
@@ -46,7 +46,7 @@ def key_of(identity: str) -> str:
 
 
 def hash_of(content: bytes) -> str:
-    """What identifies content that has no id: ``sha256:`` and its hash in hexadecimal."""
+    """Identify content that has no id: ``sha256:`` and its hash in hexadecimal."""
     return _HASHED + hashlib.sha256(content).hexdigest()
 
 
@@ -122,7 +122,7 @@ def derive(secret: bytes | None, record_key: bytes, name: object) -> str:
 
 
 def redact(record_key: bytes) -> str:
-    """How a key appears in events and logs: the first eight hex digits of its hash."""
+    """Return the form of a key in events and logs: the first eight hex digits of its hash."""
     return record_key[:4].hex()
 
 

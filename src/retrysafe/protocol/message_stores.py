@@ -28,10 +28,10 @@ from retrysafe.protocol.requests import Ask
 
 
 class OutboxStore(Protocol):
-    """What to ask about messages that wait to leave. Every method is pure."""
+    """The questions to a store about messages that wait to leave. Every method is pure."""
 
     def takes(self, envelope: Envelope) -> bool:
-        """Whether a message may leave, as far as it is restricted what does."""
+        """Tell whether a message may leave, as far as it is restricted what does."""
         ...
 
     def add(self, envelopes: Sequence[Envelope]) -> list[Ask[None]]:
@@ -110,10 +110,10 @@ class OutboxStore(Protocol):
 
 
 class OperableOutbox(OutboxStore, Protocol):
-    """What people and monitors ask beside that. Every method is pure."""
+    """The further questions of people and monitors. Every method is pure."""
 
     def backlog(self) -> Ask[list[Backlog]]:
-        """What waits, by topic."""
+        """Count waiting messages, by topic."""
         ...
 
     def relays(self) -> Ask[list[RelaySeen]]:
@@ -137,11 +137,11 @@ class OperableOutbox(OutboxStore, Protocol):
         ...
 
     def counts(self) -> Ask[tuple[int, int]]:
-        """How many messages are dead letters, and how many are kept that have left."""
+        """Count dead letters, and kept messages that have left."""
         ...
 
     def holders(self) -> Ask[list[Holder]] | None:
-        """What keeps the database from cleaning up what has left, the oldest first; None where it does not tell."""
+        """Find the holders that keep the database from removing rows, the oldest first; None if it does not tell."""
         ...
 
     def pause(self, topic: str) -> Ask[None]:
@@ -161,7 +161,7 @@ class OperableOutbox(OutboxStore, Protocol):
         ...
 
     def count(self, chosen: DeadLetterFilter, most: int | None = None) -> Ask[Groups]:
-        """How many dead letters are chosen, by topic, type and error, among the first ``most``."""
+        """Count the chosen dead letters by topic, type and error, among the first ``most``."""
         ...
 
     def claim_letters(self, numbers: Sequence[int]) -> Ask[list[int]]:
@@ -178,7 +178,7 @@ class OperableOutbox(OutboxStore, Protocol):
 
 
 class InboxStore(Protocol):
-    """What to ask about messages that arrive. Every method is pure."""
+    """The questions to a store about messages that arrive. Every method is pure."""
 
     def begun(self, arrival: Arrival) -> Ask[None]:
         """Note that an attempt begins."""
@@ -220,7 +220,7 @@ class InboxStore(Protocol):
         ...
 
     def waits(self, arrival: Arrival) -> Ask[bool]:
-        """Whether a dead letter of the same key, earlier in its sequence, is still to be handled again."""
+        """Tell whether a dead letter of the same key, earlier in its sequence, is still to be handled again."""
         ...
 
     def mark(self, *identities: bytes) -> Ask[int]:

@@ -26,7 +26,7 @@ def uuid7(milliseconds: int, entropy: bytes) -> str:
 
 
 def milliseconds_of(identifier: str) -> int | None:
-    """When a UUID of version 7 was made, since the Unix epoch; None for what is none."""
+    """Return the time of a UUID of version 7, since the Unix epoch; None for other ids."""
     digits = identifier.replace("-", "")
     if len(identifier) != 36 or len(digits) != 32 or digits[12] != "7":
         return None
@@ -158,7 +158,7 @@ class Holder(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """What waits in an outbox, of one topic: all of it, and of that what is due, as is nothing that is delayed.
+    """The waiting messages of one topic in an outbox: all of them, and the due ones, without those that are delayed.
 
     Ages are seconds on the store's clock since the oldest was written.
     """
@@ -183,7 +183,7 @@ class RelaySeen(NamedTuple):
 
 
 class PublishStatus(StrEnum):
-    """How a broker took a message.
+    """A broker's reaction to a message.
 
     Acked: it has it, as safely as it was asked to. Duplicate: it had it. Retryable: it refused this message; tried
     again, and an attempt is spent. Rejected: it will never take this message. Unknown: it may have it, so it is sent
@@ -207,7 +207,7 @@ class PublishStatus(StrEnum):
 
 
 class PublishResult(NamedTuple):
-    """How a broker took a message, what it said, and for how many seconds it wants to be left alone, at least."""
+    """A broker's reaction to a message, its words, and the seconds for which it wants to be left alone, at least."""
 
     status: PublishStatus
     error: str = ""
@@ -249,16 +249,16 @@ class InboxLetter(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Where it stands among the others."""
+        """Its place among the others."""
         return self.letter.dead_at, self.arrival.identity
 
     @property
     def turn(self) -> Turn:
-        """When it is handled again, among the others: strict sequences wait for each other."""
+        """Its turn to be handled again, among the others: strict sequences wait for each other."""
         return self.arrival.envelope.sequence or 0, *self.place
 
 
 Place = tuple[Micros, bytes]
-"""Where a consumer's dead letter stands: when it died, and its identity."""
+"""The place of a consumer's dead letter: the time of its death, and its identity."""
 Turn = tuple[int, Micros, bytes]
 """The same behind its sequence, or 0 without one."""

@@ -1,4 +1,4 @@
-"""Which messages keep their order, and which of them one relay takes at a time.
+"""The order of messages, and the share of them that one relay takes at a time.
 
 Messages of one topic and key share a lane, and leave one after the other in the order in which they were written. Lanes
 are spread over a fixed number of buckets; a bucket has one relay at a time. Where a topic has partitions, its lanes are
@@ -27,7 +27,7 @@ def lane(topic: str, key: str | None, message_id: str) -> int:
     parts = ("", message_id) if key is None else (topic, key)
     digest = blake2b(digest_size=8, person=b"retrysafe lane")
     for part in parts:
-        encoded = part.encode("utf-8", "surrogatepass")  # what arrives may be anything, and has a lane too
+        encoded = part.encode("utf-8", "surrogatepass")  # arriving text may be anything, and has a lane too
         digest.update(len(encoded).to_bytes(4, "big") + encoded)
     return int.from_bytes(digest.digest(), "big", signed=True)
 

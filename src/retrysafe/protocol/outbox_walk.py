@@ -1,4 +1,4 @@
-"""How far a relay has come in each bucket: what waits there and cannot leave is not read again with every batch. Pure.
+"""The progress of a relay in each bucket: waiting messages that cannot leave are not read again with every batch. Pure.
 
 A batch is the oldest of what is due, so a relay reads a bucket from its beginning. Where much of it cannot leave (a
 topic is paused, a key is parked, one key has a million messages), the relay passes it over, and reads on behind it:
@@ -18,7 +18,7 @@ from retrysafe.protocol.records import Micros
 MORE = 1000
 """Rows that are read at once, beside those of a batch, where what was read cannot leave."""
 PAGES = 5
-"""How often more is read for one batch."""
+"""The number of further reads for one batch."""
 WORTH = 500
 """Rows that are passed over: fewer are read again."""
 SETTLED = 5_000_000
@@ -26,13 +26,13 @@ SETTLED = 5_000_000
 ANEW = 5.0
 """Seconds, at least, after which a bucket is read from its beginning again."""
 ROWS_A_SECOND = 10_000
-"""How many rows are passed over in a second, on average: the more they are, the more rarely they are read."""
+"""The average number of rows passed over in a second: the more there are, the more rarely they are read."""
 LANES = 8
-"""How many lanes of those that were passed over have a part in one batch."""
+"""The number of passed over lanes that have a part in one batch."""
 
 
 class Most(NamedTuple):
-    """What a batch is bounded by: messages, bytes of their payloads and headers, and messages of one lane.
+    """The bounds of a batch: messages, bytes of their payloads and headers, and messages of one lane.
 
     One message always fits.
     """
@@ -42,7 +42,7 @@ class Most(NamedTuple):
     of_lane: int
 
     def beside(self, queue: Iterable[Queued]) -> Most:
-        """What is left of it beside these."""
+        """Return the rest of it beside these."""
         found = list(queue)
         taken = sum(one.envelope.size for one in found)
         return self._replace(messages=self.messages - len(found), bytes=max(self.bytes - taken, 0))
@@ -58,7 +58,7 @@ def most(messages: int, size: int) -> Most:
 
 
 class Span(NamedTuple):
-    """What to read of a bucket: so many rows from a number on, up to another; and from where on there is anything.
+    """The part of a bucket to read: so many rows from a number on, up to another, and the first number in use.
 
     ``shut``: the topics whose destinations take nothing now.
     """
@@ -114,15 +114,15 @@ class Walk:
         self.lanes: dict[int, None] = {}
         """Of what was passed over, the lanes that may go on."""
         self.topics: tuple[int, int] | None = None
-        """What was said of paused topics when the first row was passed over."""
+        """The state of paused topics when the first row was passed over."""
         self.shut: tuple[str, ...] = ()
         """The topics that were shut when rows were passed over."""
         self.passed = 0
         self.began = 0.0
         self.further = False
-        """Whether there was more to read than a batch may."""
+        """True if there was more to read than a batch may."""
         self.idle = 0
-        """How many rows were read for the last batch that did not leave with it."""
+        """The number of rows read for the last batch that did not leave with it."""
 
     def restart(self, now: float = 0.0) -> None:
         """Read from the beginning."""
@@ -136,7 +136,7 @@ class Walk:
             self.shut = shut
 
     def rows(self, most: Most) -> int:
-        """How many rows to read for a batch: as many as it may have, beside what did not leave the last time."""
+        """Return the number of rows to read for a batch: its size, and the rows that did not leave the last time."""
         return most.messages + min(self.idle, MORE)
 
     def goes_on(self, released: Released) -> bool:
@@ -191,7 +191,7 @@ class Walks:
         return walk
 
     def passed(self, shut: tuple[str, ...] = ()) -> Passed:
-        """Where a look would find nothing new, for now, while these topics are shut."""
+        """Return the part in which a look would find nothing new, for now, while these topics are shut."""
         now, rest = self._clock(), self._rest()
         idle = {
             number: walk
@@ -214,7 +214,7 @@ class Walks:
 
     @property
     def further(self) -> bool:
-        """Whether there is more to read at once."""
+        """True if there is more to read at once."""
         return any(walk.further for walk in self._walks.values())
 
     def restart(self) -> bool:

@@ -21,7 +21,7 @@ class ModeKind(StrEnum):
 
 
 class Ending(StrEnum):
-    """How guarded work ended."""
+    """The kind of end of guarded work."""
 
     RETURNED = "it returned a result that can be stored"
     UNENCODABLE = "it returned a result that cannot be stored"
@@ -48,7 +48,7 @@ class Answered(StrEnum):
 
 
 class Transaction(StrEnum):
-    """How the boundary's own transaction ends."""
+    """The end of the boundary's own transaction."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -92,7 +92,7 @@ def verdict(ending: Ending, mode: ModeKind) -> Settlement:
 
 
 def ending_of_error(*, permanent: bool, committed: bool, not_executed: bool) -> Ending:
-    """How work that raised has ended. A signal of the handler takes precedence over the type of the exception."""
+    """Classify the end of work that raised. A signal of the handler takes precedence over the type of the exception."""
     if committed:
         return Ending.COMMITTED
     if permanent:
@@ -101,7 +101,7 @@ def ending_of_error(*, permanent: bool, committed: bool, not_executed: bool) -> 
 
 
 def ending_of_answer(answered: Answered, *, committed: bool, not_executed: bool) -> Ending:
-    """How work that answered has ended. A signal of the handler takes precedence over a failure, not over a result."""
+    """Classify work that answered. A signal of the handler takes precedence over a failure, not over a result."""
     match answered:
         case Answered.DONE:
             return Ending.RETURNED

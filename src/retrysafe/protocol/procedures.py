@@ -179,7 +179,7 @@ def settle(store: Store, held: Ownership, event: Transition, result: StoredResul
 
 
 def is_settled(store: Store, held: Ownership, event: Transition, result: StoredResult | None) -> Steps[bool]:
-    """Whether the owner has settled its record already, so that only the reply was lost.
+    """Tell whether the owner has settled its record already, so that only the reply was lost.
 
     It has if the record is where it should be, by this attempt and token and with this result.
     """
@@ -351,7 +351,7 @@ PAGE = 500
 
 
 class Change(NamedTuple):
-    """Whether a change was made, with the record before the change, or the present one if none was made."""
+    """The result of a change: whether it was made, and the record before it, or the present one if none was made."""
 
     done: bool
     record: Record | None

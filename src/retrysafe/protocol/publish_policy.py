@@ -1,4 +1,4 @@
-"""What a relay decides: in which order messages leave, and what follows from how the broker took each of them. Pure."""
+"""The decisions of a relay: the order of messages, and the reaction to a broker's results. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from retrysafe.protocol.messages import PublishResult, PublishStatus, Queued, le
 
 
 class OnDead(StrEnum):
-    """What becomes of a lane whose message is given up."""
+    """The treatment of a lane whose message is given up."""
 
     SKIP = "skip"
     PARK = "park"
 
 
 class Rules(NamedTuple):
-    """How long a relay tries: attempts that came to an end, those that were begun, and the pauses between them."""
+    """The limits of a relay: attempts that came to an end, those that were begun, and the pauses between them."""
 
     max_attempts: int = 10
     max_crashes: int = 3
@@ -46,19 +46,19 @@ class Death(NamedTuple):
 
 
 class PublishOutcome(NamedTuple):
-    """What follows from the receptions of a wave."""
+    """The reaction to the results of a wave."""
 
     gone: list[Queued]
     delayed: list[Delay]
     dead: list[Death]
     stalled: list[Queued]
-    """What its destination did not take, as it takes nothing now."""
+    """The messages that a destination which takes nothing now did not take."""
     withdrawn: list[Queued]
     """That, and what was to follow a message that waits: no attempt was made."""
     away: list[str]
-    """What the publisher said of a broker that takes nothing from anybody."""
+    """The publisher's errors of a broker that takes nothing from anyone."""
     duplicates: list[Queued]
-    """What has gone and the broker had already."""
+    """The messages that have gone and that the broker had already."""
 
 
 def nothing_yet() -> PublishOutcome:
@@ -91,7 +91,7 @@ MOST_SAID = 2000
 
 
 def told(error: str) -> str:
-    """What was said, as every database takes it: without NUL and halves of characters, and not without end."""
+    """Make a text fit for every database: without NUL and halves of characters, and of bounded length."""
     return legible(error[:MOST_SAID])
 
 
@@ -115,7 +115,7 @@ def bounded_pause(pause: float) -> float:
 def judge(
     wave: Sequence[Queued], published: Sequence[PublishResult], rules: Rules, chances: Iterable[float]
 ) -> PublishOutcome:
-    """What follows for each message of a wave from how the broker took it; ``chances`` are random in [0, 1)."""
+    """Decide how to go on with each message of a wave, by the broker's results; ``chances`` are random in [0, 1)."""
     verdict = nothing_yet()
     for queued, (status, said, pause), chance in zip(wave, published, chances, strict=False):
         error = told(said)
@@ -145,7 +145,7 @@ def judge(
 
 
 def crashed(queued: Queued, rules: Rules) -> bool:
-    """Whether this message was begun so often without an end that it seems to take its relay down with it."""
+    """Tell whether this message was begun so often without an end that it seems to take its relay down with it."""
     return queued.started - queued.finished >= rules.max_crashes
 
 

@@ -49,7 +49,7 @@ class Quota:
 
 
 def holder(boundary: str, scope: str) -> bytes:
-    """The name under which the keys of a scope are counted: 16 bytes of a hash, so that it tells nobody who it is."""
+    """The name under which the keys of a scope are counted: 16 bytes of a hash, which do not tell the scope."""
     message = b"".join(len(part.encode()).to_bytes(4, "big") + part.encode() for part in ("quota.v1", boundary, scope))
     return hashlib.sha256(message).digest()[:16]
 
@@ -57,7 +57,7 @@ def holder(boundary: str, scope: str) -> bytes:
 def judge(
     allowance: Allowance, now: Micros, filling: Micros | None, kept: int, next_forgotten: Micros | None
 ) -> QuotaRefusal | None:
-    """Whether one more key would be too many, and when to ask again.
+    """Tell whether one more key would be too many, and when to ask again.
 
     ``filling`` is when the key was made that fills the rate: the ``rate``-th, counted back from the newest.
     ``next_forgotten`` is when the next key will be forgotten that is kept.

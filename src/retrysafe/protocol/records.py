@@ -130,7 +130,7 @@ LAPSED_AS: dict[Effects, EffectiveState] = {
     "external": EffectiveState.UNKNOWN,
     "transactional": EffectiveState.UNKNOWN,
 }
-"""What an attempt that died leaves, by its effects: a key that the next attempt takes over, or one in doubt."""
+"""The state left by an attempt that died, by its effects: a key that the next attempt takes over, or one in doubt."""
 
 
 class Clocks(NamedTuple):
@@ -182,11 +182,11 @@ class ClaimRequest(NamedTuple):
     """The payload before it was keyed; None if ``fingerprint`` is not keyed."""
     secrets: "Secrets | None" = None
     scoped: bool = True
-    """Whether the scope names the tenant: else it is refused under a schema that only one tenant has."""
+    """True if the scope names the tenant: else it is refused under a schema that only one tenant has."""
 
     @property
     def transactional(self) -> bool:
-        """Whether the record shares a transaction with the effect."""
+        """True if the record shares a transaction with the effect."""
         return self.effects == "transactional"
 
 
@@ -219,7 +219,7 @@ class Filter(NamedTuple):
     older_than: Micros | None = None
 
     def takes(self, record: Record) -> bool:
-        """Whether the filter lets a record through."""
+        """Tell whether the filter lets a record through."""
         return (
             self.boundary in (None, record.boundary)
             and self.operation in (None, record.operation)

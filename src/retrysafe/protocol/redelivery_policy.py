@@ -1,4 +1,4 @@
-"""What an inbox decides: whether a message is tried, and what follows from how that ended. Pure."""
+"""The decisions of an inbox: whether a message is tried, and the reaction to the end of a try. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from retrysafe.protocol.backoff import Backoff
 
 
 class MessageOutcome(StrEnum):
-    """What became of a message.
+    """The outcome of a message.
 
     Handled: its effect and its record are committed. Duplicate: it was handled before, and not again. Dead: it was
     given up, and lies in the dead letters. Passed: it has no id, and its boundary lets such messages through unguarded.
@@ -32,11 +32,11 @@ class MessageOutcome(StrEnum):
 
 
 DONE = (MessageOutcome.HANDLED, MessageOutcome.DUPLICATE, MessageOutcome.PASSED)
-"""Outcomes after which a message does not come again, and nobody has to see to it."""
+"""Outcomes after which a message does not come again, and needs no person."""
 
 
 class HandleResult(NamedTuple):
-    """What became of a message, and when it has to come again.
+    """The outcome of a message, and the time at which it has to come again.
 
     ``again``: seconds after which it has to be delivered again; None: it is settled, and its ack is due.
     """
@@ -47,7 +47,7 @@ class HandleResult(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """Whether the broker may forget it."""
+        """True if the broker may forget it."""
         return self.again is None
 
 
@@ -64,7 +64,7 @@ class Counts(NamedTuple):
 
 
 class Trials(NamedTuple):
-    """How long a message is tried: attempts that end by an error, that end with their process, that meet a gap.
+    """The limits of a message's attempts: those that end by an error, that end with their process, that meet a gap.
 
     ``grace``: seconds after which an attempt that has neither begun its work nor been withdrawn is over.
     """
@@ -81,7 +81,7 @@ KILLS = "Every attempt to handle it ended with the end of its consumer."
 
 
 def crash_pause(counts: Counts, trials: Trials) -> float | None:
-    """Whether a message was begun so often without an end that it seems to kill its consumers; None: it does not.
+    """Tell whether a message was begun so often without an end that it seems to kill its consumers; None: it does not.
 
     Else the seconds to wait before that is certain: deliveries of one message that come together are begun together,
     and withdrawn when it turns out that one of them is being handled.
@@ -92,7 +92,7 @@ def crash_pause(counts: Counts, trials: Trials) -> float | None:
 
 
 def is_suspect(counts: Counts) -> bool:
-    """Whether a message may have killed a consumer; so may whatever was being handled beside it."""
+    """Tell whether a message may have killed a consumer; so may whatever was being handled beside it."""
     return counts.started > counts.finished
 
 

@@ -1,4 +1,4 @@
-"""What a retry meets: found by taking a record through the transition table and asking for the decision."""
+"""The answer to a retry: found by taking a record through the transition table and asking for the decision."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ANSWERS: dict[Decision, str] = {
     Decision.REUSED: "is refused (KeyReused)",
     Decision.EXPIRED: "is refused (KeyExpired)",
 }
-"""What each decision means for the caller, where the boundary does not say otherwise."""
+"""The meaning of each decision for the caller, unless the boundary says otherwise."""
 WITHHELD = "is told that the result could not be stored (ResultNotEncodable)"
 
 EFFECTS: dict[ModeKind, Effects] = {
@@ -52,7 +52,7 @@ class Prospect(NamedTuple):
 
 
 def retry(record: Record, on_expired: OnExpired = "new") -> Decision:
-    """What a retry with the same payload meets now; an attempt that died in doubt is marked unknown on the way."""
+    """Decide on a retry with the same payload now; an attempt that died in doubt is marked unknown on the way."""
     decision = decide(record, _request(record.effects, record.fingerprint, on_expired))
     return Decision.DOUBT if decision is Decision.SUSPECT else decision
 
@@ -87,13 +87,13 @@ def prospects(mode: ModeKind, on_expired: OnExpired) -> Iterator[Prospect]:
 
 
 def possible(record: Record) -> tuple[Transition, ...]:
-    """What a person may do about a record now: resolve it, or expire it."""
+    """Return the transitions that a person may make from a record now: resolve it, or expire it."""
     events = (Transition.RESOLVE_COMPLETED, Transition.RESOLVE_FAILED, Transition.RESOLVE_RELEASED, Transition.EXPIRE)
     return tuple(event for event in events if record.reported_state in RULES[event].sources)
 
 
 def in_doubt(record: Record) -> bool:
-    """Whether the outcome is in doubt: it is unknown, or the attempt died and may have had its effect."""
+    """Tell whether the outcome is in doubt: it is unknown, or the attempt died and may have had its effect."""
     return record.reported_state is EffectiveState.UNKNOWN
 
 

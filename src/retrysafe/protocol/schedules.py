@@ -1,4 +1,4 @@
-"""When leases are renewed and when a sweeper works: pure schedules without clock, thread or I/O."""
+"""The times of renewals and sweeps: pure schedules without clock, thread or I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.records import Ownership
 
 RECOVERY = Backoff(base=0.5, cap=60.0)
-"""How a sweeper tries again when the store fails."""
+"""The pauses of a sweeper when the store fails."""
 
 
 class Sweeps(NamedTuple):
@@ -39,20 +39,20 @@ class Sweeps(NamedTuple):
         return self._replace(failures=self.failures + 1), rest
 
     def first(self, chance: float) -> float:
-        """How long a process that was forked rests first: its parent sweeps already, and so may its siblings."""
+        """Return the first rest of a forked process: its parent sweeps already, and so may its siblings."""
         return self.every * chance
 
 
 PER_LEASE = 3
 """A lease is renewed when a third of it has passed."""
 LOOKS_PER_LEASE = 6
-"""Which leases are new is looked at so often: before the first renewal of any of them is due."""
+"""The number of looks for new leases in a lease's time: one comes before the first renewal of any of them is due."""
 RETRIES_PER_LEASE = 12
 """A renewal that failed is tried again after a twelfth of the lease."""
 
 
 class Beats:
-    """Which held claims are due for renewal, and when the next one will be.
+    """The held claims that are due for renewal, and the time of the next one.
 
     Claims with the same pause fall due in the order in which they were added, so each pause has a
     queue and no heap is needed. Times are seconds on one monotonic clock.
@@ -101,6 +101,6 @@ class Beats:
         return ready
 
     def next_due(self) -> float | None:
-        """When the next renewal is due, or None when nothing is held."""
+        """Return the time of the next renewal, or None when nothing is held."""
         heads = [next(iter(queue.values())) for queue in self._queues.values() if queue]
         return min(heads, default=None)

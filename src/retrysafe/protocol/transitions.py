@@ -159,7 +159,7 @@ def first_claim(request: ClaimRequest, now: Micros) -> Record:
 
 
 def started_before(seen: Record) -> int:
-    """How many attempts of the same intent were started before a claim on ``seen``."""
+    """Count the attempts of the same intent that were started before a claim on ``seen``."""
     fresh = seen.effective_state in (EffectiveState.EXPIRED, EffectiveState.FORGOTTEN)
     return 0 if fresh else seen.attempts
 

@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class TypeTable(dict[type, V]):
-    """What is known of some types, and ``other`` for all others.
+    """Values for some types, and ``other`` for all others.
 
     ``late`` types are named "module.name", as to import them would cost milliseconds: a value of theirs can only be
     met after someone else has imported them, and then they are entries as any other.

@@ -1,4 +1,4 @@
-"""What the scanned code may use: symbols of libraries, grouped by what they do."""
+"""The symbols of libraries that the scanned code may use, grouped by their effect."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ TRANSACTIONS = Symbols(
     "peewee.*().{atomic,transaction}",
     "retrysafe.Boundary().transaction",
 )
-"""What opens a transaction when its result is entered."""
+"""Symbols that open a transaction when their result is entered."""
 TRANSACTION_CONNECTIONS = Symbols("{sqlite3,psycopg,psycopg2,psycopg.Connection,psycopg.AsyncConnection}.connect()")
 """Connections that begin and commit a transaction when they are entered."""
 TRANSACTION_DECORATORS = Symbols("django.db.transaction.atomic", "tortoise.transactions.atomic", "peewee.*().atomic")

@@ -1,4 +1,4 @@
-"""What a function does that happens twice when it runs twice: rows it makes, calls out, messages, increments."""
+"""The effects of a function that happen twice when it runs twice: new rows, calls, messages, increments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BREADTH = 200
 
 
 class Kind(Enum):
-    """What happens, as a verb in a message."""
+    """The kind of an effect, as a verb in a message."""
 
     CREATE = "creates a row"
     CALL = "calls out"
@@ -79,7 +79,7 @@ class Effects:
                         yield below._replace(node=node)
 
     def _is_known(self, module: Module, node: ast.AST, kind: Kind) -> bool:
-        """Whether a second run is recognised where the effect is."""
+        """Tell whether a second run is recognised where the effect is."""
         if in_guard(self.project, module, node) or known_once(self.project, module, node):
             return True
         if kind is Kind.CREATE and looked_up(self.project, module, node):
@@ -147,7 +147,7 @@ class Effects:
 
     @staticmethod
     def _writes(symbol: str, node: ast.Call) -> bool:
-        """Whether a call with the method as an argument is more than a read."""
+        """Tell whether a call with the method as an argument is more than a read."""
         if symbol.endswith(".urlopen"):
             return len(node.args) > 1 or any(one.arg == "data" for one in node.keywords)
         if not symbol.endswith((".request", ".stream")):
@@ -285,7 +285,7 @@ def _adds_itself(node: ast.expr, target: ast.Attribute) -> bool:
 
 
 def _is_text(node: ast.expr) -> bool:
-    """Whether a sum is a text or a list, as far as its literals tell."""
+    """Tell whether a sum is a text or a list, as far as its literals tell."""
     if isinstance(node, ast.BinOp):
         return _is_text(node.left) or _is_text(node.right)
     literal = isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
@@ -306,7 +306,7 @@ def _text(node: ast.AST) -> str:
 
 
 def _adds_in_sql(text: str) -> bool:
-    """Whether SQL adds to a column, without comparing it in the condition: a second run would find no such row."""
+    """Tell whether SQL adds to a column, without comparing it in the condition: a second run would find no such row."""
     begun = (update := _UPDATE.search(text)) and _SET.search(text, update.end())
     for found in _ADDED.finditer(text, begun.end()) if begun else ():
         if found[1].lower() == found[2].lower():

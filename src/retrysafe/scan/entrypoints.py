@@ -225,7 +225,7 @@ class EntryPoints:
 
 
 def _asks_for_post(function: Function) -> bool:
-    """Whether a view compares the method of its first argument with POST."""
+    """Tell whether a view compares the method of its first argument with POST."""
     if not function.args.args:
         return False
     request = function.args.args[0].arg

@@ -1,4 +1,4 @@
-"""What holds for a project as a whole: which functions are routed, which frameworks are guarded by a middleware."""
+"""The facts about a project as a whole: the routed functions, and the frameworks that a middleware guards."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _GUARDS = {
     "django": ("django",),
     "drf": ("django",),
 }
-"""Which frameworks a middleware of `retrysafe.http` guards, by its module."""
+"""The frameworks that a middleware of `retrysafe.http` guards, by its module."""
 CHANGING = frozenset({"POST", "PUT", "PATCH"})
 
 
 class Facts:
-    """What was found in the modules that route or configure."""
+    """The findings in the modules that route or configure."""
 
     def __init__(self) -> None:
         self.routed: dict[str, tuple[str, frozenset[str]]] = {}

@@ -13,7 +13,7 @@ from retrysafe.scan.module import Function, Module
 
 
 class Severity(Enum):
-    """How bad it is, as SARIF calls it."""
+    """The severity, in the words of SARIF."""
 
     ERROR = "error"
     WARNING = "warning"

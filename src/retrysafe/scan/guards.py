@@ -1,4 +1,4 @@
-"""What already recognises a second attempt: retrysafe's claims and decorators, similar libraries, a stored mark."""
+"""The code that recognises a second attempt: retrysafe's claims and decorators, similar libraries, a stored mark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retrysafe.scan.symbols import Symbols
 
 
 def is_guarded(project: Project, module: Module, function: Function) -> bool:
-    """Whether a decorator, a dependency or the class of a function guards it, or it reads an `Idempotency-Key`."""
+    """Tell whether a decorator, a dependency or the class of a function guards it, or it reads an `Idempotency-Key`."""
     if any(mentions_guard(project, module, one) for one in function.decorator_list):
         return True
     for default in [*function.args.defaults, *function.args.kw_defaults]:
@@ -35,18 +35,18 @@ def _class_is_guarded(project: Project, module: Module, node: ast.ClassDef) -> b
 
 
 def mentions_guard(project: Project, module: Module, node: ast.AST) -> bool:
-    """Whether an expression uses something that guards."""
+    """Tell whether an expression uses something that guards."""
     names = (one for one in ast.walk(node) if isinstance(one, ast.Name | ast.Attribute))
     return any(project.resolve(module, one) in known.GUARDS for one in names)
 
 
 def reads_key(node: ast.AST) -> bool:
-    """Whether a node is the name of the header, as code has it that handles the key itself."""
+    """Tell whether a node is the name of the header, as code has it that handles the key itself."""
     return isinstance(node, ast.Constant) and str(node.value).lower() in known.KEY_HEADERS
 
 
 def in_guard(project: Project, module: Module, node: ast.AST) -> bool:
-    """Whether a node runs inside a claim, or a guarded function."""
+    """Tell whether a node runs inside a claim, or a guarded function."""
     current = module.parents.get(node)
     while current is not None and not isinstance(current, Function | ast.Lambda):
         if isinstance(current, ast.With | ast.AsyncWith) and any(
@@ -58,7 +58,7 @@ def in_guard(project: Project, module: Module, node: ast.AST) -> bool:
 
 
 def known_once(project: Project, module: Module, node: ast.AST) -> bool:
-    """Whether a node runs only if a row of its own was made before: ``if created:`` after `get_or_create`."""
+    """Tell whether a node runs only if a row of its own was made before: ``if created:`` after `get_or_create`."""
     current = module.parents.get(node)
     while current is not None and not isinstance(current, Function):
         if isinstance(current, ast.If) and _asks_whether_created(project, module, current.test):
@@ -84,7 +84,7 @@ def _is_method(function: ast.expr) -> bool:
 
 
 def looked_up(project: Project, module: Module, node: ast.AST) -> bool:
-    """Whether a row is made only if a look-up found none, or where a unique constraint's error is handled.
+    """Tell whether a row is made only if a look-up found none, or where a unique constraint's error is handled.
 
     Two at once may still both find none; a retry after the first has ended does not.
     """
@@ -111,12 +111,12 @@ def looked_up(project: Project, module: Module, node: ast.AST) -> bool:
 
 
 def _left_before(project: Project, module: Module, around: ast.AST, statement: ast.stmt) -> bool:
-    """Whether the statements before this one leave if a look-up found something."""
+    """Tell whether the statements before this one leave if a look-up found something."""
     return any(_found(project, module, one.test) is True for one in leaving_before(around, statement))
 
 
 def _found(project: Project, module: Module, test: ast.expr) -> bool | None:
-    """Whether a condition says that a look-up found something (True) or nothing (False); None if neither."""
+    """Tell whether a condition says that a look-up found something (True) or nothing (False); None if neither."""
     positive = True
     for _ in range(10):
         match test:
@@ -138,7 +138,7 @@ def _found(project: Project, module: Module, test: ast.expr) -> bool | None:
 
 
 def _may_find_nothing(project: Project, module: Module, test: ast.expr) -> bool:
-    """Whether a value is what a function of the project returned that may return None."""
+    """Tell whether a value is what a function of the project returned that may return None."""
     made = project.value(module, test)
     found = project.function(project.resolve(module, made.func)) if isinstance(made, ast.Call) else None
     if found is None or found[1].returns is None:

@@ -11,7 +11,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class How(Enum):
-    """How a name got its value."""
+    """The origin of a name's value."""
 
     SYMBOL = auto()
     """By an import."""

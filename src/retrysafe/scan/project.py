@@ -94,7 +94,7 @@ class Project:
     # ------------------------------------------------------------ expressions
 
     def resolve(self, module: Module, node: ast.AST | None) -> str:
-        """Where the value of an expression came from, as a symbol; empty if that is not known."""
+        """Return the origin of an expression's value, as a symbol; empty if that is not known."""
         if node is None:
             return ""
         found = module.resolved.get(node)
@@ -137,7 +137,7 @@ class Project:
         return ""
 
     def binding(self, module: Module, node: ast.AST) -> Binding | None:
-        """What the name that an expression consists of is bound to, in the scopes around it."""
+        """Return the binding of an expression that is a name, in the scopes around it."""
         if not isinstance(node, ast.Name):
             return None
         first = scope = module.scope_of(node)
@@ -200,7 +200,7 @@ class Project:
         return f"{module.name}:{module.scopes[node].qualname}"
 
     def _sends_in_its_way(self, module: Module, decorator: ast.expr) -> bool:
-        """Whether a task's ``base=`` is a class of the project that sends otherwise, as after the commit."""
+        """Tell whether a task's ``base=`` is a class of the project that sends otherwise, as after the commit."""
         options = decorator.keywords if isinstance(decorator, ast.Call) else []
         base = next((self.resolve(module, one.value) for one in options if one.arg == "base"), "")
         members = (self.definition(f"{one}.{name}") for one in self.bases(base) for name in ("apply_async", "delay"))
@@ -264,7 +264,7 @@ class Project:
     # ------------------------------------------------------------ symbols
 
     def called(self, symbol: str) -> str:
-        """What a call of this symbol gives."""
+        """Return the result of calling this symbol."""
         found = self.function(symbol)
         if found is None:
             return simplify(f"{symbol}()") if symbol else ""
@@ -327,7 +327,7 @@ class Project:
         return found
 
     def is_a(self, symbol: str, classes: Symbols) -> bool:
-        """Whether a class is one of these or inherits from one."""
+        """Tell whether a class is one of these or inherits from one."""
         return any(one in classes for one in self.bases(symbol))
 
     def _imported(self, symbol: str) -> str:
@@ -378,7 +378,7 @@ def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 
 
 def _module_names(file: SourceFile) -> list[str]:
-    """How a module can be imported: its path below the root, and below every folder that is no package."""
+    """Return a module's import names: its path below the root, and below each folder that is no package."""
     folders = list(file.path.relative_to(file.root).parent.parts)
     parts = folders if file.path.name == "__init__.py" else [*folders, file.path.stem]
     names = [".".join([*_packages_above(file.root), *parts]) or file.path.stem]

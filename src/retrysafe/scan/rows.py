@@ -14,7 +14,7 @@ _VALIDATING = frozenset({"model_validate", "model_validate_json", "model_constru
 
 
 def is_new(project: Project, module: Module, node: ast.expr) -> bool:
-    """Whether a value is made here, by calling a class of the project."""
+    """Tell whether a value is made here, by calling a class of the project."""
     made = project.value(module, node)
     if isinstance(made, ast.List | ast.ListComp):
         return True
@@ -27,7 +27,7 @@ def is_new(project: Project, module: Module, node: ast.expr) -> bool:
 
 
 def _is_body(project: Project, module: Module, node: ast.expr) -> bool:
-    """Whether a value is a parameter of a decorated handler, which a framework makes of the request."""
+    """Tell whether a value is a parameter of a decorated handler, which a framework makes of the request."""
     found = project.binding(module, node)
     around = module.function_around(node)
     if found is None or found.how is not How.TYPED or around is None or not around.decorator_list:
@@ -41,7 +41,7 @@ def _is_class(project: Project, symbol: str) -> bool:
 
 
 def is_row(project: Project, module: Module, owner: ast.expr) -> bool:
-    """Whether a value is a stored row, rather than one that is made here."""
+    """Tell whether a value is a stored row, rather than one that is made here."""
     if isinstance(project.value(module, owner), ast.Call) and is_new(project, module, owner):
         return False
     symbol = project.resolve(module, owner)
@@ -51,7 +51,7 @@ def is_row(project: Project, module: Module, owner: ast.expr) -> bool:
 
 
 def is_tracked(project: Project, module: Module, owner: ast.expr) -> bool:
-    """Whether a session writes the changes of a row by itself when it commits."""
+    """Tell whether a session writes the changes of a row by itself when it commits."""
     return project.resolve(module, owner) in known.SESSION_READS
 
 

@@ -17,7 +17,7 @@ from retrysafe.scan.source import SourceFile, find, read
 
 
 class Scan(NamedTuple):
-    """What a scan found, in the order of files and lines."""
+    """The findings of a scan, in the order of files and lines."""
 
     findings: list[Finding]
     files: int

@@ -20,7 +20,7 @@ _NEGATED = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}
 
 
 class Condition(NamedTuple):
-    """What is known of an attribute where a node runs: that it is one of some values, or none of them.
+    """The known values of an attribute at a node: it is one of some values, or none of them.
 
     owner: the row.
     attribute: its attribute.
@@ -35,7 +35,7 @@ class Condition(NamedTuple):
 
 
 def leaves_its_state(project: Project, module: Module, node: ast.AST) -> bool:
-    """Whether a node runs only in a state of a row that the function leaves."""
+    """Tell whether a node runs only in a state of a row that the function leaves."""
     around = list(_around(module, node))
     function = around[-1] if around else None
     if not isinstance(function, Function):
@@ -47,7 +47,7 @@ def leaves_its_state(project: Project, module: Module, node: ast.AST) -> bool:
 
 
 def takes_a_mark(project: Project, module: Module, node: ast.AST) -> bool:
-    """Whether what a session has for one use is taken out of it before a node: a second run does not find it there."""
+    """Tell whether a one-time value is taken out of a session before a node: a second run does not find it."""
     around = list(_around(module, node))
     function = around[-1] if around else None
     return isinstance(function, Function) and any(
@@ -61,7 +61,7 @@ def takes_a_mark(project: Project, module: Module, node: ast.AST) -> bool:
 
 
 def _is_left(project: Project, module: Module, function: Function, around: list[ast.AST], condition: Condition) -> bool:
-    """Whether the function saves the row with an attribute for which a condition does not hold any more."""
+    """Tell whether the function saves the row with an attribute for which a condition does not hold any more."""
     saved = is_tracked(project, module, condition.owner) or any(
         _always(module, one, around) for one in saves(function, condition.owner)
     )
@@ -92,7 +92,7 @@ def leaving_before(around: ast.AST, statement: ast.AST) -> Iterator[ast.If]:
 
 
 def conditions(module: Module, node: ast.AST) -> Iterator[Condition]:
-    """What the branches around a node, and those that were left before it, say of attributes."""
+    """Yield the facts about attributes that hold at a node, by the branches around and left before it."""
     inner = node
     for current in _around(module, node):
         if isinstance(current, ast.If) and inner is not current.test:
@@ -122,7 +122,7 @@ def _said(test: ast.expr, *, holds: bool) -> Iterator[Condition]:
 
 
 def _assigned(function: Function, condition: Condition) -> Iterator[ast.Assign]:
-    """Where a function sets the attribute of a condition."""
+    """Yield the assignments by which a function sets the attribute of a condition."""
     owner = ast.unparse(condition.owner)
     for one in own_nodes(function):
         if isinstance(one, ast.Assign) and any(
@@ -135,7 +135,7 @@ def _assigned(function: Function, condition: Condition) -> Iterator[ast.Assign]:
 
 
 def _always(module: Module, node: ast.AST, around: list[ast.AST]) -> bool:
-    """Whether a statement is in one of the blocks around another node, rather than in a branch beside it."""
+    """Tell whether a statement is in one of the blocks around another node, rather than in a branch beside it."""
     statement = node
     while not isinstance(statement, ast.stmt):
         statement = module.parents[statement]
@@ -143,7 +143,7 @@ def _always(module: Module, node: ast.AST, around: list[ast.AST]) -> bool:
 
 
 def _fails(project: Project, module: Module, condition: Condition, value: ast.expr) -> bool:
-    """Whether a condition surely does not hold for a value."""
+    """Tell whether a condition surely does not hold for a value."""
     if condition.values is None:
         met = _truth(project, module, value)
     else:
@@ -159,7 +159,7 @@ def _truth(project: Project, module: Module, value: ast.expr) -> bool | None:
 
 
 def _same(project: Project, module: Module, one: ast.expr, other: ast.expr) -> bool | None:
-    """Whether two expressions have the same value; None if that cannot be told."""
+    """Tell whether two expressions have the same value; None if that cannot be told."""
     if ast.dump(one) == ast.dump(other):
         return None if any(isinstance(each, ast.Call) for each in ast.walk(one)) else True
     match one, other:

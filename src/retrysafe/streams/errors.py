@@ -1,4 +1,4 @@
-"""What a ledger of a stream refuses."""
+"""The refusals of a stream's ledger."""
 
 from __future__ import annotations
 

@@ -13,18 +13,18 @@ from retrysafe.streams.errors import Fenced, LedgerError, OriginChanged, Positio
 from retrysafe.streams.positions import NONE, Position, Positions, refuse_autocommit
 
 _TURNS = 5
-"""How often a position is looked at again that another process has moved in between."""
+"""The number of looks at a position that another process has moved in between."""
 
 
 class Span(NamedTuple):
-    """Which part of a source a batch is: the positions from ``first`` up to, and without, ``next``."""
+    """The part of a source in a batch: the positions from ``first`` up to, and without, ``next``."""
 
     first: int
     next: int
 
 
 class Ledger(Protocol):
-    """What the helpers of the engines need of a ledger; `SqlLedger` and Kafka's `KafkaLedger` are two."""
+    """The interface of a ledger to the engines' helpers; `SqlLedger` and Kafka's `KafkaLedger` are two."""
 
     def take(self, source: str) -> int:
         """Take a source over from whichever process has it, and return the new epoch."""
@@ -109,7 +109,7 @@ _OF_A_PROCESS = re.compile(r" at 0x[0-9A-Fa-f]+>|frozenset\(")
 
 
 def _varies(value: object) -> bool:
-    """Whether another process may write an equal value differently; sets and dicts have no order of their own."""
+    """Tell whether another process may write an equal value differently; sets and dicts have no order of their own."""
     if isinstance(value, str | bytes):
         return False
     if isinstance(value, tuple | list):
@@ -188,7 +188,8 @@ class SqlLedger:
         except BaseException:
             self._roll_back()
             raise
-        raise LedgerError(f"job {self._positions.job!r}, source {source!r}: other processes move it all the time.")
+        where = f"job {self._positions.job!r}, source {source!r}"
+        raise LedgerError(f"Gave up after {_TURNS} attempts: other processes kept advancing {where}.")
 
     def forget(self) -> int:
         """Delete what the ledger knows of the job, and return how many sources that were."""

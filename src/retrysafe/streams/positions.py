@@ -1,4 +1,4 @@
-"""How far the inputs of a job are written, in a table of the database that has the data.
+"""The written part of a job's inputs, in a table of the database that has the data.
 
 A row is of one source of one job: the next position that is not written, and an epoch that whoever takes the source
 over counts up. A position is moved in the transaction that writes the data, only from where it was found and under the
@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z_]\w{0,62}(\.[A-Za-z_]\w{0,62})?", re.ASCII)
 
 
 class Position(NamedTuple):
-    """Where a source stands.
+    """The position of a source.
 
     next: the first position that is not written, or below 0: none is.
     epoch: counted up by each process that takes the source over.
@@ -78,7 +78,7 @@ class Positions:
         return True
 
     def find(self, connection: Any, source: str) -> Position | None:
-        """Where a source stands; ends the transaction of the connection."""
+        """Find the position of a source; end the transaction of the connection."""
         reading = f"SELECT position, epoch, origin FROM {self._table} {self._where}"
         row = self._perform(connection, reading, (self._id(source),)).fetchone()
         connection.commit()
@@ -97,12 +97,12 @@ class Positions:
         return found
 
     def begin(self, connection: Any, source: str, origin: str = "") -> Position:
-        """The row of a source of which nothing was written; that of whoever makes it first. Commits."""
+        """The row of a source of which nothing was written; that of its first maker. Commits."""
         marks = ", ".join([self._mark] * 6)
         inserting = f"INSERT INTO {self._table} (id, job, source, origin, position, epoch) VALUES ({marks})"
         values = (self._id(source), self.job, source, named(origin, "origin"), NONE, 0)
         connection.rollback()
-        with suppress(Exception):  # whoever else makes it at the same time; drivers share no class for it
+        with suppress(Exception):  # another may make it at the same time; drivers share no class for it
             self._perform(connection, inserting, values)
             connection.commit()
         connection.rollback()

@@ -65,7 +65,7 @@ _HOMES = {
     "crash_points": "crashing",
     "redelivered": "duplicates",
 }
-"""Where each name is defined; its module is imported when it is first asked for."""
+"""The module of each name; it is imported when it is first asked for."""
 
 
 def __getattr__(name: str) -> Any:

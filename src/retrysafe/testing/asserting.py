@@ -20,7 +20,7 @@ from retrysafe.testing.duplicates import (
 
 T = TypeVar("T")
 Counted = Sized | Callable[[], int]
-"""Where effects are counted: something whose length grows with them, or a function that returns their number."""
+"""The count of effects: a collection whose length grows with them, or a function that returns their number."""
 ACounted = Counted | Callable[[], Awaitable[int]]
 
 
@@ -163,7 +163,7 @@ def _effects(count: int) -> str:
 
 
 def difference(one: Any, other: Any, where: str = "answer") -> str | None:
-    """Where two values differ first, as a path, with the two parts; None when they are equal."""
+    """Find the first difference of two values, as a path, with the two parts; None when they are equal."""
     if one == other:
         return None
     if type(one) is type(other):

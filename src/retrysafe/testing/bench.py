@@ -1,4 +1,4 @@
-"""What the cases of the conformance suite stand on: a harness, a bench, and the list of cases."""
+"""The base of the conformance suite's cases: a harness, a bench, and the list of cases."""
 
 from __future__ import annotations
 

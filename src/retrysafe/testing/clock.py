@@ -138,7 +138,7 @@ def _on_a_loop_of_its_own(backend: Backend, steps: Steps[list[Record]]) -> list[
 
 
 def _drop(near: ReadThroughCache, records: list[Record]) -> None:
-    """What a cache has of them has not grown older."""
+    """Drop them from a cache, whose copies have not aged."""
     for record in records:
         near.drop(record)
 

@@ -29,14 +29,14 @@ _QUIET = 0.5
 
 
 class ConsumerFeatures(NamedTuple):
-    """What a broker and its consumer can do beyond handing out messages and settling them."""
+    """The features of a broker and its consumer, beyond handing out messages and settling them."""
 
     exclusive: bool = True
     """Of several consumers one has a partition at a time, so that messages of a key keep their order among them."""
     durable: bool = True
-    """What is not settled outlives its consumer; False for a broker that lives inside the consumer's process."""
+    """Unsettled messages outlive their consumer; False for a broker that lives inside the consumer's process."""
     ahead: bool = True
-    """What follows in a lane is handed out before what comes first is settled, however much follows."""
+    """The later messages of a lane are handed out before the first is settled, however many there are."""
     several: bool = True
     """Several messages of a lane are handed out before the first is settled; if not, ``ahead`` has to be False."""
 
@@ -51,7 +51,7 @@ class ConsumerBench(Protocol):
 
     @property
     def features(self) -> ConsumerFeatures:
-        """What the cases may ask of it."""
+        """The features that the cases may rely on."""
         ...
 
     async def consumer(self) -> Consumer:
@@ -81,7 +81,7 @@ def _case(needs: str = "") -> Callable[[Case], Case]:
 
 
 class Trial:
-    """What cases do on a bench."""
+    """The actions of cases on a bench."""
 
     def __init__(self, bench: ConsumerBench) -> None:
         self.bench = bench

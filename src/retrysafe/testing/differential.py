@@ -61,7 +61,7 @@ def running(both: Lockstep) -> None:
 
 
 def later(prepare: Prepare, seconds: float) -> Prepare:
-    """What ``prepare`` sets up, some time later."""
+    """Return ``prepare``, followed by some time."""
 
     def prepared(both: Lockstep) -> None:
         prepare(both)
@@ -91,7 +91,6 @@ def right_owner(world: World) -> None:
 
 
 def wrong_attempt(world: World) -> None:
-    """The guard of somebody else."""
     if world.held is not None:
         world.held = world.held._replace(attempt="somebody else")
     if world.seen is not None:
@@ -99,7 +98,7 @@ def wrong_attempt(world: World) -> None:
 
 
 def wrong_number(world: World) -> None:
-    """The guard of somebody before."""
+    """The guard of an earlier attempt."""
     if world.held is not None:
         world.held = world.held._replace(token=world.held.token - 1)
     if world.seen is not None:
@@ -118,4 +117,4 @@ EVENTS: dict[str, Act] = {
     **{event.value: (lambda world, event=event: world.settle(event)) for event in OWNER_EVENTS},  # type: ignore[misc]
     **{event.value: (lambda world, event=event: world.resolve(event)) for event in SEEN_EVENTS},  # type: ignore[misc]
 }
-"""What can be done to a record."""
+"""The possible actions on a record."""

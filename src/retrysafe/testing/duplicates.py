@@ -19,7 +19,7 @@ from retrysafe.errors import ConfigurationError
 
 T = TypeVar("T")
 MOST = 4
-"""How often one message is delivered at the most."""
+"""The largest number of deliveries of one message."""
 
 
 def redelivered(
@@ -63,7 +63,7 @@ STRAGGLER = 30.0
 
 
 class Outcome(NamedTuple, Generic[T]):
-    """What one call came to: its answer, or the error that it raised."""
+    """The end of one call: its answer, or the error that it raised."""
 
     answer: T | None
     error: BaseException | None
@@ -119,7 +119,7 @@ async def aoutcome_of(operation: Callable[[], Awaitable[T]]) -> Outcome[T]:
 
 
 def refuse_coroutine(answer: Any) -> None:
-    """An answer that nobody awaits has done nothing: every assertion about it would be vain."""
+    """An answer that is not awaited has done nothing: every assertion about it would be vain."""
     if isawaitable(answer):
         if iscoroutine(answer):
             answer.close()

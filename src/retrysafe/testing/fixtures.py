@@ -1,4 +1,4 @@
-"""What the fixtures of the pytest plugin do."""
+"""The implementation of the pytest plugin's fixtures."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def _aemptied(backend: Backend) -> None:
 
 
 def shut(backend: Backend) -> None:
-    """Close what was opened on a backend, whoever still uses it, on loops that stand still too."""
+    """Close all connections of a backend, though in use, on loops that stand still too."""
     registry.forget(backend)
     for loop in backend.aclient.loops():
         if not (loop.is_closed() or loop.is_running()):

@@ -26,7 +26,7 @@ SEEN_EVENTS = (
 
 
 def result_of(event: Transition) -> StoredResult | None:
-    """What is stored by an event, for the tests: releases and doubts store nothing."""
+    """Return the stored result of an event, for the tests: releases and doubts store nothing."""
     return (
         RESULT
         if event in (Transition.COMPLETE, Transition.FAIL, Transition.RESOLVE_COMPLETED, Transition.RESOLVE_FAILED)
@@ -35,7 +35,7 @@ def result_of(event: Transition) -> StoredResult | None:
 
 
 class Shape(NamedTuple):
-    """What must be equal in both worlds: everything of a record but the instants themselves."""
+    """The part that must be equal in both worlds: everything of a record but the instants themselves."""
 
     standing: str
     attempt: str

@@ -21,16 +21,16 @@ __all__ = ["CASES", "PublisherFeatures", "PublisherSuite", "Publishing", "test_p
 
 TAKEN = (PublishStatus.ACKED, PublishStatus.DUPLICATE)
 BLAMELESS = {PublishStatus.STALLED, PublishStatus.UNAVAILABLE, PublishStatus.POSTPONED}
-"""What spends no attempt."""
+"""The statuses that spend no attempt."""
 PATIENCE = 60.0
 """Seconds within which a call has to end, whatever the broker does."""
 
 
 class PublisherFeatures(NamedTuple):
-    """What a publisher and its broker can do."""
+    """The features of a publisher and its broker."""
 
     ordered: bool = True
-    """What one call publishes, and then the next, arrives in that order."""
+    """The messages of one call, and then of the next, arrive in that order."""
     duplicates: bool = False
     """A message that comes again is recognised, for a while."""
     reports_missing: bool = False
@@ -52,11 +52,11 @@ class Publishing(ABC):
     beside: str = ""
     """Another topic, with a destination of its own that takes messages; empty where there is none."""
     largest: int | None = None
-    """How many bytes of payload the broker takes at most, as it is set up here; None where that cannot be reached."""
+    """The largest payload in bytes that the broker takes, as it is set up here; None where that cannot be reached."""
 
     @abstractmethod
     async def arrived(self) -> Sequence[Envelope]:
-        """What has arrived at the topic since the test began, in its order, whole."""
+        """Return the messages that have arrived at the topic since the test began, in its order, whole."""
 
     async def cut(self) -> bool:
         """Make the broker unreachable for the publisher, until `mend`; False where that cannot be done here."""

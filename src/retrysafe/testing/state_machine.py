@@ -14,7 +14,7 @@ from retrysafe.testing.lockstep import OWNER_EVENTS, SEEN_EVENTS, Lockstep
 ATTEMPTS = st.sampled_from(["a", "b", "c", "d"])
 PAYLOADS = st.sampled_from([b"p", b"q", b""])
 UNHURRIED = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
-"""What is right for a store that takes its time."""
+"""The health checks to suppress for a slow store."""
 EFFECTS = st.sampled_from(["keyed", "external"])
 
 
@@ -29,7 +29,6 @@ def check(harness: Harness, examples: int = 25, steps: int = 25) -> None:
 
 
 def _machine(harness: Harness) -> type[RuleBasedStateMachine]:
-    """The machine for one store."""
 
     class OneKey(RuleBasedStateMachine):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What every store must pass, as tests that pytest collects from a package of your own.
+"""The tests that every store must pass, which pytest collects from a package of your own.
 
 Subclass `StoreSuite`, or import its functions into a test module.
 """

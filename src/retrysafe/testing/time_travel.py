@@ -20,7 +20,7 @@ from retrysafe.protocol.store import OperableStore
 from retrysafe.protocol.transitions import Transition
 
 BEYOND: Micros = 1_000_000
-"""How far beyond an instant time passes: machines that ask a service for its time need not agree to the second."""
+"""The time beyond an instant to move to: clocks of machines that ask a service need not agree to the second."""
 
 
 @singledispatch

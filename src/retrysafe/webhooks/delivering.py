@@ -189,14 +189,14 @@ def judge(tried: Tried, message: Message, earlier: Delivery | None, backoff: Bac
 
 
 def is_final(earlier: Delivery | None, message: Message) -> bool:
-    """Whether a message needs no further attempt. Raises `ConfigurationError` for the outcome of another message."""
+    """Tell whether a message needs no more attempts. Raises `ConfigurationError` for the outcome of another message."""
     if earlier is not None and earlier.id != message.id:
         raise ConfigurationError(f"earlier= is the outcome of message {earlier.id!r}, not of {message.id!r}.")
     return earlier is not None and earlier.outcome in ("delivered", "gone")
 
 
 def is_over(delivery: Delivery, made: int, attempts: int, left: float) -> bool:
-    """Whether a call ends after ``made`` of its ``attempts``, with ``left`` seconds until its deadline.
+    """Tell whether a call ends after ``made`` of its ``attempts``, with ``left`` seconds until its deadline.
 
     A pause that would end after the deadline is not begun.
     """

@@ -159,7 +159,7 @@ class _Sending:
 
     @property
     def attempts(self) -> int:
-        """How many attempts one call makes at most."""
+        """The largest number of attempts of one call."""
         return self._attempts
 
     def _request(self, message: Message, endpoint: Endpoint, attempt: _Attempt) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class _Sending:
         return judge(tried, message, earlier, self._backoff, self._chance())
 
     def _is_over(self, delivery: Delivery, made: int, began: float, endpoint: Endpoint) -> bool:
-        """Whether this was the last attempt of the call; emits an event."""
+        """Tell whether this was the last attempt of the call; emits an event."""
         over = is_over(delivery, made, self._attempts, self._left(began))
         status = delivery.status or delivery.reason
         fields = {"destination": endpoint.destination, "attempts": delivery.attempts, "status": status}

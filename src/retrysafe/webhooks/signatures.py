@@ -19,7 +19,7 @@ from retrysafe.webhooks.errors import DeliveryRefused
 
 
 class Scheme(Protocol):
-    """How one provider signs its deliveries and identifies its events. Pure: time is an argument, and there is no I/O.
+    """Signs one provider's deliveries, and identifies its events. Pure: time is an argument, and there is no I/O.
 
     `verify` is called first, and only it reads unverified bytes; `identify` is called for deliveries that it accepts.
     Both raise `DeliveryRefused`.
@@ -67,7 +67,7 @@ Secrets = str | bytes | Iterable[str | bytes]
 """One secret, or several while they are rotated: a signature by any of them is accepted."""
 
 TOLERANCE: Duration = "5m"
-"""How far a signed time may be from now, in both directions, as Standard Webhooks, Stripe and Slack recommend."""
+"""The largest distance of a signed time from now, as Standard Webhooks, Stripe and Slack recommend."""
 PREFIX = b"whsec_"
 """The prefix of secrets in the form that Stripe and Standard Webhooks show."""
 _SECONDS = re.compile(r"[0-9]{1,11}")
@@ -102,7 +102,7 @@ def several_of(given: Any) -> tuple[Any, ...]:
 
 
 def is_known(key: bytes) -> bool:
-    """Whether a key is empty: HMAC pads keys with zeros."""
+    """Tell whether a key is empty: HMAC pads keys with zeros."""
     return not key.strip(b" \t\r\n\0")
 
 
@@ -137,7 +137,7 @@ def content_of(fields: Iterable[str], body: bytes, separator: bytes) -> bytes:
 
 
 def matches(expected: Iterable[bytes], given: Iterable[str]) -> bool:
-    """Whether any given signature equals any of the expected ones.
+    """Tell whether any given signature equals any of the expected ones.
 
     Every pair is compared, in a time that does not depend on where they differ; text that is not ASCII equals none.
     (`hmac.compare_digest` would raise for such text, so that anybody could make a receiver fail.)

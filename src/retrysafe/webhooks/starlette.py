@@ -20,7 +20,7 @@ with NeedsExtra("starlette"):
     from starlette.responses import Response
 
 _CONSUMED = "Stream consumed"
-"""What Starlette says of a body that was read before."""
+"""Starlette's error for a body that was read before."""
 
 
 def endpoint(receiver: Receiver) -> Callable[[Request], Awaitable[Response]]:

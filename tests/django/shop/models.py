@@ -1,4 +1,4 @@
-"""What is sold."""
+"""The goods of the shop."""
 
 from __future__ import annotations
 

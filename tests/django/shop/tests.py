@@ -29,7 +29,7 @@ class Posting:
 
 
 class Views(Posting):
-    """What holds in a TestCase and in a TransactionTestCase. Every test uses the same key, and starts anew."""
+    """The same tests for a TestCase and a TransactionTestCase. Every test uses the same key, and starts anew."""
 
     def setUp(self) -> None:
         views.charged.clear()

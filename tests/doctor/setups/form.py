@@ -18,12 +18,12 @@ from tests.faults.servers import Cluster, MariaDB
 from tests.versions import variable_of
 
 Arguments = list[str]
-"""What `retrysafe doctor` is called with."""
+"""The arguments of `retrysafe doctor`."""
 ERROR, WARNING, NOTE = Severity
 
 
 class Ground:
-    """What set-ups are made on: a folder of the test's own, and servers, which are started when they are asked for."""
+    """The base of set-ups: a folder of the test's own, and servers, which are started when they are asked for."""
 
     def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
         self._request = request

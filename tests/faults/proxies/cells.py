@@ -21,7 +21,7 @@ OPERATION = "charge"
 
 
 class Answer(NamedTuple):
-    """What a caller got: a receipt, or an error. The error itself would keep alive what is in its frames."""
+    """The answer to a caller: a receipt, or an error. The error itself would keep alive what is in its frames."""
 
     receipt: str | None
     name: str = "done"
@@ -54,7 +54,7 @@ class Cell:
         self.bank = Bank(ledger)
         self._effect = effect
         self.fails_by_itself = effect is not None
-        """Whether the work meets the faults, so that it may fail and be run again."""
+        """True if the work meets the faults, so that it may fail and be run again."""
         self._observers, self._table, self._rows = observers, table, rows
         self._thread = ThreadPoolExecutor(1, "cell")
         self._loop: asyncio.Runner | None = None
@@ -186,7 +186,7 @@ class Cell:
         return [] if receipt is None else [receipt]
 
     def runs(self, key: str) -> int:
-        """How often the bank was asked, or how many effects there are."""
+        """Count the requests to the bank, or the effects."""
         return len(self.receipts(key)) if self._table else self.bank.requests[self._at_the_bank(key)]
 
     def _at_the_bank(self, key: str) -> str:
@@ -208,7 +208,7 @@ RETRYSAFE = (StoreUnavailable, InProgress, OutcomeUnknown, RetryTransaction, Lea
 
 
 def is_expected(error: BaseException) -> bool:
-    """Whether a caller may meet this error when a message is lost: one of ours, or the library's own."""
+    """Tell whether a caller may meet this error when a message is lost: one of ours, or the library's own."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return isinstance(error, (*RETRYSAFE, OSError, EOFError)) or bool(
         kinds

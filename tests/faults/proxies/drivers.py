@@ -49,7 +49,7 @@ class Driver:
     begin: Callable[[Any, str], Any] | None = None
     insert: Callable[[Any, str], Any] | None = None
     greets: bool = True
-    """Whether establishing a connection takes messages of its own."""
+    """True if establishing a connection takes messages of its own."""
 
 
 def through(url: str, port: int) -> str:
@@ -64,7 +64,7 @@ def through(url: str, port: int) -> str:
 
 
 def server_of(url: str) -> tuple[str, int]:
-    """Where the server is."""
+    """Return the server's address."""
     parts = urlsplit(url.partition("endpoint=")[2] if url.startswith("dynamodb") else url)
     return parts.hostname or "127.0.0.1", parts.port or 0
 
@@ -117,7 +117,7 @@ async def _apsycopg_insert(tx: Any, sql: str) -> None:
 async def _hung_up_late(connection: Any, work: Any) -> None:
     from retrysafe.backends.sql.drivers.psycopg import HangUpDeadline
 
-    with HangUpDeadline(connection):  # whose deadline is patched
+    with HangUpDeadline(connection):  # its deadline is patched
         await work
 
 

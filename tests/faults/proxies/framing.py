@@ -1,4 +1,4 @@
-"""What every framing offers, and the buffers of a connection that is split into messages."""
+"""The interface of every framing, and the buffers of a connection that is split into messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Direction = Literal[">", "<"]
 
 
 class Framing(Protocol):
-    """How one connection of a protocol is split. It is asked about a direction's oldest bytes only."""
+    """Splits one connection of a protocol. It is asked about a direction's oldest bytes only."""
 
     def size(self, direction: Direction, buffer: bytes) -> int | None:
         """The length of the first message, or None when it is not whole yet."""
@@ -38,6 +38,6 @@ class Messages:
         return found
 
     def rest(self, direction: Direction) -> bytes:
-        """What is left when a direction ends: a message that only its end delimits, or a part of one."""
+        """Return the rest of a direction at its end: a message that only its end delimits, or a part of one."""
         buffer, self._buffers[direction] = self._buffers[direction], b""
         return buffer

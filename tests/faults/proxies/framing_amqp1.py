@@ -10,7 +10,7 @@ _SASL = 1
 _OPEN, _BEGIN, _END, _CLOSE = 0x10, 0x11, 0x17, 0x18
 _OF_THE_CONNECTION = (_OPEN, _BEGIN, _END, _CLOSE)
 _PERFORMATIVE = 10
-"""Where its code is: behind the head, and the octets that say that it is one."""
+"""The offset of its code: behind the head, and the octets that say that it is one."""
 
 
 class Amqp1Framing:

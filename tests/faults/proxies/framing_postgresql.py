@@ -54,5 +54,5 @@ def statement_of(message: bytes) -> str | None:
 
 
 def is_answered(message: bytes) -> bool:
-    """Whether a reply is the last one to a request."""
+    """Tell whether a reply is the last one to a request."""
     return message[:1] == READY

@@ -36,7 +36,7 @@ class RedisFraming:
 
 
 def end_of(buffer: bytes, start: int) -> int | None:
-    """Where the value that starts there ends, or None when it is not whole.
+    """Return the end of the value that starts there, or None when it is not whole.
 
     What is neither string nor aggregate is a line.
     """

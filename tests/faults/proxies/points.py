@@ -16,7 +16,7 @@ from tests.stores.ageing import Age
 LAPSE = 60_000_000
 """Microseconds beyond every lease of these tests."""
 PATIENT_TRIES = 3
-"""How often a key is asked for before a message that is to be applied late is let go."""
+"""The number of requests for a key before a message that is to be applied late is let go."""
 MOST_IDLE = 3
 """Connections that one caller at a time leaves open for the next."""
 
@@ -32,16 +32,16 @@ class Bench(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What is to happen: faults at the k-th messages, counted from the first one of a new connection or not."""
+    """A point of faults: at the k-th messages, counted from the first one of a new connection or not."""
 
     faults: tuple[Fault, ...]
     greetings: bool = False
     late: bool = False
-    """Whether what is delayed is let go only after the caller has given up and asked again."""
+    """True if a delayed message is let go only after the caller has given up and asked again."""
 
 
 class Story:
-    """What happened at a point."""
+    """The events at a point."""
 
     def __init__(self, bench: Bench, point: Point) -> None:
         self.bench, self.point = bench, point
@@ -130,7 +130,7 @@ class Story:
         return self.bench.proxy.half_open == 0
 
     def _elsewhere(self) -> Answer:
-        """What another process is told: no key is left locked."""
+        """Ask by another process: no key is left locked."""
         found: list[Answer] = []
 
         def told() -> bool:

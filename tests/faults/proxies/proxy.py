@@ -20,16 +20,17 @@ from tests.faults.proxies.framing import Direction, Framing, Messages
 T = TypeVar("T")
 
 Kind = Literal["before", "after", "mid-message", "delayed", "set aside", "half-open", "duplicate"]
-"""What befalls a message. It is not forwarded and its connection ends ("before"); it is forwarded and then its
+"""The fault of a message. It is not forwarded and its connection ends ("before"); it is forwarded and then its
 connection ends ("after"); half of it is forwarded and its connection is reset; it and all that follows it in its
 direction are kept until `Proxy.go`; it alone is kept until then; from it on everything is swallowed in both directions,
-while the connection stays open; it is forwarded twice, and the first of the two replies is dropped."""
+while the connection stays open; it is forwarded twice, and the first of the two replies is dropped.
+"""
 
 _OPPOSITE: dict[Direction, Direction] = {">": "<", "<": ">"}
 
 
 class Fault(NamedTuple):
-    """What befalls the k-th message, counted from 1 and from the arming on, over all connections and directions."""
+    """The fault of the k-th message, counted from 1 and from the arming on, over all connections and directions."""
 
     at: int
     kind: Kind
@@ -71,7 +72,7 @@ class Proxy:
         self.hits: list[Hit] = []
         """The faults that were injected since the last arming."""
         self.count = 0
-        """How many messages were counted since the last arming."""
+        """The number of messages that were counted since the last arming."""
         self.holding = threading.Event()
         """Set while a delayed message is held."""
         self._faults: dict[int, Kind] = {}
@@ -142,12 +143,12 @@ class Proxy:
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
+        """The number of open connections."""
         return self._do(lambda: len(self._links))
 
     @property
     def half_open(self) -> int:
-        """How many connections are open on which everything is swallowed."""
+        """The number of open connections on which everything is swallowed."""
         return self._do(lambda: sum(link.swallowing for link in self._links))
 
     def close(self) -> None:
@@ -168,7 +169,7 @@ class Proxy:
     # ------------------------------------------------------------ on the loop
 
     def rewritten(self, direction: Direction, message: bytes) -> bytes:
-        """What is forwarded of a message."""
+        """Return the forwarded part of a message."""
         return message
 
     def fate(self, direction: Direction, message: bytes, establishing: bool) -> Kind | None:

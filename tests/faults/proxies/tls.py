@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 import trustme
 
 _ASKED_FOR = bytes.fromhex("0000000804d2162f")
-"""How a client of PostgreSQL asks for TLS; asyncpg and psycopg both do before they send anything else."""
+"""A PostgreSQL client's request for TLS; asyncpg and psycopg both send it before anything else."""
 
 
 class Front(NamedTuple):
-    """Where it listens, and whom to trust."""
+    """The address that it listens on, and the certificate to trust."""
 
     port: int
     cafile: str

@@ -23,7 +23,7 @@ Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_le
 
 
 class Order(BaseModel):
-    """What is ordered."""
+    """The order of a customer."""
 
     amount: Annotated[int, Field(ge=-(2**31), lt=2**31)]
     note: Annotated[str | None, Field(max_length=1000)] = None

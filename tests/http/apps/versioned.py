@@ -54,7 +54,7 @@ CHOSEN: Options = {"methods": METHODS, "required": False}
 
 
 class Answer(NamedTuple):
-    """What a client saw; names of fields in small letters."""
+    """The client's view of an answer; names of fields in small letters."""
 
     status: int
     fields: Mapping[str, str]

@@ -14,7 +14,7 @@ from retrysafe import Boundary, wait
 from retrysafe.http.wsgi import IdempotencyMiddleware
 
 PLACE = Path(os.environ.get("SHOP_PLACE", "."))
-"""Where the ledger is, and the pipes on which a request and its test wait for each other."""
+"""The place of the ledger, and of the pipes on which a request and its test wait for each other."""
 
 
 def tell(pipe: str, text: str) -> None:

@@ -88,7 +88,7 @@ def test_resume(place: Path, server: Server, capsys: pytest.CaptureFixture[str],
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
-def test_what_stays_in_the_journal_is_not_done(
+def test_entries_that_stay_in_the_journal_are_not_done(
     place: Path, server: Server, capsys: pytest.CaptureFixture[str], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"shop_once_{kind.replace('-', '_')}"
@@ -129,7 +129,7 @@ def test_outcomes_are_printed_as_they_come(
     assert capsys.readouterr().out.endswith("ReadTimeout  stays in the journal\n")
 
 
-def test_what_cannot_be_done_is_said(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_requests_are_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, complaint in (
         (["list", "--journal", "nowhere.db"], "the file does not exist"),
         (["resume", "--client", "nowhere:client"], "ModuleNotFoundError"),
@@ -139,7 +139,7 @@ def test_what_cannot_be_done_is_said(place: Path, capsys: pytest.CaptureFixture[
         assert complaint in capsys.readouterr().err
 
 
-def test_what_a_living_process_is_at_is_not_discarded(
+def test_entries_of_a_living_process_are_not_discarded(
     place: Path, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal = Journal("calls.db")

@@ -1,4 +1,4 @@
-"""What needs no network: what follows from a result, waiting times, budgets, redirects, and which errors mean what."""
+"""The parts without a network: reactions to a result, waiting times, budgets, redirects, and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_c13_the_bucket_has_a_ceiling() -> None:
 # ---------------------------------------------------------------- redirects, hosts, bodies
 
 
-def test_c16_where_redirects_lead() -> None:
+def test_c16_targets_of_redirects() -> None:
     target = Target("POST", "https://api.example.com/a/b?q=1", keyed=True, added={"Authorization": "new"})
     near = follow(target, answer(308, location="../c#part"))
     assert near is not None
@@ -261,7 +261,7 @@ def test_c04_to_c06_errors_of_requests(error: requests.RequestException, kind: K
 
 
 def steps(url: str, time: Time, results: list[Any], **choices: Any) -> list[Any]:
-    """What an operation asks for when its attempts come to these results."""
+    """Return the requests of an operation whose attempts come to these results."""
     retries = Retries([HOST], world=time.world, observers=(), budgets=Budgets(), **choices)
     program = retries.plan(Outgoing("POST", url, (), b"{}")).program()
     asked: list[Any] = []

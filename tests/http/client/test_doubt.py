@@ -1,4 +1,4 @@
-"""What leaves a caller's origin, what may have been carried out, and what is done late: over every transport."""
+"""Fields that leave an origin, requests that may have been carried out, late ones: over every transport."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_c16_another_origin_sees_no_header_that_is_secret(make: Make, server: Se
         assert server.requests[0].header("x-of-ours") == "secret"
 
 
-def test_c03_what_may_have_arrived_goes_nowhere_without_its_key(make: Make, server: Server) -> None:
+def test_c03_requests_that_may_have_arrived_go_nowhere_without_their_key(make: Make, server: Server) -> None:
     with running() as other:
         server.will(drops_answer, to(other.url))
         with pytest.raises(RequestOutcomeUnknown):
@@ -99,7 +99,7 @@ def test_c03_nor_does_what_is_resumed(make: Make, server: Server, path: Path, ti
 
 
 @pytest.mark.parametrize("status", [301, 302, 303])
-def test_c16_what_was_done_and_not_seen_is_in_doubt(make: Make, server: Server, path: Path, status: int) -> None:
+def test_c16_unseen_effects_are_in_doubt(make: Make, server: Server, path: Path, status: int) -> None:
     def done(at: Server, connection: Any, request: Received) -> bool:
         at.execute(request)
         return to(f"http://127.0.0.1:{free_port()}/orders/1", status)(at, connection, request)  # type: ignore[no-any-return]
@@ -261,7 +261,7 @@ def test_c08_a_refusal_is_whole_when_no_credentials_come(make: Make, server: Ser
     assert make().send("GET", server.url)[:2] == (401, b"why?")
 
 
-def test_c05_what_is_longer_than_the_limit_is_the_callers_to_read(make: Make, server: Server) -> None:
+def test_c05_bodies_beyond_the_limit_are_the_callers_to_read(make: Make, server: Server) -> None:
     def endless(at: Server, connection: Any, request: Received) -> bool:
         at.execute(request)
         connection.sendall(b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -425,7 +425,7 @@ def test_a_refusal_is_let_go_when_no_credentials_can_be_had(time: Time, refresh:
 
 
 class Refusing(httpx.BaseTransport, httpx.AsyncBaseTransport, BaseAdapter):
-    """Nobody listens; keeps how long each attempt may wait."""
+    """A server that does not listen; keeps the time that each attempt may wait."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def entry(server: Server, time: Time, key: str = "k", **fields: Any) -> Entry:
-    """What a process has left behind that died without a trace."""
+    """Write the entry of a process that died without a trace."""
     now = time.world.wall()
     made = Entry(identity("", server.url, key), "", key, "POST", server.url, (), BODY, now, now + 86400)
     return made._replace(**fields)
@@ -191,7 +191,7 @@ def test_c02_two_journals_of_one_file_are_one_process(make: Make, server: Server
     assert list(path.parent.glob(f"*{name}*")) == []
 
 
-def test_c02_what_a_living_process_is_at_is_left_alone(make: Make, server: Server, path: Path, time: Time) -> None:
+def test_c02_entries_of_a_living_process_are_left_alone(make: Make, server: Server, path: Path, time: Time) -> None:
     server.will(stalls)
     import time as real
 
@@ -207,7 +207,7 @@ def test_c02_what_a_living_process_is_at_is_left_alone(make: Make, server: Serve
     kill(process)
 
 
-def test_c02_what_ended_in_doubt_stays_and_what_was_answered_goes(make: Make, server: Server, path: Path) -> None:
+def test_c02_doubtful_entries_stay_and_answered_ones_go(make: Make, server: Server, path: Path) -> None:
     journal = Journal(path)
     sender = make(journal=journal, max_attempts=2)
     server.will(says(503), says(503))
@@ -228,7 +228,7 @@ def test_c02_what_ended_in_doubt_stays_and_what_was_answered_goes(make: Make, se
     assert len(journal.pending()) == 3
 
 
-def test_c02_what_was_certainly_not_sent_does_not_stay(make: Make, path: Path) -> None:
+def test_c02_entries_certainly_not_sent_do_not_stay(make: Make, path: Path) -> None:
     journal = Journal(path)
     url = f"http://127.0.0.1:{free_port()}/"
     with pytest.raises(FAILURES):

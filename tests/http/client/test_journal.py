@@ -58,7 +58,7 @@ def test_c02_a_request_stays_until_every_call_has_ended(server: Server, path: Pa
     journal.close()
 
 
-def test_c02_who_lost_a_request_to_others_has_no_say(server: Server, path: Path, time: Time) -> None:
+def test_c02_a_former_owner_of_a_request_has_no_say(server: Server, path: Path, time: Time) -> None:
     journal, now = Journal(path), time.world.wall()
     one = entry(server, time)
     journal.begin(one, now, 60, "late")
@@ -286,7 +286,7 @@ def test_a_journal_of_somebody_elses_is_refused(path: Path, monkeypatch: pytest.
         Journal(path)
 
 
-def test_what_lies_beside_a_journal_and_is_no_file_is_refused(path: Path, tmp_path: Path) -> None:
+def test_other_objects_beside_a_journal_are_refused(path: Path, tmp_path: Path) -> None:
     path.with_name("calls.db-wal").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigurationError, match="belongs to another user"):
         Journal(path)

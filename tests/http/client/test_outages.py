@@ -33,7 +33,7 @@ CALLS = 10_000
 
 
 class Down(httpx.BaseTransport, httpx.AsyncBaseTransport, BaseAdapter):
-    """Nobody listens, as every library says it; counts how often it was tried."""
+    """A server that does not listen, in every library's words; counts the tries."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -89,7 +89,7 @@ def test_c01_only_declared_methods_get_a_key(make: Make, server: Server) -> None
 
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
-def test_c04_what_was_certainly_not_sent_is_retried_without_a_key(make: Make, time: Time, method: str) -> None:
+def test_c04_requests_certainly_not_sent_are_retried_without_a_key(make: Make, time: Time, method: str) -> None:
     with pytest.raises(FAILURES) as failed:
         make(hosts=[]).send(method, f"http://127.0.0.1:{free_port()}/")
     assert len(time.slept) == 2
@@ -260,7 +260,7 @@ def test_c08_credentials_are_refreshed_once_with_the_same_key(make: Make, server
     assert len(server.requests) == 5
 
 
-def test_c08_what_authentication_of_the_library_sends_again_has_the_same_key(server: Server, time: Time) -> None:
+def test_c08_repeats_by_the_librarys_authentication_have_the_same_key(server: Server, time: Time) -> None:
     import httpx
     from requests.auth import HTTPDigestAuth
 
@@ -590,7 +590,7 @@ def test_c19_a_problem_is_unpacked_as_far_as_it_may_be_long(encoding: str) -> No
 
 
 @each_row("encoding", ["br", "zstd", "gzip, gzip", "nonsense"])
-def test_c19_what_cannot_be_bounded_is_not_unpacked(encoding: str) -> None:
+def test_c19_unbounded_encodings_are_not_unpacked(encoding: str) -> None:
     assert decoded(encoding, b"{}", 100) is None
     assert decoded("", b"{}", 100) == b"{}"
     assert decoded("identity", b"{}", 1) is None

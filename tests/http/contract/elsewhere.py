@@ -1,4 +1,4 @@
-"""Where rules are tested that no client can see, and those of gRPC, another protocol: tests by name, or why not.
+"""The tests of rules that no client can see, and those of gRPC, another protocol: by name, or the reason for none.
 
 A test is named by its file below ``tests/http`` and its function; what is no test is a reason.
 """
@@ -91,9 +91,9 @@ UNSEEN: Mapping[str, Mapping[str, Where]] = {
     "R28": {
         "asgi": _WSGI_ALONE,
         "wsgi": by(
-            "test_wsgi.py::test_r28_what_is_written_is_captured_before_what_is_returned",
+            "test_wsgi.py::test_r28_written_chunks_are_captured_before_returned_ones",
             "test_wsgi.py::test_r28_exc_info_replaces_headers_that_were_not_sent",
-            "test_wsgi.py::test_r28_what_was_returned_is_closed_once",
+            "test_wsgi.py::test_r28_the_returned_iterable_is_closed_once",
             "test_wsgi.py::test_r28_a_generator_stays_lazy",
             "test_wsgi.py::test_r28_a_file_does_not_pass_around",
         ),

@@ -1,4 +1,4 @@
-"""What the fixture says of itself in one cell, and its handler's half that no framework has a part in."""
+"""The fixture's own description in one cell, and the half of its handler that no framework has a part in."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Fixture:
 
     @property
     def waits(self) -> bool:
-        """Whether duplicates wait: those of a serial store can't be told anything before the first has ended."""
+        """True if duplicates wait: those of a serial store can't be told anything before the first has ended."""
         return self.place.transactional and self.place.kind == "sqlite"
 
     def boundary(self, **terms: Any) -> Boundary:
@@ -114,7 +114,7 @@ class Fixture:
 
     @staticmethod
     def script(header: str | None) -> Script:
-        """What the runner tells the handler to do."""
+        """Parse the runner's instructions for the handler."""
         return Script.read(header or "")
 
 
@@ -127,5 +127,5 @@ def _transaction() -> Any:
 
 
 def principal(authorization: str | None) -> str | None:
-    """Whose request it is: "Bearer alice.2" is alice's."""
+    """Return the principal of a request: "Bearer alice.2" is alice's."""
     return (authorization or "").removeprefix("Bearer ").partition(".")[0] or None

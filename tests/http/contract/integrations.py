@@ -20,7 +20,7 @@ NO_BACKGROUND = {"background": "WSGI has no work after the response"}
 
 
 class Integration(NamedTuple):
-    """How users meet us.
+    """An integration as its users see it.
 
     Attributes:
         title: its name in the table.

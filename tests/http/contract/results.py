@@ -15,8 +15,9 @@ from tests.http.contract.integrations import INTEGRATIONS
 
 RESULTS = Path(__file__).with_name("results.json")
 PASSED, TESTED, WITHOUT = "passed", "tested: ", "without: "
-"""How an entry begins: checked over a real connection (but for this); checked by these tests; not there, for this
-reason."""
+"""The beginnings of an entry: checked over a real connection (but for this); checked by these tests; not there, for
+this reason.
+"""
 
 
 def entry(cell: Cell, result: Result) -> str:

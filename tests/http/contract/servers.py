@@ -49,7 +49,7 @@ def werkzeug(app: Any, boundary: Boundary) -> Iterator[str]:
             pass
 
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Quiet)
-    server.log = lambda *_: None  # type: ignore[method-assign]  # what the fixture is told to raise
+    server.log = lambda *_: None  # type: ignore[method-assign]  # the fixture is told to raise it
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

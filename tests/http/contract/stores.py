@@ -84,7 +84,7 @@ class Doorway:
 
 @dataclass
 class Place:
-    """Where the records of one cell are.
+    """The place of the records of one cell.
 
     Attributes:
         url: the store's, as the server is given it.
@@ -116,7 +116,7 @@ class Place:
             do_at(self.direct, lambda store: elapse_all(store, micros, [name]))
 
     def effects(self, id: str) -> int:
-        """How many effects of an id are committed."""
+        """Count the committed effects of an id."""
         rows, _ = ask_sql(self.direct, f"SELECT count(*) FROM {self.table} WHERE id = '{id}'")
         return int(rows[0][0])
 

@@ -59,12 +59,12 @@ def decode(stored: StoredResult, version: int) -> Any:
 
 
 def answer_of(said: HandlerSignals, result: Any) -> tuple[Transition, StoredResult | None] | None:
-    """What a probe's words make of a record."""
+    """Return the transition and result that a probe's answer leads to."""
     return endings.answer_of(said, _TERMS, result, None)
 
 
 class Parts(NamedTuple):
-    """What is put to the proof; a test replaces one part by a broken one to see it caught."""
+    """The parts under proof; a test replaces one part by a broken one to see it caught."""
 
     claim: Callable[[Store, ClaimRequest], Steps[ClaimResult]] = claim
     settle: Callable[[Store, Ownership, Transition, StoredResult | None], Steps[bool]] = settle
@@ -96,9 +96,9 @@ class Actor:
         self.chance = stream(seed)
         self.begin = begin
         self.counted = counted
-        """Whether the schedule waits for its end."""
+        """True if the schedule waits for its end."""
         self.deployed = False
-        """Whether it is a process of the application, which is deployed in versions."""
+        """True if it is a process of the application, which is deployed in versions."""
         self.acts = begin(self)
         self.lives = 1
         self.done = False
@@ -130,7 +130,7 @@ class Actor:
 
 
 class Stage:
-    """What actors know and share."""
+    """The common state of actors."""
 
     def __init__(self, plan: Plan, parts: Parts, judge: Judge, stores: dict[int, Any], cache: Cache) -> None:
         self.plan = plan
@@ -144,7 +144,7 @@ class Stage:
         self.cache = cache
         self.schema = Migrated()
         self.calm = False
-        """Whether faults have ended."""
+        """True if faults have ended."""
         self.time: Any
         self.hang_up: Callable[[str], None] = lambda who: None
         self.restart: Callable[[Actor], None]
@@ -164,16 +164,16 @@ class Stage:
         return int(actor.chance() * leases * self.clocks.lease) + 1
 
     def is_over(self, attempt: str) -> bool:
-        """Whether an attempt can have no effect any more: what an operator makes sure of before a release."""
+        """Tell whether an attempt can have no effect any more: an operator makes sure of that before a release."""
         return not self.on_their_way.get(attempt) and all(actor.attempt != attempt for actor in self.actors)
 
     def want(self, actor: Actor, key: bytes, fingerprint: bytes) -> ClaimRequest:
-        """What a new attempt of an actor asks for."""
+        """Return the claim of an actor's new attempt."""
         effects, attempt = self.effects[key], actor.begin_attempt()
         return ClaimRequest(key, "simulated", "", "pay", fingerprint, attempt, effects, self.clocks, "new", self.quota)
 
     def fingerprint(self, version: int, payload: bytes) -> bytes:
-        """What a version of the code makes of a payload."""
+        """Return the fingerprint of a payload by a version of the code."""
         return b"v2 " + payload if self.fingerprints_differ and version > 1 else payload
 
 

@@ -77,7 +77,7 @@ def _is_over(record: Record, now: Micros) -> bool:
 
 
 def _was_over(before: Record, message: Message) -> bool:
-    """Whether the window had ended when the claim saw the record; the clock may have gone back since."""
+    """Tell whether the window had ended when the claim saw the record; the clock may have gone back since."""
     seen = message.named
     unchanged = message.kind == "take" and (seen.attempt, seen.version) == (before.attempt, before.version)
     return unchanged and _is_over(seen, seen.now)
@@ -88,7 +88,7 @@ def _same(one: Record | None, other: Record) -> bool:
 
 
 def _is_result(stored: StoredResult | None, record: Record) -> bool:
-    """Whether a result is the record's own, whichever version of the codec has written it."""
+    """Tell whether a result is the record's own, whichever version of the codec has written it."""
     return stored is not None and stored.body == result_of(record.attempt, record.token).body
 
 
@@ -110,7 +110,7 @@ class Judge:
         self._archived: dict[tuple[bytes, int], Record] = {}
         self._expired: dict[tuple[bytes, str], Micros] = {}
         self.tolerance: Micros | None = 0
-        """How far a cache may err about the end of a window; None: it lies, and is not held to account."""
+        """The largest error of a cache about the end of a window; None: it lies, and is not held to account."""
 
     def broken(self, check: Check, detail: str) -> None:
         """Note a broken promise."""
@@ -170,7 +170,7 @@ class Judge:
             self.broken(Check.KEPT, f"attempts went from {before.attempts} to {after.attempts}")
 
     def _was_ended(self, before: Record) -> bool:
-        """Whether an operator has expired the record; the clock may have gone back since."""
+        """Tell whether an operator has expired the record; the clock may have gone back since."""
         return self._ended.get(before.key) == before.version
 
     def _rewrote(self, message: Message, before: Record, after: Record, now: Micros) -> None:
@@ -233,7 +233,7 @@ class Judge:
         return self._claims[attempt, token][1]
 
     def happened(self, record: Record) -> bool:
-        """Whether the effect that a record is about has happened: what an operator would find out."""
+        """Tell whether the effect that a record is about has happened, as an operator would find out."""
         if record.effects == "external":
             return bool(self._effects.get(self.intent_of(record.attempt, record.token)))
         return bool(self._paid[record.key])

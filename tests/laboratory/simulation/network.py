@@ -52,7 +52,7 @@ def parse_faults(text: str) -> tuple[Injected, ...]:
 
 
 class Chooser(Protocol):
-    """Which fault a message meets, if any, and its amount."""
+    """Chooses the fault of a message, if any, and its amount."""
 
     def __call__(self, actor: Actor, message: Message, /) -> tuple[Fault, Micros] | None: ...
 
@@ -99,7 +99,7 @@ _OF_A_CACHE = frozenset({"look", "keep", "drop"})
 def _suited(fault: Fault, kind: str) -> Fault | None:
     """The fault that a message of that kind can meet."""
     if kind == "effect" and fault is Fault.DUPLICATED:
-        return Fault.REPLY_LOST  # who sends an effect that nobody can recognise sends it once
+        return Fault.REPLY_LOST  # an effect that cannot be recognised is sent once
     if kind == "schema" and fault in _LATE:
         return Fault.REQUEST_LOST  # a connection keeps the order of its statements
     return None if fault in LIES and kind not in _OF_A_CACHE else fault

@@ -11,7 +11,7 @@ from retrysafe.protocol.records import Clocks, Effects, Micros
 
 
 class Fault(StrEnum):
-    """What can go wrong with one message."""
+    """The faults of one message."""
 
     UNSENT = "request never sent"
     REQUEST_LOST = "request lost"
@@ -42,34 +42,34 @@ class Plan(NamedTuple):
     effects: tuple[Effects, ...] = ("keyed", "external")
     faults: tuple[Fault, ...] = TRUTHFUL
     chance: float = 0.3
-    """How often a message meets a fault."""
+    """The chance that a message meets a fault."""
     clocks: Clocks = Clocks(lease=1000, window=2000, memory=2500)
     skew: Micros = 600
-    """How far the store's clock may be off either way.
+    """The largest error of the store's clock, either way.
 
     Tokens are promised to increase over a sweep as long as that is less than a quarter of the key memory.
     """
     horizon: Micros = 7000
-    """When faults end."""
+    """The end of faults."""
     quantum: Micros = 1
     """The steps of the store's clock."""
     intruder: float = 0.1
-    """How often a worker comes with another payload."""
+    """The chance that a worker comes with another payload."""
     hasty: float = 0.0
-    """How often the operator settles an effect that he sees although its attempt may still be alive."""
+    """The chance that the operator settles an effect that he sees although its attempt may still be alive."""
     probes: float = 0.0
-    """How often a worker has a probe."""
+    """The chance that a worker has a probe."""
     sweeper: Literal["", "removes", "archives"] = ""
     batch: int = 1
-    """How many records a sweeper removes at a time."""
+    """The number of records that a sweeper removes at a time."""
     cached: Micros = 0
     """For how long a cache in front of the store keeps an answer, at most; 0: there is no cache."""
     fleet: bool = False
-    """Whether workers of two versions are live, while the schema is migrated under them."""
+    """True if workers of two versions are live, while the schema is migrated under them."""
     outstanding: int = 0
-    """How many keys the quota lets the scope have at once; 0: there is no quota."""
+    """The number of keys that the quota lets the scope have at once; 0: there is no quota."""
     rate: int = 0
-    """How many new keys the quota allows in a window; 0: any number."""
+    """The number of new keys that the quota allows in a window; 0: any number."""
 
     def scaled(self, factor: int, quantum: Micros) -> Plan:
         """The same plan in longer times, for a store whose clock has coarser steps."""

@@ -45,7 +45,7 @@ class Recording:
         self._history.end(number, message.kind)
 
     def operations(self) -> list[Operation]:
-        """What was recorded."""
+        """Return the recorded operations."""
         return self._history.operations()
 
     def _begin(self, who: str, message: Message) -> int:

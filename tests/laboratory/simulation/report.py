@@ -1,4 +1,4 @@
-"""What one schedule did, told so that a person can follow it and run it again."""
+"""The story of one schedule, told so that a person can follow it and run it again."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ EPOCH = 1_000_000
 
 
 class Report(NamedTuple):
-    """What one schedule did: who took part, its faults, events and sights, and the promises it broke."""
+    """The story of one schedule: its actors, its faults, events and sights, and the promises it broke."""
 
     seed: int
     plan: Plan
     cast: tuple[str, ...]
-    """Who takes part, and what was chosen for them, in words."""
+    """The actors, and their chosen properties, in words."""
     injected: tuple[Injected, ...]
     """Every fault, in order: with the seed and the plan, all that the schedule follows from."""
     actors: tuple[str, ...]
-    """Who can be left out: workers, and those who tend the store."""
+    """The actors that can be left out: workers, and those that tend the store."""
     without: frozenset[str]
     """Actors that were left out."""
     replayed: bool
-    """Whether the faults were given instead of drawn."""
+    """True if the faults were given instead of drawn."""
     violations: tuple[Violation, ...]
     faults: Counter[Fault]
     seen: Counter[str]
     log: Sequence[Line]
     answered_after: Micros | None
-    """How long after the end of faults the last caller had an answer; None when one has none."""
+    """The time between the end of faults and the last caller's answer; None when one has none."""
     store: str = ""
     """The ``--store`` of the command line, where the memory store was not meant."""
 
     @property
     def ok(self) -> bool:
-        """Whether every promise was kept."""
+        """True if every promise was kept."""
         return not self.violations
 
     @property

@@ -25,7 +25,7 @@ from tests.laboratory.simulation.world import Clock, Subject, Time, World, memor
 
 PARTS = Parts()
 PATIENCE = 60
-"""How many leases after the end of faults (and as long again as they lasted) every caller must have its answer."""
+"""The leases after the end of faults (and as long again as they lasted) until every caller has its answer."""
 _ACTORS = 64
 
 
@@ -187,7 +187,7 @@ class _Schedule:
         return actor
 
     def _play_to_the_end(self) -> bool:
-        """Whether everybody is answered in time."""
+        """Play until all are answered, and tell whether that was in time."""
         limit = self._plan.horizon + PATIENCE * self._plan.clocks.lease
         self._network.play_until(self._time.now + limit)
         if self._stage.open:
@@ -195,7 +195,7 @@ class _Schedule:
         return not self._stage.open
 
     def _settle_stragglers(self) -> None:
-        """What came late may have left keys to settle, which takes another retry, and an operator."""
+        """Settle keys that late messages have left, which takes another retry, and an operator."""
         keys = [key for key, record in self._world.books.all().items() if _is_open(record.state.value)]
         if keys and not self._stage.open:
             self._enter_late_workers("y", keys)
@@ -229,7 +229,7 @@ def _is_open(state: str) -> bool:
 
 
 def _tolerance(plan: Plan) -> int | None:
-    """How far a cache may err about the end of a window: as far as the store's clock can jump."""
+    """Return the largest error of a cache about the end of a window: as far as the store's clock can jump."""
     if any(fault in plan.faults for fault in LIES):
         return None
     return 2 * plan.skew if Fault.CLOCK_JUMPED in plan.faults else plan.quantum - 1

@@ -11,7 +11,7 @@ from retrysafe.protocol.requests import Ask, Query, Rows
 
 
 class Kept(NamedTuple):
-    """What a cache has of a key: a version, its record unless that was dropped, and until when."""
+    """A cache's entry of a key: a version, its record unless that was dropped, and its end."""
 
     version: int
     record: Record | None
@@ -25,7 +25,7 @@ class SimulatedCache:
     """A cache as a dictionary; each ask is a step over it at an instant of the cache's own clock."""
 
     def look(self, key: bytes) -> Ask[Cached]:
-        """What is kept of a key."""
+        """Return the cache's entry of a key."""
 
         def step(cells: Cells, now: Micros) -> Cached:
             kept = cells.get(key)

@@ -11,7 +11,7 @@ from tests.laboratory.simulation.schedule import Script
 
 Replay = Callable[[Script], Report]
 MOST_RUNS = 2000
-"""How many schedules a shrinking may run."""
+"""The largest number of schedules that a shrinking may run."""
 
 
 def shrink(report: Report, replay: Replay) -> Report:
@@ -39,7 +39,7 @@ class _Search:
         self.script = Script(())
 
     def fails(self, script: Script) -> bool:
-        """Whether a schedule still breaks the promise; then it is the best so far."""
+        """Tell whether a schedule still breaks the promise; then it is the best so far."""
         if self._runs >= MOST_RUNS:
             return False
         self._runs += 1

@@ -16,7 +16,7 @@ from tests.laboratory.simulation.world import Clock, Subject, memory
 
 
 class Survey(NamedTuple):
-    """What many schedules did together; ``failures`` holds the reports of the first failing seeds."""
+    """The result of many schedules; ``failures`` holds the reports of the first failing seeds."""
 
     seeds: int
     faulty: int

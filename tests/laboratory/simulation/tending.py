@@ -117,7 +117,7 @@ def migrator(stage: Stage, actor: Actor) -> Acts:
     yield stage.pause(actor, 2)
     yield from _migrate(stage, actor, upto=2)
     yield stage.pause(actor, 3)
-    stage.rolled_out = True  # what starts from now on is of the next version
+    stage.rolled_out = True  # workers start in the next version from now on
     for other in stage.actors:
         if _is_old(other):
             yield stage.pause(actor, 0.7)

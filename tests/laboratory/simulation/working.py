@@ -103,7 +103,7 @@ def _claim(stage: Stage, actor: Actor, want: ClaimRequest) -> Act[ClaimResult]:
 
 
 def _refused(stage: Stage, actor: Actor, outcome: NotWon) -> bool:
-    """What a caller makes of a claim that was not won: whether it is an answer."""
+    """React to a claim that was not won; tell whether it is an answer."""
     decision, record, _ = outcome
     if decision not in (Decision.REPLAY, Decision.REPLAY_FAILURE):
         stage.judge.seen[decision.name.lower()] += 1
@@ -120,7 +120,7 @@ def _refused(stage: Stage, actor: Actor, outcome: NotWon) -> bool:
 
 
 def _read(stage: Stage, actor: Actor, stored: StoredResult) -> bool:
-    """Whether the codec of the actor's version could read a result."""
+    """Tell whether the codec of the actor's version could read a result."""
     try:
         stage.parts.decode(stored, actor.version)
     except ResultUnreadable:

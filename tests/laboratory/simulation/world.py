@@ -47,13 +47,13 @@ class Time:
         self.quantum: Micros = 1
 
     def of_the_store(self) -> Micros:
-        """What the store's clock shows."""
+        """Return the reading of the store's clock."""
         shown = self.now + self.skew
         return shown if self.quantum == 1 else shown // self.quantum * self.quantum
 
 
 class Books:
-    """What is in the store, for the judge: looked up in memory, and elsewhere read."""
+    """The store's contents, for the judge: looked up in memory, and elsewhere read."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -143,7 +143,7 @@ class World:
         return accepted
 
     def _probe(self, message: Message) -> bool | None:
-        """What a probe can find out: that the effect happened, that it never will, or nothing yet."""
+        """Probe: the effect happened, never will, or nothing is known yet."""
         if self.judge.happened(message.named):
             return True
         return False if self.stage.is_over(message.named.attempt) else None

@@ -1,4 +1,4 @@
-"""What harnesses of brokers have in common: what each says of itself, a bench for consumers, a road for publishers."""
+"""Common parts of the brokers' harnesses: their description, a bench for consumers, a road for publishers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARTITIONS = 4
 
 
 class Place(NamedTuple):
-    """Where a test's messages are: at a broker, under a name, in a topic over partitions, for a group."""
+    """The place of a test's messages: at a broker, under a name, in a topic over partitions, for a group."""
 
     url: str
     name: str
@@ -54,7 +54,7 @@ class Harness(NamedTuple):
     remove: Callable[[Place], Awaitable[None]] | None = None
 
     def url(self, folder: Path) -> str:
-        """Where it is; `KeyError` for a service that is not there."""
+        """Return its URL; `KeyError` for a service that is not there."""
         if self.in_folder is not None:
             return self.in_folder(folder)
         return os.environ[variable_of(self.service)] if self.service else ""

@@ -151,7 +151,7 @@ async def left(at: Place) -> int:
 
 
 def _left(at: Place) -> int:
-    """How many messages come after what the group has committed."""
+    """Count the messages behind those that the group has committed."""
     from confluent_kafka import Consumer, TopicPartition
 
     from retrysafe.messaging.brokers.kafka.properties import LOG, properties_of

@@ -16,7 +16,7 @@ from tests.faults.proxies.framing_mqtt import MqttFraming
 from tests.messaging.harnesses.base import PARTITIONS, Bench, Harness, OnARoad, Place, by_road, road_to
 
 LARGEST = 2_000_000
-"""How many bytes a packet has at most, as scripts/services sets it."""
+"""The largest packet in bytes, as scripts/services sets it."""
 GROUP = "inventory"
 
 
@@ -116,7 +116,7 @@ async def subscribers(url: str = "", **options: Any) -> AsyncIterator[Subscriber
 
 
 async def left(at: Place) -> int:
-    """What the sessions of a group have: a client that takes each for a moment is sent it again.
+    """Count the messages in the sessions of a group: a client that takes each for a moment is sent it again.
 
     Where a consumer takes its session back before that, nobody can tell: it counts as one message.
     """

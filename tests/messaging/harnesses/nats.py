@@ -15,7 +15,7 @@ from tests.faults.proxies.framing_nats import NatsFraming
 from tests.messaging.harnesses.base import PARTITIONS, Bench, Harness, OnARoad, Place, by_road, road_to
 
 LARGEST = 1 << 20
-"""How many bytes the server takes, where it is not told otherwise, with the headers."""
+"""The server's default limit in bytes, with the headers."""
 
 
 class NatsBench(Bench):

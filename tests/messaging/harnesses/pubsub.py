@@ -42,7 +42,7 @@ async def service(url: str) -> AsyncIterator[Any]:
 
 
 async def pulled(clients: Any, path: str) -> Sequence[Any]:
-    """What a subscription hands out now."""
+    """Pull the messages that a subscription hands out now."""
     from google.api_core.exceptions import DeadlineExceeded
     from google.pubsub_v1 import types
 
@@ -166,7 +166,7 @@ async def topics(**options: Any) -> AsyncIterator[Topic]:
 
 
 async def left(at: Place) -> int:
-    """How many can be received, of each key one; those that a consumer holds are hidden."""
+    """Count the messages that can be received, of each key one; those that a consumer holds are hidden."""
     from retrysafe.messaging.brokers.pubsub.messages import subscription_path
 
     path = subscription_path(options_of(at.url)["project"], f"{at.name}-", at.topic, at.group)

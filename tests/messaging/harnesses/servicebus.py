@@ -136,7 +136,7 @@ async def topics(**options: Any) -> AsyncIterator[Topic]:
 
 
 async def left(at: Place) -> int:
-    """How many the subscription has, held by a consumer or not."""
+    """Count the messages of the subscription, held by a consumer or not."""
     async with administration(at.url) as client:
         told = await client.get_subscription_runtime_properties(f"{at.name}-{at.topic}", at.group)
     return int(told.active_message_count)

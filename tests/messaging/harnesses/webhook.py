@@ -21,7 +21,7 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 class Answers:
-    """What an endpoint answers: a status, or whatever a function makes of a request."""
+    """The answers of an endpoint: a status, or a function's answer to a request."""
 
     def __init__(self) -> None:
         self.arrived: list[Envelope] = []

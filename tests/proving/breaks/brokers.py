@@ -40,7 +40,7 @@ BREAKS: list[Break] = [
         "the last settled offset is committed, even if an earlier one is unsettled",
         "messaging.brokers.kafka.progress:Progress.low",
         instead("next()", "self._next"),
-        (f"{KAFKA_PROGRESS}::test_what_is_committed_is_the_first_unsettled_message",),
+        (f"{KAFKA_PROGRESS}::test_the_commit_is_the_first_unsettled_message",),
         rows=(50,),
     ),
     Break(
@@ -75,7 +75,7 @@ BREAKS: list[Break] = [
         "consumers of MQTT take a session from each other",
         "messaging.brokers.mqtt.consumer:MqttConsumer._taken",
         always("is_free", "take"),
-        (f"{MQTT}::test_who_wants_a_session_that_is_used_stands_by",),
+        (f"{MQTT}::test_a_consumer_of_a_used_session_stands_by",),
         rows=(52,),
     ),
     Break(
@@ -89,14 +89,14 @@ BREAKS: list[Break] = [
         "a former owner of a NATS partition settles a message of the new one",
         "messaging.brokers.nats.pinned:Partition.settle",
         never("_is_over"),
-        (f"{NATS}::test_what_may_have_been_handed_out_again_is_not_settled",),
+        (f"{NATS}::test_messages_that_may_have_been_handed_out_again_are_not_settled",),
         rows=(52,),
     ),
     Break(
         "a consumer that has lost its stream goes on taking entries",
         "messaging.brokers.redis_streams.consumer:_READ",
         reworded("return {'fenced'}", "owner = owner"),
-        (f"{CONSUMER_FAULTS}::test_who_has_lost_a_stream_takes_nothing_from_it",),
+        (f"{CONSUMER_FAULTS}::test_a_consumer_that_has_lost_a_stream_takes_nothing_from_it",),
         rows=(52,),
     ),
     Break(
@@ -117,7 +117,7 @@ BREAKS: list[Break] = [
         "a message of Pub/Sub that may have killed its consumer is handed out as a new one",
         "messaging.brokers.pubsub.consumer:PubSubConsumer._delivery",
         never("_terms"),
-        (f"{PUBSUB}::test_who_was_cut_off_until_the_deadline_hands_out_nothing_that_another_one_has",),
+        (f"{PUBSUB}::test_a_consumer_cut_off_until_the_deadline_hands_out_nothing_that_another_one_has",),
         rows=(53,),
     ),
     Break(
@@ -131,7 +131,7 @@ BREAKS: list[Break] = [
         "a message of Service Bus that may have killed its consumer is handed out as a new one",
         "messaging.brokers.servicebus.consumer:ServiceBusConsumer._delivery",
         never("delivery_count", "old"),
-        (f"{SERVICEBUS}::test_who_was_cut_off_until_the_lock_ended_settles_and_hands_out_nothing[session]",),
+        (f"{SERVICEBUS}::test_a_consumer_cut_off_until_the_lock_ended_settles_and_hands_out_nothing[session]",),
         rows=(53,),
     ),
     Break(
@@ -145,7 +145,7 @@ BREAKS: list[Break] = [
         "a message that an MQTT broker refuses is taken for published",
         "messaging.brokers.mqtt.judging:judged",
         always("value", at=0),
-        (f"{MQTT}::test_what_the_broker_refuses_is_no_success_and_nobodys_fault",),
+        (f"{MQTT}::test_refusals_of_the_broker_are_no_success_and_no_messages_fault",),
         rows=(54,),
     ),
     Break(
@@ -159,7 +159,7 @@ BREAKS: list[Break] = [
         "a publication that RabbitMQ has not confirmed in time may come after the next one",
         "messaging.brokers.rabbitmq.publisher:RabbitMQPublisher._confirmed",
         never("_UNCONFIRMED"),
-        (f"{PUBLISHERS}::test_what_is_not_confirmed_in_time_is_read_before_anything_else_is_published",),
+        (f"{PUBLISHERS}::test_unconfirmed_messages_are_read_before_anything_else_is_published",),
         rows=(55,),
     ),
     Break(
@@ -185,12 +185,12 @@ BREAKS: list[Break] = [
         "a message that the script of Redis could not add is remembered as added",
         "messaging.brokers.redis_streams.publisher:_SCRIPT",
         reworded("pcall(add, at)", "true, add(at)"),
-        (f"{PUBLISHERS}::test_what_the_script_cannot_add_is_not_remembered_as_added",),
+        (f"{PUBLISHERS}::test_entries_that_the_script_cannot_add_are_not_remembered_as_added",),
     ),
     Break(
         "a message that no queue takes counts as published",
         "messaging.brokers.sqlite.broker:SqlitePublisher._one",
         instead("STALLED", "PublishStatus.ACKED"),
-        (f"{SQLITE_BROKER}::test_what_no_queue_takes_is_tried_again",),
+        (f"{SQLITE_BROKER}::test_messages_without_a_queue_are_tried_again",),
     ),
 ]

@@ -130,7 +130,7 @@ BREAKS: list[Break] = [
         "FastAPI: a replay is shown before the dependencies that authenticate",
         "http.fastapi:_Route.__init__",
         swapped("given", "Depends"),
-        (f"{FASTAPI}::test_r26_a_replay_too_is_given_only_to_whom_every_dependency_lets_in[memory-route-None]",),
+        (f"{FASTAPI}::test_r26_a_replay_too_is_given_only_to_whom_every_dependency_lets_in[memory-route-True]",),
         rows=(74,),
     ),
     Break(
@@ -197,7 +197,7 @@ BREAKS: list[Break] = [
         "the gateway believes every spelling of a field that its proxy sets",
         "gateway.fields:_is_claimed",
         unwrapped("spelt", at=0),
-        (f"{PROTOCOL}::test_p1_what_only_a_proxy_may_tell_is_not_believed_of_strangers",),
+        (f"{PROTOCOL}::test_p1_fields_of_proxies_are_not_believed_of_strangers",),
     ),
     Break(
         "the body of a request that offers an upgrade is the next request",
@@ -209,13 +209,13 @@ BREAKS: list[Break] = [
         "a response that came before its request is its answer",
         "gateway.upstream:_Request.send",
         never("should_close"),
-        (f"{FAILURES}::test_what_came_unasked_on_a_kept_connection_answers_nobody",),
+        (f"{FAILURES}::test_unasked_bytes_on_a_kept_connection_answer_no_request",),
     ),
     Break(
         "a request that ended in doubt leaves the journal",
         "http.client.calling:Planned._note",
         never("in_doubt"),
-        (f"{DURABLE}::test_c02_what_ended_in_doubt_stays_and_what_was_answered_goes",),
+        (f"{DURABLE}::test_c02_doubtful_entries_stay_and_answered_ones_go",),
     ),
     Break(
         "a request is sent before it is in the journal",
@@ -227,7 +227,7 @@ BREAKS: list[Break] = [
         "an entry of the journal that a living process works on is resumed too",
         "http.client.journal:Journal.take",
         never("is_held"),
-        (f"{DURABLE}::test_c02_what_a_living_process_is_at_is_left_alone",),
+        (f"{DURABLE}::test_c02_entries_of_a_living_process_are_left_alone",),
     ),
     Break(
         "credentials are in the journal",
@@ -293,7 +293,7 @@ BREAKS: list[Break] = [
         "a handler that leaves its work undone has handled the event",
         "webhooks.handling:Handling._ahandle",
         instead("refuse_unfinished()", "await self.handler.acall(self._given(self.handler, claim))"),
-        (f"{RECEIVER}::test_what_a_handler_leaves_undone_is_not_stored_as_handled[memory-async]",),
+        (f"{RECEIVER}::test_undone_work_of_a_handler_is_not_stored_as_handled[memory-async]",),
     ),
     Break(
         "an event without a handler uses up the key of its handling, also under a forged name",

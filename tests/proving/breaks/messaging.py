@@ -64,7 +64,7 @@ BREAKS: list[Break] = [
         "a consumer that has lost its partition commits state",
         "streams.positions:Positions.move",
         reworded(" AND epoch = ", " AND epoch >= "),
-        (f"{KAFKA_TRANSACTIONS}::test_who_has_lost_a_partition_changes_nothing",),
+        (f"{KAFKA_TRANSACTIONS}::test_a_consumer_that_has_lost_a_partition_changes_nothing",),
         rows=(9,),
     ),
     Break(
@@ -92,7 +92,7 @@ BREAKS: list[Break] = [
         "an outage spends the attempts of messages",
         "messaging.inbox.attempts:Attempt.failed",
         never("is_unavailable"),
-        (f"{INBOX}::test_what_a_handler_needs_may_be_away_for_however_long[sqlite-handler-a connection that ended]",),
+        (f"{INBOX}::test_services_of_a_handler_may_be_away_for_any_time[sqlite-handler-a connection that ended]",),
         rows=(53,),
     ),
     Break(
@@ -120,14 +120,14 @@ BREAKS: list[Break] = [
         "dead letters behind one that has to come again are handled before it",
         "messaging.inbox.dead_letters:_Round.concluded",
         skipping("_waiting"),
-        (f"{REDRIVE}::test_what_follows_a_letter_that_has_to_come_again_waits_for_it[sqlite]",),
+        (f"{REDRIVE}::test_letters_behind_one_that_has_to_come_again_wait_for_it[sqlite]",),
         rows=(55,),
     ),
     Break(
         "a redrive that has lost its lease goes on",
         "messaging.inbox.dead_letters:redrive",
         skipping("ensure_held"),
-        (f"{REDRIVE}::test_who_has_lost_the_lease_handles_no_more_of_them[sqlite]",),
+        (f"{REDRIVE}::test_a_consumer_that_has_lost_the_lease_handles_no_more_of_them[sqlite]",),
         rows=(55,),
     ),
     Break(
@@ -148,7 +148,7 @@ BREAKS: list[Break] = [
         "a message from before the window is not told to be late",
         "messaging.inbox.attempts:is_late",
         never("window", "written"),
-        (f"{INBOX}::test_what_comes_after_the_window_is_told_to_be_late[sqlite]",),
+        (f"{INBOX}::test_messages_after_the_window_are_told_to_be_late[sqlite]",),
         rows=(59,),
     ),
     Break(
@@ -161,7 +161,7 @@ BREAKS: list[Break] = [
         "changes that the log has before they can be seen are passed by",
         "messaging.cdc.batches:take",
         never("any"),
-        (f"{CDC}::test_what_is_in_the_log_before_it_can_be_seen_is_waited_for",),
+        (f"{CDC}::test_commits_in_the_log_before_they_can_be_seen_are_waited_for",),
     ),
     Break(
         "the server forgets its log before the broker has it",
@@ -203,6 +203,6 @@ BREAKS: list[Break] = [
         "a writer that was taken over from goes on writing",
         "streams.ledger:decided",
         never("found", "epoch"),
-        (f"{LEDGER}::test_who_was_taken_over_from_writes_nothing[sqlite]",),
+        (f"{LEDGER}::test_a_replaced_owner_writes_nothing[sqlite]",),
     ),
 ]

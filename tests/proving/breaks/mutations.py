@@ -173,7 +173,7 @@ def _shown(operator: str, *given: object, at: int | None) -> str:
 
 
 def _is_within(inner: Site, outer: Site) -> bool:
-    """Whether a place is smaller than another: in it, or one of those that it has."""
+    """Tell whether a place is smaller than another: in it, or one of those that it has."""
     known = [node for root in outer.within for node in ast.walk(root)]
     return (
         inner is not outer

@@ -23,7 +23,7 @@ BREAKS: list[Break] = [
         "records are removed before they are archived",
         "admin.sweeper:Sweeper._batch",
         swapped("_archive", "remove"),
-        (f"{SWEEPING}::test_what_cannot_be_archived_is_not_removed[sqlite]",),
+        (f"{SWEEPING}::test_records_that_cannot_be_archived_are_not_removed[sqlite]",),
         rows=(81,),
     ),
     Break(
@@ -72,13 +72,13 @@ BREAKS: list[Break] = [
         "stored text speaks to the terminal",
         "cli.rendering:say",
         unwrapped("plain"),
-        (f"{KEYS_COMMAND}::test_what_is_stored_cannot_speak_to_the_terminal",),
+        (f"{KEYS_COMMAND}::test_stored_values_cannot_speak_to_the_terminal",),
     ),
     Break(
         "console: a visitor behind a proxy of this machine is taken for its user",
         "console.access:Local.__call__",
         never("_FORWARDED"),
-        (f"{HOSTILE}::test_who_comes_through_a_proxy_is_not_taken_for_the_user_of_this_machine[X-Forwarded-For]",),
+        (f"{HOSTILE}::test_a_request_through_a_proxy_is_not_taken_for_the_user_of_this_machine[X-Forwarded-For]",),
     ),
     Break(
         "console: a hidden button's address is open",

@@ -37,20 +37,19 @@ CHANCE = "1"
 
 
 class Result(NamedTuple):
-    """How each named test ended: "failed" is what is wanted, anything else says what happened instead."""
+    """The end of each named test: "failed" is the wanted one, anything else says what happened instead."""
 
     endings: dict[str, str]
     output: str
-    """What pytest printed."""
+    """The output of pytest."""
 
     def all_were(self, ending: str) -> bool:
-        """Whether every named test ended so."""
+        """Tell whether every named test ended so."""
         return bool(self.endings) and set(self.endings.values()) == {ending}
 
     @property
     def verdict(self) -> str:
-        """What became of a break whose tests ended so: one that is skipped, without its server for instance, says
-        nothing."""
+        """The result of a break; a skipped test, without its server for instance, says nothing."""
         if self.all_were("failed"):
             return "killed"
         return "not run" if set(self.endings.values()) <= {"failed", "skipped"} and self.endings else "survived"
@@ -176,7 +175,7 @@ def run_unbroken(tests: Iterable[str]) -> Result:
 
 
 def missing(tests: Iterable[str]) -> str:
-    """What pytest says of tests that do not exist; empty if all do. Nothing is run."""
+    """Return pytest's complaint of tests that do not exist; empty if all do. Nothing is run."""
     done = subprocess.run(
         [*_pytest(), "--collect-only", "-qq", *dict.fromkeys(tests)],
         cwd=ROOT,
@@ -247,7 +246,7 @@ def _of_each(tests: tuple[str, ...], endings: dict[str, str]) -> dict[str, str]:
 
 
 def _output(command: list[str], root: Path, environment: dict[str, str]) -> tuple[str, bool]:
-    """What a command prints, and whether it ended in time; what it has started ends with it."""
+    """Return a command's output, and whether it ended in time; the processes that it has started end with it."""
     with subprocess.Popen(
         command,
         cwd=root,

@@ -118,14 +118,14 @@ BREAKS: list[Break] = [
         "a claim in a batch is answered by the record of another key",
         "backends.sql.drivers.lane:QueryLane._answers",
         instead("get()", "next(iter(found.values()))"),
-        (f"{LANE}::test_who_is_answered_is_told_of_its_own_key",),
+        (f"{LANE}::test_each_caller_is_told_of_its_own_key",),
         rows=(16,),
     ),
     Break(
         "claims in a batch overwrite what is there",
         "backends.sql.postgresql:PostgresqlStore._claims",
         reworded("DO NOTHING", "DO UPDATE SET attempt = excluded.attempt"),
-        (f"{LANE}::test_who_loses_to_a_rival_in_the_middle_of_a_batch_is_told_of_the_rival",),
+        (f"{LANE}::test_a_loser_to_a_rival_in_the_middle_of_a_batch_is_told_of_it",),
         rows=(16, 25),
     ),
     Break(
@@ -223,7 +223,7 @@ BREAKS: list[Break] = [
         "messages behind the part that a relay has passed over overtake their lane",
         "backends.sql.outbox:SqlOutbox.due",
         never("start", "low"),
-        (f"{RELAY_PLANS}::test_what_was_committed_late_is_not_overtaken_by_what_is_behind_the_part_passed_over",),
+        (f"{RELAY_PLANS}::test_late_commits_are_not_overtaken_by_messages_behind_the_part_passed_over",),
         rows=(35,),
     ),
     Break(
@@ -237,7 +237,7 @@ BREAKS: list[Break] = [
         "that a failover of Redis loses claims is not documented",
         "backends.redis.store:RedisStore.capabilities",
         reworded("a failover that loses a claim: ", ""),
-        (f"{REDIS_KILLS}::test_what_these_tests_lose_is_documented",),
+        (f"{REDIS_KILLS}::test_losses_of_these_tests_are_documented",),
         rows=(37,),
     ),
     Break(
@@ -272,7 +272,7 @@ BREAKS: list[Break] = [
         "on DynamoDB a key is forgotten only when the service has removed its item",
         "backends.dynamodb.store:_STANDING",
         reworded("#tombstone_until <= :now", "#tombstone_until <= :now AND attribute_not_exists(#ttl)"),
-        (f"{DYNAMODB}::test_what_the_service_has_not_removed_yet_is_forgotten_all_the_same",),
+        (f"{DYNAMODB}::test_items_not_removed_yet_are_forgotten_all_the_same",),
         rows=(45,),
     ),
     Break(
@@ -395,7 +395,7 @@ BREAKS: list[Break] = [
         "a message from the log overtakes one of its lane that is in the table",
         "backends.sql.outbox_log:SqlOutboxLog.look",
         without("older", at=0),
-        (f"{CDC}::test_what_follows_a_message_that_the_log_does_not_tell_of_stays",),
+        (f"{CDC}::test_messages_behind_one_that_is_missing_in_the_log_stay",),
     ),
     Break(
         "a commit in the middle of the boundary's transaction is not noticed",

@@ -15,7 +15,7 @@ import pytest
 REPORT = "RETRYSAFE_BREAK_REPORT"
 
 UNBORN = (ImportError, SyntaxError, NameError)
-"""What a break raises that is no program: a test that fails by it would fail by any typing error."""
+"""The errors of a break that is no program: a test that fails by them would fail by any typing error."""
 
 
 class _Endings:

@@ -1,4 +1,4 @@
-"""What the harness of a backend says of itself."""
+"""The description of a backend's harness."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def drop_dynamodb_table() -> None:
     """Drop the table of this process, if it has made one."""
     if "boto3" not in sys.modules or "RETRYSAFE_TEST_DYNAMODB" not in os.environ:
         return
-    dynamodb_url()  # whose credentials it takes
+    dynamodb_url()  # it takes their credentials
     client = dynamodb_client(dynamodb_endpoint())
     with suppress(client.exceptions.ResourceNotFoundException):
         client.delete_table(TableName=DYNAMODB_TABLE)

@@ -153,7 +153,7 @@ class MysqlDialect(MysqlStore):
 
 
 def as_mysql(sql: str) -> str:
-    """What MySQL reads of a statement."""
+    """Translate a statement for MySQL."""
     own = re.sub(r"/\*M!\d+ .*? \*/", "", re.sub(r"/\*!\d+ (.*?) \*/", r"\1", sql))
     return own.replace("@@transaction_isolation", "@@tx_isolation")  # the one name that MariaDB does not know
 

@@ -45,7 +45,7 @@ _making = new_lock()
 
 
 class Access(NamedTuple):
-    """Where the service is, and how long it is waited for; credentials come from the environment.
+    """The address of the service, and its deadlines; credentials come from the environment.
 
     timeout: seconds to connect, and again for one try to be answered.
     patience: seconds of pauses, over all tries, for a service that asks to come again later.
@@ -71,7 +71,7 @@ class Access(NamedTuple):
 
 
 def pauses(patience: float) -> Iterator[float]:
-    """How long to wait before each further try: growing, with full jitter, in all at most ``patience`` seconds."""
+    """Yield the pause before each further try: growing, with full jitter, in all at most ``patience`` seconds."""
     for attempt in range(16):
         pause = _BACKOFF.delay(attempt, random.random())
         patience -= pause
@@ -123,7 +123,7 @@ _REFUSED = {
     ),
     "AccessDeniedException": "Allow the role of this process the action that is named, on this table.",
 }
-"""Errors by which AWS refuses a caller until somebody corrects its credentials or its role, and what to correct."""
+"""Errors by which AWS refuses a caller until its credentials or its role are corrected, with the remedy."""
 
 
 def _failed(error: Exception) -> NoReturn:

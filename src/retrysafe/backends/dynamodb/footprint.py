@@ -1,4 +1,4 @@
-"""What a record takes in DynamoDB, by the service's rules of item sizes and capacity units.
+"""The size of a record in DynamoDB, by the service's rules of item sizes and capacity units.
 
 Source: Amazon DynamoDB Developer Guide, "Item sizes and formats" and "Read and write operations".
 """

@@ -40,12 +40,12 @@ class Bounds(NamedTuple):
 
 
 def sampled(sent: Micros, received: Micros, date: Micros) -> Bounds:
-    """What one answer tells that was asked for and received at these local instants."""
+    """Bound the clock's offset by one answer, which was asked for and received at these local instants."""
     return Bounds(date - received, date + RESOLUTION - sent, received)
 
 
 def narrowed(known: Bounds | None, sample: Bounds) -> Bounds:
-    """What is known after one more sample; where they contradict each other, the clock was set: the sample counts."""
+    """Narrow the bounds by one more sample; if they contradict each other, the clock was set, and the sample counts."""
     if known is None:
         return sample
     before = known.aged(sample.at)
@@ -65,7 +65,7 @@ class Sightings:
         self._most = most
 
     def unchanged_for(self, key: bytes, version: int, local: Micros) -> Micros:
-        """How long ago this version was seen first; what was seen long ago is forgotten, and then seen anew."""
+        """Return the time since this version was first seen; versions seen long ago are forgotten, and count as new."""
         known = self._seen.get(key)
         if known is not None and known[0] == version:
             return local - known[1]
@@ -79,7 +79,7 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def steady() -> Micros:
-    """Microseconds on a clock that nobody sets and, where the system has one, that runs on during suspension."""
+    """Microseconds on a clock that is never set and, where the system has one, runs on during suspension."""
     return (time.monotonic_ns() if _CLOCK is None else time.clock_gettime_ns(_CLOCK)) // 1000
 
 
@@ -107,7 +107,7 @@ class ServiceClock:
 
     @property
     def corrected(self) -> bool:
-        """Whether the service has told its time."""
+        """True if the service has told its time."""
         return self._bounds is not None
 
     @property

@@ -46,11 +46,11 @@ from retrysafe.protocol.transitions import (
 MARGIN: Micros = 2_000_000
 LARGEST_ITEM = 400 * 1024
 RESERVED = 16 * 1024
-"""What is kept free in an item for everything but its result."""
+"""Bytes of an item that are kept free for everything but its result."""
 _GROWTH = 512
-"""What settling may add to the fixed part: its kind of result, and the time to live."""
+"""Bytes that settling may add to the fixed part: the kind of its result, and the time to live."""
 _EVALUATED = 1000
-"""How many items one page of a scan looks at, at the least."""
+"""The smallest number of items that one page of a scan looks at."""
 
 _TEXTS = ("boundary", "scope", "operation", "state", "attempt", "effects")
 _NUMBERS = ("token", "attempts", "lease_until", "created", "updated", "expires", "tombstone_until", "version")
@@ -77,7 +77,7 @@ class Clock(Protocol):
 
     @property
     def corrected(self) -> bool:
-        """Whether the service has told its time."""
+        """True if the service has told its time."""
         ...
 
     @property
@@ -86,7 +86,7 @@ class Clock(Protocol):
         ...
 
     def local(self) -> Micros:
-        """This machine's own time, which nobody sets."""
+        """This machine's own time, which is never set."""
         ...
 
     def __call__(self) -> Micros:
@@ -216,7 +216,7 @@ class DynamodbStore:
     # ------------------------------------------------------------ the clock
 
     def _excess(self) -> Micros:
-        """What a lease must be longer because this clock may be further behind than the margin covers."""
+        """The time by which a lease must be longer, because this clock may be further behind than the margin covers."""
         return max(0, self._clock.error - MARGIN)
 
     def _safely(self, record: Record) -> Record:

@@ -1,4 +1,4 @@
-"""How tests let time pass in DynamoDB."""
+"""Lets time pass in DynamoDB, for tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from retrysafe.protocol.requests import Ask
 
 
 def age(store: DynamodbStore, keys: Collection[bytes], micros: Micros) -> Aged:
-    """What is forgotten by then is deleted, as the service's time to live does some day."""
+    """Age records; those that are forgotten by then are deleted, as the service's time to live does some day."""
     record: Record | None = None
 
     def parse(found: Record | None) -> None:

@@ -1,4 +1,4 @@
-"""How tests let time pass in the memory store."""
+"""Lets time pass in the memory store, for tests."""
 
 from __future__ import annotations
 

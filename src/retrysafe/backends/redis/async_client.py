@@ -54,7 +54,7 @@ class Wire(asyncio.Protocol):
         self._outgoing: list[bytes] = []
         self._waiting: deque[tuple[asyncio.Future[Reply], float]] = deque()
         self._heard = self._loop.time()
-        """When the last reply came: who has many before him waits for as long as they take."""
+        """The time of the last reply: a request behind many others waits for as long as replies keep coming."""
         self._watch: asyncio.TimerHandle | None = None
         self._transport: Any = None
         self._before: Any = None
@@ -218,13 +218,13 @@ class Lane:
 
 
 def _no_warning(task: asyncio.Task[Any]) -> None:
-    """Everybody who waited may have been cancelled: nobody is left to take the error."""
+    """All waiters may be cancelled: retrieve the exception here."""
     if not task.cancelled():
         task.exception()
 
 
 class AsyncMasters(NamedTuple):
-    """Where to send requests, as `retrysafe.backends.redis.client.Masters`; a master is how to connect to it."""
+    """The servers to send requests to, each by its address, as `retrysafe.backends.redis.client.Masters`."""
 
     of_key: Callable[[bytes], Awaitable[tuple[str, Callable[[], Any]]]]
     all: Callable[[], Awaitable[dict[str, Callable[[], Any]]]]

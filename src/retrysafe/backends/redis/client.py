@@ -33,7 +33,7 @@ def all_lent() -> StoreUnavailable:
 
 Words = tuple[Any, ...]
 Reply = Any
-"""What Redis replied: integers, bytes, lists, None, or an error as a value."""
+"""A reply of Redis: integers, bytes, lists, None, or an error as a value."""
 
 
 @lru_cache(maxsize=64)
@@ -54,7 +54,7 @@ def by_source(script: Script) -> Words:
 
 _REDIRECTIONS = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN")
 _UNDONE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "NOREPLICAS", "OOM", "MISCONF")
-"""Errors by which Redis refuses a script that has written nothing."""
+"""Errors by which Redis refuses a user until a setting is corrected, with the remedy."""
 _TRANSIENT = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "TRYAGAIN", "CLUSTERDOWN")
 """Those that may pass by themselves: a restart, a failover, a slot that moves."""
 
@@ -106,14 +106,14 @@ _CODES = {
 
 
 def is_redirection(reply: Reply) -> bool:
-    """Whether the key of a cluster is to be asked for elsewhere, or later."""
+    """Tell whether the key of a cluster is to be asked for elsewhere, or later."""
     return code_of(reply) in _REDIRECTIONS
 
 
 def answer_of(reply: Reply) -> Reply:
     """The reply, unless it is an error: then the store is unavailable."""
     code = code_of(reply)
-    if code in ("MOVED", "ASK"):  # where a cluster is known, they have been followed
+    if code in ("MOVED", "ASK"):  # in a known cluster they have been followed
         raise ConfigurationError("store=: the server belongs to a cluster. Write redis+cluster://host:port.")
     if code in _REFUSED:
         raise StoreMisconfigured(f"{str(reply).rstrip('.')}. {_REFUSED[code]}", unsent=True) from None
@@ -131,7 +131,7 @@ def page_commands(request: Scan, cursor: int) -> Words:
 
 
 def place_of(cursor: str | None, masters: Sequence[str]) -> tuple[str, int]:
-    """Which master a scan has come to, and its cursor there; a master that is gone is passed over."""
+    """Find the master and the cursor that a scan has come to; a master that is gone is passed over."""
     name, _, inside = (cursor or "").rpartition("/")
     here = [master for master in sorted(masters) if master >= name]
     if not here:
@@ -140,7 +140,7 @@ def place_of(cursor: str | None, masters: Sequence[str]) -> tuple[str, int]:
 
 
 def cursor_after(name: str, inside: int, masters: Sequence[str]) -> str | None:
-    """Where a scan goes on; None at its end."""
+    """Return the cursor for the next page of a scan; None at its end."""
     if inside:
         return f"{name}/{inside}"
     later = [master for master in sorted(masters) if master > name]
@@ -153,7 +153,7 @@ def settings_commands(request: Settings) -> list[Words]:
 
 
 def settings_of(replies: Sequence[Reply]) -> dict[str, str]:
-    """What they told; what was refused is missing."""
+    """Collect the settings from the replies; those that were refused are missing."""
     info, *configured = replies
     answer_of(info)
     found: dict[str, str] = {}
@@ -204,7 +204,7 @@ def _reply(connection: Any) -> Reply:
 
 
 class Masters(NamedTuple):
-    """Where to send requests: one server, which may be found by Sentinel, or the masters of a cluster."""
+    """The servers to send requests to: one, which may be found by Sentinel, or the masters of a cluster."""
 
     of_key: Callable[[bytes], redis.Redis]
     all: Callable[[], dict[str, redis.Redis]]

@@ -1,4 +1,4 @@
-"""What a record takes in the memory of Redis and Valkey."""
+"""The size of a record in the memory of Redis and Valkey."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def redis(sizes: Sizes) -> Footprint:
 
 
 def _allocated(size: int) -> int:
-    """What jemalloc gives for a size: from each power of two to the next there are four classes."""
+    """Return the bytes that jemalloc allocates for a size: it has four classes from each power of two to the next."""
     step = max(16, 1 << max(0, (size - 1).bit_length() - 3))
     return -(-size // step) * step

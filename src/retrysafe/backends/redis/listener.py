@@ -25,7 +25,7 @@ PAUSE = 0.5
 """Seconds before a listener that was cut off connects again."""
 _READ = 60.0
 _FAILURES = (RedisError, OSError, StoreUnavailable, ValueError, AttributeError, RuntimeError)
-"""What can befall a connection that one thread uses while another one closes it."""
+"""Errors of a connection that one thread uses while another one closes it."""
 
 
 class RedisListener:

@@ -14,7 +14,7 @@ from retrysafe.backends.redis.store import RedisStore, name_of
 from retrysafe.backends.urls import without_password
 
 IMPATIENCE = 0.5
-"""How long a fast store may keep its answer back, in seconds, where its URL does not say."""
+"""Seconds for which a fast store may keep its answer back, unless its URL says otherwise."""
 _ADDRESS = "redis://…"
 """Of a client, which does not say where it leads."""
 

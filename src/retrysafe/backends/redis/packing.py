@@ -1,4 +1,4 @@
-"""How a record is written in Redis: as one string, which scripts and Python read.
+"""The format of a record in Redis: one string, which scripts and Python read.
 
     head     the format, the state, the numbers, and the size of the next part
     claim    what stays until another attempt takes the key: attempt, boundary, scope, operation, effects and
@@ -90,16 +90,16 @@ local function write(state, token, lease_until, created, window, memory, version
 end
 """
 )
-"""What scripts about a record begin with."""
+"""The common beginning of all scripts about a record."""
 
 
 def number_of(state: State) -> int:
-    """How a state is written."""
+    """Return the stored number of a state."""
     return _NUMBERS[state]
 
 
 def claim_part(request: ClaimRequest) -> bytes:
-    """What of a record stays until another attempt takes its key."""
+    """Encode the part of a record that stays until another attempt takes its key."""
     parts = (
         request.attempt.encode(),
         request.boundary.encode(),

@@ -34,7 +34,7 @@ from retrysafe.protocol.transitions import RULES, Transition, kept_fingerprint, 
 
 _PREFIX, _SUFFIX = b"retrysafe:{", b"}"
 _PAGE = 500
-"""How many keys a sweep looks at in one request."""
+"""The number of keys that a sweep looks at in one request."""
 
 # A scope's keys, by when they were made and by when they are forgotten; both are in one slot, which is not the
 # records' own, so that what becomes of a record later is not seen here.
@@ -278,7 +278,7 @@ Node = Mapping[str, str]
 
 
 def _findings(masters: Sequence[Node]) -> list[Finding]:
-    """What is to be said of the masters, each thing once."""
+    """Collect the findings of all masters, each once."""
     found = [finding for node in masters for look in _LOOKS for finding in look(node)]
     return list(dict.fromkeys(found))
 

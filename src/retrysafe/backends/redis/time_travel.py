@@ -1,4 +1,4 @@
-"""How tests let time pass in Redis."""
+"""Lets time pass in Redis, for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which dead letters are meant, as conditions on a table of them; and how many they are, by kind."""
+"""The selection of dead letters, as conditions on their table; and their number, by kind."""
 
 from __future__ import annotations
 

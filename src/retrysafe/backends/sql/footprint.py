@@ -1,4 +1,4 @@
-"""What a record takes in SQLite, PostgreSQL and MySQL, from the rules by which they fill pages.
+"""The size of a record in SQLite, PostgreSQL and MySQL, from the rules by which they fill pages.
 
 The constants were measured on tables of a hundred thousand records (`tests/operating/test_plan.py` measures again).
 """

@@ -35,7 +35,7 @@ _KINDS = {"key_hash": "key", "record_key": "key", "payload": "payload", "started
 
 
 class SqlInbox:
-    """What to ask about messages that arrive, in the words of a store's dialect. Every method is pure."""
+    """Asks about arriving messages, in the dialect of a store. Every method is pure."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
@@ -147,7 +147,7 @@ class SqlInbox:
         return Ask(found, lambda answer: [_letter(row) for row in answer.rows])
 
     def waits(self, arrival: Arrival) -> Ask[bool]:
-        """Whether a dead letter of the same key, earlier in its sequence, is still to be handled again."""
+        """Tell whether a dead letter of the same key, earlier in its sequence, is still to be handled again."""
         envelope, p = arrival.envelope, self._store.p
         sql = (
             f"SELECT count(*) FROM {DEAD} WHERE redrive IS NOT NULL AND boundary = {p('boundary')} "
@@ -159,7 +159,7 @@ class SqlInbox:
         return Ask(self._store.query(sql, {**params, **named}, writes=False), lambda answer: bool(answer.rows[0][0]))
 
     def groups(self, chosen: DeadLetterFilter, most: int | None = None) -> Ask[Groups]:
-        """How many dead letters are chosen, by topic, type and error, among the oldest ``most``."""
+        """Count the chosen dead letters by topic, type and error, among the oldest ``most``."""
         sql, params = grouped(self._store, f"{DEAD} AS d", "d.dead_at, d.key_hash", chosen, most)
         return Ask(self._store.query(sql, params, writes=False), read_groups)
 
@@ -223,7 +223,7 @@ class SqlInbox:
         return Ask(self._store.query(sql, {}, writes=False), _tallies)
 
     def forget(self, table: str, before: int) -> Ask[int]:
-        """Remove attempts or sequences that nobody has touched for so many microseconds."""
+        """Remove attempts or sequences that were not touched for so many microseconds."""
         sql = f"DELETE FROM {table} WHERE updated < {self._store.NOW} - {self._store.p('token', 'before')}"
         return Ask(self._store.query(sql, {"before": before}), lambda answer: answer.affected)
 

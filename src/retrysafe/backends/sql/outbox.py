@@ -18,7 +18,7 @@ from retrysafe.protocol.requests import Ask, Rows
 
 TABLE = "retrysafe_outbox"
 AT_ONCE = 200
-"""How many messages one statement writes: databases bound its parameters."""
+"""The number of messages that one statement writes: databases bound its parameters."""
 BY_BUCKET, BY_LANE = f"{TABLE}_bucket", f"{TABLE}_lane"
 """The indexes of a bucket's messages, and of a lane's, in the order of their numbers."""
 FOREVER = 1 << 62
@@ -30,17 +30,17 @@ NOTED = ("id", "bucket", "lane", "started", "finished")
 
 
 class SqlOutbox:
-    """What to ask about messages, in the words of a store's dialect. Every method is pure."""
+    """Asks about messages to publish, in the dialect of a store. Every method is pure."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
         self.locks_rows = store.LOCKS_ROWS
-        """Whether a row can be held for a transaction while others write; else one writer holds all."""
+        """True if a row can be held for a transaction while others write; else one writer holds all."""
         self.only: dict[str, tuple[str, ...]] = {}
         """The values of ``source`` and ``topic`` to which what leaves is restricted; nothing: all of them."""
 
     def takes(self, envelope: Envelope) -> bool:
-        """Whether a message may leave, as far as it is restricted what does."""
+        """Tell whether a message may leave, as far as it is restricted what does."""
         return all(getattr(envelope, column) in values for column, values in self.only.items())
 
     # ------------------------------------------------------------ writing

@@ -1,4 +1,4 @@
-"""What a relay asks of PostgreSQL about messages that it has read from the log. Every method is pure.
+"""The questions of a relay to PostgreSQL about messages that it has read from the log. Every method is pure.
 
 The log says that a message was committed; the table says whether it is still to leave.
 """
@@ -28,14 +28,14 @@ class Waiting(NamedTuple):
 
 
 class TableLook(NamedTuple):
-    """What the table says of messages: those that are there by number, the time, and which transactions it shows."""
+    """The table's view of messages: the present ones by number, the time, and the transactions that it shows."""
 
     waiting: Mapping[int, Waiting]
     now: Micros
     snapshot: str
 
     def shows(self, xid: int) -> bool:
-        """Whether what a transaction has written is visible: a commit is in the log a moment before it is."""
+        """Tell whether what a transaction has written is visible: a commit is in the log a moment before it is."""
         _, upper, running = self.snapshot.split(":")
         begun_later = (xid - int(upper)) % _XIDS < _XIDS // 2
         return not begun_later and xid not in {int(one) % _XIDS for one in running.split(",") if one}
@@ -60,7 +60,7 @@ class SqlOutboxLog:
         return Ask(self._store.query(sql, {**buckets, "silence": f"{silence * 1000:.0f}"}), _nothing)
 
     def look(self, ids: Sequence[int], shut: Sequence[str]) -> Ask[TableLook]:
-        """Which of these messages are in the table.
+        """Find those of these messages that are in the table.
 
         None may leave that is behind one of its lane that waits, or that is not among these; or is of a topic that is
         paused or ``shut``.

@@ -1,4 +1,4 @@
-"""What people and monitors ask of an outbox in SQL: what waits, who relays, dead letters, topics, what is kept."""
+"""The questions of people and monitors to an outbox in SQL: backlog, relays, dead letters, topics, kept messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OperableSqlOutbox(SqlOutbox):
     # ------------------------------------------------------------ what waits, and who relays
 
     def backlog(self) -> Ask[list[Backlog]]:
-        """What waits, by topic: of the oldest and the newest messages, half of `MOST_COUNTED` of each."""
+        """Count waiting messages by topic: of the oldest and the newest, half of `MOST_COUNTED` of each."""
         ends = " UNION ".join(
             f"SELECT {end}.* FROM (SELECT o.id, o.bucket, o.lane, o.topic, o.created FROM {TABLE} AS o "
             f"ORDER BY o.id{order} LIMIT {MOST_COUNTED // 2}) AS {end}"
@@ -81,7 +81,7 @@ class OperableSqlOutbox(SqlOutbox):
         return self._write(f"DELETE FROM {TABLE}_relays WHERE name IN ({placed})", params)
 
     def buckets(self) -> Ask[set[int]]:
-        """The buckets that relays can hold: all, unless somebody has emptied every table."""
+        """The buckets that relays can hold: all, unless the tables were emptied."""
         sql = f"SELECT b.bucket FROM {TABLE}_buckets AS b"
         return Ask(self._store.query(sql, {}, writes=False), lambda answer: {int(row[0]) for row in answer.rows})
 
@@ -92,7 +92,7 @@ class OperableSqlOutbox(SqlOutbox):
         return self._write(sql, {})
 
     def counts(self) -> Ask[tuple[int, int]]:
-        """How many messages are dead letters, and how many are kept that have left: up to `MOST_COUNTED` of each."""
+        """Count dead letters, and kept messages that have left: up to `MOST_COUNTED` of each."""
         dead, kept = (
             f"(SELECT count(*) FROM (SELECT 1 FROM {TABLE}_{table} LIMIT {MOST_COUNTED}) AS r)"
             for table in ("dead", "published")
@@ -101,7 +101,7 @@ class OperableSqlOutbox(SqlOutbox):
         return Ask(self._store.query(sql, {}, writes=False), lambda answer: _pair(answer.rows[0]))
 
     def holders(self) -> Ask[list[Holder]] | None:
-        """What keeps the database from cleaning up what has left; None where it does not tell."""
+        """Find the holders that keep the database from removing old rows; None if it does not tell."""
         sql = self._store.HOLDERS
         return None if sql is None else Ask(self._store.query(sql, {}, writes=False), _holders)
 
@@ -134,7 +134,7 @@ class OperableSqlOutbox(SqlOutbox):
         return Ask(self._store.query(sql, params, writes=False), _read_letters)
 
     def count(self, chosen: DeadLetterFilter, most: int | None = None) -> Ask[Groups]:
-        """How many dead letters are chosen, by topic, type and error, among the first ``most``."""
+        """Count the chosen dead letters by topic, type and error, among the first ``most``."""
         sql, params = grouped(self._store, self._letters, "d.id", chosen, most)
         return Ask(self._store.query(sql, params, writes=False), read_groups)
 

@@ -29,14 +29,14 @@ from retrysafe.runtime import new_lock
 V = TypeVar("V")
 
 MOST_GATES = 1000
-"""How many a transaction takes. The lock table is shared by all sessions of the server, for locks of every kind."""
+"""The most of a transaction. The lock table is shared by all sessions of the server, for locks of every kind."""
 
 _MOST_COUNTED = 4096
 _MOST_FULL = 16
 
 
 class Gates:
-    """Counts by the answers to claims: they cost no further statement, and nobody has to tell that a transaction ended.
+    """Counts by the answers to claims: they cost no further statement, and no end of a transaction has to be told.
 
     What a rollback to a savepoint has released stays counted. Transactions that were silent longest are forgotten: they
     start anew.
@@ -88,7 +88,7 @@ def _keep(kept: OrderedDict[int, V], number: int, value: V, most: int) -> None:
 R = TypeVar("R")
 
 _SAMPLE = 8 << 20
-"""How many bytes of a partition are looked at to judge how much of it is forgotten."""
+"""Bytes of a partition that are read to estimate the share of forgotten records."""
 
 # Advisory locks are the database's, tables are a schema's: a key means another one in another schema.
 _LOCK = (
@@ -101,7 +101,7 @@ _SHUT = f" UNION ALL SELECT NULL, {', '.join(['NULL'] * (len(COLUMNS) + 1))} FRO
 """A closed gate is a row without a record."""
 _STRAYED = -1
 _STRAY = "coalesce(nullif(CAST(:home AS text), '') <> current_schema(), false)"
-"""Whether the transaction has another schema than our own connections, which a claim without a tenant is refused in."""
+"""True if the transaction has another schema than our own connections, which a claim without a tenant is refused in."""
 _ASTRAY = f"{', '.join(['NULL'] * (len(COLUMNS) + 1))} WHERE {_STRAY}"
 _NUMBER = "txid_current_if_assigned()"
 _IMPATIENT = "set_config('lock_timeout', '100ms', true)"
@@ -422,7 +422,7 @@ class PostgresqlStore(SqlStore):
         return [Ask(Query(sql, {}), reading.nothing) for sql in statements]
 
     def count(self, partition: Partition) -> Ask[int]:
-        """How many records the partition holds."""
+        """Count the records in the partition."""
         return Ask(Query(f"SELECT count(*) FROM {partition.quoted}", {}, writes=False), reading.first_value)
 
     def unload(self, partition: Partition, spool: BinaryIO) -> Ask[int]:

@@ -1,4 +1,4 @@
-"""How answers are read: rows become records, pages, tallies, or a word."""
+"""Reads answers: rows become records, pages, tallies, or a word."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retrysafe.protocol.requests import Rows
 from retrysafe.protocol.transitions import state_of
 
 _USAGE = 4
-"""How many columns tell how a quota is used; a record has more."""
+"""The number of columns for the use of a quota; a record has more."""
 
 
 def record(answer: Rows) -> Record | None:
@@ -55,12 +55,12 @@ def _record_of(row: Any) -> Record:
 
 
 def changed_one(answer: Rows) -> bool:
-    """Whether one row was changed."""
+    """Tell whether one row was changed."""
     return answer.affected == 1
 
 
 def count(answer: Rows) -> int:
-    """How many rows were changed."""
+    """Return the number of changed rows."""
     return answer.affected
 
 

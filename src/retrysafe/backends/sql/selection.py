@@ -109,7 +109,6 @@ def _count(store: SqlStore, wanted: Filter, walk: IndexWalk, most: int) -> Ask[C
 
 
 def _looked(store: SqlStore, walk: IndexWalk, read: Iterable[str]) -> str:
-    """The records that are looked at."""
     names = ", ".join(f"NULL AS {name}" if name in _UNREAD else f"r.{name}" for name in read)
     return (
         f"SELECT {names} FROM {TABLE} AS r WHERE {walk.within} ORDER BY {walk.ordered()} "
@@ -166,7 +165,7 @@ def _by_hash(store: SqlStore, wanted: Filter, cursor: str | None, besides: str) 
 
 
 def _conditions(store: SqlStore, wanted: Filter, walk: IndexWalk) -> tuple[str, dict[str, Any]]:
-    """What the index does not serve; and the parameters."""
+    """Return the conditions that the index does not serve, and their parameters."""
     params: dict[str, Any] = {
         name: value for name in ("boundary", "operation", "scope") if (value := getattr(wanted, name)) is not None
     }

@@ -12,7 +12,7 @@ from retrysafe.protocol.transitions import RULES, Transition
 
 
 def want_params(request: ClaimRequest) -> dict[str, Any]:
-    """What a claim asks for.
+    """Return the parameters of a claim.
 
     ``home`` is None for one that the schema of a tenant may be around: else it is refused there.
     """
@@ -44,18 +44,17 @@ def seen_params(seen: Record) -> dict[str, Any]:
 
 
 def result_params(result: StoredResult | None) -> dict[str, Any]:
-    """What is stored of a result, if there is one."""
+    """Return the stored parts of a result, if there is one."""
     body, media_type, version = result or (None, None, None)
     return {"result": body, "media_type": media_type, "codec_version": version}
 
 
 Limited = tuple[bool, bool]
-"""Which limits a quota has: a rate, and a number of outstanding keys."""
+"""The limits that a quota has: a rate, and a number of outstanding keys."""
 LIMITED: tuple[Limited, ...] = ((True, False), (False, True), (True, True))
 
 
 def limited_by(allowance: Allowance) -> Limited:
-    """Which limits an allowance has."""
     return allowance.rate is not None, allowance.outstanding is not None
 
 
@@ -74,7 +73,7 @@ class SqlStatements:
     BYTES: ClassVar[str] = "octet_length"
     """The function that tells how many bytes a value has, without reading it where the database can."""
     clock: str
-    """What a statement reads from beside the records, so that it has ``t.now``."""
+    """The source that a statement reads beside the records, so that it has ``t.now``."""
 
     def query(
         self, sql: str, params: Mapping[str, Any], otherwise: Query | None = None, *, writes: bool = True
@@ -220,8 +219,7 @@ class SqlStatements:
         return " AND ".join(part for part, has in zip((rate, outstanding), limited, strict=True) if has)
 
     def _usage(self, clock: str, limited: Limited, condition: str = "true") -> str:
-        """How a quota is used: the time, when the key was made that fills the rate, how many keys are kept, and when
-        the next of them is forgotten."""
+        """Select a quota's use: the time, when its rate was filled, the kept keys, and when the next is forgotten."""
         ours = f"FROM {TABLE} AS q WHERE q.quota = {self.p('quota')}"
         filling = f"(SELECT q.created {ours} ORDER BY q.created DESC LIMIT 1 OFFSET {self.p('rate_before')})"
         kept = f"(SELECT count(*) {ours} AND {KEPT})"

@@ -36,7 +36,7 @@ from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import RULES, Guard, Transition, kept_fingerprint, started_before
 
 AT_ONCE = 1000
-"""How many archived records one statement removes."""
+"""The number of archived records that one statement removes."""
 
 _RESOLVING: tuple[Transition, ...] = tuple(
     event for event, rule in RULES.items() if rule.guard is Guard.SEEN and event is not Transition.CLAIM
@@ -48,11 +48,11 @@ class SqlStore(SqlStatements, SqlTransactions):
 
     capabilities: ClassVar[Capabilities]
     CLAIMS_MANY: ClassVar[bool] = True
-    """Whether keys can be claimed many at once without waiting for others."""
+    """True if keys can be claimed many at once without waiting for others."""
     NOTIFY: ClassVar[str | None] = None
     """A statement that tells who listens for it that the outbox was written to."""
     LOCKS_ROWS: ClassVar[bool] = True
-    """Whether a row can be held for a transaction while others write; else one writer holds all."""
+    """True if a row can be held for a transaction while others write; else one writer holds all."""
 
     def __init__(self) -> None:
         clock = self.clock = f"(SELECT {self.NOW} AS now) AS t"
@@ -221,7 +221,7 @@ class SqlStore(SqlStatements, SqlTransactions):
     """Answers with one row that no other database, or schema in it, gives at the same time."""
 
     def whereabouts(self) -> Ask[object]:
-        """Which database this is; None for one that is like no other."""
+        """Ask for the database's identity; None for one that is like no other."""
         return Ask(Query(self.WHEREABOUTS, {}, writes=False), lambda answer: tuple(answer.rows[0]))
 
     def time(self) -> Ask[int]:

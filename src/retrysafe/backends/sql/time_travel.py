@@ -1,4 +1,4 @@
-"""How tests let time pass in SQL stores."""
+"""Lets time pass in SQL stores, for tests."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from retrysafe.protocol.records import Micros
 from retrysafe.protocol.requests import Ask
 
 AT_ONCE = 500
-"""How many records one statement ages."""
+"""The number of records that one statement ages."""
 
 
 def age(store: SqlStore, keys: Collection[bytes], micros: Micros) -> Aged:
-    """What an open transaction has locked is left as it is: its end writes every instant anew."""
+    """Age records; those locked by an open transaction are left, because its end writes every instant anew."""
     shift = ", ".join(f"{name} = {name} - {store.p('lease', 'micros')}" for name in INSTANTS)
 
     def statement(listed: str) -> str:

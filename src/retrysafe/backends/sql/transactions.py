@@ -38,7 +38,7 @@ def mark_of(claim: ClaimRequest | Ownership) -> str:
 
 
 class SqlTransactions:
-    """What opens and ends a transaction, and says how far the schema is."""
+    """Statements that open and end a transaction, and read the version of the schema."""
 
     BEGIN: ClassVar[str] = "BEGIN"
     HOLDERS: ClassVar[str | None] = None
@@ -56,12 +56,12 @@ class SqlTransactions:
     HAS_SCHEMA: ClassVar[str]
     """A query that gives a row with a value exactly when the schema's own table exists."""
     MIGRATION_BOUNDS: ClassVar[str | None] = None
-    """What bounds how long a migration waits for the locks of others, behind which claims wait."""
+    """A statement that bounds the wait of a migration for the locks of others, behind which claims wait."""
     BLOCKERS: ClassVar[str | None] = None
     """A query for the sessions that are in the way of a migration, in words, the oldest transactions first."""
     MIGRATION_LOCK: ClassVar[str | None] = None
     MIGRATION_UNLOCK: ClassVar[str | None] = None
-    """What gives that lock back, where the end of the transaction does not."""
+    """A statement that gives that lock back, if the end of the transaction does not."""
 
     def begin(self) -> Ask[None]:
         """Open a transaction."""

@@ -133,13 +133,13 @@ def asyncmy(url: str) -> Backend:
 
 
 def _place(kind: str, url: str) -> Callable[[], set[Place]]:
-    """What `Backend` takes."""
+    """Return a function, as `Backend` takes it, that identifies the database."""
     found = identity.of_url(kind, url)
     return lambda: set() if found is None else {found}
 
 
 def _size(options: Iterable[tuple[str, str]]) -> Size:
-    """How many connections a URL asks for."""
+    """Read the number of connections from the options of a URL."""
     given = dict(options).get("pool", str(MOST_CONNECTIONS))
     if not given.isdecimal() or not int(given):
         raise ConfigurationError(f"store=: pool={given!r} is the number of connections, at least 1.")
@@ -188,11 +188,11 @@ _ELSEWHERE = {
     "connection_limit": "The number of connections is pool=.",
     "pool_size": "The number of connections is pool=.",
 }
-"""What is meant by options of other libraries that stand in copied URLs."""
+"""Hints for options of other libraries that stand in copied URLs."""
 
 
 def _mysql_options(url: str) -> dict[str, Any]:
-    """What PyMySQL and asyncmy are both given."""
+    """Return the arguments that PyMySQL and asyncmy have in common."""
     parts = urlsplit(url)
     given = dict(parse_qsl(parts.query))
     url_options(given, ("ssl_ca", "ssl_cert", "ssl_key", "unix_socket", "pool", "charset"), "mysql")
@@ -231,7 +231,7 @@ def anchored(url: str) -> str:
 
 
 _FILE = re.compile(r"[/\\]|\.(db|sqlite3?)$")
-"""What text has that is the path of a file, and no alias."""
+"""Recognises text that is the path of a file, and no alias."""
 
 
 def django(alias: str) -> Backend:

@@ -24,7 +24,7 @@ def problems(bench: Bench) -> None:
 
 
 def _refusals(bench: Bench) -> Iterator[tuple[str, Response]]:
-    """What should be refused, by its code; whether it is, is the matter of other rules."""
+    """Yield the responses that should be refusals, by their code; other rules check that they are."""
     yield "key-invalid", bench.act(lines=[f'"{bench.key}'])
     if bench.capabilities.choice("required"):
         yield "key-missing", bench.act(key=None)

@@ -97,7 +97,7 @@ def _while_it_runs(bench: Bench, status: int, other: Call) -> None:
     bench.key, bench.id = str(uuid4()), uuid4().hex
     running = bench.begin(gate="before")
     bench.entered()
-    hidden = bench.capabilities.transactional  # what isn't committed can't be seen, only that something runs
+    hidden = bench.capabilities.transactional  # uncommitted work can't be seen, only that something runs
     asked = bench.begin(other)
     if hidden and bench.capabilities.choice("concurrency") == "wait":
         bench.release()

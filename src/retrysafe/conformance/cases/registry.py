@@ -1,4 +1,4 @@
-"""Where the cases are kept: one per rule."""
+"""The register of the cases: one per rule."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def lease_renewed(bench: Bench) -> None:
         raise Inapplicable(f"a lease is waited for only up to {LONGEST_LEASE:g} s: {told}")
     running = bench.begin(gate="before")
     bench.entered()
-    time.sleep(2 * lease)  # what is checked is that nothing happens when this time passes
+    time.sleep(2 * lease)  # nothing may happen when this time passes
     if bench.capabilities.choice("concurrency") == "wait":
         waiting = bench.begin()
         bench.release()

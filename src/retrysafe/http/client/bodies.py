@@ -1,4 +1,4 @@
-"""What of bodies is kept: of requests, so that they can be sent again; of responses, so that their end is seen."""
+"""The kept parts of bodies: of requests, so that they can be sent again; of responses, so that their end is seen."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def _chained(seen: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterat
 
 
 def is_read_whole(headers: Mapping[str, str], *, keyed: bool, limit: int) -> bool:
-    """Whether a response counts as an answer only when its last byte has come.
+    """Tell whether a response counts as an answer only when its last byte has come.
 
     If not, its body is the caller's to read, and what breaks it then is not retried: event streams, which may have no
     end; what is longer than ``limit``; and what has no length and belongs to a request without a key.
@@ -57,7 +57,7 @@ def is_read_whole(headers: Mapping[str, str], *, keyed: bool, limit: int) -> boo
 
 
 def ends_unmarked(version: int, method: str, status: int, headers: Mapping[str, str]) -> bool:
-    """Whether a head was cut off and a lenient parser took it for whole; ``version`` is 11 for HTTP/1.1.
+    """Tell whether a head was cut off and a lenient parser took it for whole; ``version`` is 11 for HTTP/1.1.
 
     A body has a length, or chunks, or ends with the connection, which HTTP/1.1 announces (RFC 9112 sections 6.3, 9.6).
     """
@@ -87,7 +87,7 @@ def decoded(encoding: str, body: bytes, limit: int) -> bytes | None:
 
 _ZLIB, _BARE, _GZIP = zlib.MAX_WBITS, -zlib.MAX_WBITS, zlib.MAX_WBITS | 16
 _WINDOWS = {"gzip": (_GZIP,), "x-gzip": (_GZIP,), "deflate": (_ZLIB, _BARE)}
-"""How zlib reads an encoding; of deflate there are two kinds, and servers send both."""
+"""The zlib windows for an encoding; of deflate there are two kinds, and servers send both."""
 
 
 def problem_code(content_type: str, body: bytes) -> str:

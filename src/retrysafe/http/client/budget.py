@@ -50,7 +50,7 @@ class Budgets:
             self._keep(origin, self._bucket(origin).deposited())
 
     def take(self, origin: str) -> bool:
-        """Whether the host may be sent one more retry; if so, it is paid for."""
+        """Tell whether the host may be sent one more retry; if so, it is paid for."""
         with self._lock:
             left = self._bucket(origin).taken()
             if left is not None:
@@ -58,7 +58,7 @@ class Budgets:
             return left is not None
 
     def left(self, origin: str) -> float:
-        """How many retries the host may be sent now."""
+        """Return the number of retries that the host may be sent now."""
         with self._lock:
             return self._bucket(origin).tenths / 10
 

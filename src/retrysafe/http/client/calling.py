@@ -1,4 +1,4 @@
-"""What the transports share around an operation: its key, its place in the journal, who is told, and how it ends."""
+"""Common parts of the transports: the key of an operation, its place in the journal, its events, and its end."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Outgoing(NamedTuple):
 
 
 class Retries:
-    """How requests are retried, and which hosts honour keys; one object may serve any number of clients.
+    """The policy of retries, and the hosts that honour keys; one object may serve any number of clients.
 
     Arguments:
         hosts: the servers that honour an ``Idempotency-Key``: requests to them get one, and may be retried although
@@ -267,7 +267,7 @@ class Planned:
 
 
 def _fields(outgoing: Outgoing) -> Iterator[str]:
-    """What the request has of headers with a key."""
+    """Yield the values of the key's header in the request."""
     return (value for name, value in outgoing.headers if name.lower() == FIELD.lower())
 
 

@@ -16,7 +16,7 @@ from retrysafe.http.client.results import Answer, Failure, Kind, Result, Verdict
 
 
 def decides(result: Result) -> bool:
-    """Whether a result counts although another copy is open: an answer that no other copy can contradict.
+    """Tell whether a result counts although another copy is open: an answer that no other copy can contradict.
 
     A refusal may come from in front of the layer that knows keys, while the other copy is carried out.
     """
@@ -176,7 +176,7 @@ class _Copies:
         return result
 
     def end(self, chosen: Result | None, seen: list[Result]) -> None:
-        """Nobody waits any more: let go whatever was not chosen."""
+        """Cancel every attempt that was not chosen."""
         with self._lock:
             self._over = True
         while not self._arrived.empty():

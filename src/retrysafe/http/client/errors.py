@@ -1,4 +1,4 @@
-"""What the client raises beside its library's own errors. The docstring of a class is the message its user reads."""
+"""The errors of the client, beside those of its library. The docstring of a class is the message its user reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from retrysafe.errors import ConfigurationError, KeyExpired, KeyReused, OutcomeU
 
 
 class RequestOutcomeUnknown(OutcomeUnknown):
-    """Whether this request had its effect can no longer be found out by sending it again.
+    """Sending this request again can no longer show whether it had its effect.
 
     An attempt may have arrived, and the server does not promise to recognise its key (any more), or says itself
     that it does not know. It was not sent again, and no new key was made. Find out at the server whether the effect

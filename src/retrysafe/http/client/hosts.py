@@ -1,4 +1,4 @@
-"""Which hosts honour an `Idempotency-Key`, and how: a promise of theirs that no client can find out by itself."""
+"""The hosts that honour an `Idempotency-Key`, and their terms: no client can find these out by itself."""
 
 from __future__ import annotations
 
@@ -106,13 +106,13 @@ def _ascii(host: str) -> str:
 
 
 def shown(url: str) -> str:
-    """A URL as errors name it: without its query, which may hold what is nobody's business."""
+    """A URL as errors name it: without its query, which may be confidential."""
     return url.partition("?")[0]
 
 
 @lru_cache(maxsize=1024)
 def address(url: str) -> str:
-    """Which server a URL is for, as far as it can be told: for budgets, events and the journal."""
+    """Return the server of a URL, as far as it shows: for budgets, events and the journal."""
     try:
         return origin_of(url)
     except ConfigurationError:

@@ -195,7 +195,7 @@ async def _begun(planned: Planned) -> None:
 
 
 async def _to_its_end(work: Callable[[*Given], T], *given: *Given) -> tuple[T, BaseException | None]:
-    """Write in a thread, whoever is cancelled meanwhile: the result, and the cancellation, which is to be raised."""
+    """Write in a thread, also when cancelled: the result, and the cancellation, which is to be raised."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:  # trio, where only scopes cancel

@@ -46,7 +46,7 @@ class Entry(NamedTuple):
     """Until when its host recognises the key; None if that host was not known to honour keys."""
     attempts: int = 0
     last: str = ""
-    """What its last attempt came to, as far as a living process could say."""
+    """The result of its last attempt, as far as a living process could record it."""
     owner: str = ""
     held_until: float = 0.0
     field: str = ""
@@ -54,7 +54,7 @@ class Entry(NamedTuple):
     runs: tuple[str, ...] = ()
     """The calls that are at it, in any process."""
     in_doubt: bool = False
-    """Whether one of the calls that were at it at once has ended in doubt."""
+    """True if one of the calls that were at it at once has ended in doubt."""
 
     @property
     def name(self) -> str:
@@ -65,7 +65,7 @@ class Entry(NamedTuple):
         return f"<Entry {self}>"
 
     def __str__(self) -> str:
-        """What it is, for people: no key, no body, no query."""
+        """Describe it for people: no key, no body, no query."""
         return f"{self.method} {shown(self.url)} (key {self.name})"
 
 
@@ -75,7 +75,7 @@ def identity(scope: str, url: str, key: str) -> bytes:
 
 
 def kept_headers(headers: Iterable[tuple[str, str]], secrets: Container[str]) -> tuple[tuple[str, str], ...]:
-    """What of a request's headers is written: no credentials, and nothing that a client makes by itself."""
+    """Select the headers of a request for the journal: no credentials, and none that a client makes by itself."""
     lowered = ((name.lower(), value) for name, value in headers)
     return tuple((name, value) for name, value in lowered if name not in secrets and name not in _MADE_ANEW)
 
@@ -162,7 +162,7 @@ class Journal:
             self._leave(connection, id, run)
 
     def release(self, id: bytes, run: str = "", attempts: int = 0, last: str = "") -> None:
-        """It ended in doubt: it stays, and whoever resumes it may take it once no call is at it."""
+        """It ended in doubt: it stays, and may be resumed once no call is at it."""
         with self._transaction() as connection:
             connection.execute(
                 "UPDATE requests SET in_doubt = 1, attempts = attempts + ?, "
@@ -193,11 +193,11 @@ class Journal:
             return self._find(connection, id)
 
     def is_held(self, entry: Entry, now: float) -> bool:
-        """Whether a living process is at it."""
+        """Tell whether a living process is at it."""
         return bool(entry.owner) and now < entry.held_until and is_alive(self.path, entry.owner)
 
     def take(self, id: bytes, now: float, hold: float) -> Entry | None:
-        """Take a request that no living process holds; None if there is none, or somebody has it."""
+        """Take a request that no living process holds; None if there is none."""
         with self._transaction() as connection:
             found = self._find(connection, id)
             if found is None or self.is_held(found, now):
@@ -240,7 +240,7 @@ class Journal:
         return None if row is None else _entry(row)
 
     def _taken(self, found: Entry, until: float) -> Entry:
-        """What nobody alive is at becomes ours: calls that were at it have no say any more."""
+        """Take an entry over if its process is dead; calls of the former owner have no effect any more."""
         return found._replace(owner=self.owner.name, held_until=until, runs=(), in_doubt=False)
 
     def _hold(self, connection: sqlite3.Connection, held: Entry) -> None:
@@ -304,7 +304,7 @@ class Journal:
 
 
 def _protect(path: Path) -> None:
-    """Make a file, if there is none, and see that nobody but its owner reads it and what SQLite keeps beside it.
+    """Make a file, if there is none, that only its owner can read, as the files that SQLite keeps beside it.
 
     Raises `ConfigurationError` for a file of somebody else's.
     """
@@ -323,7 +323,7 @@ def _protect(path: Path) -> None:
 
 
 def _is_ours(found: os.stat_result) -> bool:
-    """Whether a file belongs to this user; the administrator may look at every journal."""
+    """Tell whether a file belongs to this user; the administrator may look at every journal."""
     user = os.geteuid() if hasattr(os, "geteuid") else found.st_uid
     return user in (found.st_uid, 0)
 

@@ -20,24 +20,24 @@ from retrysafe.http.client.results import Answer, Result, Verdict
 
 
 class Call(NamedTuple):
-    """What is to be done: a request, its key, and what is known of both."""
+    """A request, its key, and the known properties of both."""
 
     target: Target
     key: str
     """Empty when there is none."""
     hosts: Mapping[str, Host]
     resendable: bool
-    """Whether the body can be sent twice."""
+    """True if the body can be sent twice."""
     recognised_until: float | None
     """Wall time until which the host knows the key; None if it is not known to honour keys at all."""
     doubtful: bool = False
-    """Whether an earlier process may have sent it."""
+    """True if an earlier process may have sent it."""
     secrets: frozenset[str] = SECRETS
     """Names of headers, in lower case, that no other origin must see."""
 
 
 class Send(NamedTuple):
-    """Send the request as ``target`` has it; ``end`` is the time, by the world's clock, when nobody waits any more."""
+    """Send the request as ``target`` has it; ``end`` is the deadline, by the world's clock."""
 
     target: Target
     end: float
@@ -69,17 +69,17 @@ Tell = Callable[[str, Mapping[str, Any]], None]
 
 
 class Ending(NamedTuple):
-    """How it ended: the last result, and whether an effect is possible that its caller was not told of."""
+    """The end of an operation: the last result, and whether an effect is possible that its caller does not know of."""
 
     result: Result
     in_doubt: bool
     attempts: int
     limit: str
-    """What ended the retries: "attempts", "deadline", "budget", "unrepeatable"; empty if the result is final."""
+    """The limit that ended the retries: "attempts", "deadline", "budget", "unrepeatable"; empty if none did."""
 
 
 class _Course:
-    """How far an operation has come."""
+    """The progress of an operation."""
 
     def __init__(self, call: Call, policy: Policy, budgets: Budgets, world: World, tell: Tell) -> None:
         self.call, self.policy, self.budgets, self.world, self.tell = call, policy, budgets, world, tell
@@ -87,7 +87,7 @@ class _Course:
         self.deadline = world.clock() + policy.deadline
         self.attempts = self.retries = self.redirects = 0
         self.asked = 0
-        """How many retries only asked for the answer of an attempt that is running: these have the deadline alone."""
+        """The number of retries that only asked for the answer of a running attempt: these have the deadline alone."""
         self.doubtful = call.doubtful
         self.refreshed = False
 
@@ -97,7 +97,7 @@ class _Course:
 
     @property
     def repeatable(self) -> bool:
-        """Whether the effect of what is sent now happens once, however often it arrives."""
+        """True if the effect of what is sent now happens once, however often it arrives."""
         if not self.call.resendable and self.target.with_body:
             return False
         honoured = self.target.keyed and self.call.recognised_until is not None
@@ -142,7 +142,7 @@ class _Course:
         return admitted
 
     def obstacle(self, result: Result, wait: float) -> str:
-        """What stands in the way of a retry after ``wait`` seconds; empty if nothing does, and then it is paid for."""
+        """Return the obstacle to a retry after ``wait`` seconds; empty if there is none, and then it is paid for."""
         if not results.may_repeat(result, repeatable=self.repeatable) or not self._can_send_again():
             return "unrepeatable"
         if self.retries - self.asked + 1 >= self.policy.max_attempts and not results.is_running(result):
@@ -166,7 +166,7 @@ class _Course:
         return Ending(result, self.doubtful, self.attempts, limit)
 
     def redirected(self, answer: Answer) -> bool:
-        """Whether a redirect is followed. That of a request without a key is left to the client library."""
+        """Tell whether a redirect is followed. That of a request without a key is left to the client library."""
         if not self.call.key or self.redirects >= self.policy.redirects:
             return False
         target = follow(self.target, answer, self.call.secrets)
@@ -179,7 +179,7 @@ class _Course:
         return True
 
     def may_refresh(self) -> bool:
-        """Whether new credentials are for who asks for them: a declared host, and the one that was called."""
+        """Tell whether new credentials are for the asking server: a declared host, and the one that was called."""
         return not self.refreshed and self.call.resendable and self.host is not None and self.target.at_home
 
     def refreshed_with(self, headers: Mapping[str, str] | None, result: Result) -> Ending | None:

@@ -55,7 +55,7 @@ def read(request: requests.PreparedRequest, limit: int) -> bytes | None:
 
 
 def _parts(body: Any) -> Iterator[bytes]:
-    """What a file or an iterable gives, as requests would send it."""
+    """Yield the parts of a file or an iterable, as requests would send them."""
     source = iter(lambda: body.read(_CHUNK), type(body.read(0))()) if hasattr(body, "read") else iter(body)
     for part in source:
         yield part.encode() if isinstance(part, str) else part
@@ -143,7 +143,7 @@ def declined(response: requests.Response) -> requests.Response:
 
 
 class _Begun:
-    """What urllib3 has of a response of which so much was read, and decoded, already."""
+    """The body of a urllib3 response of which the beginning was read, and decoded, already."""
 
     def __init__(self, raw: Any, parts: list[bytes]) -> None:
         self._raw = raw
@@ -153,7 +153,7 @@ class _Begun:
         return getattr(self._raw, name)
 
     def read(self, amt: int | None = None, decode_content: bool | None = None, **_: Any) -> bytes:
-        """What was read first; then what comes."""
+        """Return the part that was read first, then the rest."""
         read = b"".join(self._parts)
         self._parts = [] if amt is None else [read[amt:]]
         if amt is not None:

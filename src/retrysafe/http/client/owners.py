@@ -1,4 +1,4 @@
-"""Which processes are alive, told by locks that the system lets go when one dies, however it dies."""
+"""The processes that are alive, told by locks that the system releases when a process dies, however it dies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def lend(journal: Path) -> Owner:
 
 
 def give_back(journal: Path, owner: Owner) -> None:
-    """Somebody uses it no more; the last one lets the name go."""
+    """Release a use of the name; the last one frees it."""
     with _lock_of_lent:
         lent, users = _lent.get(journal, (None, 0))
         if lent is not owner:
@@ -65,7 +65,7 @@ def give_back(journal: Path, owner: Owner) -> None:
 
 
 def is_alive(journal: Path, name: str) -> bool:
-    """Whether the process of that name may still be running; what it left behind is removed if not."""
+    """Tell whether the process of that name may still be running; what it left behind is removed if not."""
     path = _path(journal, name)
     try:
         file = os.open(path, os.O_RDWR)
@@ -89,7 +89,7 @@ def _sweep(journal: Path) -> None:
 
 
 def _locked(path: Path) -> int | None:
-    """A new locked file; None if somebody has swept it away before it was locked."""
+    """A new locked file; None if it was swept away before it was locked."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
     with suppress(OSError):
         if fcntl is not None:
@@ -102,7 +102,7 @@ def _locked(path: Path) -> int | None:
 
 
 def _lock(file: int) -> None:
-    """Lock a file, or raise `OSError` because somebody has it, or because nobody can tell."""
+    """Lock a file, or raise `OSError` because another has it, or because that cannot be told."""
     if fcntl is None:  # pragma: no cover - Windows
         raise OSError("no locks")
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""How often, how long and with what waits requests are retried: the caller's choices, checked once.
+"""The number, duration and pauses of retries: the caller's choices, checked once.
 
 Rules C11 and C12; RFC 9110 section 10.2.3. `World` holds what the client takes from outside: clocks, randomness, sleep
 and new keys, so that tests can give their own.

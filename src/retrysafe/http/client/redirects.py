@@ -1,4 +1,4 @@
-"""Where a request goes, and where a redirect sends it. Rule C16; RFC 9110 section 15.4."""
+"""The target of a request, and of a redirect. Rule C16; RFC 9110 section 15.4."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Target(NamedTuple):
     method: str
     url: str
     keyed: bool
-    """Whether the key goes with it."""
+    """True if the key goes with it."""
     with_body: bool = True
     at_home: bool = True
-    """Whether no other origin was on its way here: only then it has the caller's credentials."""
+    """True if no other origin was on its way here: only then it has the caller's credentials."""
     moved: bool = False
-    """Whether it is the caller's request no longer, so that its Host is made anew."""
+    """True if it is the caller's request no longer, so that its Host is made anew."""
     dropped: frozenset[str] = frozenset()
     """Names of headers, in lower case, that do not go with it."""
     added: Mapping[str, str] = {}
@@ -63,7 +63,7 @@ def follow(target: Target, answer: Answer, secrets: frozenset[str] = SECRETS) ->
 
 
 def credentials_to_leave(url: str, answer: Answer, names: Iterable[str]) -> frozenset[str]:
-    """What of a request's headers a client library must not take along when it follows a redirect itself.
+    """Name the headers of a request that a client library must not send along when it follows a redirect itself.
 
     Nothing where the redirect stays at the origin of ``url``. What libraries take away by themselves is left to them:
     they may have other such headers for the other origin.

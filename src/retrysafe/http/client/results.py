@@ -1,4 +1,4 @@
-"""What an attempt came to, and what follows from it. Pure: no client library is known here.
+"""The result of an attempt, and the reaction to it. Pure: no client library is known here.
 
 Rules C4 to C10 and C16 of the HTTP contract. Sources: RFC 9110 sections 9.2.2 (which methods may be repeated), 10.2.3
 (Retry-After) and 15 (statuses); RFC 8470 (425); Stripe's API reference for its header.
@@ -15,7 +15,7 @@ from retrysafe.http.client.hosts import Host
 
 
 def certificate_refused(error: BaseException) -> bool:
-    """Whether a certificate was refused, as far down as client libraries have wrapped it."""
+    """Tell whether a certificate was refused, as far down as client libraries have wrapped it."""
     waiting: list[object] = [error]
     seen: set[int] = set()
     while waiting:
@@ -30,7 +30,7 @@ def certificate_refused(error: BaseException) -> bool:
 
 
 class Kind(Enum):
-    """How far a request that got no answer had come."""
+    """The progress of a request that got no answer."""
 
     UNSENT = "unsent"
     """Certainly not sent: no name, no connection, no free place in the pool."""
@@ -67,7 +67,7 @@ class Answer(NamedTuple):
 
     @property
     def is_replay(self) -> bool:
-        """Whether the server says that this is the stored response of an earlier attempt."""
+        """True if the server says that this is the stored response of an earlier attempt."""
         return self.headers.get("idempotent-replayed", "").strip().lower() == "true"
 
 
@@ -75,7 +75,7 @@ Result = Answer | Failure
 
 
 class Verdict(Enum):
-    """What follows from a result."""
+    """The reaction to a result."""
 
     FINAL = "final"
     RETRY = "retry"
@@ -94,7 +94,7 @@ _BEFORE_THE_KEY = frozenset({401, 403, 407, 413, 421, 425, 429, 431})
 
 
 def judge(result: Result, host: Host | None) -> Verdict:
-    """What follows from a result, were everything repeatable; ``host`` is what is declared of who answered."""
+    """Judge a result, as if everything were repeatable; ``host`` is the declaration of the answering host."""
     if isinstance(result, Failure):
         return Verdict.FINAL if result.kind is Kind.HOPELESS else Verdict.RETRY
     if result.status in REDIRECTS and result.headers.get("location"):
@@ -110,17 +110,17 @@ def judge(result: Result, host: Host | None) -> Verdict:
 
 
 def may_repeat(result: Result, *, repeatable: bool) -> bool:
-    """Whether another attempt is safe: nothing was sent, or the server sees to it that the effect happens once."""
+    """Tell whether another attempt is safe: nothing was sent, or the server sees to it that the effect happens once."""
     return repeatable or (isinstance(result, Failure) and result.kind is Kind.UNSENT)
 
 
 def _told(answer: Answer, host: Host | None) -> str:
-    """What the host's own header says about a retry, if it has one."""
+    """Return the value of the host's own header about retries, if it has one."""
     return answer.headers.get(host.should_retry, "").strip().lower() if host and host.should_retry else ""
 
 
 def in_doubt(before: bool, result: Result, host: Host | None = None) -> bool:
-    """Whether the operation may have had an effect that its caller was not told of, after one more result."""
+    """Tell whether the operation may have had an effect that its caller was not told of, after one more result."""
     if isinstance(result, Failure):
         return before or result.kind is Kind.AMBIGUOUS
     if result.is_replay:
@@ -133,7 +133,7 @@ def in_doubt(before: bool, result: Result, host: Host | None = None) -> bool:
 
 
 def is_running(result: Result) -> bool:
-    """Whether the server says that another attempt is running right now."""
+    """Tell whether the server says that another attempt is running right now."""
     if isinstance(result, Failure) or result.status != 409:
         return False
     return result.code == "in-progress" or (not result.code and "retry-after" in result.headers)

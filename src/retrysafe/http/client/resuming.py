@@ -15,7 +15,7 @@ HOLD = 120.0
 
 
 class Resumed(NamedTuple):
-    """What became of one request: its response, or what was raised in its place."""
+    """The result of one request: its response, or the exception in its place."""
 
     entry: Entry
     response: Any

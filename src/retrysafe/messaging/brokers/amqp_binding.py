@@ -29,9 +29,9 @@ from retrysafe.messaging.cloudevents import (
 from retrysafe.protocol.messages import Envelope
 
 Binding = Literal["amqp", "rabbitmq"]
-"""Which binding of CloudEvents the headers of a message are written in."""
+"""The binding of CloudEvents in which the headers of a message are written."""
 Mode = Literal["binary", "structured"]
-"""Where the attributes of a CloudEvent are: in headers, or with the payload in a JSON text."""
+"""The place of a CloudEvent's attributes: in headers, or with the payload in a JSON text."""
 MODES: tuple[Mode, ...] = ("binary", "structured")
 PREFIXES: dict[Binding, str] = {"amqp": "cloudEvents:", "rabbitmq": "ce-"}
 _OF_THE_BROKER = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
@@ -84,7 +84,7 @@ def envelope_from(
 
 
 def _is_header(name: str) -> bool:
-    """Whether it is neither an attribute, if only of another version, nor from the broker."""
+    """Tell whether it is neither an attribute, if only of another version, nor from the broker."""
     return name not in OWN and not name.lower().startswith(BINDINGS) and not name.startswith(_OF_THE_BROKER)
 
 

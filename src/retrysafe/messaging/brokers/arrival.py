@@ -1,4 +1,4 @@
-"""How a consumer waits for its first message."""
+"""The wait of a consumer for its first message."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Routed(Protocol):
     """
 
     by_topic: bool
-    """Whether all messages of a topic go to one destination; if so, the relay skips the topic while that fails."""
+    """True if all messages of a topic go to one destination; if so, the relay skips the topic while that fails."""
 
     def destination(self, envelope: Envelope, /) -> str:
         """The name of the queue, stream or endpoint of a message, without secrets, because it appears in events."""
@@ -100,7 +100,7 @@ class Lagging(Protocol):
     """An optional interface of consumers: how far they are behind. Subscriptions tell it their observers."""
 
     async def lag(self) -> Mapping[str, int]:
-        """How many messages its group has not settled, by the queue, stream or partition that they are in.
+        """Count the messages that its group has not settled, by queue, stream or partition.
 
         As far as the broker can tell; what it cannot tell is left out. Raises the errors of `receive`.
         """

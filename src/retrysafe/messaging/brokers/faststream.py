@@ -75,7 +75,7 @@ class InboxMiddleware:
         return _OneMessage(msg, context=context, inbox=self)
 
     def handler(self, subscriber: Any) -> Handler[..., Any]:
-        """What handles the messages of a subscriber."""
+        """Return the handler for the messages of a subscriber."""
         name = f"{self._consumer}.{subscriber.calls[0].name}"
         if name not in self._handlers:
             self._handlers[name] = self._inbox.handler(name, **self._options)(_run)
@@ -109,7 +109,7 @@ class _OneMessage(BaseMiddleware[Any, Any]):
         return result[0] if handled.became is MessageOutcome.HANDLED else None
 
     async def _until_settled(self, subscriber: Any, envelope: Envelope, again: bool) -> HandleResult | None:
-        """What became of it; None when its subscriber stops before that is known."""
+        """Handle a message until it is settled; None when its subscriber stops before."""
         handler = self._inbox.handler(subscriber)
         while subscriber.running:
             try:

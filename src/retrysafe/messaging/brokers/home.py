@@ -1,4 +1,4 @@
-"""Where a consumer or publisher belongs: in the process and the event loop that first used it, until it is closed.
+"""The owner of a consumer or publisher: the process and the event loop that first used it, until it is closed.
 
 Its connections, and what waits for them, are those of an event loop, and what it has received is in that loop's hands.
 On another one clients fail in ways that name no cause; in a process that was forked they share sockets with the parent,
@@ -75,7 +75,7 @@ def of_one_loop(
 
 
 def _lasting(argument: Any) -> Any:
-    """What can be read again."""
+    """Return an argument that can be read again."""
     return tuple(argument) if isinstance(argument, Iterator) else argument
 
 
@@ -96,9 +96,9 @@ class _Home:
         self._process = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self.is_closed = False
-        """Whether it was closed, or is being closed, and has not begun anew."""
+        """True if it was closed, or is being closed, and has not begun anew."""
         self._closing: asyncio.Task[None] | None = None
-        """What closes it, or has closed it."""
+        """The task that closes it, or has closed it."""
         self._under_way: dict[asyncio.Timeout, _Call] = {}
         """The calls that are under way, by what ends each of them."""
         self._coming = new_lock()
@@ -106,7 +106,7 @@ class _Home:
 
     @property
     def has_connections(self) -> bool:
-        """Whether it may have some that a child must leave alone."""
+        """True if it may have some that a child must leave alone."""
         return self._loop is not None and not self._moves
 
     async def enter(self) -> None:
@@ -199,17 +199,17 @@ class _Home:
         return self._closing if self._is_being_closed() and self._is_here() else None
 
     def _is_here(self) -> bool:
-        """Whether this is where it belongs, if anywhere."""
+        """Tell whether this is where it belongs, if anywhere."""
         return self._loop is None or (self._process == runtime.pid and self._loop is asyncio.get_running_loop())
 
     def _may_come(self) -> bool:
-        """Whether it may come here from where it was, although it was not closed there."""
+        """Tell whether it may come here from where it was, although it was not closed there."""
         if self._moves and self._process != runtime.pid:
             return True
         return (self._follows or self._moves) and self._has_ended()
 
     def _has_ended(self) -> bool:
-        """Whether its event loop is closed, and was this process's."""
+        """Tell whether its event loop is closed, and was this process's."""
         return self._process == runtime.pid and self._loop is not None and self._loop.is_closed()
 
 
@@ -283,4 +283,4 @@ _AT_HOME: dict[str, Callable[[_Method], _Method]] = {
     "give_back": _settling,
     "aclose": _closing,
 }
-"""What each method is replaced by."""
+"""The replacement of each method."""

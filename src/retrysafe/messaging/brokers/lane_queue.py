@@ -1,4 +1,4 @@
-"""What a consumer has received and not settled, and in which order it hands that out. Pure."""
+"""The messages that a consumer has received and not settled, and the order in which it hands them out. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FULL = 0.9
 
 
 def spared(parked: int) -> int:
-    """How many of so many messages that wait for a retry are not counted: all but a tenth.
+    """Return the number of messages waiting for a retry that are not counted: all but a tenth.
 
     So those of a key that fails leave room for other keys, and what is held has a bound.
     """
@@ -48,7 +48,7 @@ class LaneQueue:
         self._bytes: Counter[str] = Counter()
         self._places = 0
         self.parked: Mapping[str, int] = {}
-        """How many that are handed out wait for a retry, by their partitions."""
+        """The number of handed out messages that wait for a retry, by partition."""
 
     def put(self, delivery: Delivery) -> None:
         """Keep one that came after all others."""
@@ -60,7 +60,7 @@ class LaneQueue:
         self._tags.add(delivery.tag)
 
     def has(self, tag: Hashable) -> bool:
-        """Whether a delivery with this tag is on the shelf, handed out or not."""
+        """Tell whether a delivery with this tag is on the shelf, handed out or not."""
         return tag in self._tags
 
     def take(self, most: int, now: float, leaving: Collection[str] = ()) -> list[Delivery]:
@@ -95,25 +95,25 @@ class LaneQueue:
         return True
 
     def wakes(self) -> float | None:
-        """When the first lane that something waits for has rested enough; None: nothing waits for a lane."""
+        """Return the time at which the first waiting lane has rested enough; None: none waits."""
         lanes = {kept.lane for kept in self._waiting}
         return min((until for lane, until in self._resting.items() if lane in lanes), default=None)
 
     def rests(self, partition: str, until: float) -> bool:
-        """Whether everything of a partition that is not settled waits for lanes that rest, at least until then."""
+        """Tell whether everything of a partition that is not settled waits for lanes that rest, at least until then."""
         lanes = {kept.lane for kept in self._waiting if kept.delivery.partition == partition}
         return bool(lanes) and not self.out(partition) and all(self._resting.get(one, until) > until for one in lanes)
 
     def held(self, partition: str) -> int:
-        """How many of a partition are not settled."""
+        """Count the unsettled messages of a partition."""
         return self._held[partition]
 
     def load(self, partition: str) -> int:
-        """How many of them count towards the most that are held."""
+        """Count those that count towards the limit."""
         return self._held[partition] - self.spared(partition)
 
     def spared(self, partition: str) -> int:
-        """How many of them are not counted."""
+        """Count those that do not count towards the limit."""
         return spared(min(self.parked.get(partition, 0), self._held[partition]))
 
     def crowded(self, has_room: Callable[[str], bool]) -> list[str]:
@@ -125,11 +125,11 @@ class LaneQueue:
         ]
 
     def held_bytes(self, partition: str) -> int:
-        """How many bytes of payloads and headers they have."""
+        """Count the bytes of their payloads and headers."""
         return self._bytes[partition]
 
     def out(self, partition: str) -> int:
-        """How many of a partition are handed out."""
+        """Count those that are handed out."""
         return sum(kept.delivery.partition == partition for kept in self._out.values())
 
     def forget(self, partition: str) -> None:

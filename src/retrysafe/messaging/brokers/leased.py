@@ -36,7 +36,7 @@ class LeasedConsumer(PollingConsumer):
     """
 
     _failures: ClassVar[tuple[type[Exception], ...]]
-    """What their requests raise."""
+    """The errors of their requests."""
     _idle: float = 0.0
     """Seconds before a poll that follows one without messages."""
 
@@ -117,7 +117,7 @@ class LeasedConsumer(PollingConsumer):
                 await self._pause(self._idle)
 
     async def _receive(self, queue: str) -> bool:
-        """Whether there was something."""
+        """Receive messages, and tell whether there were any."""
         asked = asyncio.get_running_loop().time()
         found = await self._fetch(queue, self._prefetch + self._shelf.spared(queue) - len(self._receipts[queue]))
         for delivery in found:
@@ -146,7 +146,7 @@ class LeasedConsumer(PollingConsumer):
     # ------------------------------------------------------------ the service
 
     async def _look_up(self, queue: str) -> Terms:
-        """What holds for a queue. Raises what further calls raise."""
+        """Look up the settings of a queue. Raises what further calls raise."""
         raise NotImplementedError
 
     async def _fetch(self, queue: str, most: int) -> Sequence[Delivery]:

@@ -1,4 +1,4 @@
-"""Which deliveries of a channel are not settled, and how few frames settle some of them. Pure."""
+"""The unsettled deliveries of a channel, and the fewest frames that settle some of them. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer has received from a queue and not settled, and for how long it is certainly nobody else's. Pure."""
+"""The received and unsettled messages of a queue, and the time for which others certainly get none. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Receipts:
         self._since.update((handle, asked) for handle in handles if handle in self._since)
 
     def lapsed(self, now: float) -> bool:
-        """Whether another consumer may have one of them: what follows it must not be handed out before it."""
+        """Tell whether another consumer may have one of them: what follows it must not be handed out before it."""
         return any(now >= since + self._lease for since in self._since.values())
 
     def clear(self) -> list[str]:

@@ -82,7 +82,7 @@ class BrokerSpec(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its folder is called."""
+        """The name of its folder."""
         return self.package.rpartition(".")[2]
 
     def load(self, reference: str) -> Any:

@@ -40,7 +40,7 @@ class SyncPublisher:
         _living.add(self)
 
     def __getattr__(self, name: str) -> Any:
-        """What only some publishers have: ``destination`` and ``by_topic``."""
+        """Pass on the attributes that only some publishers have: ``destination`` and ``by_topic``."""
         if name not in ("destination", "by_topic"):
             raise AttributeError(name)
         with self._lock:
@@ -125,7 +125,7 @@ class _Loop:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        with suppress(SystemExit, KeyboardInterrupt):  # who waits for the work is told
+        with suppress(SystemExit, KeyboardInterrupt):  # the waiter for the work is told
             self._loop.run_forever()
         with self._lock:
             self.ended = True
@@ -137,7 +137,7 @@ class _Loop:
 
 
 async def _cancel_rest() -> None:
-    await asyncio.sleep(0)  # what was begun last becomes a task
+    await asyncio.sleep(0)  # the last coroutine becomes a task
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()

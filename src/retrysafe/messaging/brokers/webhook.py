@@ -145,7 +145,6 @@ class _Begun(NamedTuple, Generic[A]):
 
     @property
     def attempts(self) -> list[A]:
-        """The attempts to wait for."""
         return [attempt for attempts in self.waited.values() for attempt in attempts]
 
 

@@ -54,7 +54,7 @@ def take(
 
 
 def leaving(batch: Sequence[LoggedMessage], look: TableLook) -> list[Queued]:
-    """What is to leave: transactions as they were committed, each lane in the order of its numbers.
+    """Return the messages to publish: transactions as they were committed, each lane in the order of its numbers.
 
     What the table no longer has has left. What follows one of its lane that may not leave stays, for a round.
     """

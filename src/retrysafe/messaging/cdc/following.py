@@ -37,7 +37,7 @@ SILENT = 30.0
 """Seconds after which it is told that such a look has no answer."""
 
 _ANOTHERS = SlotLag(0, 0)
-"""What is told once when another relay reads the log: else our last word would stand beside its."""
+"""The lag that is reported once when another relay reads the log: else our last value would stand beside its."""
 
 Publish = Callable[[Sequence[LoggedMessage]], Awaitable[bool]]
 """Publishes messages, and writes down what became of them; False: the table does not show them yet."""
@@ -58,7 +58,7 @@ class Log:
             await answered(self._slot.check, stop)
 
     def is_due(self) -> bool:
-        """Whether it is time to read the log; else the table is asked."""
+        """Tell whether it is time to read the log; else the table is asked."""
         return self._clock() >= self._next
 
     async def follow(

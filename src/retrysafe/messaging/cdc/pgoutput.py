@@ -1,4 +1,4 @@
-"""What PostgreSQL's output plugin ``pgoutput`` says in version 1 of its protocol, and the messages around it. Pure.
+"""The messages of PostgreSQL's output plugin ``pgoutput``, in version 1 of its protocol, and those around it. Pure.
 
 PostgreSQL 15, sections "Logical Streaming Replication Protocol", "Logical Replication Message Formats" and "Streaming
 Replication Protocol" (https://www.postgresql.org/docs/15/protocol-replication.html).
@@ -27,7 +27,7 @@ class Commit(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """What the columns of a table are called from here on."""
+    """The names of a table's columns from here on."""
 
     number: int
     table: str
@@ -50,11 +50,11 @@ class Keepalive(NamedTuple):
 
     end: int
     reply: bool
-    """Whether it wants to be told at once how far this side is."""
+    """True if it wants to be told at once how far this side is."""
 
 
 def parsed(data: bytes) -> Change | Keepalive:
-    """What a message of the stream says. Raises `ValueError` for what no server sends."""
+    """Parse a message of the stream. Raises `ValueError` for what no server sends."""
     kind = data[:1]
     if kind == b"w":
         return _change(data[25:])  # behind two positions and a time
@@ -65,7 +65,7 @@ def parsed(data: bytes) -> Change | Keepalive:
 
 
 def standby_status(confirmed: int, now: int, *, reply: bool) -> bytes:
-    """How far this side is: all before ``confirmed`` is done, and the server may forget it.
+    """Encode the progress of this side: all before ``confirmed`` is done, and the server may forget it.
 
     ``now``: microseconds since the Unix epoch. ``reply``: have the server answer with a `Keepalive`.
     """

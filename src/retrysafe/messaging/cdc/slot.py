@@ -12,7 +12,7 @@ from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.records import Duration
 
 SLOT = TABLE
-"""What slot and publication are called, unless they are given names."""
+"""The default name of slot and publication."""
 PLUGIN = "pgoutput"
 _OURS = "slot_name = %s AND database = current_database() AND plugin = 'pgoutput'"
 _DROP = f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE {_OURS}"
@@ -21,11 +21,11 @@ _PUBLISHES = (
     f"to_regclass(format('%%I.%%I', t.schemaname, t.tablename)) = to_regclass('{TABLE}')) "
     "FROM pg_publication AS p WHERE p.pubname = %s"
 )
-"""Whether a publication has the new rows of the outbox; no row: there is none."""
+"""Asks whether a publication has the new rows of the outbox; no row: there is none."""
 _STANDS = """SELECT active, wal_status, coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn), 0),
 coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0) FROM pg_replication_slots WHERE slot_name = %s"""
 _PATIENCE = "5s"
-"""How long a slot may take to be made: PostgreSQL waits for the end of all transactions that write."""
+"""The time for which a slot may take to be made: PostgreSQL waits for the end of all transactions that write."""
 
 
 class LogUnavailable(RetrysafeError):
@@ -37,7 +37,7 @@ class SlotInUse(LogUnavailable):
 
 
 class SlotStatus(NamedTuple):
-    """How a slot stands.
+    """The state of a slot.
 
     exists: whether there is one.
     active: whether a relay reads from it.
@@ -59,7 +59,7 @@ class SlotStatus(NamedTuple):
 
     @property
     def problems(self) -> list[str]:
-        """What a person should look after."""
+        """Problems that a person should look after."""
         found = []
         if not self.exists:
             return ["the slot does not exist: a relay with cdc= makes it, or retrysafe cdc create"]
@@ -80,7 +80,7 @@ class SlotLag(NamedTuple):
 
 
 class Slot:
-    """Where a relay reads the outbox from PostgreSQL's log: ``Relay(store, publisher, cdc=Slot(url))``.
+    """A replication slot of PostgreSQL from which a relay reads the outbox: ``Relay(store, publisher, cdc=Slot(url))``.
 
     Arguments:
         url: of the PostgreSQL server with the outbox, not of a pooler; its user has the attribute REPLICATION, and owns
@@ -146,7 +146,7 @@ class Slot:
         return bool(dropped)
 
     def status(self) -> SlotStatus:
-        """How the slot stands. Raises `ConfigurationError` when it is of another database."""
+        """Return the state of the slot. Raises `ConfigurationError` when it is of another database."""
         with self._connected() as connection:
             self._refuse_others(connection)
             unit = "SELECT setting::bigint << 20 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'"
@@ -161,7 +161,7 @@ class Slot:
     # ------------------------------------------------------------ for relays
 
     def lag(self) -> SlotLag:
-        """How far the log is behind. Raises `LogUnavailable`, also without a slot."""
+        """Return the lag of the log. Raises `LogUnavailable`, also without a slot."""
         with self._connected() as connection:
             found = _first(connection, _STANDS, self.name)
         if found is None:

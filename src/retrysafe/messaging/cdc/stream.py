@@ -28,7 +28,7 @@ _FAREWELL = 2.0
 """Seconds in which the server is to end the stream."""
 _IN_USE, _NOT_THERE = b"55006", b"42704"
 _SETTINGS = ("client_encoding = 'UTF8'", "bytea_output = 'hex'")
-"""How the log writes values down, whatever the database and its users are set to."""
+"""Settings that fix the log's notation of values, whatever the database and its users are set to."""
 
 
 class Batch(NamedTuple):
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
 
 
 class Stream:
-    """What a slot has, from where it was confirmed on."""
+    """The contents of a slot, from its confirmed position on."""
 
     def __init__(self, slot: Slot, owner: Any) -> None:
         self._slot, self._owner, self._connection = slot, owner, owner.pgconn
@@ -52,7 +52,7 @@ class Stream:
     # ------------------------------------------------------------ reading
 
     def read(self, most: Most) -> Batch:
-        """What has come, up to so much; a transaction may be in several batches. It waits for nothing.
+        """Return up to so many messages that have come; a transaction may be in several batches. It waits for nothing.
 
         Raises `LogUnavailable` when the stream has ended.
         """
@@ -74,7 +74,7 @@ class Stream:
         return Batch(messages, end)
 
     def _next(self) -> bytes | None:
-        """What comes next, if it has come. More is taken from the network only then: libpq keeps whatever it takes."""
+        """Return the next message, if any. More is taken from the network only then: libpq keeps whatever it takes."""
         length, data = self._guarded(self._connection.get_copy_data, 1)
         if length == 0:
             self._guarded(self._connection.consume_input)

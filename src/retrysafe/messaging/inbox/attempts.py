@@ -47,7 +47,7 @@ _NETWORK = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTD
 
 
 def is_unavailable(error: BaseException, named: tuple[type[Exception], ...]) -> bool:
-    """Whether an error is of the ``named`` types or one of those that always count; a group, if all in it do."""
+    """Tell whether an error is of the ``named`` types or one of those that always count; a group, if all in it do."""
     return all(
         isinstance(leaf, (*ALWAYS, *named))
         or (isinstance(leaf, OSError) and leaf.errno in _NETWORK)
@@ -57,7 +57,7 @@ def is_unavailable(error: BaseException, named: tuple[type[Exception], ...]) -> 
 
 
 _SHUT_DOWN = "57P"
-"""How SQLSTATEs begin of a server that ends its connections, or a person who does."""
+"""The beginning of SQLSTATEs of a server that ends its connections, or of a person who does."""
 HANDLED: dict[str, Any] = {"handled": True}
 """The stored result of a message that a handler has handled."""
 SHORTEST_PAUSE = 0.1
@@ -90,7 +90,7 @@ def handler_of(consumer: str) -> Iterator[None]:
 
 
 _ENDED_WITHIN = (ConfigurationError, LeaseLost, StoreUnavailable)
-"""What leaving the claim raises when its handler has aborted or ended the transaction, and has said nothing of it.
+"""Errors on leaving the claim when its handler has aborted or ended the transaction without an error of its own.
 
 Or when the transaction was lost under it, such as by idle_in_transaction_session_timeout: work that outlasts the
 server's patience would be run for ever. In an outage of the store the attempt cannot be noted, and is not counted. The
@@ -107,10 +107,10 @@ class HandlerSettings(NamedTuple):
     trials: Trials
     digest: bool
     unavailable: tuple[type[Exception], ...]
-    """What the function raises, beside what always counts, when something it needs cannot be reached."""
+    """Errors of the function, beside those that always count, when it cannot reach something that it needs."""
     stalls: Stalls
     together: bool = False
-    """Whether the function takes a list of messages."""
+    """True if the function takes a list of messages."""
 
 
 class Identity(NamedTuple):
@@ -155,11 +155,11 @@ class Attempt:
         self.failure: BaseException | None = None
         """The permanent failure that the handler declared."""
         self.ran = False
-        """Whether the handler has run to its end."""
+        """True if the handler has run to its end."""
         self.lost = False
-        """Whether the handler has raised, and its transaction's connection was gone."""
+        """True if the handler has raised, and its transaction's connection was gone."""
         self.counted = False
-        """Whether it is noted that the attempt begins."""
+        """True if it is noted that the attempt begins."""
         self.late = late or is_late(envelope, setting.entry.window)
         self._setting = setting
         self._envelope = envelope
@@ -266,7 +266,7 @@ class Attempt:
         return HandlerOutcome(MessageOutcome.FAILED, text)
 
     def _refused(self, error: Exception) -> HandlerOutcome:
-        """What an error of the claim's means."""
+        """Turn an error of the claim into an outcome."""
         if isinstance(error, InProgress | QuotaExceeded):
             return HandlerOutcome(MessageOutcome.BUSY, again=pause(error.retry_after))
         if self.ran and self._setting.entry.effects == "transactional" and isinstance(error, _ENDED_WITHIN):
@@ -307,7 +307,7 @@ class Attempt:
 
     @property
     def place(self) -> bytes | None:
-        """What the message's own place in the sequence of its key is known by; None if it has none."""
+        """The identity of the message's place in the sequence of its key; None if it has none."""
         return self._place(self._envelope.key, self._envelope.sequence)
 
     def _place(self, entity: str | None, sequence: int | None) -> bytes | None:
@@ -317,18 +317,18 @@ class Attempt:
 
     @property
     def has_record(self) -> bool:
-        """Whether the message is the one that its record is of."""
+        """True if the message is the one that its record is of."""
         return self.identity.key is not None and self.arrival.identity == self.arrival.record_key
 
 
 def is_late(envelope: Envelope, window: float) -> bool:
-    """Whether a message was written longer ago than so many seconds, as far as its id tells."""
+    """Tell whether a message was written longer ago than so many seconds, as far as its id tells."""
     written = milliseconds_of(envelope.id)
     return written is not None and time.time() - written / 1000 > window
 
 
 def is_lost(tx: Any, error: BaseException) -> bool:
-    """Whether the connection of a transaction is gone, as its driver says it, and the server was not shut down."""
+    """Tell whether the connection of a transaction is gone, as its driver says it, and the server was not shut down."""
     if (sqlstate(error) or "").startswith(_SHUT_DOWN):
         return False
     said = {name: getattr(tx, name, None) for name in ("closed", "is_closed", "invalidated", "open", "connected")}

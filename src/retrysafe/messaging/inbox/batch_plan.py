@@ -1,4 +1,4 @@
-"""How several messages are handled together, and what is done when that fails: split until the one at fault is alone.
+"""The handling of several messages together, and of its failure: they are split until the one at fault is alone.
 
 Pure: the plan asks for parts to be handled, is told how each went, and keeps every lane in its order.
 """
@@ -18,7 +18,7 @@ class Part(NamedTuple):
 
     @property
     def single(self) -> bool:
-        """Whether it is one message, which is handled by itself."""
+        """True if it is one message, which is handled by itself."""
         return len(self.places) == 1
 
 
@@ -58,7 +58,7 @@ def plan(lanes: Sequence[int], suspects: Collection[int] = ()) -> BatchPlan:
 def _tried(
     places: list[int], lanes: Sequence[int], done: dict[int, HandleResult], waiting: Mapping[int, float]
 ) -> list[int]:
-    """What of a part is tried: nothing that is behind a message which has to come again."""
+    """Select the messages of a part to try: none behind a message which has to come again."""
     tried: list[int] = []
     for place in places:
         pause = waiting.get(lanes[place])

@@ -26,7 +26,7 @@ from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
 P = ParamSpec("P")
 R = TypeVar("R")
 RESTARTS = 3
-"""How often a batch is run again because the database asks for it, before it is split."""
+"""The number of times that a batch is run again because the database asks for it, before it is split."""
 
 
 class _NotTogether(Exception):
@@ -84,7 +84,7 @@ class BatchHandler(Handler[P, R]):
     # ------------------------------------------------------------ one by one
 
     def _plan(self, deliveries: Sequence[Delivery]) -> BatchPlan:
-        """What was handed out before may have killed a consumer: it is handled by itself."""
+        """Plan a batch; a redelivered message may have killed a consumer, and is handled by itself."""
         lanes = [lane(one.envelope.topic, one.envelope.key, one.envelope.id) for one in deliveries]
         alone = not self.setting.entry.opens_many
         return plan(lanes, {place for place, one in enumerate(deliveries) if alone or one.redelivered})
@@ -168,7 +168,7 @@ class BatchHandler(Handler[P, R]):
 
 
 class _Progress:
-    """How far a batch has come, and what its errors mean."""
+    """The progress of a batch, and the meaning of its errors."""
 
     def __init__(self, batch: _Batch) -> None:
         self.at: int | None = None
@@ -178,7 +178,7 @@ class _Progress:
         self._decisions: dict[bytes, Decision] = {}
 
     def groups(self, setting: HandlerSettings, claims: Claims) -> Any:
-        """What the function is called with, one after the other: each fresh message, or all of them."""
+        """Yield the arguments of the function's calls: each fresh message, or all of them."""
         self._decisions = claims.decisions
         for place, attempt in zip(*self._batch, strict=True):
             if self._of(attempt) not in (Decision.MINE, Decision.REPLAY):
@@ -197,12 +197,12 @@ class _Progress:
             yield fresh
 
     def handled(self) -> list[HandleResult]:
-        """What became of the messages of a batch that was committed."""
+        """Return the results of a committed batch."""
         fresh = (self._of(attempt) is Decision.MINE for attempt in self._batch.attempts)
         return [HandleResult(MessageOutcome.HANDLED if one else MessageOutcome.DUPLICATE) for one in fresh]
 
     def judge(self, error: Exception, restarts: int) -> Broken | float:
-        """Whose fault it was, or in how many seconds the whole batch is run again; raises what is no message's."""
+        """Find the message at fault, or the seconds until the whole batch is run again; raise any other error."""
         if isinstance(error, _NotTogether):
             return Broken(error.at)
         if isinstance(error, RetryTransaction):

@@ -1,4 +1,4 @@
-"""Where attempts and dead letters are kept, and how dead letters are redriven, in sync and async code.
+"""The store of attempts and dead letters, and the redriving of dead letters, in sync and async code.
 
 A redriven message is handled once, under its old id and in the order of its key. One consumer at a time redrives those
 of a name, under a lease; others that look meanwhile find nothing to do. Letters are taken by their sequence, page
@@ -93,7 +93,7 @@ class _Round:
                 yield letter
 
     def concluded(self, letter: InboxLetter, handled: HandleResult | None) -> None:
-        """What became of one; None: it is not to be handled any more."""
+        """Note the result of a letter; None: it is not to be handled any more."""
         if handled is None:
             return
         self.handled.append(handled)
@@ -102,7 +102,7 @@ class _Round:
 
     @property
     def is_over(self) -> bool:
-        """Whether as many were handled as may be, or no further one may be."""
+        """True if as many were handled as may be, or no further one may be."""
         return len(self.handled) >= self._limit or self._stopped()
 
     def _lane(self, letter: InboxLetter) -> int:
@@ -181,7 +181,7 @@ def _redriven(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -
     try:
         taken = letters.run(ask(letters.inbox.take(letter.arrival.identity)))
         return _handled(setting, letters, letter) if taken else None
-    except BaseException:  # whether it was taken, or what became of it, is unknown: it still has to be handled
+    except BaseException:  # its taking, or its outcome, is unknown: it still has to be handled
         with suppress(RetrysafeError):
             letters.run(ask(letters.inbox.mark(letter.arrival.identity)))
         raise
@@ -226,7 +226,7 @@ def _attempt(setting: HandlerSettings, letter: InboxLetter) -> Attempt:
 
 
 def is_late(letter: DeadLetter, window: float) -> bool:
-    """Whether the record of a dead letter is forgotten: had it been handled meanwhile, nobody would know."""
+    """Tell whether the record of a dead letter is forgotten: had it been handled meanwhile, no record would say so."""
     return (letter.now - letter.dead_at) / 1e6 > window
 
 

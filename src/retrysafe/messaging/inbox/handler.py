@@ -49,7 +49,7 @@ class Handler(Generic[P, R]):
 
     @property
     def is_async(self) -> bool:
-        """Whether it is a coroutine function."""
+        """True if it is a coroutine function."""
         return self.setting.function.is_async
 
     # ------------------------------------------------------------ one message
@@ -99,7 +99,7 @@ class Handler(Generic[P, R]):
     # ------------------------------------------------------------ for a subscription
 
     portion = 1
-    """How many messages it handles together."""
+    """The number of messages that it handles together."""
     portion_bytes = 1
     """With how many bytes of payloads and headers no more messages are handled together."""
 
@@ -199,7 +199,7 @@ class Handler(Generic[P, R]):
         )
 
     def _withdraw(self, attempt: Attempt) -> None:
-        """What is given up on the way, such as by Ctrl-C, is no attempt that came to no end."""
+        """Withdraw an attempt that is given up on the way, such as by Ctrl-C: it does not count as a crash."""
         if attempt.counted:
             with suppress(RetrysafeError):
                 self.letters.run(self._withdrawing(attempt))

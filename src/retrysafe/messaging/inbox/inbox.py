@@ -266,7 +266,7 @@ class Inbox:
 
 
 class Options(TypedDict, total=False):
-    """How long a handler's messages are tried, and how it takes them.
+    """The bounds of a handler's attempts, and the form of its messages.
 
     max_attempts: how many attempts may end by an error before the message is moved to the dead letters; by default 5.
     max_crashes: how many may end with their process; by default 3.

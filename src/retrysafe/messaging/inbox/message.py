@@ -22,7 +22,7 @@ NOT_KEPT = "its body was not kept: the store refused it"
 
 
 def is_large(envelope: Envelope) -> bool:
-    """Whether a store may refuse a message for its size."""
+    """Tell whether a store may refuse a message for its size."""
     texts = sum(len(part) for part in envelope if isinstance(part, str))
     return envelope.size + texts > LARGE
 
@@ -38,7 +38,7 @@ def without_body(envelope: Envelope) -> Envelope:
 
 
 def is_without_body(envelope: Envelope) -> bool:
-    """Whether a message is one of those, which cannot be handled any more."""
+    """Tell whether a message is one of those, which cannot be handled any more."""
     return not envelope.payload and _DIGEST in envelope.headers
 
 

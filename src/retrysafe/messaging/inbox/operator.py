@@ -64,7 +64,7 @@ class InboxOperator(Operating):
         return self._do(ask(self._inbox.letters(chosen, after=after, limit=limit)))
 
     def count(self, chosen: DeadLetterFilter = ANY, most: int | None = None) -> Groups:
-        """How many dead letters are chosen, by topic, type and error; numbers and ids in those are ``#``.
+        """Count the chosen dead letters by topic, type and error; numbers and ids in those are ``#``.
 
         With ``most``, only the oldest so many dead letters are looked at.
         """

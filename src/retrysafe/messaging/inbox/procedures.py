@@ -16,7 +16,7 @@ from retrysafe.protocol.store import Store, TransactionalStore
 
 
 class HandlerOutcome(NamedTuple):
-    """How an attempt at a message ended, before it is noted.
+    """The end of an attempt at a message, before it is noted.
 
     ``again``: seconds after which it has to come again without its attempt being counted. ``before``: it is dead since
     another delivery of it. ``gap``: the place in a sequence that has to be filled before it.
@@ -34,7 +34,7 @@ class Judging(Protocol):
 
     arrival: Arrival
     counted: bool
-    """Whether it is to be noted that it begins, as `before` has judged."""
+    """True if it is to be noted that it begins, as `before` has judged."""
 
     def before(self, counts: Counts) -> HandlerOutcome | None:
         """The outcome of a message that is not to be tried; None: try it."""
@@ -145,7 +145,7 @@ def conclude_redriven(inbox: InboxStore, letter: InboxLetter, end: HandlerOutcom
 
 
 def _comes(inbox: InboxStore, arrival: Arrival) -> Steps[bool]:
-    """Whether the message that this one waits for is about to be handled again."""
+    """Tell whether the message that this one waits for is about to be handled again."""
     if None in (arrival.envelope.key, arrival.envelope.sequence):
         return False
     return (yield from ask(inbox.waits(arrival)))

@@ -9,11 +9,11 @@ from retrysafe.protocol.backoff import Backoff
 RECOVERY = Backoff(base=0.5, cap=30.0)
 """Half of the pause is certain, so that what is down is not stormed."""
 REMEMBERED = 10_000
-"""How many messages are remembered at most; one that is forgotten begins with the shortest pause again."""
+"""The largest number of remembered messages; one that is forgotten begins with the shortest pause again."""
 
 
 class Stalls:
-    """How often in a row each message was stalled. Kept in memory: a restarted process begins anew."""
+    """Counts how often in a row each message was stalled. Kept in memory: a restarted process begins anew."""
 
     def __init__(self, longest: float, clock: Callable[[], float]) -> None:
         self._times: dict[bytes, tuple[int, float]] = {}

@@ -17,7 +17,7 @@ EVERY = 1.0
 
 
 async def in_daemon(call: Callable[[], T]) -> T:
-    """Call it in a thread that keeps no process from ending: nobody can say how long a server takes that is silent."""
+    """Call it in a thread that keeps no process from ending: a silent server may take any time."""
     answer: Future[T] = Future()
 
     def answering() -> None:
@@ -39,7 +39,7 @@ class Stopped(Exception):
 async def answered(
     call: Callable[[], T], stop: StopSignal, work_round: Callable[[], Awaitable[bool]] | None = None
 ) -> T:
-    """What the server answers, with a round over the table every second until it does: a slot can take long to make.
+    """Wait for the server's answer, with a round over the table every second: a slot can take long to make.
 
     Raises `Stopped` within a second of the signal.
     """

@@ -85,7 +85,7 @@ class Probation:
         self._over: set[int] = set()
 
     def notes(self, number: int, queue: Sequence[Queued] = ()) -> bool:
-        """Whether the attempts at these messages of a bucket are noted."""
+        """Tell whether the attempts at these messages of a bucket are noted."""
         return number not in self._over or suspected(queue)
 
     def outlived(self, number: int) -> None:
@@ -98,7 +98,7 @@ GRACE = 15.0
 
 
 class Flow:
-    """What of a queue is under way together, and which lanes have stopped."""
+    """The part of a queue that is under way together, and the lanes that have stopped."""
 
     def __init__(self, queue: Sequence[Queued], rules: Rules) -> None:
         self._queue, self._rules = queue, rules
@@ -111,7 +111,7 @@ class Flow:
                 yield going
 
     def judge(self, wave: Sequence[Queued], published: Sequence[PublishResult]) -> PublishOutcome:
-        """What follows; a lane whose message waits stops here, and every lane when the broker is away."""
+        """Decide how to go on; a lane whose message waits stops here, and every lane when the broker is away."""
         verdict = judge(wave, published, self._rules, [random.random() for _ in wave])
         for halted in wave if verdict.away else [*(delay.queued for delay in verdict.delayed), *verdict.stalled]:
             self._stopped.add(halted.lane)
@@ -132,14 +132,14 @@ def sifted(due: Sequence[Queued], rules: Rules) -> tuple[list[Queued], PublishOu
 
 
 def suspected(queue: Sequence[Queued]) -> bool:
-    """Whether an attempt at one of these has come to no end."""
+    """Tell whether an attempt at one of these has come to no end."""
     return any(queued.started > queued.finished for queued in queue)
 
 
 KILLS = "Every attempt to publish it ended with the end of its relay."
 
 OUTLIVED = (Exception, KeyboardInterrupt)
-"""What ends a batch and says nothing against its messages, beside a cancellation: what ends the process may."""
+"""Exceptions that end a batch without counting as an attempt of its messages, beside a cancellation."""
 
 
 class Sum:
@@ -158,7 +158,7 @@ class Sum:
 
     @property
     def delayed(self) -> int:
-        """How many messages wait for another attempt."""
+        """The number of messages that wait for another attempt."""
         return len(self._waiting)
 
     def include(self, other: Sum) -> None:

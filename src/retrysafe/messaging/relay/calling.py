@@ -24,18 +24,18 @@ HELD = 30.0
 _UNTRIED = 1.0
 """Seconds for which those wait that were refused together, and of which more are tried then."""
 _MOST_REFUSED = 8
-"""How many messages are refused alone before what was refused together is not halved any more, but for topics."""
+"""The number of messages refused alone, before a refused group is no longer halved, except for topics."""
 
 _Answer: TypeAlias = "Sequence[PublishResult] | ConfigurationError"
 
 
 class Refusal(PublishResult):
-    """What is said of a message for which a publisher has raised `ConfigurationError`."""
+    """The result of a message for which a publisher has raised `ConfigurationError`."""
 
     __slots__ = ()
 
     def left_alone(self) -> PublishResult:
-        """What is said of it when the publisher may refuse everything."""
+        """Return the result of a message while the publisher may refuse everything."""
         return PublishResult(PublishStatus.STALLED, self.error)
 
 
@@ -45,7 +45,7 @@ class Calling:
     def __init__(self, publisher: Any, within: float) -> None:
         self._publisher, self._within = publisher, within
         self.works = False
-        """Whether it has done something in this run, instead of refusing it."""
+        """True if it has done something in this run, instead of refusing it."""
 
     def reset(self) -> None:
         """Begin a run: whether the publisher can be used in it is not known."""
@@ -130,7 +130,7 @@ def _envelopes(wave: Sequence[Queued]) -> list[Envelope]:
 
 
 def _failed(wave: Sequence[Queued], error: BaseException) -> _Answer:
-    """What follows from an error: every outcome is unknown, unless the error says that nothing was published."""
+    """Turn an error into an answer: every outcome is unknown, unless the error says that nothing was published."""
     found = leaves(error)
     if every(error, ConfigurationError):
         return cast("ConfigurationError", found[0])
@@ -139,5 +139,5 @@ def _failed(wave: Sequence[Queued], error: BaseException) -> _Answer:
 
 
 def _receptions(wave: Sequence[Queued], said: Sequence[PublishResult]) -> Sequence[PublishResult]:
-    """What a publisher said, as what it should be; raises what comes of it where it is something else."""
+    """Check the results of a publisher; raise if they are something else."""
     return [PublishResult(PublishStatus(one), str(error), float(pause)) for one, error, pause in answered(wave, said)]

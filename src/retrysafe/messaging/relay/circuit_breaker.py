@@ -5,9 +5,9 @@ from __future__ import annotations
 from retrysafe.protocol.backoff import Backoff
 
 RECOVERY = Backoff(base=0.5, cap=30.0)
-"""How long a destination that takes nothing is left alone: half of the pause is certain, so probes never storm."""
+"""The rest of a destination that takes nothing: half of each pause is certain, so probes never storm."""
 LONGEST_PAUSE = 3600.0
-"""Seconds for which a destination can ask to be left alone, at most: one probe an hour harms nobody."""
+"""The most seconds for which a destination can ask to be left alone: one probe an hour does no harm."""
 
 
 class Breaker:
@@ -18,10 +18,10 @@ class Breaker:
         """In a row, since something was answered."""
         self._until = 0.0
         self.probing = False
-        """Whether a probe is under way."""
+        """True if a probe is under way."""
 
     def admits(self, now: float) -> bool:
-        """Whether a message passes now; while the breaker is open, that message is the probe."""
+        """Tell whether a message passes now; while the breaker is open, that message is the probe."""
         if not self.failures:
             return True
         if self.probing or now < self._until:
@@ -30,7 +30,7 @@ class Breaker:
         return True
 
     def is_shut(self, now: float) -> bool:
-        """Whether nothing passes now."""
+        """Tell whether nothing passes now."""
         return bool(self.failures) and (self.probing or now < self._until)
 
     def pause(self, now: float) -> float:

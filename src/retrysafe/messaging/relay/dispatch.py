@@ -31,9 +31,9 @@ SHORTEST = 0.05
 PATIENCE = 2.0
 """Seconds for which the other messages of a bucket wait for one destination's answers."""
 SUSPECTS = 8
-"""How many suspects of a wave are published, one after the other, before the bucket goes on."""
+"""The number of suspects of a wave that are published, one after the other, before the bucket goes on."""
 MOST_SHUT = 500
-"""How many topics a look at a bucket leaves out, at most; what is read of others is withheld."""
+"""The largest number of topics that a look at a bucket leaves out; messages read of others are withheld."""
 _REMEMBERED = 10_000
 _TAKEN = (PublishStatus.ACKED, PublishStatus.DUPLICATE)
 _ANSWERS = (*_TAKEN, PublishStatus.RETRYABLE, PublishStatus.REJECTED)
@@ -57,22 +57,22 @@ class Destination:
         self.topics: set[str] = set()
         self.breaker = Breaker()
         self.proven = False
-        """Whether it has taken a message since it last failed, or since one was blamed for a failure."""
+        """True if it has taken a message since it last failed, or since one was blamed for a failure."""
         self.overdue = 0
         """Calls under way that are not waited for any more."""
         self.error = ""
 
     def admits(self, now: float) -> bool:
-        """Whether a message may be published."""
+        """Tell whether a message may be published."""
         return not self.overdue and self.breaker.admits(now)
 
     def is_shut(self, now: float) -> bool:
-        """Whether none may be."""
+        """Tell whether no message may be published."""
         return bool(self.overdue) or self.breaker.is_shut(now)
 
 
 class Dispatch:
-    """What one relay publishes, and what it knows of the destinations."""
+    """The publishing of one relay, and the state of its destinations."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Dispatch:
     ) -> None:
         self._calling = Calling(publisher, timeout)
         self.refused = ""
-        """What was said of a message that was refused before it was known whether the publisher works."""
+        """The refusal of a message before it was known whether the publisher works."""
         self._emit, self._clock, self._patience, self._timeout = emit, clock, patience, timeout
         self._route: Callable[[Envelope], str] | None = getattr(publisher, "destination", None)
         self._by_topic = bool(getattr(publisher, "by_topic", True))
@@ -95,7 +95,7 @@ class Dispatch:
         self._answers: dict[_Name, PublishResult] = {}
         self._tasks: set[asyncio.Task[dict[_Name, PublishResult]]] = set()
         self._ended = False
-        """Whether a call that was left under way has ended."""
+        """True if a call that was left under way has ended."""
         self._withheld_for: list[Queued] = []
         """Messages of such calls that no relay may publish yet."""
 
@@ -120,7 +120,7 @@ class Dispatch:
 
     @property
     def works(self) -> bool:
-        """Whether the publisher has done something in this run, instead of refusing it."""
+        """True if the publisher has done something in this run, instead of refusing it."""
         return self._calling.works
 
     def reset(self) -> None:
@@ -242,7 +242,7 @@ class Dispatch:
     # ------------------------------------------------------------ what is tried
 
     def _plan(self, wave: Sequence[Queued]) -> tuple[list[Call], list[Call], dict[_Name, PublishResult]]:
-        """What is published together, suspects, and what is known of the others."""
+        """Split a wave into messages to publish, suspects, and messages whose destination is down."""
         now = self._clock()
         calls: dict[str, Call] = {}
         suspects: list[Call] = []
@@ -261,7 +261,7 @@ class Dispatch:
         return list(calls.values()), suspects, known
 
     def _goes_on(self, call: Call) -> bool:
-        """Whether a suspect is still to be published, after what the calls before it have shown."""
+        """Tell whether a suspect is still to be published, after what the calls before it have shown."""
         return not (call.to.overdue or (call.to.breaker.is_shut(self._clock()) and not call.to.breaker.probing))
 
     def _destination(self, envelope: Envelope) -> Destination:
@@ -278,7 +278,7 @@ class Dispatch:
     # ------------------------------------------------------------ what follows
 
     def _judged(self, call: Call, said: Sequence[PublishResult], *, alone: bool) -> dict[_Name, PublishResult]:
-        """What is said of the messages of a call, and what that says of their destination.
+        """Return the results of the messages of a call, and update the state of their destination.
 
         ``alone``: whether nothing else was published with the message.
         """
@@ -299,7 +299,7 @@ class Dispatch:
     def _learn(
         self, to: Destination, said: Sequence[PublishResult], unknown: Sequence[str], *, blamed: bool, taken: bool
     ) -> bool:
-        """Learn from the receptions of a call about its destination; True if it takes nothing for now."""
+        """Update the state of a destination by the results of a call; True if it takes nothing for now."""
         stalled = [one for one in said if one.status is PublishStatus.STALLED]
         to.proven = (to.proven or taken) and not unknown
         if stalled:

@@ -1,4 +1,4 @@
-"""Where relays begin to read: above the messages that have left, which a database may keep while a snapshot sees them.
+"""The number from which relays read: above the messages that have left, which an open snapshot keeps.
 
 A snapshot that is held open keeps every message that was removed in the indexes, and each look at a bucket reads over
 all of them. So relays read from a low-water mark on. A number that was drawn early can be committed late, so the mark
@@ -22,7 +22,7 @@ from retrysafe.protocol.requests import Steps, ask
 EVERY = 5.0
 """Seconds between two full looks."""
 SHARE = 20.0
-"""How many times as long as a full look has taken its relay works before the next one: it reads what was removed."""
+"""The work between two full looks, as a multiple of a look's duration: it reads removed messages too."""
 
 
 class LowWater:
@@ -34,7 +34,7 @@ class LowWater:
         self._next = 0.0
 
     def is_due(self) -> bool:
-        """Whether it is time for a full look; whoever asks first is to take it."""
+        """Tell whether it is time for a full look; the first caller that is told so has to take it."""
         now = self._clock()
         if now < self._next:
             return False
@@ -42,7 +42,7 @@ class LowWater:
         return True
 
     def steps(self) -> Steps[None]:
-        """Look from the beginning on. The mark follows when nobody can write below it, and goes back at once."""
+        """Look from the beginning on. The mark follows when no one can write below it, and goes back at once."""
         above = self._highest + 1
         began = self._clock()
         look = yield from ask(self._outbox.look())

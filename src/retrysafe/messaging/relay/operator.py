@@ -88,7 +88,7 @@ class OutboxOperator(Operating):
     # ------------------------------------------------------------ looking
 
     def status(self) -> OutboxStatus:
-        """How the outbox stands: what waits by topic, relays, dead letters. Counts up to 100,000 rows of each."""
+        """Return the outbox's state: messages by topic, relays, dead letters. Counts up to 100,000 rows of each."""
         return self._do(standing(self._outbox))
 
     def report(self, stalled_after: Duration = "1m") -> OutboxStatus:
@@ -109,7 +109,7 @@ class OutboxOperator(Operating):
         return self._do(ask(self._outbox.letters(chosen, after, limit)))
 
     def count(self, chosen: DeadLetterFilter = ANY, most: int | None = None) -> Groups:
-        """How many dead letters are chosen, by topic, type and error; numbers and ids in those are ``#``.
+        """Count the chosen dead letters by topic, type and error; numbers and ids in those are ``#``.
 
         With ``most``, only the first so many dead letters are looked at.
         """
@@ -171,5 +171,5 @@ class OutboxOperator(Operating):
 
 
 def _without_payload(letter: DeadLetter) -> DeadLetter:
-    """What is held of a letter while others are looked up: its number, not its bytes."""
+    """Drop the payload of a letter while others are looked up."""
     return letter._replace(envelope=letter.envelope._replace(payload=b"", headers={}))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from retrysafe.protocol.backoff import Backoff
 
 RECOVERY = Backoff(base=0.1, cap=30.0)
-"""How a relay tries again when the store fails."""
+"""The pauses of a relay when the store fails."""
 
 
 class Polls(NamedTuple):

@@ -80,7 +80,7 @@ class Reporter:
         self._emit("backlog_uncounted", None, error=str(error))
 
     def stands(self, standing: OutboxStatus, stalled_after: float) -> None:
-        """How an outbox stands; an alarm where messages are due for longer than ``alarm`` seconds."""
+        """Report the state of an outbox; an alarm if messages are due for longer than ``alarm`` seconds."""
         fields = {"due": standing.due, "oldest_due": round(standing.oldest_due, 3), "relays": standing.alive}
         more = {"messages": standing.messages, "oldest": round(standing.oldest, 3), "dead": standing.dead}
         self._emit("backlog", None, **fields, **more)
@@ -92,7 +92,7 @@ class Reporter:
         self._holders = holders
 
     def operated(self, name: str, **fields: Any) -> None:
-        """What a person has done."""
+        """Report the action of a person."""
         self._emit(name, None, **fields)
 
     def _emit(self, name: str, envelope: Envelope | None, **fields: Any) -> None:
@@ -108,11 +108,11 @@ EVERY = 10.0
 SHOWN = "@"
 """Stands in a relay's name before what it publishes to."""
 SHARE = 4.0
-"""How many times as long as a look at the outbox has taken its relay works before the next one."""
+"""The work of a relay between two looks at the outbox, as a multiple of the duration of the last one."""
 
 
 _NOTHING = OutboxStatus([], [], [], 0, 0)
-"""What is told once when another relay tells how the outbox stands: else our last word would stand beside its."""
+"""The status to report once when another relay takes over: else our last value would stand beside its."""
 
 
 class Presence:
@@ -147,7 +147,7 @@ class Presence:
         self._has_told = False
 
     def is_due(self) -> bool:
-        """Whether a sign of life is due. The first caller that is told so has to write it."""
+        """Tell whether a sign of life is due. The first caller that is told so has to write it."""
         now = self._clock()
         if now < self._next:
             return False

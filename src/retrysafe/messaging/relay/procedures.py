@@ -51,7 +51,7 @@ def due(
 
 
 def _passed_over(outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk) -> Steps[list[Queued]]:
-    """What may leave of the lanes that were passed over; half a batch, so that what follows goes on too."""
+    """Select messages of the lanes that were passed over; half a batch, so that the following ones go on too."""
     released = yield from ask(outbox.released(number, walk.after, LANES))
     if not walk.goes_on(released):
         return []
@@ -158,7 +158,7 @@ GONE = 60.0
 
 
 class OutboxStatus(NamedTuple):
-    """How an outbox stands: what waits by topic, which relays are there, dead letters, what is kept.
+    """The state of an outbox: messages by topic, relays, dead letters, and kept messages.
 
     Where more than `MOST_COUNTED` messages wait, the figures are of the oldest and the newest of them; no more dead
     letters and kept messages than that are counted.
@@ -170,21 +170,21 @@ class OutboxStatus(NamedTuple):
     dead: int
     kept: int
     holders: list[Holder] = []  # noqa: RUF012 - a NamedTuple's
-    """What has kept the database from cleaning up what was removed, for more than a minute; the oldest first."""
+    """The holders that have kept the database from removing old rows for more than a minute; the oldest first."""
 
     @property
     def messages(self) -> int:
-        """How many messages wait."""
+        """The number of waiting messages."""
         return sum(one.messages for one in self.backlog)
 
     @property
     def capped(self) -> bool:
-        """Whether more may wait than was counted."""
+        """True if more may wait than was counted."""
         return self.messages >= MOST_COUNTED
 
     @property
     def due(self) -> int:
-        """How many of them wait for nothing but a relay."""
+        """The number of those that wait for nothing but a relay."""
         return sum(one.due for one in self.backlog)
 
     @property
@@ -199,7 +199,7 @@ class OutboxStatus(NamedTuple):
 
     @property
     def alive(self) -> int:
-        """How many relays are there."""
+        """The number of live relays."""
         return sum(relay.silent < GONE for relay in self.relays)
 
 

@@ -301,7 +301,7 @@ class Relay:
         return ask(setting.outbox.waiting(self._low.mark, self._walks.passed(self._dispatch.shut())))
 
     async def _has_more(self) -> bool:
-        """Whether there may be more when a round has found nothing: behind a call under way, or from the beginning."""
+        """Tell whether there may be more after an empty round: behind a call under way, or from the beginning."""
         return not self._stop_signal.rung and (await self._dispatch.settled(self._stop_signal) or self._anew())
 
     def _anew(self) -> bool:
@@ -334,7 +334,7 @@ class Relay:
             await arun(ask(setting.outbox.resume_lanes(ended)), client)
 
     def _may_find_more(self, *, published: bool) -> bool:
-        """Whether to look again behind a round. Raises `BrokerUnavailable` when everything was refused in it."""
+        """Tell whether to look again behind a round. Raises `BrokerUnavailable` when everything was refused in it."""
         self._require_that_not_all_is_refused()
         return bool(self._dispatch.refused) or published or self._walks.further
 

@@ -10,14 +10,14 @@ _REMEMBERED = 10_000
 
 
 class FailingLanes:
-    """How many messages of each lane became dead letters since the last one that was handled. Kept in memory."""
+    """Counts the dead letters of each lane since the last handled message. Kept in memory."""
 
     def __init__(self) -> None:
         self._retried: set[int] = set()
         self._dead: dict[int, int] = {}
 
     def gives_up(self, lane: int, one: HandleResult) -> bool:
-        """Whether a message that is to be tried again is given up, since those before it in its lane were."""
+        """Tell whether a message that is to be tried again is given up, since those before it in its lane were."""
         failed = one.became is MessageOutcome.FAILED and one.again is not None
         return failed and self._dead.get(lane, 0) >= DEAD_IN_A_ROW
 

@@ -41,7 +41,7 @@ class Lanes:
         self.most = most
         self.count = 0
         self.parked: Counter[str] = Counter()
-        """How many messages of each partition are in lanes that wait for a retry."""
+        """The number of messages of each partition in lanes that wait for a retry."""
         self._lanes: dict[int, deque[Delivery]] = {}
         self._waiting: set[int] = set()
 
@@ -51,7 +51,7 @@ class Lanes:
 
     @property
     def load(self) -> int:
-        """How many messages count towards the most that are received."""
+        """The number of messages that count towards the limit."""
         return self.count - spared(self.parked.total())
 
     def add(self, delivery: Delivery) -> int | None:
@@ -122,7 +122,7 @@ class Lanes:
             self.parked.subtract(delivery.partition for delivery in self._lanes[lane])
 
     def goes_on(self, lane: int) -> bool:
-        """Whether the lane has more messages; an empty lane is removed."""
+        """Tell whether the lane has more messages; an empty lane is removed."""
         if self._lanes.get(lane):
             return True
         self._lanes.pop(lane, None)

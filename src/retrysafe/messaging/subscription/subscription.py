@@ -33,7 +33,7 @@ _ALONE = (
     "consumer of its own."
 )
 _TOLD_BY = "redelivery_window= of the consumer, or --redelivery-window"
-"""Where a user says what no broker tells."""
+"""The options with which a user gives the window if no broker tells."""
 
 
 class RetentionCheck:
@@ -147,7 +147,7 @@ class Subscription:
             try:
                 await self._check_store()
             except RetrysafeError as error:
-                run.failed(error)  # who runs this in a task may not look at it for long
+                run.failed(error)  # a task that runs this may be looked at late
                 raise
             await run.work(
                 self._workers, self._receive(run), handling=[self._redrives(run)], watching=[self._lags(run)]
@@ -199,7 +199,7 @@ class Subscription:
 
     @property
     def in_progress(self) -> int:
-        """How many messages are being handled at this moment: what the end waits for after `stop`.
+        """The number of messages being handled at this moment, for which a `stop` waits.
 
         A look for dead letters that are marked counts as one.
         """
@@ -207,7 +207,7 @@ class Subscription:
 
     @property
     def unhandled(self) -> int:
-        """How many messages of the last `run_once` became dead letters, or have to come again."""
+        """The number of messages of the last `run_once` that became dead letters, or have to come again."""
         return 0 if self._run is None else self._run.unhandled
 
     async def __aenter__(self) -> Subscription:
@@ -255,7 +255,7 @@ class Subscription:
                 await self._bell.await_for(rest)
 
     async def _drain_all(self, run: Run, wait: float) -> None:
-        """What the broker has, after the dead letters that are marked: each of these is tried once."""
+        """Handle the marked dead letters, each once, and then all messages of the broker."""
         settled = True
         while settled and not self._bell.rung:
             found = await self._redriven(run)
@@ -276,7 +276,9 @@ class Subscription:
                 return
 
     async def _received(self, run: Run, room: int, wait: float) -> bool:
-        """Whether any have come. They are the run's at once, whoever is cancelled meanwhile: it gives them back."""
+        """Receive messages, and tell whether any have come. They are the run's at once, whoever is cancelled meanwhile:
+        it gives them back.
+        """
 
         async def receive() -> bool:
             deliveries = await self._consumer.receive(room, wait)

@@ -42,7 +42,7 @@ class Run:
         self.tally: Counter[MessageOutcome] = Counter()
         self.in_progress = 0
         self.received: Counter[str] = Counter()
-        """How many messages of each partition have arrived."""
+        """The number of messages of each partition that have arrived."""
         self._consumer = consumer
         self._handler = handler
         self._bell = bell
@@ -54,9 +54,9 @@ class Run:
         self._solitude = Exclusive()
         self._ready: asyncio.Queue[int | None] = asyncio.Queue()
         self._settled: list[Delivery] = []
-        """What is handled, until the broker has been told."""
+        """The handled messages, until the broker has been told."""
         self._returning: dict[int, tuple[Delivery, float]] = {}
-        """What is given back, and for how many seconds it waits, until the broker has it."""
+        """The messages to give back, and the seconds for which each waits, until the broker has it."""
         self._numbers = count()
         self._left: set[int] = set()
         """Hashes of the messages of a run that ends by itself which became dead letters, or have to come again."""
@@ -67,7 +67,7 @@ class Run:
 
     @property
     def unhandled(self) -> int:
-        """How many messages became dead letters or have to come again, of a run that ends by itself."""
+        """The number of messages that became dead letters or have to come again, of a run that ends by itself."""
         return len(self._left) + self._dead_again + self._still_marked
 
     def redriven(self, found: list[HandleResult]) -> None:
@@ -160,7 +160,7 @@ class Run:
             self._return(delivery, 0.0)
 
     async def room(self, full: int | None = None) -> int:
-        """How many more messages may be received; wait up to half a second if none may."""
+        """Return the number of further messages that may be received; wait up to half a second if none may."""
         if self._lanes.load >= (self._lanes.most if full is None else full):
             self._room.clear()
             try:
@@ -263,7 +263,7 @@ class Run:
 
     @property
     def parked(self) -> Mapping[str, int]:
-        """How many messages of each partition are in lanes that wait for a retry."""
+        """The number of messages of each partition in lanes that wait for a retry."""
         return self._lanes.parked
 
     def _note(self, portion: Portion, handled: list[HandleResult]) -> None:

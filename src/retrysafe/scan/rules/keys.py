@@ -69,7 +69,7 @@ def _keys(project: Project, module: Module, node: ast.AST) -> Iterator[ast.expr]
 
 
 def _is_stored(project: Project, symbol: str) -> bool:
-    """Whether a call makes a row: a key that is stored is the same on every later attempt."""
+    """Tell whether a call makes a row: a key that is stored is the same on every later attempt."""
     return symbol in known.DJANGO_CREATES or project.is_a(symbol, known.DJANGO_MODEL)
 
 
@@ -104,7 +104,7 @@ def _chance(project: Project, module: Module, node: ast.AST | None, steps: int =
 
 
 def _kept_for_attempts(module: Module, key: ast.AST, made: ast.AST) -> bool:
-    """Whether the key is made before a loop that the call is in: all attempts of the loop have the same."""
+    """Tell whether the key is made before a loop that the call is in: all attempts of the loop have the same."""
     inner = module.parents.get(key)
     while inner is not None and not isinstance(inner, Function | ast.Lambda):
         if isinstance(inner, ast.For | ast.AsyncFor | ast.While):

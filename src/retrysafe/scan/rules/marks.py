@@ -102,7 +102,7 @@ def _after(module: Module, node: ast.If) -> list[ast.stmt]:
 
 
 def _is_released(project: Project, module: Module, node: ast.AST) -> bool:
-    """Whether the function deletes a mark as well: it is a lock, and stands for no work that was done."""
+    """Tell whether the function deletes a mark as well: it is a lock, and stands for no work that was done."""
     function = module.function_around(node)
     nodes: Iterable[ast.AST] = own_nodes(function) if isinstance(function, Function) else ()
     for one in nodes:

@@ -1,4 +1,4 @@
-"""What must not happen inside a database transaction."""
+"""The rule on code that must not run inside a database transaction."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _is_definition(node: ast.AST) -> bool:
 
 
 def _opens(project: Project, module: Module, item: ast.withitem) -> bool:
-    """Whether entering this begins a transaction, itself or in a context manager of the project."""
+    """Tell whether entering this begins a transaction, itself or in a context manager of the project."""
     expression = item.context_expr
     if project.resolve(module, expression) in known.TRANSACTION_CONNECTIONS:
         return True

@@ -1,4 +1,4 @@
-"""What a rule is given: a module, and what the project knows about it."""
+"""The arguments of a rule: a module, and the project's facts about it."""
 
 from __future__ import annotations
 

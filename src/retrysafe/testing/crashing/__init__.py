@@ -21,7 +21,7 @@ from retrysafe.testing.crashing.working import Experiment
 __all__ = ["Action", "Call", "Place", "Point", "Report", "Violation", "crash_points"]
 
 OURS = "retrysafe-"
-"""How the names of all our threads begin."""
+"""The beginning of our threads' names."""
 
 
 def crash_points(

@@ -18,7 +18,7 @@ from retrysafe.testing.crashing.points import Ended
 from retrysafe.testing.crashing.tracing import Tell
 
 Work = Callable[[Tell, Callable[[], None]], None]
-"""What a child does, with a way to tell its parent, and one to wait for the parent's leave."""
+"""The work of a child, with a way to tell its parent, and one to wait for the parent's leave."""
 
 _PR_SET_PDEATHSIG = 1
 _LENGTH = struct.Struct("!I")
@@ -49,7 +49,7 @@ class Child:
         self._heard = time.monotonic()
 
     def fileno(self) -> int:
-        """Where it tells."""
+        """Return the descriptor of its messages."""
         return self._told
 
     def read(self) -> None:
@@ -100,12 +100,12 @@ class Child:
                 self.read()
 
     def told(self, kind: str) -> list[Any]:
-        """What it told of a kind."""
+        """Return its messages of a kind."""
         return [event[1] if len(event) > 1 else None for event in self._events if event[0] == kind]
 
     @property
     def ended(self) -> Ended:
-        """How it ended."""
+        """Its end."""
         outcome, settled = (self.told("outcome") or [("", False)])[-1]
         story = (event[1] for event in self._events if event[0] in ("call", "outcome", "again"))
         known = tuple(self.told("known"))  # connections that a driver makes where no stack shows it
@@ -171,5 +171,5 @@ def die_with_parent() -> None:
 
 
 def is_forkable() -> bool:
-    """Whether this system can fork at all."""
+    """Tell whether this system can fork at all."""
     return hasattr(os, "fork") and sys.platform != "emscripten"

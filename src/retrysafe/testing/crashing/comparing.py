@@ -1,4 +1,4 @@
-"""What is wrong with how the processes of a point ended, compared with the run that did not crash.
+"""The faults of a point's processes, compared with the run that did not crash.
 
 Input and output that no instrument sees is noticed by the interpreter's audit events (PEP 578).
 """
@@ -107,7 +107,7 @@ def problems(uncrashed: Uncrashed, point: Point, processes: Sequence[Ended]) -> 
 
 
 def is_done(ended: Ended) -> bool:
-    """Whether it ended with a result."""
+    """Tell whether it ended with a result."""
     return ended.settled and ended.outcome == "done"
 
 

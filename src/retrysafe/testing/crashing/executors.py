@@ -46,7 +46,7 @@ class _Traced:
         return getattr(self._inner, name)
 
     def _must_age(self) -> bool:
-        """Whether a retry is about to ask this store for the first time since the crash.
+        """Tell whether a retry is about to ask this store for the first time since the crash.
 
         What a boundary asks while it is built, such as whether the tables are there, comes before its name is known.
         """

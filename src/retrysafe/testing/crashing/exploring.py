@@ -33,7 +33,7 @@ REFUSED = 5
 
 
 class Exploration(NamedTuple):
-    """What was asked for."""
+    """The arguments of an exploration."""
 
     experiment: Experiment
     watch: tuple[str, ...]
@@ -42,7 +42,7 @@ class Exploration(NamedTuple):
 
 
 class _Tried(NamedTuple):
-    """What became of one point."""
+    """The result of one point."""
 
     violation: Violation | None
     unknown: bool
@@ -91,7 +91,7 @@ class _Explorer:
         self._instrumented: set[str] = set()
         self._words: frozenset[str] = frozenset()
         self._apart = False
-        """Whether each run has state of its own."""
+        """True if each run has state of its own."""
         self._silence = SILENCE
         instrument_executors(self._tracer)
         for target in wanted.watch:

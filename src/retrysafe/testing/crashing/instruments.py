@@ -25,7 +25,7 @@ KEY_FIELDS = ("idempotency-key", "x-idempotency-key", "paypal-request-id")
 _KEY_PARAMETERS = ("ClientToken", "ClientRequestToken", "IdempotencyToken", "MessageDeduplicationId")
 _EFFECTS = ("Send", "Publish", "Invoke", "PutEvents", "PutRecord", "StartExecution", "RunTask")
 _FACTORY = 4
-"""Where sqlite3.connect takes the factory, after the database."""
+"""The position of the factory among sqlite3.connect's arguments."""
 _UNSAFE = ("POST", "PATCH")
 _VOLATILE = re.compile(r"\b(?:[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{12,}|\d{4,})\b", re.IGNORECASE)
 
@@ -352,7 +352,7 @@ LIBRARIES: dict[str, Callable[[Tracer, Any], None]] = {
     "smtplib": _smtplib,
     "botocore": _botocore,
 }
-"""What is instrumented, by the module to import."""
+"""The instrumentation of libraries, by the module to import."""
 
 
 def instrument(tracer: Tracer, done: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""Which line of the user's code a call comes from."""
+"""The line of the user's code that makes a call."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _awaiting(task: asyncio.Task[Any]) -> Place:
 
 @lru_cache(maxsize=1024)
 def is_users(filename: str) -> bool:
-    """Whether a file is neither of the standard library, nor installed, nor ours."""
+    """Tell whether a file is neither of the standard library, nor installed, nor ours."""
     return not filename.startswith((_OURS, "<frozen", *_LIBRARIES))
 
 
@@ -80,7 +80,7 @@ def imported() -> tuple[str, ...]:
 
 
 def is_within(package: str) -> bool:
-    """Whether a library is on the stack."""
+    """Tell whether a library is on the stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name: str = frame.f_globals.get("__name__", "")

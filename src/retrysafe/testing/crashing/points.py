@@ -1,4 +1,4 @@
-"""What crash points are made of: the calls that leave the process, and what happens to the process at one of them."""
+"""The parts of crash points: the calls that leave the process, and the actions on the process at one of them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Call(NamedTuple):
 
 
 class Action(StrEnum):
-    """What happens to the process at a boundary."""
+    """The action on the process at a boundary."""
 
     CRASH_BEFORE = "crash before"
     CRASH_AFTER = "crash after, the reply lost"
@@ -73,10 +73,10 @@ class Database(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How one process of a point ended, as it told by itself, and what it did until then."""
+    """The end of one process of a point, in its own words, and its story until then."""
 
     story: tuple[Call | str, ...]
-    """What it called, as far as that may have been performed, and how each attempt ended."""
+    """Its calls, as far as they may have been performed, and the end of each attempt."""
     at: Call | None = None
     """The call at which something happened to it."""
     way: tuple[Call, ...] = ()
@@ -84,18 +84,18 @@ class Ended(NamedTuple):
     outcome: str = ""
     """"done", or the type and message of the last error; empty when the process was killed."""
     settled: bool = False
-    """Whether that is an end: a result, or an answer which no retry changes."""
+    """True if that is an end: a result, or an answer which no retry changes."""
     problem: str = ""
-    """What ``check`` raised."""
+    """The error of ``check``."""
     rows: dict[str, Any] | None = None
     """The tables as they were at the end."""
     unseen: tuple[str, ...] = ()
     in_memory: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
-    """What it has imported, but for the user's own."""
+    """The modules that it has imported, but for the user's own."""
     hung: bool = False
 
     @property
     def calls(self) -> list[Call]:
-        """What it called."""
+        """Its calls."""
         return [told for told in self.story if isinstance(told, Call)]

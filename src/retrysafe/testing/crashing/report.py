@@ -1,4 +1,4 @@
-"""What the exploration of an operation has found, in words."""
+"""The result of exploring an operation, in words."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Violation(NamedTuple):
 
 
 def changes(call: Call) -> bool:
-    """Whether a call may have changed something for good."""
+    """Tell whether a call may have changed something for good."""
     return not call.label.removeprefix("store: ").upper().startswith(_HARMLESS)
 
 
@@ -70,17 +70,17 @@ def _short(text: str) -> str:
 
 
 class Report(NamedTuple):
-    """What became of an operation that was crashed at every one of its boundaries."""
+    """The result for an operation that was crashed at every one of its boundaries."""
 
     boundaries: tuple[Call, ...]
     """The calls of one uncrashed run that left the process, in order."""
     violations: tuple[Violation, ...]
     points: int
-    """How many single crashes, cancellations and stops were tried."""
+    """The number of single crashes, cancellations and stops that were tried."""
     pairs: int
-    """How many pairs of crashes were sampled."""
+    """The number of sampled pairs of crashes."""
     seed: int
-    """What the sample follows from."""
+    """The seed of the sample."""
     unknown: int
     """At how many points the operation was left unknown, for a probe or a person to settle."""
     unseen: tuple[str, ...]
@@ -89,7 +89,7 @@ class Report(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether every retry came to the same end as the run that did not crash."""
+        """True if every retry came to the same end as the run that did not crash."""
         return not self.violations
 
     def __str__(self) -> str:

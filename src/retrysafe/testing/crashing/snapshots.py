@@ -144,7 +144,7 @@ def _written(value: Any) -> str:
 
 
 def differences(expected: Rows, found: Rows, ignored: frozenset[tuple[str, str]]) -> list[str]:
-    """What is there too often, and what is missing, table by table."""
+    """List the superfluous and the missing rows, table by table."""
     lines = []
     for table in sorted({*expected, *found}):
         before, after = _comparable(expected, table, ignored), _comparable(found, table, ignored)

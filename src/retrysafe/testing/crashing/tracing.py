@@ -27,11 +27,11 @@ class Tracer:
     def __init__(self) -> None:
         self.watching = False
         self.lapsed = False
-        """Whether the leases that this process finds have lapsed."""
+        """True if the leases that this process finds have lapsed."""
         self.aged: WeakSet[Any] = WeakSet()
         """The stores where they have been made to."""
         self.databases: dict[Database, None] = {}
-        """What the process has worked on."""
+        """The databases that the process has worked on."""
         self.task: asyncio.Task[Any] | None = None
         self._tell: Tell = lambda event: None
         self._plan: dict[int, Action] = {}
@@ -67,7 +67,7 @@ class Tracer:
 
     @property
     def crossing(self) -> bool:
-        """Whether a counted call is under way."""
+        """True if a counted call is under way."""
         return self.watching and _inside.get() is True
 
     def tell(self, *event: Any) -> None:
@@ -83,7 +83,7 @@ class Tracer:
             self._tell(("known", f"a connection to {where.get('host')}:{where.get('port')}"))
 
     def counts(self) -> bool:
-        """Whether a call made here and now is a boundary."""
+        """Tell whether a call made here and now is a boundary."""
         inside = _inside.get() if self.watching else True
         thread = threading.current_thread()
         ours = thread.name.startswith("retrysafe") or thread is threading.main_thread()
@@ -126,7 +126,7 @@ class Tracer:
 
     def _cancel(self) -> None:
         if self.task is None:
-            raise KeyboardInterrupt  # what sync code gets from Ctrl-C, or in another shape from a task queue
+            raise KeyboardInterrupt  # as sync code gets from Ctrl-C, or in another shape from a task queue
         loop = self.task.get_loop()
         if loop is _running_loop():
             self.task.cancel()

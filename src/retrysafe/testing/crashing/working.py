@@ -1,4 +1,4 @@
-"""What the processes of a point do: begin on fresh state, go on to the end, and look at what has become of it."""
+"""The processes of a point: they begin on fresh state, go on to the end, and look at the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENOUGH, PERSISTENT = 20, 0.5
 
 
 class Experiment(NamedTuple):
-    """What is explored."""
+    """The operation that is explored."""
 
     run: Callable[[Any], Any]
     fresh: Callable[[], Any]
@@ -98,7 +98,7 @@ class Worker:
         settled = error is None or isinstance(error, SETTLED)
         tell(("outcome", ("done" if error is None else _said(error), settled)))
         if isinstance(error, InProgress):
-            self._tracer.aged.clear()  # what the next attempt finds has lapsed by then
+            self._tracer.aged.clear()  # the next attempt's records have lapsed by then
         return settled
 
     def _run(self, state: Any) -> BaseException | None:

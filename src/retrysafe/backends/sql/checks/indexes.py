@@ -109,5 +109,5 @@ def lost_on_postgresql(store: Any, tables: Iterable[str]) -> Steps[Lost]:
 
 
 def evidence(lost: list[Index]) -> str | None:
-    """What a check says of missing indexes."""
+    """Return the evidence of a check for missing indexes."""
     return f"Missing: {', '.join(index.name for index in lost)}." if lost else None

@@ -57,7 +57,7 @@ def _decoded(answer: Rows) -> list[tuple[Any, ...]]:
 
 
 def _pooled(backend: Backend) -> Mapping[str, Any]:
-    """Whether sessions of the server change hands between transactions.
+    """Look for evidence that sessions of the server change hands between transactions.
 
     One connection that asks twice hears from two server processes; or a second connection hears from the process that
     the first one, still open, was served by.

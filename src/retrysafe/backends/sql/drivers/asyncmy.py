@@ -103,7 +103,7 @@ class AsyncmyClient:
 
 
 class Connecting:
-    """How the keeper of our own connections opens and closes them."""
+    """Opens and closes our own connections for their keeper."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options

@@ -39,7 +39,7 @@ DEADLINE = 10.0
 """Seconds after which a server that does not answer counts as gone."""
 
 _Failures = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
-"""An internal error is what a connection raises that the server ended while nobody used it, until it knows."""
+"""The internal error of a connection that the server ended while it was idle, until it knows."""
 
 
 async def perform(connection: Any, query: Query) -> Rows:
@@ -342,16 +342,16 @@ _OPTIONS = frozenset(
         "work_mem",
     ]
 )
-"""What asyncpg reads of a URL, and settings of the server: it sends all else as such."""
+"""Options of a URL that asyncpg reads; it sends all others to the server as settings."""
 
 
 def is_option(name: str) -> bool:
-    """Whether asyncpg, or the server, knows an option of a URL; a setting of an extension has a dot."""
+    """Tell whether asyncpg, or the server, knows an option of a URL; a setting of an extension has a dot."""
     return name.lower() in _OPTIONS or "." in name
 
 
 class Connecting:
-    """How the keeper of our own connections opens and closes them."""
+    """Opens and closes our own connections for their keeper."""
 
     def __init__(self, url: str, hear: Hear) -> None:
         self._url = url
@@ -373,7 +373,7 @@ class Connecting:
             self._cache = {"statement_cache_size": 0}
 
     async def _is_direct(self, connection: Any) -> bool:
-        """Whether there is no pooler; else the connection is closed."""
+        """Tell whether there is no pooler; else the connection is closed."""
         try:
             status = await connection.execute(status_question(connection.get_server_pid()), timeout=DEADLINE)
             if status == DIRECT_STATUS:

@@ -1,4 +1,4 @@
-"""What the SQL executors share: parameter styles, the chain of a query, and what errors mean."""
+"""Common parts of the SQL executors: parameter styles, the chain of a query, and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ DIRECT_STATUS = "SELECT 1"
 
 
 def not_connected(error: BaseException, path: str | None = None) -> StoreUnavailable | ConfigurationError:
-    """What a connection that could not be made amounts to; ``path`` is the file of a SQLite database."""
+    """Translate the failure to connect; ``path`` is the file of a SQLite database."""
     text = _text(error)
     if "unsupported startup parameter" in text:
         return ConfigurationError(
@@ -82,7 +82,7 @@ def refuse_encoding(driver: Any) -> None:
 
 
 def _encoding_of(driver: Any) -> tuple[str, tuple[str, str]] | None:
-    """What the connection's text is encoded in, what it should be, and how that is done; None: there is no choice."""
+    """Return the encoding of the connection, the required one, and the way to set it; None: there is no choice."""
     if hasattr(driver, "character_set_name"):  # PyMySQL, asyncmy, mysqlclient
         return driver.character_set_name(), _MYSQL
     if hasattr(driver, "get_settings"):  # asyncpg
@@ -112,7 +112,7 @@ _OF_CONNECTION = _NO_SCHEMA | _NAME_UNKNOWN | {_READ_ONLY, _UNSUPPORTED, "42501"
 Of our statements none is unsupported but one whose prepared plan a changed table has invalidated.
 """
 _LOST_CONNECTIONS = frozenset({"psycopg.OperationalError", "psycopg2.OperationalError"})
-"""What drivers raise without a SQLSTATE when there is no connection, or none any more."""
+"""Errors that drivers raise without a SQLSTATE if there is no connection, or none any more."""
 NO_SAVEPOINT = "3B001"
 _MYSQL_STATES = {
     **dict.fromkeys((1020, 1213, 3101), RESTART_ALL),
@@ -204,7 +204,7 @@ NO_ROWS = Rows([], 0)
 
 
 def refused(query: Query, error: Exception) -> Query | None:
-    """What to perform instead after an error that is an answer; any other error is raised."""
+    """Return the query that follows an error which is an answer; raise any other error."""
     state = sqlstate(error) if query.refusals else None
     if state is None or state not in query.refusals:
         raise error
@@ -243,7 +243,7 @@ def _mysql_state(error: BaseException | None) -> str | None:
 
 
 def wants_restart(error: BaseException) -> bool:
-    """Whether the database asked for the whole transaction again: serialization failure or deadlock.
+    """Tell whether the database asked for the whole transaction again: serialization failure or deadlock.
 
     Of a group, one error is enough, for nothing of the transaction is left; but not if the work was interrupted too.
     """
@@ -279,7 +279,7 @@ def fail(error: Exception, *, alone: bool = False, path: str | None = None, pass
 
 
 def translated(error: Exception, *, alone: bool = False, path: str | None = None) -> Exception:
-    """What `fail` raises."""
+    """Translate a driver's error into the one that `fail` raises."""
     if not _USERS_OWN.isdisjoint(kind.__name__ for kind in type(error).__mro__):
         return error
     state = sqlstate(error)
@@ -323,7 +323,7 @@ def _misconfigured(error: BaseException, text: str, path: str | None) -> StoreMi
 
 
 def unreplicated(source: str | None, text: str | None) -> Finding | None:
-    """What a notice of PostgreSQL means: a commit whose wait for a synchronous replica was ended, or nothing to us.
+    """Turn a notice of PostgreSQL into a finding if it reports a commit whose wait for a synchronous replica was ended.
 
     ``source`` is the function of the server that said it; the text may be in any language.
     """
@@ -337,11 +337,11 @@ def unreplicated(source: str | None, text: str | None) -> Finding | None:
 
 
 def unheard(finding: Finding) -> None:
-    """What a client does with what it hears while nobody uses it."""
+    """Ignore a notice that arrives while the connection is idle."""
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Whether a driver's error says that its server cannot be reached, is full, or takes no writes for now."""
+    """Tell whether a driver's error says that its server cannot be reached, is full, or takes no writes for now."""
     state = sqlstate(error)
     if state is not None:
         return (state.startswith("08") and state != _PROTOCOL) or state in _SERVER_AWAY
@@ -350,12 +350,12 @@ def is_unreachable(error: BaseException) -> bool:
 
 
 def is_of_connection(error: BaseException) -> bool:
-    """Whether an error says that this connection, not the statement on it, is to blame. Nothing was done then."""
+    """Tell whether an error says that this connection, not the statement on it, is to blame. Nothing was done then."""
     return sqlstate(error) in _OF_CONNECTION
 
 
 def _was_busy(error: Exception) -> bool:
-    """Whether SQLite refused because of another writer: then nothing was done, and we have waited already."""
+    """Tell whether SQLite refused because of another writer: then nothing was done, and we have waited already."""
     code = getattr(_drivers(error), "sqlite_errorcode", 0)
     return code & 0xFF == _SQLITE_BUSY
 

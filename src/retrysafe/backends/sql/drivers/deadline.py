@@ -1,4 +1,4 @@
-"""How long an answer is waited for, on connections whose library has no option for one statement.
+"""Deadlines for connections whose library has no option for one statement.
 
 A server that has gone away for good is noticed by the operating system; one that is reachable and silent, or something
 in between that swallows everything, only by a clock of our own. It runs for our statements alone: a handler's may take
@@ -22,7 +22,7 @@ PATIENCE = 86400.0
 
 
 def timely(connection: Any, seconds: float) -> AbstractContextManager[None]:
-    """Bound how long a sync connection waits in this block; psycopg's and PyMySQL's, whoever opened it.
+    """Bound the wait of a sync connection in this block; psycopg's and PyMySQL's, of any origin.
 
     Beyond it the library's own error for a lost connection is raised.
     """
@@ -34,7 +34,7 @@ def timely(connection: Any, seconds: float) -> AbstractContextManager[None]:
 
 
 def until(gen: Generator[Any, Any, R], connection: Any, seconds: float) -> Generator[Any, Any, R]:
-    """Bound a generator of psycopg's, which a connection waits for, whoever opened that."""
+    """Bound a generator of psycopg's, which a connection of any origin waits for."""
     give_up_at = time.monotonic() + seconds
     try:
         state = next(gen)
@@ -78,7 +78,7 @@ _PATIENCES = "_retrysafe_patiences"
 
 
 def _patiences(connection: Any) -> dict[int, float]:
-    """How long each thread waits that is in a block of ours; others wait as long as it takes."""
+    """Return the deadline of each thread that is in a block of ours; others have none."""
     found: dict[int, float] = vars(connection).setdefault(_PATIENCES, {})
     return found
 

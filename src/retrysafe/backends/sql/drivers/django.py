@@ -73,7 +73,7 @@ ON_A_LOOP = (
 
 
 def names(alias: str) -> bool:
-    """Whether DATABASES has this alias."""
+    """Tell whether DATABASES has this alias."""
     try:
         return alias in connections
     except (ImproperlyConfigured, ImportError) as error:
@@ -122,7 +122,7 @@ def connection_of(tx: str | BaseDatabaseWrapper | ConnectionProxy) -> BaseDataba
     except ConnectionDoesNotExist as error:
         raise ConfigurationError(f"tx={alias!r} is no alias of Django's DATABASES, which has {known()}.") from error
     except ImproperlyConfigured as error:
-        raise ConfigurationError(f"tx={alias!r} is an alias of Django's DATABASES at most: {error}") from error
+        raise ConfigurationError(f"tx={alias!r} is a string, so it must be an alias in DATABASES: {error}") from error
 
 
 # ---------------------------------------------------------------- performing
@@ -177,7 +177,7 @@ class InAtomic:
 
 
 def _was_ended(connection: Any) -> bool:
-    """Whether SQLite is in no transaction although Django believes so; PostgreSQL's records know their transaction."""
+    """Tell whether SQLite is in no transaction although Django believes so; PostgreSQL's records tell it."""
     return connection.vendor == "sqlite" and not connection.connection.in_transaction
 
 
@@ -298,17 +298,17 @@ class OwnAtomic(InAtomic):
 
 
 def _is_in_test(connection: Any) -> bool:
-    """Whether a Django TestCase holds a transaction around everything, which it rolls back in the end."""
+    """Tell whether a Django TestCase holds a transaction around everything, which it rolls back in the end."""
     return any(block._from_testcase for block in connection.atomic_blocks)
 
 
 def _is_tests_own(connection: Any) -> bool:
-    """Whether the innermost atomic block is a TestCase's, not the code's under test."""
+    """Tell whether the innermost atomic block is a TestCase's, not the code's under test."""
     return bool(connection.atomic_blocks) and connection.atomic_blocks[-1]._from_testcase
 
 
 def _is_test_run() -> bool:
-    """Whether Django's test environment is set up: its databases are dropped, so nothing may stay connected."""
+    """Tell whether Django's test environment is set up: its databases are dropped, so nothing may stay connected."""
     return hasattr(mail, "outbox")
 
 
@@ -442,7 +442,7 @@ class _OnFile:
         self._driver = wrapper.connection
 
     def reset(self) -> bool:
-        """Whether it can be lent again: as long as CONN_MAX_AGE says."""
+        """Make it ready to be lent again, and tell whether it may be: as long as CONN_MAX_AGE says."""
         with suppress(django.db.Error):
             self.wrapper.close_if_unusable_or_obsolete()
         return self.wrapper.connection is not None and not _is_test_run()

@@ -32,7 +32,7 @@ Perform = Callable[[Query], Awaitable[Rows]]
 _OVERDUE = Size().all_lent
 MOST_AT_ONCE = 64
 MOST_BYTES = 1 << 20
-"""How many bytes of results one statement writes, unless a single result is larger."""
+"""The largest number of result bytes that one statement writes, unless a single result is larger."""
 
 
 class _Item(NamedTuple):
@@ -71,7 +71,7 @@ class QueryLane:
         return answer if isinstance(answer, Rows) else await self._perform(answer)
 
     async def _is_joined(self) -> bool:
-        """Whether others queue up in the same turn of the loop, as those do whom one statement has answered."""
+        """Tell whether others queue up in the same turn of the loop, as those do whom one statement has answered."""
         try:
             await asyncio.sleep(0)
         except BaseException:
@@ -99,7 +99,7 @@ class QueryLane:
         self._next()
 
     def _taken(self) -> list[_Item]:
-        """What one statement is to perform, in the order of the keys, so that no two wait for each other."""
+        """Take the items of one statement, in the order of their keys, so that no two wait for each other."""
         chosen: dict[bytes, list[_Item]] = {}
         rest: list[_Item] = []
         room, oldest = MOST_BYTES, self._loop.time() - CHECKOUT
@@ -160,7 +160,7 @@ def _answer(query: Query, row: tuple[Any, ...] | None) -> Rows | Query:
 
 
 def _has_undone(error: StoreUnavailable) -> bool:
-    """Whether the server has refused the statement, so that nothing of it was done."""
+    """Tell whether the server has refused the statement, so that nothing of it was done."""
     cause = error.__cause__
     return cause is not None and sqlstate(cause) is not None and not is_unreachable(cause)
 

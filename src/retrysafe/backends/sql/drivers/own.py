@@ -31,16 +31,16 @@ LONGEST_LIFE = 1800.0
 
 
 class Driver(Protocol[C]):
-    """What a keeper must know of a driver. ``connect`` raises `StoreUnavailable`."""
+    """The interface of a driver to the keeper of connections. ``connect`` raises `StoreUnavailable`."""
 
     def connect(self) -> C: ...
 
     def is_idle(self, connection: C, /) -> bool:
-        """Whether it may be kept: open, in autocommit mode and in no transaction."""
+        """Tell whether it may be kept: open, in autocommit mode and in no transaction."""
         ...
 
     def is_usable(self, connection: C, /) -> bool:
-        """Whether a kept one may be lent again: the server has not hung up on it."""
+        """Tell whether a kept one may be lent again: the server has not hung up on it."""
         ...
 
     def close(self, connection: C, /) -> None: ...
@@ -61,7 +61,7 @@ class AsyncDriver(Protocol[C]):
 
 
 class Size(NamedTuple):
-    """How many connections may be open at once, and how to have more of them, in words."""
+    """The largest number of open connections, and advice on how to raise it."""
 
     most: int = MOST_CONNECTIONS
     more: str = "give the URL of store= another number (?pool=20)"
@@ -155,7 +155,7 @@ class Own(_Shelf[C]):
 
 
 class _Using(Generic[C]):
-    """What a lent connection and its borrower know of each other."""
+    """The state shared by a lent connection and its borrower."""
 
     __slots__ = ("_kept", "_own", "was_used")
     _own: _Shelf[C]
@@ -266,7 +266,7 @@ class AsyncLent(_Using[C]):
 
 
 def is_quiet(fileno: int) -> bool:
-    """Whether a socket has nothing to say: an idle server only ever says goodbye."""
+    """Tell whether a socket has nothing to say: an idle server only ever says goodbye."""
     waiting = select.poll()
     waiting.register(fileno, select.POLLIN)
     return not waiting.poll(0)

@@ -77,7 +77,7 @@ class HangUpDeadline:
 
 
 class _Cursor(psycopg.Cursor[Any]):
-    """A cursor for statements of ours on whoever's connection: a server that does not answer is given up."""
+    """A cursor for statements of ours on any connection: a server that does not answer is given up."""
 
     def perform(
         self, sql: bytes, args: Sequence[Any], *, prepare: bool | None = None, seconds: float = DEADLINE
@@ -91,7 +91,7 @@ def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
     """Perform one statement; a server that does not answer is given up at the deadline."""
     sql, names = encoded(query.sql)
     params = query.params
-    cursor = _Cursor(connection, row_factory=tuple_row)  # whatever factories the user's connection has
+    cursor = _Cursor(connection, row_factory=tuple_row)  # not the factories of the user's connection
     prepare_if_direct(connection)
     cursor.perform(sql, [params[name] for name in names], seconds=PATIENCE if query.patient else DEADLINE)
     return Rows(cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
@@ -171,7 +171,7 @@ async def atransfer(connection: psycopg.AsyncConnection[Any], copy: Copy) -> Row
 
 
 def _has_rows(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> bool:
-    """Whether the statement answers with rows; ``description`` would build an object for every column."""
+    """Tell whether the statement answers with rows; ``description`` would build an object for every column."""
     return cursor.pgresult is not None and cursor.pgresult.nfields > 0
 
 
@@ -308,7 +308,7 @@ class PsycopgClient(_Hearing):
 
 
 class Connecting:
-    """How the keeper of our own connections opens and closes them."""
+    """Opens and closes our own connections for their keeper."""
 
     def __init__(self, make: Callable[[], psycopg.Connection[Any]], hear: Hear) -> None:
         self._make = make
@@ -421,7 +421,7 @@ def _not_connected(error: psycopg.Error) -> Exception:
 
 
 def _is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Whether a connection may be kept: in no transaction, and not closed, which would be another status."""
+    """Tell whether a connection may be kept: in no transaction, and not closed, which would be another status."""
     return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
@@ -431,7 +431,7 @@ def _options() -> frozenset[str]:
 
 
 def is_option(name: str) -> bool:
-    """Whether libpq knows an option of a URL."""
+    """Tell whether libpq knows an option of a URL."""
     return name in _options()
 
 

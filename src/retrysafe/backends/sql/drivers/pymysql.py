@@ -51,7 +51,7 @@ def perform(connection: Any, query: Query) -> Rows:
     with (
         timely(connection, PATIENCE if query.patient else DEADLINE),
         connection.cursor(Cursor) as cursor,
-    ):  # whatever cursors the user's connection makes
+    ):  # not the cursors of the user's connection
         cursor.execute(sql, tuple(args))
         rows = list(cursor.fetchall()) if cursor.description else []
         return Rows(rows, cursor.rowcount)
@@ -81,7 +81,7 @@ def join(connection: Any) -> InTransaction:
 
 
 def is_in_transaction(connection: Any) -> bool:
-    """Whether the server's last answer said that a transaction is open."""
+    """Tell whether the server's last answer said that a transaction is open."""
     return bool((connection.server_status or 0) & SERVER_STATUS_IN_TRANS)
 
 
@@ -117,7 +117,7 @@ class PymysqlClient:
 
 
 class Connecting:
-    """How the keeper of our own connections opens and closes them."""
+    """Opens and closes our own connections for their keeper."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options

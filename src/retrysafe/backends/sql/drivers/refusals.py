@@ -1,4 +1,4 @@
-"""Which errors of SQL databases a person has to mend: the setting or permission that is wrong, and what to do.
+"""Errors of SQL databases that a person has to mend: the setting or permission that is wrong, and the remedy.
 
 Each function returns what to do, or None for an error that is something else, such as an outage.
 """
@@ -44,7 +44,7 @@ _OURS = "retrysafe_"
 
 
 def of_postgresql(state: str | None, text: str) -> str | None:
-    """What to do about an error with this SQLSTATE, None for one that libpq gives when it cannot connect."""
+    """Return the remedy for an error with this SQLSTATE; None: libpq could not connect."""
     if state == _PERMISSION:
         if "database" in text:
             return _CONNECT
@@ -56,12 +56,12 @@ def of_postgresql(state: str | None, text: str) -> str | None:
 
 
 def of_mysql(number: object) -> str | None:
-    """What to do about an error with this number."""
+    """Return the remedy for an error with this number."""
     return _MYSQL_NUMBERS.get(number) if isinstance(number, int) else None
 
 
 def of_sqlite(code: int, path: str | None) -> str | None:
-    """What to do about an error with this code, of a statement or of opening the file at ``path``."""
+    """Return the remedy for an error with this code, of a statement or of opening the file at ``path``."""
     if code & 0xFF == _SQLITE_READONLY:
         found = None if path is None else of_file(path)
         return (

@@ -46,7 +46,7 @@ _STYLES = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric_dollar": "$"
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What SQLAlchemy raises, and what it lets through as it is: asyncpg's errors of connecting, and internal ones."""
+    """Return the errors that SQLAlchemy raises or passes through: asyncpg's of connecting, and internal ones."""
     asyncpg = sys.modules.get("asyncpg")
     raw = () if asyncpg is None else (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
     return (exc.DBAPIError, exc.TimeoutError, OSError, *raw)
@@ -68,7 +68,7 @@ _DIRECT = "retrysafe_direct"
 
 
 def _leads_directly(connection: Connection) -> bool:
-    """Whether it is as good as PostgreSQL itself; a pooler may change the session between two messages to asyncpg's.
+    """Tell whether it is PostgreSQL itself; a pooler may change sessions between two messages to asyncpg's.
 
     Behind a pooler it prepares nothing by name any more, or is refused.
     """
@@ -125,7 +125,7 @@ def _passes_by_another(connection: Connection, error: Exception, used: bool) -> 
 
 
 def _is_open(driver: Any) -> bool:
-    """Whether a driver's connection is in a transaction, as far as it can be told without asking the server."""
+    """Tell whether a driver's connection is in a transaction, as far as it can be told without asking the server."""
     if hasattr(driver, "in_transaction"):
         return bool(driver.in_transaction)  # sqlite3, aiosqlite
     if hasattr(driver, "is_in_transaction"):
@@ -228,7 +228,7 @@ def _dbapi(connection: Connection) -> Any:
 
 
 def declares_autocommit(engine: Engine | AsyncEngine) -> bool:
-    """Whether an engine says that its connections commit by themselves; opens none."""
+    """Tell whether an engine says that its connections commit by themselves; opens none."""
     level = engine.get_execution_options().get("isolation_level")
     return (level or getattr(engine.dialect, "_on_connect_isolation_level", None)) == "AUTOCOMMIT"
 

@@ -18,7 +18,7 @@ from retrysafe.protocol.requests import Query, Rows
 from retrysafe.runtime import new_lock
 
 RENEWAL_BUSY = 0.15
-"""How long a renewal waits for another writer, in seconds: it is tried again long before the lease lapses."""
+"""Seconds for which a renewal waits for another writer: it is tried again long before the lease lapses."""
 
 
 class SqliteFile(NamedTuple):
@@ -54,7 +54,7 @@ class SqliteFile(NamedTuple):
 
 
 def is_busy(error: Exception) -> bool:
-    """Whether somebody else was writing, for longer than it waited."""
+    """Tell whether another connection was writing, for longer than this one waited."""
     return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
@@ -62,7 +62,7 @@ def perform(connection: sqlite3.Connection, query: Query) -> Rows:
     """Perform one statement; every cursor is read to its end, or it would keep the write lock."""
     cursor = connection.plain_cursor() if isinstance(connection, Connection) else connection.cursor()
     try:
-        cursor.row_factory = None  # whatever factory the user's connection has
+        cursor.row_factory = None  # not the factory of the user's connection
         cursor.execute(query.sql, query.params)
         rows = cursor.fetchall()
         return Rows(rows, len(rows) if cursor.description else cursor.rowcount)

@@ -27,7 +27,7 @@ class _Write(NamedTuple):
     query: Query
     answer: asyncio.Future[Rows]
     until: float
-    """When it has waited long enough for other writers, by the monotonic clock."""
+    """The time at which it has waited long enough for other writers, by the monotonic clock."""
 
 
 class _Writer:
@@ -42,7 +42,7 @@ class _Writer:
         self._loop = loop
         self._gathering: list[_Write] = []
         self._is_busy = False
-        """Whether a group is with the thread, or about to be handed over."""
+        """True if a group is with the thread, or about to be handed over."""
         self._groups: queue.SimpleQueue[list[_Write] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="retrysafe-sqlite-writer", daemon=True)
         self._thread.start()
@@ -129,7 +129,7 @@ def _perform_together(connection: sqlite3.Connection, group: list[Query]) -> lis
             try:
                 results.append(in_turn(query, alone))
             except Exception as error:
-                if not connection.in_transaction:  # what follows would be committed by itself
+                if not connection.in_transaction:  # later statements would be committed by themselves
                     raise
                 results.append(error)
         connection.execute("COMMIT")

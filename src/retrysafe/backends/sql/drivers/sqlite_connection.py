@@ -76,7 +76,7 @@ class Connection(sqlite3.Connection):
 
 
 def _steps(seconds: float) -> int:
-    """How many of 50 ms: the time that a use has left is nearly always all of it."""
+    """Convert a duration to steps of 50 ms; a use nearly always has all of its time left."""
     return math.ceil(20 * max(0.0, seconds))
 
 

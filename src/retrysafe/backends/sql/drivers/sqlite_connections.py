@@ -189,7 +189,7 @@ def refuse_connection(connection: sqlite3.Connection) -> None:
 
     def ask(sql: str) -> Iterable[Sequence[Any]]:
         cursor = connection.cursor()
-        cursor.row_factory = None  # whatever factory the user's connection has
+        cursor.row_factory = None  # not the factory of the user's connection
         return cursor.execute(sql).fetchall()
 
     refuse_asked(ask)

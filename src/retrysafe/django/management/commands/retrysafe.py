@@ -59,7 +59,7 @@ def _run(arguments: Sequence[str], program: str) -> int:
 
 
 def _program(name: str) -> str:
-    """How the command line began, as a shell takes it again."""
+    """Return the beginning of the command line, as a shell takes it again."""
     if Path(name).name == "__main__.py":
         return "python -m django retrysafe"
     return f"{'python ' * name.endswith('.py')}{quoted(name)} retrysafe"

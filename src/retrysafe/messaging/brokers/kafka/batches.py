@@ -22,7 +22,7 @@ _OURS: Properties = {
     "isolation.level": "read_committed",
 }
 _PASSING = (KafkaError._TRANSPORT, KafkaError._MAX_POLL_EXCEEDED)
-"""What the client mends by itself."""
+"""Errors that the client mends by itself."""
 _WITHIN = 10.0
 """Seconds for which the brokers' answer is waited for."""
 
@@ -48,7 +48,7 @@ class Batches:
         self._read: dict[Place, list[Message]] = {}
 
     def begun(self, places: list[Place]) -> dict[Place, int]:
-        """Where partitions that are assigned begin; below 0: with their oldest record."""
+        """Return the first offsets of assigned partitions; below 0: the oldest record."""
         return self.committed(places, _WITHIN)
 
     def reached(self, place: Place) -> int:

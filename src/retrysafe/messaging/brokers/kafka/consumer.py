@@ -53,8 +53,7 @@ _LOOK, _BRIEF = 0.1, 0.01
 _AGAIN = 0.2
 """Seconds after which a commit that failed is tried again."""
 _AHEAD = 10_000
-"""How many messages a consumer receives beyond the first unsettled one of a partition: if the metadata of the commit
-are lost, the next owner receives all of them again."""
+"""The number of messages received beyond a partition's first unsettled one: the next owner may get all again."""
 _WITHIN = 5.0
 """Seconds for which the brokers' answer is waited for."""
 _REFUSED = (
@@ -89,7 +88,7 @@ class _Held:
     def __init__(self, assignment: int, progress: Progress) -> None:
         self.assignment, self.progress = assignment, progress
         self.withheld: list[Delivery] = []
-        """What was received, and may not be handed out before a commit."""
+        """Received messages that may not be handed out before a commit."""
         self.withheld_bytes = 0
         self.is_paused = False
         self.end = -1
@@ -254,7 +253,7 @@ class KafkaConsumer:
             return [f"{topic}-{number}" for topic, number in self._held]
 
     async def lag(self) -> Mapping[str, int]:
-        """How many messages of each partition that this consumer has are not settled, if it is known where it begins.
+        """Count the unsettled messages of each partition of this consumer, if its beginning is known.
 
         Markers of transactions between messages count as messages. Raises `confluent_kafka.KafkaException` when no
         broker answers.
@@ -349,7 +348,7 @@ class KafkaConsumer:
             self._commit_last(client)
 
     def _is_ending(self) -> bool:
-        """Whether to leave the group: also when the event loop was closed, because nobody handles messages any more."""
+        """Tell whether to leave the group: also when the event loop was closed, as no messages are handled."""
         return self._is_closing or self._loop.is_closed()
 
     def _is_busy(self) -> bool:
@@ -484,7 +483,7 @@ class KafkaConsumer:
         client.incremental_unassign(partitions)
 
     def _is_owed(self, place: _Place, held: _Held) -> bool:
-        """Whether a commit is due: messages were settled or wait for a commit, or the partition is being left."""
+        """Tell whether a commit is due: messages were settled or wait for a commit, or the partition is being left."""
         progress = held.progress
         return progress.is_owed or bool(held.withheld) or (self._is_leaving(place) and progress.low >= 0)
 

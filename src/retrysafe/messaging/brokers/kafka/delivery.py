@@ -21,11 +21,11 @@ from retrysafe.messaging.brokers.kafka.envelope import Record
 from retrysafe.messaging.brokers.kafka.properties import LOG
 
 Reports = list[KafkaError | None]
-"""What a producer reports of each record; None: it was acknowledged."""
+"""A producer's reports of each record; None: it was acknowledged."""
 _LOOK = 0.1
 """Seconds after which the thread looks whether records in waiting have waited too long."""
 _UNTOLD = KafkaError(KafkaError._PURGE_INFLIGHT)
-"""What a record has for a report when nothing will be told of it any more: it may be in its topic."""
+"""The report of a record that will get none any more: it may be in its topic."""
 
 _CAUSES = (KafkaError._AUTHENTICATION, KafkaError._RESOLVE, KafkaError._SSL)
 """Why a client cannot reach any broker, until a person mends it."""
@@ -45,7 +45,7 @@ class Wave:
 
     def __init__(self, records: int) -> None:
         self.reports: Future[Reports] = Future()
-        self.reports.set_running_or_notify_cancel()  # who waits for it may be cancelled, and the records go on
+        self.reports.set_running_or_notify_cancel()  # its waiter may be cancelled, and the records go on
         self._found: Reports = [_UNTOLD] * records
         self._missing = records
 
@@ -76,9 +76,9 @@ class Sender:
         self.failure: KafkaError | None = None
         """Why this producer is of no use any more."""
         self.is_away = False
-        """Whether no broker could be reached since a record was last acknowledged."""
+        """True if no broker could be reached since a record was last acknowledged."""
         self.cause: KafkaError | None = None
-        """What keeps us from the brokers, where the client can tell."""
+        """The cause of the lost connection to the brokers, where the client can tell."""
         self._producer = Producer({**properties, "error_cb": self._failed}, logger=LOG)
         self._patience = patience
         self._waiting: deque[_Waiting] = deque()
@@ -105,7 +105,7 @@ class Sender:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it was made by this process: a child has none of its parent's threads, and would wait for ever."""
+        """True if it was made by this process: a child has none of its parent's threads, and would wait for ever."""
         return self._process == runtime.pid
 
     def close(self) -> None:

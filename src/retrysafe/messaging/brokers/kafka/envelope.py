@@ -22,7 +22,7 @@ from retrysafe.messaging.cloudevents import (
 from retrysafe.protocol.messages import Envelope
 
 Mode = Literal["binary", "structured"]
-"""Where the attributes of an event are: in headers, or with its data in the value."""
+"""The place of an event's attributes: in headers, or with its data in the value."""
 MODES: tuple[Mode, ...] = ("binary", "structured")
 _PREFIX, _MEDIA_TYPE = "ce_", "content-type"
 _ROW_HEADERS, _ROW_SEQUENCE = "retrysafe-headers", "retrysafe-sequence"
@@ -33,7 +33,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class Record(NamedTuple):
-    """What a producer is given."""
+    """The arguments of a producer."""
 
     topic: str
     key: bytes | None

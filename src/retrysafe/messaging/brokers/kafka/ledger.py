@@ -152,7 +152,7 @@ class KafkaLedger:
         return known
 
     def _read(self, source: str) -> Position:
-        """What the topic has of a source, once all that is written to it by now is committed or aborted."""
+        """Read the topic's entry of a source, after all writes to it by now are committed or aborted."""
         place, found = TopicPartition(self._topic, 0, OFFSET_BEGINNING), Position(NONE, 0, "")
         ours: Properties = {
             "group.id": f"retrysafe-{secrets.token_hex(8)}",

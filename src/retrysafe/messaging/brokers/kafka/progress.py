@@ -1,4 +1,4 @@
-"""How far a partition has been worked off, and what its group is told of it. Pure.
+"""The settled part of a partition, and its form for the group. Pure.
 
 A group has one offset for each partition: all before it is settled. Messages of different keys are settled in any
 order, so what is committed is the offset of the first unsettled one. The text that goes with it in the commit tells the
@@ -19,7 +19,7 @@ _TEXT = re.compile(r"retrysafe (\d{1,19})((?: \d{1,19}(?:-\d{1,19})?)*)", re.ASC
 
 
 class Commit(NamedTuple):
-    """What a group is told of a partition."""
+    """The group's record of a partition."""
 
     offset: int
     upto: int
@@ -44,7 +44,7 @@ class Progress:
         self.granted = 0
         """Up to where messages may be handed out: who takes the partition over is told so."""
         self.is_owed = False
-        """Whether something was settled since the last commit was made."""
+        """True if something was settled since the last commit was made."""
         self._most = _MOST
 
     def receive(self, offset: int) -> bool:
@@ -61,7 +61,7 @@ class Progress:
         return not is_settled
 
     def is_again(self, offset: int) -> bool:
-        """Whether others may have handed it out."""
+        """Tell whether others may have handed it out."""
         return offset < self._before
 
     def settle(self, offset: int) -> None:
@@ -83,16 +83,16 @@ class Progress:
 
     @property
     def ahead(self) -> int:
-        """How many messages there are from the first unsettled one on."""
+        """The number of messages from the first unsettled one on."""
         return len(self._settled)
 
     @property
     def settled(self) -> int:
-        """How many of those are settled."""
+        """The number of settled ones among them."""
         return sum(self._settled.values())
 
     def commit(self, *, leaving: bool = False) -> Commit:
-        """What to commit, when something was received or settled.
+        """Return the next commit, if a message was received or settled since the last one.
 
         ``leaving``: nothing more is handed out before the next owner reads it.
         """

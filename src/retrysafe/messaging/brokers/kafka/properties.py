@@ -19,7 +19,7 @@ _DEFAULTS: Properties = {
     # answer about its topics was lost, and looks only then for one that was missing
 }
 LOG = logging.getLogger("retrysafe.kafka")
-"""Where librdkafka's own log goes; otherwise it writes to stderr. It says of an outage the same again and again."""
+"""The log of librdkafka, which otherwise writes to stderr. It says of an outage the same again and again."""
 _repeats = Repeats()
 LOG.addFilter(lambda record: _repeats.is_new("".join(sign for sign in record.getMessage() if not sign.isdigit())))
 

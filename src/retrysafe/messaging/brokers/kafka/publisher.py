@@ -38,7 +38,7 @@ _UNABLE = {
     KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
-"""What is reported when no broker takes anything from us."""
+"""Reports that no broker accepts messages from us."""
 _REFUSED = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.RECORD_LIST_TOO_LARGE,
@@ -46,14 +46,14 @@ _REFUSED = {
     KafkaError.INVALID_RECORD,
     KafkaError.INVALID_TIMESTAMP,
 }
-"""What a broker answers that will not take a record. It judges batches: what was in one with it is refused too."""
+"""Answers of a broker that refuses a record. It judges batches: what was in one with it is refused too."""
 _MISSING = {
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.UNKNOWN_TOPIC_ID,
 }
-"""What is reported of a topic that is not there, by the client or by a broker."""
+"""Reports of a missing topic, by the client or by a broker."""
 _STALLED = {
     KafkaError.TOPIC_EXCEPTION,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -68,11 +68,11 @@ _STALLED = {
     KafkaError._MSG_TIMED_OUT,
     KafkaError._DESTROY,  # the client has given up the connection to its leader
 }
-"""What is reported of a topic that takes nothing now, whatever the record."""
+"""Reports of a topic that takes nothing now, whatever the record."""
 
 
 class _Publishing:
-    """What both publishers do. The producer is made when it is first used."""
+    """The common part of both publishers. The producer is made when it is first used."""
 
     by_topic = True
 
@@ -190,7 +190,7 @@ class AsyncKafkaPublisher(_Publishing):
 
 
 def _judged(error: KafkaError | None, sender: Sender) -> PublishResult:
-    """What a report says, in words that are the same for every message: they are grouped by them."""
+    """Turn a report into a result, whose text is the same for every message: results are grouped by it."""
     if error is None:
         return _ACKED
     code = error.code()

@@ -71,14 +71,14 @@ class MemoryBroker:
         return [_ACKED] * len(envelopes)
 
     def depth(self, topic: str | None = None) -> int:
-        """How many messages are not acked."""
+        """Count the messages that are not acked."""
         with self._lock:
             return sum(len(entries) for (of, _), entries in self._entries.items() if topic in (None, of))
 
     # ------------------------------------------------------------ for its consumers
 
     def _take(self, consumer: MemoryConsumer, most: int) -> tuple[list[Delivery], float]:
-        """What may be handed out now, and else in how many seconds something may."""
+        """Return the messages that may be handed out now, or the seconds until one may."""
         found: list[Delivery] = []
         rest = math.inf
         now = self._clock()
@@ -192,7 +192,7 @@ class MemoryConsumer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bell: asyncio.Event | None = None
         self._closed = 0
-        """How often it was closed: a `receive` that was under way then hands out nothing any more."""
+        """The number of times it was closed: a `receive` that was under way then hands out nothing any more."""
 
     @property
     def redelivery_window(self) -> float | None:
@@ -226,7 +226,7 @@ class MemoryConsumer:
         self._broker._give_back(delivery, delay, self)
 
     async def lag(self) -> Mapping[str, int]:
-        """How many messages of each partition are not settled."""
+        """Count the unsettled messages of each partition."""
         return self._broker._lag(self.topics)
 
     async def aclose(self) -> None:

@@ -19,7 +19,7 @@ def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 async def _asked(url: str) -> dict[str, Any]:
-    """What the broker grants to a session of a day, of which nothing stays."""
+    """Ask for the broker's grants to a session of one day, of which nothing stays."""
     connection = await Connection.open(address_of(url), keep=_DAY, patience=_WITHIN)
     told = dict(connection.told)
     await connection.close(_WITHIN, keep=0)

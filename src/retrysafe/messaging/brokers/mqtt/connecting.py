@@ -27,7 +27,7 @@ from retrysafe.errors import ConfigurationError
 FOR_EVER = 0xFFFFFFFF
 """The expiry of a session, in seconds, that never expires."""
 MOST_IN_FLIGHT = 0xFFFF
-"""How many messages without an acknowledgement a receiver allows that names no number."""
+"""The number of unacknowledged messages that a receiver allows if it names none."""
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _KEEPALIVE = 5
 """Seconds after which a silent connection is tried; without an answer within as long it is lost."""
@@ -35,7 +35,7 @@ _LOOK = 1.0
 """Seconds between two looks whether it is silent."""
 _TAKEN_OVER = 0x8E
 _NOTHING = "retrysafe/nothing"
-"""What nobody subscribes to: the end of such a subscription is answered behind all that was sent before."""
+"""A topic without subscribers: the end of a subscription to it is answered behind all that was sent before."""
 _FAILED = 0x80
 """The lowest reason code of a failure."""
 _UNWISHED_RETAINED = 2
@@ -51,16 +51,16 @@ class ConnectionEnded(OSError):
 
     @property
     def taken_over(self) -> bool:
-        """Whether another client has connected with the same client id."""
+        """True if another client has connected with the same client id."""
         return self.code == _TAKEN_OVER
 
 
 LOST = (OSError, TimeoutError)
-"""What is raised when a connection is lost, or the broker cannot be reached."""
+"""Errors of a lost connection, or of a broker that cannot be reached."""
 
 
 class Address(NamedTuple):
-    """Where a broker is, and as whom one connects. Its text has no password."""
+    """The address of a broker, and the credentials. Its text has no password."""
 
     host: str
     port: int
@@ -110,12 +110,12 @@ class Connection:
         self._answers: dict[int, asyncio.Future[list[ReasonCode]]] = {}
         self._why = ConnectionEnded(f"{address!r}: the connection was lost")
         self._slots = asyncio.Semaphore()
-        """How many messages more the broker receives without an acknowledgement: the library does not look."""
+        """The number of further unacknowledged messages that the broker receives: the library does not look."""
         self._dropped = False
         self.lost = asyncio.Event()
         self.session_present = False
         self.told: dict[str, Any] = {}
-        """What the broker said of itself, by the names of properties."""
+        """The properties that the broker has told of itself, by name."""
         client = self._client = Client(
             CallbackAPIVersion.VERSION2,
             client_id=client_id,
@@ -171,7 +171,7 @@ class Connection:
                 self._close_socket()
 
     def _is_wanted(self) -> None:
-        """Whoever has given up waiting must not take the session of somebody else later."""
+        """Abort a connect that timed out, so that it cannot take over the session later."""
         if self._dropped:
             raise ConnectionEnded(f"{self._address!r}: nobody waits for the connection any more")
 
@@ -213,7 +213,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not been lost, as far as anyone knows."""
+        """True if it has not been lost, as far as anyone knows."""
         return not self.lost.is_set()
 
     @property
@@ -328,7 +328,7 @@ class Connection:
             self._drop()
 
     def _has_decrypted(self) -> bool:
-        """Whether there is something to read that the event loop does not see."""
+        """Tell whether there is something to read that the event loop does not see."""
         connected: Any = self._client.socket()
         return isinstance(connected, ssl.SSLSocket) and connected.pending() > 0
 
@@ -362,11 +362,11 @@ class Connection:
         self.lost.set()
         if not self._connected.done():
             self._connected.set_exception(self._why)
-            self._connected.exception()  # whoever waited may have gone
+            self._connected.exception()  # the waiter may have gone
 
     def _awaited(self, mid: int | None, code: int) -> asyncio.Future[list[ReasonCode]]:
         if code != MQTTErrorCode.MQTT_ERR_SUCCESS or mid is None:
-            self.lost.set()  # who asks again at once would not let the loop tell of it
+            self.lost.set()  # a caller that asks again at once would not let the loop tell of it
             raise ConnectionEnded(f"{self._address!r}: the connection was lost")
         answer = self._answers[mid] = self._loop.create_future()
         answer.add_done_callback(lambda _: self._answers.pop(mid, None))

@@ -36,7 +36,7 @@ from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.records import Duration
 
 _AGAIN = Backoff(base=0.1, cap=5.0)
-"""How it is connected again when connections fail, or end as soon as they are there."""
+"""The pauses before it reconnects, when connections fail or end as soon as they are there."""
 _LASTING = 5.0
 """Seconds after which a connection has not ended at once."""
 

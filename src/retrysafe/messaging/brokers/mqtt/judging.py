@@ -1,4 +1,4 @@
-"""What reason codes of MQTT say of messages. Texts are the same for every message: they are grouped by them."""
+"""The meaning of MQTT's reason codes for messages. Texts are the same for every message: they are grouped by them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_SUBSCRIBER = PublishResult(
 
 
 def judged(code: ReasonCode) -> PublishResult:
-    """What the acknowledgement of a message says."""
+    """Turn the acknowledgement of a message into a result."""
     if code.value == 0:
         return ACKED
     if code.value == _NOBODY:
@@ -38,5 +38,5 @@ def judged(code: ReasonCode) -> PublishResult:
 
 
 def ended(why: ConnectionEnded) -> PublishResult:
-    """What the end of a connection says of messages without an acknowledgement."""
+    """Turn the end of a connection into the result of unacknowledged messages."""
     return PublishResult(PublishStatus.UNAVAILABLE if why.code in _BUSY else PublishStatus.UNKNOWN, str(why))

@@ -20,19 +20,19 @@ from retrysafe.messaging.cloudevents import DATA, OWN, STRUCTURED, attributes, i
 from retrysafe.protocol.messages import Envelope
 
 Mode = Literal["binary", "structured"]
-"""Where the attributes of an event are: in user properties, or with its data in the payload."""
+"""The place of an event's attributes: in user properties, or with its data in the payload."""
 MODES: tuple[Mode, ...] = ("binary", "structured")
 _LONGEST = 0xFFFF
 _NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufeff\ufffe\uffff]")
 """A character that MQTT forbids in a text, or lets brokers refuse (section 1.5.4)."""
 LARGEST = 1 << 28
-"""How many bytes a packet has at most, whatever the broker takes."""
+"""The largest packet in bytes, whatever the broker takes."""
 _FIXED = 5
 """Bytes of a packet before everything else, at most."""
 
 
 class Content(NamedTuple):
-    """What a message consists of, beside its topic."""
+    """The parts of a message, beside its topic."""
 
     payload: bytes
     properties: Properties
@@ -69,7 +69,7 @@ def _content(payload: bytes, media_type: str, told: Mapping[str, str]) -> Conten
 
 
 def size_of(topic: str, content: Content) -> int:
-    """How many bytes a packet has at most."""
+    """Return the largest size of a packet in bytes."""
     told = content.properties.pack()  # type: ignore[no-untyped-call]
     return _FIXED + 2 + len(topic.encode()) + 2 + len(told) + len(content.payload)
 

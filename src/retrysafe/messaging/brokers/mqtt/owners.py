@@ -1,4 +1,4 @@
-"""Which consumer uses a session: each says so, again and again, in a retained message that expires.
+"""The owner of each session: consumers announce themselves, again and again, in a retained message that expires.
 
 MQTT lets the newest client have a session, and hangs up on the one before: two consumers that both want it would take
 it from each other for ever. So a consumer takes only what nobody says is theirs. What is said decides nothing: that the
@@ -20,7 +20,7 @@ from retrysafe.messaging.brokers.mqtt.judging import judged
 from retrysafe.protocol.messages import PublishStatus
 
 _ROOM = "retrysafe/"
-"""What the topics begin with in which consumers say what they use."""
+"""The beginning of the topics in which consumers announce the sessions that they use."""
 
 
 class Owners:
@@ -30,9 +30,9 @@ class Owners:
         self._connection, self._lease, self._patience = connection, lease, patience
         self._name = secrets.token_hex(8)
         self._heard: dict[str, float] = {}
-        """When somebody else was last heard of, by session."""
+        """The time at which another consumer was last heard of, by session."""
         self._first: dict[str, bool] = {}
-        """Whether nobody's claim came before our last one, by session."""
+        """For each session, True if no claim of another came before our last one."""
         self._listening = asyncio.Event()
         self._changed = asyncio.Event()
 
@@ -45,7 +45,7 @@ class Owners:
             async with asyncio.timeout(patience):
                 ours = f"{_ROOM}listening/{made._name}"
                 await connection.subscribe([_place(one) for one in sessions] + [ours], retained=True)
-                # What is retained is sent before this comes back, in the order of the broker.
+                # Retained messages are sent before this comes back, in the order of the broker.
                 await connection.first_of(await connection.publish(ours, b""))
                 await connection.first_of(asyncio.ensure_future(made._listening.wait()))
         except BaseException:
@@ -55,11 +55,11 @@ class Owners:
 
     @property
     def is_open(self) -> bool:
-        """Whether anything can be heard."""
+        """True if anything can be heard."""
         return self._connection.is_open
 
     def is_free(self, session: str) -> bool:
-        """Whether nobody else has said for as long as the lease that it is theirs."""
+        """Tell whether no other consumer has claimed it for as long as the lease."""
         last = self._heard.get(session)
         return last is None or asyncio.get_running_loop().time() > last + self._lease
 

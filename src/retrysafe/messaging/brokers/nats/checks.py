@@ -21,13 +21,13 @@ _GUIDE = "how-to/nats.md"
 _WITHIN = 4.0
 _DAY = 86400
 _OFTEN = 1000
-"""How often a message may well be handed out whose consumers crash."""
+"""The number of times that a message may well be handed out if its consumers crash."""
 
 
 class _Stream(NamedTuple):
     config: StreamConfig
     limits: Mapping[str, int]
-    """How often its consumers are handed a message at most, of those that have a limit."""
+    """The largest number of deliveries of a message, of those consumers that have a limit."""
 
 
 def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:

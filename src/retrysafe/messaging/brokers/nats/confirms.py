@@ -71,7 +71,7 @@ class Confirms:
 
 
 def judged(said: Confirm) -> PublishResult:
-    """What an answer says, in words that are the same for every message: they are grouped by them."""
+    """Turn an answer into a result, whose text is the same for every message: results are grouped by it."""
     if "nobody" in said:
         return _NO_STREAM
     error = said.get("error")

@@ -21,17 +21,17 @@ from retrysafe.errors import ConfigurationError
 _PING_EVERY = 5
 """Seconds after which a connection is tried that says nothing; with two pings unanswered it is lost."""
 LOST = (nats.errors.Error, OSError, EOFError, TimeoutError)
-"""What is raised when a connection is lost, or the server cannot be reached."""
+"""Errors of a lost connection, or of a server that cannot be reached."""
 
 
 _SUBJECTS = 10_000
-"""How many subjects that are not for us are remembered."""
+"""The number of forbidden subjects that are remembered."""
 _FORBIDDEN = "permissions violation"
-"""What the server says of a subject that is not for us, such as: permissions violation for publish to "orders"."""
+"""The server's words for a forbidden subject, such as: permissions violation for publish to "orders"."""
 
 
 class Forbidden:
-    """What the server has said of subjects that are not for us, and when. The client tells it in small letters."""
+    """The forbidden subjects that the server has named, and when. The client tells it in small letters."""
 
     def __init__(self) -> None:
         self._said: dict[str, tuple[str, float]] = {}
@@ -46,7 +46,7 @@ class Forbidden:
                 del self._said[next(iter(self._said))]
 
     def since(self, began: float, subject: str = "") -> str | None:
-        """What it has said since then of this subject, or of any."""
+        """Return the refusal since then of this subject, or of any."""
         of = [self._said.get(subject.casefold())] if subject else reversed(self._said.values())
         return next((one[0] for one in of if one is not None and one[1] >= began), None)
 
@@ -59,7 +59,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not been lost, as far as anyone knows."""
+        """True if it has not been lost, as far as anyone knows."""
         return not self.lost.is_set() and self.client.is_connected
 
     @contextmanager

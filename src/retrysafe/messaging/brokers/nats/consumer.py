@@ -40,7 +40,7 @@ _NAME = "retrysafe.consumer"
 _OLDEST = (2, 11)
 """The first version of the server that pins clients."""
 _AGAIN = Backoff(base=0.05, cap=1.0)
-"""How it is connected again when connections end as soon as they are there."""
+"""The pauses before it reconnects, when connections end as soon as they are there."""
 _LASTING = 5.0
 """Seconds after which a connection has not ended at once."""
 
@@ -189,7 +189,7 @@ class NatsConsumer:
         return [place for place, one in self._partitions.items() if one.pin and place not in self._leaving]
 
     async def lag(self) -> Mapping[str, int]:
-        """How many messages of each partition are not settled, whichever consumer of the group has it."""
+        """Count the unsettled messages of each partition, whichever consumer of the group has it."""
         connection = self._connection
         if connection is None:
             return {}

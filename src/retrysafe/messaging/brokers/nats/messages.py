@@ -25,7 +25,7 @@ from retrysafe.messaging.cloudevents import (
 from retrysafe.protocol.messages import Envelope
 
 Mode = Literal["binary", "structured"]
-"""Where the attributes of a CloudEvent are: in headers, or with the payload in a JSON text."""
+"""The place of a CloudEvent's attributes: in headers, or with the payload in a JSON text."""
 MODES: tuple[Mode, ...] = ("binary", "structured")
 PREFIX = "ce-"
 MESSAGE_ID = "Nats-Msg-Id"
@@ -75,7 +75,7 @@ def content_of(envelope: Envelope, mode: Mode) -> tuple[bytes, dict[str, str]]:
 
 
 def size_of(headers: Mapping[str, str], payload: bytes) -> int:
-    """How many bytes a message has, as the server counts them."""
+    """Return the size of a message in bytes, as the server counts it."""
     return len("NATS/1.0\r\n\r\n") + sum(len(name) + len(value) + 4 for name, value in headers.items()) + len(payload)
 
 

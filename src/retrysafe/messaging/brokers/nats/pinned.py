@@ -53,7 +53,7 @@ class Tag:
 
 
 class Partition:
-    """What a consumer knows of one partition. Instants are seconds of one clock."""
+    """A consumer's state of one partition. Instants are seconds of one clock."""
 
     def __init__(self, place: str, durable: str, lease: float) -> None:
         self.place, self.durable = place, durable
@@ -76,7 +76,7 @@ class Partition:
     # ------------------------------------------------------------ asking
 
     def request(self, now: float, prefetch: int, most: int) -> tuple[str, bytes] | None:
-        """What to ask the server for, and where its answers go, lest more is held than so many messages and bytes.
+        """Return the next request and the subject of its answers, lest more is held than so many messages and bytes.
 
         None: nothing now.
 
@@ -166,16 +166,16 @@ class Partition:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing more comes until it is asked for."""
+        """True if nothing more comes until it is asked for."""
         return not self._asked
 
     @property
     def is_taking_over(self) -> bool:
-        """Whether something is held back until it is known who holds what came before."""
+        """True if something is held back until it is known who holds what came before."""
         return bool(self._newcomers)
 
     def own(self, unsettled: int, held: int, turn: int) -> list[Delivery]:
-        """What can be handed out now, in the order of the stream, as so many messages are unsettled at all.
+        """Return the messages that can be handed out now, in stream order, given the number of unsettled ones.
 
         ``held`` and ``turn``: how many were held, and in which turn, when that was asked; later ones are not counted.
         """
@@ -190,7 +190,7 @@ class Partition:
         return found
 
     def removed(self, delivered: int, pending: int) -> int:
-        """How many messages the stream has lost since the last count without having handed them out, at least.
+        """Return how many messages, at least, the stream has lost since the last count, unseen.
 
         So many deliveries were made, and so many messages have not been handed out yet.
         """
@@ -200,7 +200,7 @@ class Partition:
     # ------------------------------------------------------------ holding
 
     def settle(self, tag: Tag, now: float) -> str | None:
-        """Where to tell that it is settled; None: it is not ours any more."""
+        """Return the subject on which to report a settled message; None: it is not ours any more."""
         held = self.held.get(tag.sequence)
         if held is None or held.turn != tag.turn or self._is_over(held, now):
             return None
@@ -209,7 +209,7 @@ class Partition:
         return held.reply
 
     def lapsed(self, now: float) -> bool:
-        """Whether the server may have handed out again what is held; all of it is then given up."""
+        """Tell whether the server may have handed out again what is held; all of it is then given up."""
         if not any(self._is_over(held, now) for held in self.held.values()):
             return False
         self.lost()
@@ -223,7 +223,7 @@ class Partition:
         return now > held.touched + self._lease * _SURE
 
     def in_progress(self, now: float) -> Iterator[str]:
-        """Where to tell that a message is still being worked on, before its lease ends."""
+        """Yield the subjects on which to report messages in progress, before their lease ends."""
         for held in self.held.values():
             if now >= held.touched + self._lease / 3:
                 held.touched = now
@@ -244,5 +244,5 @@ class Partition:
 
     @property
     def pin(self) -> str:
-        """What the server knows us by, if it has pinned us."""
+        """The server's name for us, if it has pinned us."""
         return self._pin

@@ -127,7 +127,7 @@ class NatsPublisher:
         *,
         answers: bool,
     ) -> PublishResult:
-        """What became of a message; ``answers``: whether the server is there, although confirms may be missing."""
+        """Return the result of a message; ``answers``: whether the server is there, while confirms may be missing."""
         if isinstance(sent, PublishResult):
             return sent
         if sent.done():
@@ -138,7 +138,7 @@ class NatsPublisher:
         return PublishResult(PublishStatus.STALLED, forbidden) if forbidden else _UNCONFIRMED
 
     async def _answers(self, connection: Connection, waiting: set[asyncio.Future[Confirm]]) -> bool:
-        """Whether the server is there, although confirms are missing; else the connection is given up."""
+        """Tell whether the server is there, although confirms are missing; else the connection is given up."""
         if all(one.done() for one in waiting):
             return True
         if connection.is_open:

@@ -19,7 +19,7 @@ _GUIDE = "how-to/pubsub.md"
 _WITHIN = 4.0
 _DAY = 86400
 _OFTEN = 100
-"""How often a message may well be handed out whose consumers crash: as often as a policy can say."""
+"""The number of times that a message may well be handed out if its consumers crash: the most that a policy allows."""
 _UPDATE = "gcloud pubsub subscriptions update"
 
 

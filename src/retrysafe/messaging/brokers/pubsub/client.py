@@ -23,7 +23,7 @@ from retrysafe.errors import ConfigurationError
 
 DECLARE = "declare it with asyncio.run(retrysafe.messaging.brokers.pubsub.declare(…))"
 FAILURES = (GoogleAPICallError, ConfigurationError, OSError, TimeoutError)
-"""What a call raises."""
+"""The errors of a call."""
 _SERVICE = "pubsub.googleapis.com"
 _SCOPES = PublisherAsyncClient.get_transport_class().AUTH_SCOPES
 _CHANNEL = [

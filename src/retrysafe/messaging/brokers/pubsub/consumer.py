@@ -24,9 +24,9 @@ from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.records import Duration
 
 _AT_ONCE = 1000
-"""How many acknowledgements a request has at most, which may have 512 KiB."""
+"""The largest number of acknowledgements in a request, which may have 512 KiB."""
 _AGAIN = Backoff(base=0.1, cap=2.0)
-"""How acknowledgements are repeated that fail for a while."""
+"""The pauses before acknowledgements are repeated that fail for a while."""
 
 
 @of_one_loop()

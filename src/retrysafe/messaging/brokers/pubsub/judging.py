@@ -1,4 +1,4 @@
-"""What errors of Pub/Sub say of messages. Texts are the same for every message: they are grouped by them."""
+"""The meaning of Pub/Sub's errors for messages. Texts are the same for every message: they are grouped by them."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _FORBIDDEN = PublishResult(
 )
 _SILENT = PublishResult(PublishStatus.UNKNOWN, "the service did not answer in time")
 _EXACTLY_ONCE = "EXACTLY_ONCE"
-"""What reasons begin with of which the metadata are acknowledgements."""
+"""The beginning of the reasons whose metadata are acknowledgements."""
 _TRANSIENT = "TRANSIENT_"
-"""What the fate of an acknowledgement begins with that may be tried again."""
+"""The beginning of an acknowledgement's result that may be tried again."""
 
 
 def blames_one(error: BaseException) -> bool:
-    """Whether a request was refused for what is wrong with one of its messages."""
+    """Tell whether a request was refused for what is wrong with one of its messages."""
     return isinstance(error, InvalidArgument)
 
 
 def failed(error: BaseException) -> PublishResult:
-    """What the failure of a request says of its messages; one of several that `blames_one` is to be divided before."""
+    """Turn the failure of a request into a result; one of several that `blames_one` is to be divided before."""
     if isinstance(error, NotFound):
         return MISSING
     if isinstance(error, PermissionDenied):
@@ -57,7 +57,7 @@ def failed(error: BaseException) -> PublishResult:
 
 
 def for_a_consumer(error: Exception, subscription: str) -> Exception:
-    """What a consumer raises: errors that further calls would meet again are faults of the set-up."""
+    """Turn an error into that of the consumer: errors that further calls would meet again are faults of the set-up."""
     if isinstance(error, NotFound):
         return QueueMissing(f"Pub/Sub has no subscription {subscription}: {DECLARE}, and its group.")
     if isinstance(error, PermissionDenied | Unauthenticated):
@@ -69,7 +69,7 @@ def for_a_consumer(error: Exception, subscription: str) -> Exception:
 
 
 def fates(error: BaseException) -> Mapping[str, str]:
-    """What became of the acknowledgements of a subscription with exactly-once delivery, by their ids.
+    """Return the results of acknowledgements to a subscription with exactly-once delivery, by their ids.
 
     The others of the request were taken. Empty for an error that says nothing of single ones.
     """
@@ -79,7 +79,7 @@ def fates(error: BaseException) -> Mapping[str, str]:
 
 
 def may_be_repeated(fate: str) -> bool:
-    """Whether such an acknowledgement may be tried again."""
+    """Tell whether such an acknowledgement may be tried again."""
     return fate.startswith(_TRANSIENT)
 
 

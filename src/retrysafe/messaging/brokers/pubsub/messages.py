@@ -17,11 +17,11 @@ from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import lane
 
 Mode = Literal["binary", "structured"]
-"""Where the attributes of an event are: in those of the message, or with its data in the payload."""
+"""The place of an event's attributes: in those of the message, or with its data in the payload."""
 MODES: tuple[Mode, ...] = ("binary", "structured")
 _PREFIX, _MEDIA_TYPE = "ce-", "content-type"
 _RESERVED = "goog"
-"""What names of the service's own attributes, topics and subscriptions begin with."""
+"""The beginning of the service's own names of attributes, topics and subscriptions."""
 _MOST_ATTRIBUTES = 100
 _LONGEST_NAME, _LONGEST_VALUE = 256, 1024
 _LONGEST_KEY = 1024
@@ -29,7 +29,7 @@ _SHORTEST_RESOURCE, _LONGEST_RESOURCE = 3, 255
 
 
 class Content(NamedTuple):
-    """What a message has of an event."""
+    """The parts of a message for an event."""
 
     data: bytes
     attributes: dict[str, str]
@@ -48,7 +48,7 @@ def subscription_path(project: str, prefix: str, topic: str, group: str) -> str:
 
 
 def _encoded(text: str) -> str:
-    """What no name has is percent-encoded."""
+    """Percent-encode characters that no name has."""
     return quote(text, safe="+")
 
 
@@ -62,7 +62,7 @@ def _checked(name: str) -> str:
 
 
 def content_of(envelope: Envelope, mode: Mode) -> Content:
-    """What the message for an envelope has.
+    """Return the message for an envelope.
 
     A header of the envelope whose name no attribute of an event may have is an attribute of the message under its own
     name. Raises `ValueError` for what has no place in a message.
@@ -99,7 +99,7 @@ def _is_name(name: str) -> bool:
 
 
 def _fits(name: str, value: str) -> bool:
-    """Whether a message may have such an attribute. Halves of characters have no place in UTF-8."""
+    """Tell whether a message may have such an attribute. Halves of characters have no place in UTF-8."""
     try:
         return len(name.encode()) <= _LONGEST_NAME and len(value.encode()) <= _LONGEST_VALUE
     except UnicodeEncodeError:
@@ -107,7 +107,7 @@ def _fits(name: str, value: str) -> bool:
 
 
 def is_event(media_type: str) -> bool:
-    """Whether it says that the payload is an event in its JSON format."""
+    """Tell whether it says that the payload is an event in its JSON format."""
     return media_type.partition(";")[0].strip().lower() == STRUCTURED
 
 

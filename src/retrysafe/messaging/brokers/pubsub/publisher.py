@@ -21,9 +21,9 @@ _Message: Any = types.PubsubMessage.pb()
 _Request: Any = types.PublishRequest
 _ACKED = PublishResult(PublishStatus.ACKED)
 _LARGEST = 10_000_000
-"""How many bytes a request has at most (https://cloud.google.com/pubsub/quotas#resource_limits)."""
+"""The largest number of bytes in a request (https://cloud.google.com/pubsub/quotas#resource_limits)."""
 _MOST = 1000
-"""How many messages."""
+"""The largest number of messages."""
 _FRAME = 8
 """Bytes that say of a message within a request how long it is, at most."""
 _TOO_LARGE = PublishResult(PublishStatus.REJECTED, f"larger than the {_LARGEST} bytes of a request to Pub/Sub")

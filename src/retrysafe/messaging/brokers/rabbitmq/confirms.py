@@ -20,7 +20,7 @@ _Confirm: TypeAlias = "asyncio.Future[object]"
 AT_ONCE, MOST_AT_ONCE = 1 << 16, 100
 """About how many bytes, and how many messages, are written to the socket together."""
 AHEAD = 256
-"""How many messages of a channel may wait for their confirms before more are written.
+"""The number of unconfirmed messages of a channel before no more are written.
 
 RabbitMQ reads no more from the whole connection when some 400 messages of one channel wait for a queue that hangs.
 """
@@ -102,7 +102,7 @@ def _error(confirm: _Confirm) -> BaseException | None:
 
 
 def _forget(wire: Channel, parcels: Sequence[Parcel], confirms: dict[int, _Confirm]) -> None:
-    """What the broker says of them from now on reaches nobody."""
+    """Ignore the broker's later answers about them."""
     for parcel, (number, confirm) in zip(parcels, confirms.items(), strict=False):
         if wire.message_id_delivery_tag.get(parcel.message_id) == number:
             del wire.message_id_delivery_tag[parcel.message_id]

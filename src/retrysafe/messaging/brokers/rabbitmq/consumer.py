@@ -37,10 +37,10 @@ from retrysafe.protocol.ordering import partitions_of
 from retrysafe.protocol.records import Duration
 
 _LOST = (AMQPError, OSError, RuntimeError, TimeoutError)
-"""What is raised when a connection is lost; a closed channel raises a RuntimeError."""
+"""Errors of a lost connection; a closed channel raises a RuntimeError."""
 _MOST_UNCONFIRMED = 65535
 _AGAIN = Backoff(base=0.05, cap=1.0)
-"""How it is connected again when connections end as soon as they are there."""
+"""The pauses before it reconnects, when connections end as soon as they are there."""
 _SHARE = 2.5
 """Seconds between two looks whether other consumers wait for queues of which we have more than our share."""
 _LEAVE_WITHIN = 5.0
@@ -150,7 +150,7 @@ class RabbitMQConsumer:
             if now >= deadline:
                 return []
             await arrival(self._arrived, self._shelf, deadline)
-            await asyncio.sleep(0)  # what was read from the wire together is taken together
+            await asyncio.sleep(0)  # messages read from the wire together are taken together
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
         """Acknowledge these deliveries. A message whose acknowledgement is lost comes again, which is harmless."""
@@ -196,7 +196,7 @@ class RabbitMQConsumer:
         return self._shelf.crowded(lambda queue: self._shelf.held(queue) < self._prefetch)
 
     async def lag(self) -> Mapping[str, int]:
-        """How many messages of each queue wait there or are held here; asked in a channel that a refusal may close."""
+        """Count the messages of each queue there and here; asked in a channel that a refusal may close."""
         connection = self._connection
         if connection is None:
             return {}
@@ -218,7 +218,7 @@ class RabbitMQConsumer:
     # ------------------------------------------------------------ the connection
 
     def _is_open(self) -> bool:
-        """Whether messages can come: a queue that was deleted takes its subscription with it, and tells only so."""
+        """Tell whether messages can come: a deleted queue takes its subscription with it, and tells only so."""
         return (
             bool(self._tags)
             and not any(wire.is_closed for wire in self._wires.values())

@@ -40,7 +40,7 @@ _CLOSED_BY_IT = PublishResult(
     PublishStatus.REJECTED, "the broker closed the channel for this message: it may be too large"
 )
 _REFUSED = (ChannelNotFoundEntity, ChannelAccessRefused, ChannelLockedResource)
-"""What an exchange answers that is missing, or not for us."""
+"""Answers of an exchange that is missing, or not for us."""
 _BLOCKED = 0.1
 """Seconds for which a connection that the broker has blocked is waited for."""
 _MOST = 64
@@ -228,7 +228,7 @@ class RabbitMQPublisher:
 
 
 def _judged(error: BaseException | None) -> PublishResult:
-    """What an error says, in words that are the same for every message: they are grouped by them."""
+    """Turn an error into a result, whose text is the same for every message: results are grouped by it."""
     if error is None:
         return _ACKED
     if isinstance(error, PublishError):

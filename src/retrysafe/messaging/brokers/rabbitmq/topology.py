@@ -19,7 +19,7 @@ NEVER = 2_000_000_000
 
 
 DECLARE = "declare it with asyncio.run(retrysafe.messaging.brokers.rabbitmq.declare(url, topic))"
-"""What is to be done about a queue that is missing."""
+"""The remedy for a missing queue."""
 
 
 async def declare(

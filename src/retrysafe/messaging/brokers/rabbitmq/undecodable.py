@@ -26,7 +26,7 @@ _DELIVER = struct.pack(">HH", 60, 60)
 _NEEDED = {"content_type", "headers", "message_id", "message_type", "app_id"}
 """The properties that an envelope is made of."""
 _ERRORS = (ValueError, OverflowError, OSError, ArithmeticError, LookupError, RecursionError, struct.error)
-"""What decoding raises; an OSError for an instant that the system's library has none for."""
+"""The errors of decoding; an OSError for an instant that the system's library has none for."""
 
 
 class DecodingConnection(aio_pika.Connection):
@@ -45,7 +45,7 @@ class _Transport(TransportFactory):
 
 
 class _Frames:
-    """What is left of a `StreamReader`: the two methods that frames are read by."""
+    """The rest of a `StreamReader`: the two methods that frames are read by."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
@@ -112,7 +112,7 @@ def _readable(raw: bytes) -> bytes:
 
 
 def _length(kind: str, raw: bytes, at: int) -> int:
-    """How many bytes a property has."""
+    """Return the number of bytes of a property."""
     if kind == "shortstr":
         return 1 + raw[at]
     if kind == "table":

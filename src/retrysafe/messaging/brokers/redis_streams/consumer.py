@@ -126,7 +126,7 @@ class _Entry(NamedTuple):
 
 
 class _Stream:
-    """How far the owner of a stream has read it."""
+    """The read position of a stream's owner."""
 
     def __init__(self) -> None:
         self.cursor = _BEGINNING
@@ -276,7 +276,7 @@ class RedisStreamsConsumer:
         return [*self._holdings.tokens()]
 
     async def lag(self) -> Mapping[str, int]:
-        """How many entries of each stream the group has not settled, where the server can tell, as it mostly can."""
+        """Count the entries of each stream that the group has not settled, if the server can tell, as it mostly can."""
         pipeline = self._client.pipeline(transaction=False)
         for stream in self._streams:
             pipeline.xinfo_groups(stream)

@@ -45,7 +45,7 @@ class _Holding:
         self._task = asyncio.create_task(self._hold(claim, leases))
 
     async def begin(self) -> bool:
-        """Whether this consumer got the stream; False when another consumer holds it."""
+        """Claim the stream for this consumer; False when another consumer holds it."""
         await self._settled.wait()
         if self.claim is None:
             await self._task  # raises the error that prevented the claim
@@ -62,7 +62,7 @@ class _Holding:
         return self.claim.token
 
     def is_over(self) -> bool:
-        """Whether the lease has ended or may have ended, or could not be claimed."""
+        """Tell whether the lease has ended or may have ended, or could not be claimed."""
         return self._settled.is_set() and self.token() is None
 
     async def end(self) -> None:

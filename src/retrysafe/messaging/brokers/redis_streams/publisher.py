@@ -29,7 +29,7 @@ from retrysafe.protocol.records import Duration
 
 _ACKED, _DUPLICATE = PublishResult(PublishStatus.ACKED), PublishResult(PublishStatus.DUPLICATE)
 _AT_ONCE, _BYTES_AT_ONCE = 100, 1 << 20
-"""How many messages, and bytes of payloads and headers, one call of the script adds: it blocks the server meanwhile."""
+"""The messages, and bytes of payloads and headers, of one call of the script, which blocks the server."""
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _SCRIPT = """
 local answers, entries = {}, cjson.decode(ARGV[2])
@@ -186,7 +186,7 @@ class RedisStreamsPublisher:
             return [_one(error)] * len(envelopes)
 
     def _is_there(self) -> bool:
-        """Whether the server answers: then only the connection was lost."""
+        """Tell whether the server answers: then only the connection was lost."""
         try:
             self._client.ping()
         except redis.RedisError:
@@ -227,7 +227,7 @@ class AsyncRedisStreamsPublisher:
             return [_one(error)] * len(envelopes)
 
     async def _is_there(self) -> bool:
-        """Whether the server answers: then only the connection was lost."""
+        """Tell whether the server answers: then only the connection was lost."""
         try:
             await self._client.ping()
         except redis.RedisError:

@@ -20,7 +20,7 @@ _WITHIN = 4.0
 _DAY = timedelta(days=1)
 _FOR_EVER = timedelta(days=36500)
 _OFTEN = 100
-"""How often a message may well be handed out whose consumers crash."""
+"""The number of times that a message may well be handed out if its consumers crash."""
 _UPDATE = "az servicebus topic subscription update"
 _MADE = "asyncio.run(retrysafe.messaging.brokers.servicebus.declare(url, topics, group=…))"
 

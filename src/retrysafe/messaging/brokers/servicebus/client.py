@@ -26,7 +26,7 @@ from retrysafe.messaging.brokers.servicebus.decoding import decoding
 DECLARE = "declare it with asyncio.run(retrysafe.messaging.brokers.servicebus.declare(…))"
 VARIABLE = "AZURE_SERVICEBUS_CONNECTION_STRING"
 FAILURES = (AzureError, ConfigurationError, OSError, TimeoutError, ValueError, RuntimeError)
-"""What a call raises; the library says by `ValueError` and `RuntimeError` that a connection is gone."""
+"""The errors of a call; the library raises `ValueError` and `RuntimeError` when a connection is gone."""
 LISTENS = 0.02
 """Seconds for which a connection is read before something else can be written to it."""
 _EMULATOR = "emulator"

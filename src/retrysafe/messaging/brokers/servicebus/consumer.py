@@ -39,12 +39,11 @@ _SLICE = 0.02
 _LOOK = 0.5
 """Seconds for which messages of a queue without sessions are waited for, before it is looked whether to close."""
 _AHEAD = 20
-"""How many messages of a session the library asks for in advance: none of them is sent back, which would cost their
-order."""
+"""The messages of a session that the library fetches ahead: none is sent back, which would cost their order."""
 _TURN = 30.0
 """Seconds after which a session is left to others as soon as nothing of it is held."""
 _RESTING = 100
-"""How many sessions may wait, beside those at work, for messages that were given back."""
+"""The number of sessions that may wait, beside those at work, for messages that were given back."""
 _MOST_SESSIONS = 10_000
 """Each has a task and a receiver."""
 _NO_SESSION = "com.microsoft:timeout"
@@ -283,7 +282,7 @@ class ServiceBusConsumer(PollingConsumer):
         except SessionLockLostError:
             pass  # another consumer may have it, or this one again
         except FAILURES as error:
-            failure = error  # whether it is lasting is told to who connects again
+            failure = error  # the next connect tells whether it is lasting
         finally:
             self._forget(place, holding)
             self._close(holding, keeping)
@@ -310,12 +309,12 @@ class ServiceBusConsumer(PollingConsumer):
             return
 
     def _rests(self, holding: Holding, now: float) -> bool:
-        """Whether all of it waits for messages that were given back; as many sessions may as are allowed."""
+        """Tell whether all of it waits for messages that were given back; as many sessions may as are allowed."""
         waits = self._ordered and self._shelf.rests(holding.partition, now + self._idle)
         return waits and len(self._tasks) < _RESTING + self._sessions * len(self._sources)
 
     async def _receive(self, holding: Holding, wait: float) -> bool:
-        """Whether there was something."""
+        """Receive messages, and tell whether there were any."""
         most = 1 if self._ordered else self._prefetch - self._shelf.load(holding.partition)
         found = await holding.receive(most, wait)
         for message in found:

@@ -22,9 +22,9 @@ _SIZES = {0x45: 0, 0xC0: 1, 0xC1: 1, 0xD0: 4, 0xD1: 4}
 _KEPT = ("header", "message_annotations", "properties")
 """Sections that the library needs, in which the service tells of the delivery."""
 _PAYLOAD, _MORE = 11, 5
-"""Where a frame has its part of a message, and whether there are more parts."""
+"""The indexes in a frame of its part of a message, and of the flag for more parts."""
 _ERRORS = (ValueError, TypeError, LookupError, ArithmeticError, OSError, RecursionError)
-"""What decoding raises."""
+"""The errors of decoding."""
 
 
 def decoding(handler: Any) -> None:
@@ -53,7 +53,7 @@ async def _received(link: Any, receive: Callable[[Any], Awaitable[None]], frame:
 
 
 def readable(content: bytes, error: Exception) -> Message:
-    """What stands for a message that cannot be decoded."""
+    """Build a placeholder for a message that cannot be decoded."""
     kept: dict[str, Any] = {}
     for section in _sections(content):
         try:

@@ -1,4 +1,4 @@
-"""What a consumer has of Service Bus: a session with all its messages, or messages of a queue without sessions.
+"""A consumer's locks at Service Bus: a session with all its messages, or messages of a queue without sessions.
 
 The client library reads and writes a connection by whoever calls it, so each receiver does one thing at a time.
 """
@@ -21,7 +21,7 @@ from retrysafe.messaging.brokers.servicebus.messages import Source
 _SHORTEST = 1.0
 """Seconds that a lock lasts at least, whatever clocks say."""
 _SESSION = ""
-"""What stands in a session's receipts: its one lock."""
+"""The key of a session's receipts: its one lock."""
 
 
 def handle_of(message: ServiceBusReceivedMessage) -> str:
@@ -47,7 +47,7 @@ class Holding:
 
     @property
     def beat(self) -> float:
-        """How often to look whether locks are due, in seconds."""
+        """The interval at which to check whether locks are due, in seconds."""
         return max(self.lease, _SHORTEST) / 12
 
     async def receive(self, most: int, wait: float) -> Sequence[ServiceBusReceivedMessage]:
@@ -90,7 +90,7 @@ class Holding:
                     self._receipts.keep([handle], asked)
 
     def lost(self, now: float) -> bool:
-        """Whether another consumer may have what is held."""
+        """Tell whether another consumer may have what is held."""
         self._lost = self._lost or (self._receipts is not None and self._receipts.lapsed(now))
         return self._lost
 

@@ -1,4 +1,4 @@
-"""What errors of Service Bus say of messages. Texts are the same for every message: they are grouped by them."""
+"""The meaning of Service Bus's errors for messages. Texts are the same for every message: they are grouped by them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STALLED: tuple[tuple[type[Exception], str], ...] = (
     (ServiceBusServerBusyError, "the service is busy: it throttles the namespace"),
     (ServiceBusAuthorizationError, "we may not send: give this identity the right Send, or the role Data Sender"),
 )
-"""What is wrong with a destination, or with our rights to it."""
+"""The errors of a destination, or of our rights to it."""
 _BLAMING = ("amqp:not-allowed", "amqp:invalid-field", "amqp:decode-error", "amqp:not-implemented")
 """Conditions of what may be wrong with a message."""
 _ARGUMENT = "com.microsoft:argument-"
@@ -38,18 +38,18 @@ _SESSIONS = PublishResult(PublishStatus.STALLED, "the queue or topic wants sessi
 
 
 def blames_one(error: BaseException) -> bool:
-    """Whether a batch was refused for what is wrong with one of its messages, or with messages of several sessions."""
+    """Tell whether a batch was refused for a fault of one of its messages, or for several sessions in it."""
     condition = condition_of(error)
     return isinstance(error, MessageSizeExceededError) or condition in _BLAMING or condition.startswith(_ARGUMENT)
 
 
 def is_silence(error: BaseException) -> bool:
-    """Whether the service did not answer in time."""
+    """Tell whether the service did not answer in time."""
     return isinstance(error, TimeoutError | OperationTimeoutError)
 
 
 def alone(error: BaseException, session: str | None) -> PublishResult:
-    """What a failure says of a message that was sent alone, or of all messages of a batch.
+    """Turn a failure into the result of a message that was sent alone, or of all messages of a batch.
 
     What the service does not allow of one without a session is the same for all of them.
     """
@@ -59,7 +59,7 @@ def alone(error: BaseException, session: str | None) -> PublishResult:
 
 
 def failed(error: BaseException, *, sent: bool = True) -> PublishResult:
-    """What a failure says of messages; those of a batch of several that `blames_one` are to be sent alone before.
+    """Turn a failure into a result; messages of a batch of several that `blames_one` are to be sent alone before.
 
     sent: whether they may have left.
     """
@@ -79,7 +79,7 @@ def failed(error: BaseException, *, sent: bool = True) -> PublishResult:
 
 
 def for_a_consumer(error: Exception, path: str) -> Exception:
-    """What a consumer raises that is not let in: errors that it would meet again are faults of the set-up."""
+    """Turn the error of a refused consumer into its own: errors that it would meet again are faults of the set-up."""
     if _passes(error):
         return error
     if isinstance(error, MessagingEntityNotFoundError):
@@ -98,7 +98,7 @@ def for_a_consumer(error: Exception, path: str) -> Exception:
 
 
 def _passes(error: Exception) -> bool:
-    """Whether it was not us that were refused: the service did not judge our token, or that ended while it was held."""
+    """Tell whether the refusal was not ours: the service did not judge our token, or it ended meanwhile."""
     cause = getattr(error, "inner_exception", None)
     if not isinstance(error, ServiceBusAuthenticationError) or cause is None:
         return False

@@ -21,12 +21,12 @@ from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import lane, partition
 
 Mode = Literal["binary", "structured"]
-"""Where the attributes of an event are: in application properties, or with its data in the body."""
+"""The place of an event's attributes: in application properties, or with its data in the body."""
 MODES: tuple[Mode, ...] = ("binary", "structured")
 _LONGEST_ID = 128
 """Characters of a message's id, and of a session's."""
 _OURS = "lane "
-"""What ids of sessions begin with that are not keys."""
+"""The beginning of the ids of sessions that are not keys."""
 _SHARED = 16
 """Over how many sessions messages without a key are spread."""
 _TIME = re.compile(r"cloudevents[:_]time", re.IGNORECASE)
@@ -36,7 +36,7 @@ _GROUP = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,48}[A-Za-z0-9])?")
 
 
 class Source(NamedTuple):
-    """What a consumer receives from: the queue of a topic, or a group's subscription to it."""
+    """The source of a consumer: the queue of a topic, or a group's subscription to it."""
 
     topic: str
     name: str
@@ -44,7 +44,7 @@ class Source(NamedTuple):
 
     @property
     def path(self) -> str:
-        """How the service calls it."""
+        """The service's name for it."""
         return self.name if self.group is None else f"{self.name}/Subscriptions/{self.group}"
 
 
@@ -59,7 +59,7 @@ def name_of(prefix: str, topic: str) -> str:
 
 
 def source_of(prefix: str, topic: str, group: str | None) -> Source:
-    """What a group receives a topic from. Raises `ValueError` for a name that nothing has."""
+    """Return the source from which a group receives a topic. Raises `ValueError` for a name that nothing has."""
     if group is not None and not _GROUP.fullmatch(group):
         raise ValueError(f"{group!r} is not a name of a subscription: up to 50 letters, digits, dots, hyphens")
     return Source(topic, name_of(prefix, topic), group)
@@ -80,7 +80,7 @@ def session_of(envelope: Envelope, partitions: int | None) -> str:
 
 
 def id_of(envelope: Envelope) -> str:
-    """What the service recognises a message by that comes again: its source and its id."""
+    """Return the id by which the service recognises a repeated message: its source and its id."""
     known = f"{len(envelope.source)}:{envelope.source}{envelope.id}"
     if known.isascii() and known.isprintable() and len(known) <= _LONGEST_ID:
         return known
@@ -108,7 +108,7 @@ def message_of(envelope: Envelope, mode: Mode, session: str | None) -> ServiceBu
 
 
 def is_event(media_type: str) -> bool:
-    """Whether it says that the body is an event in its JSON format."""
+    """Tell whether it says that the body is an event in its JSON format."""
     return media_type.partition(";")[0].strip().lower() == STRUCTURED
 
 

@@ -89,7 +89,7 @@ class _Destination:
             raise
 
     async def why(self, error: Exception) -> Exception:
-        """What a new link is told where the library has lost why the last one was ended."""
+        """Return the error for a new link if the library has lost the reason why the last one was ended."""
         if is_silence(error) or failed(error).status is not PublishStatus.UNKNOWN:
             return error
         try:
@@ -185,7 +185,7 @@ class ServiceBusPublisher:
             await client.aclose()
 
     async def _published(self, name: str, entries: Sequence[_Entry]) -> dict[int, PublishResult]:
-        """What became of each; when one batch is not answered, those behind it are not sent."""
+        """Publish the entries, and return each result; after an unanswered batch the rest is not sent."""
         said: dict[int, PublishResult] = {}
         try:
             destination = self._destination(name)
@@ -229,7 +229,7 @@ class ServiceBusPublisher:
 
 
 _GOES_ON = (PublishStatus.ACKED, PublishStatus.RETRYABLE, PublishStatus.REJECTED)
-"""What is said of messages, and not of their destination."""
+"""Statuses of single messages, which say nothing of their destination."""
 
 
 def _parts(entries: Sequence[_Entry]) -> Iterator[list[_Entry]]:

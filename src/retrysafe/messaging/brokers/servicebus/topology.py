@@ -16,7 +16,7 @@ from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.records import Duration
 
 _DELIVERIES = 2000
-"""How often a message may be handed out, as often as can be said: it is the inbox that counts attempts."""
+"""The largest number of deliveries that the service accepts as its limit: the inbox counts attempts."""
 
 
 async def declare(

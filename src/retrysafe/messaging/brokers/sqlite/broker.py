@@ -67,19 +67,17 @@ AND NOT EXISTS (
 )
 ORDER BY d.id LIMIT :most
 """
-"""What may be handed out: of a lane nothing behind a message that waits, or that another consumer has."""
+"""Selects the messages to hand out: none behind a waiting one of its lane, or in another consumer's lane."""
 _SETTLED = "DELETE FROM deliveries WHERE id = ?"
 _RETURNED = "UPDATE deliveries SET not_before = ?, holder = NULL, giver = ? WHERE id = ? AND holder = ?"
 _INHERITED = """
 UPDATE deliveries SET holder = nullif(holder, :name), giver = iif(giver = :name, :me, giver)
 WHERE queue = :queue AND :name IN (holder, giver)
 """
-"""What a consumer had under an earlier name: what it held comes again, and what it gave back waits for its new one."""
+"""Takes over the messages held under an earlier name: held ones come again, and returned ones wait for the new name."""
 
 
 class _File:
-    """The file of a broker."""
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.path.realpath(path)
         self._connections = self._none_yet()
@@ -200,7 +198,7 @@ class SqliteConsumer:
         self._hold = seconds_of(hold, "hold")
         self._owed: set[tuple[int]] = set()
         self._returned: list[tuple[float, str, int, str]] = []
-        """What is to be given back. Those of a lane are, at once: else what comes behind them could be taken before."""
+        """Messages to give back. Those of a lane are, at once: else what comes behind them could be taken before."""
         self._handing = asyncio.Lock()
         self._thread = WorkerThread("retrysafe-sqlite-consumer")
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -275,7 +273,7 @@ class SqliteConsumer:
                     raise cancelled
 
     def _come_to_this_loop(self) -> None:
-        """What belongs to an event loop is made for the one that is running: another may have run this before.
+        """Rebuild the objects that belong to an event loop for the running one: another may have run this before.
 
         So is its name: a loop may have been closed over what was handed out on it, which would be renewed for ever.
         """
@@ -291,7 +289,7 @@ class SqliteConsumer:
             self._renewing = loop.create_task(self._renew(), name="retrysafe-sqlite-consumer")
 
     async def lag(self) -> Mapping[str, int]:
-        """How many messages of the queue are not settled."""
+        """Count the unsettled messages of the queue."""
         sql = "SELECT count(*) FROM deliveries WHERE queue = ?"
         count, cancelled = await self._done(lambda file: int(file.execute(sql, [self._queue]).fetchone()[0]))
         if cancelled is not None:
@@ -373,6 +371,6 @@ class SqliteConsumer:
 
 
 def _is_of_this_process(delivery: Delivery) -> bool:
-    """Whether it was handed to this process, and not to one that this was forked from, which has it in hand."""
+    """Tell whether it was handed to this process, and not to one that this was forked from, which has it in hand."""
     _, name = delivery.tag
     return str(name).startswith(f"{runtime.pid} ")

@@ -20,7 +20,7 @@ _WITHIN = 4.0
 _DAY = 86400
 _RETENTION = "MessageRetentionPeriod"
 _OFTEN = 100
-"""How often a message may well be received whose consumers crash."""
+"""The number of times that a message may well be received if its consumers crash."""
 _DECLARE = "Make them with  asyncio.run(retrysafe.messaging.brokers.sqs.declare(topics))"
 
 

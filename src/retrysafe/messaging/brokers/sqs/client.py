@@ -19,7 +19,7 @@ class TopicMissing(Exception):
 
 
 FAILURES = (BotoCoreError, ClientError, OSError, TimeoutError, ConfigurationError, TopicMissing)
-"""What a call raises."""
+"""The errors of a call."""
 _DESCRIPTIONS = create_loader()
 """The descriptions of the services, which are large and are read once."""
 LONGEST_POLL = 20
@@ -90,7 +90,7 @@ def status_of(error: ClientError) -> int:
 
 
 def is_missing(error: BaseException) -> bool:
-    """Whether it says that there is no such queue or topic."""
+    """Tell whether it says that there is no such queue or topic."""
     return isinstance(error, TopicMissing) or (isinstance(error, ClientError) and code_of(error) in _MISSING)
 
 

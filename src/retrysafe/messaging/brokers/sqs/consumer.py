@@ -18,7 +18,7 @@ from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.records import Duration
 
 _AT_ONCE = 10
-"""How many messages a call concerns at most."""
+"""The largest number of messages in a call."""
 _KEPT = "MessageRetentionPeriod"
 _COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
 _TOLD = ["ApproximateReceiveCount", "MessageGroupId"]
@@ -116,7 +116,6 @@ class SqsConsumer(LeasedConsumer):
         ]
 
     async def _settle(self, queue: str, handles: Sequence[str]) -> None:
-        """Delete them."""
         await self._batched("delete_message_batch", queue, handles)
 
     async def _hide(self, queue: str, handles: Sequence[str], seconds: int) -> Collection[str]:

@@ -1,4 +1,4 @@
-"""What answers of SQS and SNS say of messages. Texts are the same for every message: they are grouped by them."""
+"""The meaning for messages of answers of SQS and SNS. Texts are equal for all messages, which are grouped by them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retrysafe.messaging.brokers.sqs.client import code_of, is_missing, plain, s
 from retrysafe.protocol.messages import PublishResult, PublishStatus
 
 _BLAMES = ("Throttl", "OverLimit", "Kms", "KMS", "AccessDenied", "Authorization", "InvalidSecurity", "Queue")
-"""What codes begin with that blame the rate, our rights, a key or the queue, and no message."""
+"""The beginning of codes that blame the rate, our rights, a key or the queue, and no message."""
 _NEVER = ("InvalidMessageContents", "BatchRequestTooLong", "MessageTooLong")
 """Codes for a message that will never be taken."""
 _PERHAPS = ("InvalidParameterValue", "InvalidParameter", "ParameterValueInvalid", "InvalidAttributeValue")
@@ -20,7 +20,7 @@ _PERHAPS = ("InvalidParameterValue", "InvalidParameter", "ParameterValueInvalid"
 
 
 def refused(answer: Mapping[str, Any]) -> PublishResult:
-    """What is said of one message of a batch that the service has taken."""
+    """Turn the answer for one message of an accepted batch into a result."""
     code = plain(answer.get("Code"))
     if not answer.get("SenderFault") or code.removeprefix("Request").startswith(_BLAMES):
         return PublishResult(PublishStatus.STALLED, code)
@@ -31,12 +31,12 @@ _MISSING = "there is no such queue or topic: declare it with asyncio.run(retrysa
 
 
 def blames_one(error: BaseException) -> bool:
-    """Whether a whole batch was refused for what is wrong with one of its messages."""
+    """Tell whether a whole batch was refused for what is wrong with one of its messages."""
     return isinstance(error, ClientError) and code_of(error) in (*_NEVER, *_PERHAPS)
 
 
 def failed(error: BaseException, *, sent: bool = True) -> PublishResult:
-    """What the failure of a call says of its messages; a batch of several that `blames_one` is to be divided before.
+    """Turn the failure of a call into a result; a batch of several that `blames_one` is to be divided before.
 
     sent: whether the call would have published them.
     """

@@ -18,12 +18,12 @@ from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import lane
 
 Mode = Literal["binary", "structured"]
-"""Where the attributes of an event are: beside the body, or with its data in the body."""
+"""The place of an event's attributes: beside the body, or with its data in the body."""
 MODES: tuple[Mode, ...] = ("binary", "structured")
 Attributes = dict[str, dict[str, str]]
 _PREFIX, _MEDIA_TYPE = "ce-", "content-type"
 _PREFIXES = (_PREFIX, "ce_", "cloudevents_")
-"""What attributes of others begin with."""
+"""The beginning of foreign attributes' names."""
 _MOST_ATTRIBUTES = 10
 _LONGEST_NAME = 80
 _NAME = re.compile(r"(?!aws\.|amazon\.)[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.IGNORECASE | re.ASCII)
@@ -99,7 +99,7 @@ def _is_text(value: str) -> bool:
 
 
 def is_event(media_type: str) -> bool:
-    """Whether it says that the body is an event in its JSON format."""
+    """Tell whether it says that the body is an event in its JSON format."""
     return media_type.partition(";")[0].strip().lower() == STRUCTURED
 
 

@@ -21,7 +21,7 @@ from retrysafe.protocol.records import Duration
 _ACKED = PublishResult(PublishStatus.ACKED)
 _SILENT = PublishResult(PublishStatus.UNKNOWN, "the service said nothing of it")
 _AT_ONCE = 10
-"""How many messages a batch has at most."""
+"""The largest number of messages in a batch."""
 _TYPE = "String"
 
 
@@ -32,7 +32,7 @@ class _Entry(NamedTuple):
 
 
 class _Address(NamedTuple):
-    """Where a queue or topic is, and how many bytes a message of it, and a batch, has at most."""
+    """The address of a queue or topic, and the largest sizes of its messages and batches."""
 
     name: str
     largest: int
@@ -152,7 +152,7 @@ class SqsPublisher(_Batches):
     async def _address(self, name: str) -> _Address:
         url: str = (await self._client.call("get_queue_url", QueueName=name))["QueueUrl"]
         largest = self._LARGEST
-        with suppress(ClientError):  # who may send may not always ask
+        with suppress(ClientError):  # a right to send is none to ask
             told = await self._client.call("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
             largest = int(told.get("Attributes", {}).get("MaximumMessageSize", largest))
         return _Address(url, largest)
