@@ -318,8 +318,8 @@ class AsyncInTransaction:
 
 
 _TRANSLATES = "schema_translate_map"
-_CHOOSES = re.compile(r"(?is)\s*(set\b|select\s+(pg_catalog\.)?set_config\b).*?\bsearch_path\b|\s*use\s")
-"""A statement that chooses a schema, and with it a tenant."""
+_CHOOSES = re.compile(r"(?i)(set|select (pg_catalog\.)?set_config\(|use )")
+"""The beginning of a statement that may choose a schema, and with it a tenant."""
 _under_tenants: WeakKeyDictionary[Engine, str] = WeakKeyDictionary()
 """Of an engine that we were given, how work on it has chosen the schema of a tenant, in words; empty if none has."""
 
@@ -328,6 +328,11 @@ def _root(engine: Engine) -> Engine:
     while isinstance(engine, OptionEngine):
         engine = engine._proxied
     return engine
+
+
+def _chooses_schema(statement: str) -> bool:
+    begun = _CHOOSES.match(statement.lstrip())
+    return begun is not None and (begun[0].lower() == "use " or "search_path" in statement.lower())
 
 
 def watch(engine: Engine) -> Engine:
@@ -348,7 +353,7 @@ def watch(engine: Engine) -> Engine:
     def read(_: Connection, __: object, statement: str, ___: object, context: Any, ____: object) -> None:
         if context.execution_options.get(_TRANSLATES):
             note(root, context.execution_options)
-        elif _CHOOSES.match(statement):
+        elif _chooses_schema(statement):
             _under_tenants[root] = f"by {statement[:80]!r}"
 
     note(root, engine.get_execution_options())
