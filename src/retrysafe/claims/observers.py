@@ -107,6 +107,8 @@ EVENTS: dict[str, EventSpec] = {
         ("side", "removed", "archived", "seconds"),
     ),
     "sweep_failed": EventSpec(WARNING, "a sweeper was interrupted by an error; it tries again", ("error",)),
+    "relay_seen": EventSpec(DEBUG, "a relay has written down that it is there: its database answers"),
+    "consumer_seen": EventSpec(DEBUG, "a subscription runs, and its broker has answered"),
     "relay_failed": EventSpec(WARNING, "a relay was interrupted by an error; it tries again", ("error",)),
     "message_retry_scheduled": EventSpec(
         INFO,
@@ -408,14 +410,23 @@ class Observers:
     __slots__ = ("_details", "_each", "_watches", "_watching", "present")
 
     def __init__(self, observers: Iterable[Observer], watches: Iterable[Watch] = ()) -> None:
+        self._watches = tuple(watches)
+        self._set(observers)
+
+    def _set(self, observers: Iterable[Observer]) -> None:
         self._each: tuple[tuple[Observer, Callable[[str], bool] | None], ...] = tuple(
             (observer, getattr(observer, "is_enabled", None)) for observer in observers
         )
         self._details = tuple(_takes_details_of(observer) for observer, _ in self._each)
         self.present = bool(self._each)
         """True if there is any."""
-        self._watches = tuple(watches)
         self._watching = any(hasattr(observer, "watch") for observer, _ in self._each)
+
+    def add(self, more: Iterable[Observer]) -> None:
+        """Add observers, but for those whose class is there already; nothing may be observed yet."""
+        present = [observer for observer, _ in self._each]
+        kinds = {type(observer) for observer in present}
+        self._set([*present, *(observer for observer in more if type(observer) not in kinds)])
 
     def is_enabled(self, name: str) -> bool:
         """Tell whether any observer has a use for events of this name."""

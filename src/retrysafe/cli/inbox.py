@@ -22,6 +22,7 @@ from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr, made
 from retrysafe.cli.opening import add_reason, add_store_verb, add_verb, add_verbs, loaded, store_of
 from retrysafe.cli.rendering import as_json, say, table
 from retrysafe.cli.stopping import add_stop_within, ended_by_signals, stop_within
+from retrysafe.cli.worker import add_metrics, watched
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.errors import BrokerUnavailable
@@ -82,6 +83,7 @@ def _add_run(below: Any) -> None:
         "--redrive", metavar="TIME", default="5s", help="how often marked dead letters are looked for (default: 5s)"
     )
     add_stop_within(run)
+    add_metrics(run)
     run.add_argument("--once", metavar="TIME", help="exit when no message has come for so long, and say what was done")
     run.add_argument("--json", action="store_true", help="log and print JSON, one object per line")
 
@@ -92,6 +94,13 @@ def run_consumer(options: argparse.Namespace) -> int:
     handler = loaded("MODULE:NAME", options.handler)
     if not isinstance(handler, Handler):
         raise ConfigurationError(f"{options.handler} is a {type(handler).__qualname__}: name a handler of an Inbox.")
+    entry = handler.setting.entry
+    with watched(options, entry.backend.address) as observers:
+        entry.settings.observers.add(observers)
+        return _run(options, handler)
+
+
+def _run(options: argparse.Namespace, handler: Handler[Any, Any]) -> int:
     wait = None if options.once is None else seconds_of(options.once, "--once")
     subscription = Subscription(
         _consumer(options), handler, lanes=options.lanes, in_flight=options.in_flight, redrive=options.redrive

@@ -18,12 +18,15 @@ from typing import Any
 
 from retrysafe.admin.operator import connected
 from retrysafe.backends.backend import Backend
+from retrysafe.claims.observers import LoggingObserver
 from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr, made
 from retrysafe.cli.opening import add_store, loaded, store_of
 from retrysafe.cli.stopping import add_stop_within, ended_by_signals, stop_within
+from retrysafe.cli.worker import add_metrics, watched
 from retrysafe.messaging.brokers.sync_publisher import SyncPublisher
 from retrysafe.messaging.cdc.slot import SLOT, Slot
 from retrysafe.messaging.relay.relay import Relay, Relayed
+from retrysafe.protocol.events import Observer
 
 _SIDE = attrgetter("options")
 _WAITS = "the relay ends when its current batch is published. What it cannot mark as published is published again."
@@ -125,6 +128,7 @@ def add_to(verbs: Any) -> None:
             help=f"publish messages of this {name} alone; may be repeated (default: all)",
         )
     add_stop_within(parser)
+    add_metrics(parser)
     parser.add_argument("--once", action="store_true", help="exit when no message is due")
     parser.set_defaults(run=run)
 
@@ -135,6 +139,11 @@ def run(options: argparse.Namespace) -> int:
     store = store_of(options)
     backend = connected(store)
     publisher = _publisher(options, backend)
+    with watched(options, store) as observers:
+        return _run(options, store, publisher, observers)
+
+
+def _run(options: argparse.Namespace, store: str, publisher: Any, observers: tuple[Observer, ...]) -> int:
     relay = Relay(
         store,
         publisher,
@@ -154,6 +163,7 @@ def run(options: argparse.Namespace) -> int:
         listen=store if options.listen == "" else options.listen,
         sources=options.source,
         topics=options.topic,
+        observers=(LoggingObserver(), *observers),
         cdc=None if options.cdc is None else Slot(options.cdc or store, name=options.slot),
     )
     with ended_by_signals(relay.stop, lambda: _WAITS, within=stop_within(options)):

@@ -164,6 +164,7 @@ class Presence:
         except ConfigurationError:
             self._next = 0.0  # nothing is published before this is settled
             raise
+        self._reporter.emit("relay_seen")
         for relay in gone:
             self._reporter.lost(relay)
         self._compare(others)

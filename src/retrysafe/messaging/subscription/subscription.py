@@ -323,9 +323,12 @@ class Subscription:
                     self._handler.emit("consumer_parked", partition=place, messages=messages)
             is_observed = self._handler.setting.entry.is_observed("consumer_lag")
             assigned = getattr(self._consumer, "assigned", None)
-            if lag is not None and (is_observed or assigned):
+            if lag is None:
+                self._handler.emit("consumer_seen")
+            elif is_observed or assigned:
                 found = await self._lag(lag, is_observed=is_observed)
                 if found is not None:
+                    self._handler.emit("consumer_seen")
                     told = self._tell_lag(told, found) if is_observed else told
                     await self._watch(
                         watchdog, run, {place: found[place] for place in assigned or () if place in found}
