@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy
 import sqlalchemy.orm
 from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.orm import sessionmaker
 
 from retrysafe import Boundary, ConfigurationError
 from tests.django.aliases import add_alias, remove_alias
@@ -195,6 +196,24 @@ def by_engine(choosing: Callable[[Any, Callable[[], str]], Any], effects: Any) -
     return way
 
 
+@contextmanager
+def by_work(url: str, scope: Any, how: str) -> Iterator[Claimed]:
+    """The schema is chosen by the work itself, as by a dependency that comes after the claim."""
+    engine = sqlalchemy.create_engine(url.replace(":", "+psycopg:", 1))
+    boundary = Boundary(f"t{uuid4().hex}", store=sessionmaker(engine), effects="transactional", scope=scope)
+
+    def claimed(tenant: str) -> bool:
+        with boundary.claim("order-1") as claim:
+            if not claim.replayed:
+                claim.tx.execute(sqlalchemy.text(how.format(f"{tenant}, public")))
+                claim.result = "placed"
+            return claim.replayed
+
+    yield claimed
+    boundary.close()
+    engine.dispose()
+
+
 WAYS: dict[str, Callable[[str, Any], Any]] = {
     "psycopg, SET search_path": by_search_path,
     "asyncpg, SET LOCAL search_path": by_search_path_async,
@@ -207,6 +226,9 @@ WAYS: dict[str, Callable[[str, Any], Any]] = {
         for listener in ("checkout", "engine_connect", "before_cursor_execute")
         for effects in ("keyed", "transactional")
     },
+    "the work, SET LOCAL": lambda url, scope: by_work(url, scope, "SET LOCAL search_path TO {}"),
+    "the work, SET": lambda url, scope: by_work(url, scope, "/* t */ SET search_path TO {}"),
+    "the work, set_config": lambda url, scope: by_work(url, scope, "SELECT 1, set_config('search_path', '{}', true)"),
     "async SQLAlchemy, checkout, keyed": lambda url, scope: by_async_engine(url, scope, "keyed"),
     "async SQLAlchemy, checkout, transactional": lambda url, scope: by_async_engine(url, scope, "transactional"),
     "asyncpg pool, setup=, keyed": lambda url, scope: by_setup(url, scope, "keyed"),
@@ -214,6 +236,9 @@ WAYS: dict[str, Callable[[str, Any], Any]] = {
     "Django, SET search_path, keyed": by_django,
     "Django, SET search_path, transactional": lambda url, scope: by_django(url, scope, "transactional"),
 }
+
+
+AFTERWARDS = [way for name, way in WAYS.items() if name.startswith("the work")]
 
 
 @pytest.fixture
@@ -235,7 +260,7 @@ def test_under_a_tenants_schema_a_claim_names_the_tenant_or_is_refused(
     blue, green = tenants
     with way(migrated, None) as claimed, pytest.raises(ConfigurationError, match=r"names no tenant.*scope=") as refused:
         claimed(blue)
-    assert "Nothing was run" in str(refused.value)
+    assert ("The transaction of the work is undone" if way in AFTERWARDS else "Nothing was run") in str(refused.value)
     at: list[str] = []
     with way(migrated, lambda: at[-1]) as claimed:
         for tenant, replayed in ((blue, False), (green, False), (blue, True)):

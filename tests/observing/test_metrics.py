@@ -351,6 +351,7 @@ def test_every_occurrence_is_counted_or_measured_or_known_not_to_be() -> None:
         "sweep_failed": "no claim",
         "lag_uncounted": "the broker's own metrics tell",
     }
+    known["relay_seen"] = known["consumer_seen"] = "signs of life, for /live and /ready"
     known["messages_trimmed"] = "told for each stream"
     known["retention_unknown"] = "told when a subscription begins"
     known["destination_recovered"] = "its stalls are counted"

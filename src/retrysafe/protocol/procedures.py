@@ -164,7 +164,7 @@ def _refused(store: Store, request: ClaimRequest) -> Steps[QuotaRefusal | None]:
 
 
 def _won(request: ClaimRequest, record: Record, seen: Record | None) -> Won:
-    held = Ownership(request.key, request.attempt, record.token, request.clocks, request.effects == "transactional")
+    held = Ownership(request.key, request.attempt, record.token, request.clocks, request.transactional, request.scoped)
     return Won(held, record, seen)
 
 
@@ -324,7 +324,11 @@ def open_many(store: BatchStore, requests: Sequence[ClaimRequest]) -> Steps[Open
             record = records.get(request.key)
             if record is not None:
                 decisions[request.key] = decide(record, request)
-    held = [Ownership(w.key, w.attempt, fresh[w.key], w.clocks, w.transactional) for w in requests if w.key in fresh]
+    held = [
+        Ownership(w.key, w.attempt, fresh[w.key], w.clocks, w.transactional, w.scoped)
+        for w in requests
+        if w.key in fresh
+    ]
     return Opened(decisions, held)
 
 

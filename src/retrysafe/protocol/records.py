@@ -198,6 +198,8 @@ class Ownership(NamedTuple):
     token: int
     clocks: Clocks
     transactional: bool
+    scoped: bool = True
+    """False for a claim that names no tenant, as of `ClaimRequest`."""
 
 
 class Filter(NamedTuple):

@@ -79,6 +79,13 @@ def _at_home(answer: Rows) -> Rows:
     return answer
 
 
+def _changed_at_home(answer: Rows) -> bool:
+    """Tell whether a record was changed; raise an error, which undoes it, if that was under the schema of a tenant."""
+    if any(row[0] for row in answer.rows):
+        raise under_tenant(_ELSEWHERE, ended=True)
+    return len(answer.rows) == 1
+
+
 def _keep(kept: OrderedDict[int, V], number: int, value: V, most: int) -> None:
     kept[number] = value
     if len(kept) > most:
@@ -199,6 +206,9 @@ class PostgresqlStore(SqlStore):
         self._gates = Gates()
         self.home = None
         self._claims_sql = self._claims()
+        self._home_settle_sql = {
+            event: f"{sql} RETURNING {_STRAY}" for (event, own), sql in self._settle_sql.items() if own
+        }
         self._settles_sql = {event: self._settles(event) for event, own in self._settle_sql if not own}
 
     def _claims(self) -> str:
@@ -281,6 +291,9 @@ class PostgresqlStore(SqlStore):
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle as every SQL store does; records that no transaction has written can be settled together."""
         ask = super().settle(held, event, result)
+        if held.transactional and not held.scoped:
+            query = Query(self._home_settle_sql[event], {**ask.request.params, "home": self.home or ""})
+            return Ask(query, _changed_at_home)
         return ask if held.transactional else Ask(ask.request._replace(merged=self._settles_sql[event]), ask.parse)
 
     def _counting(self, ask: Ask[R]) -> Ask[R]:

@@ -286,7 +286,10 @@ def translated(error: Exception, *, alone: bool = False, path: str | None = None
     text = _text(error)
     if "retrysafe_" in text and (state in _NO_SCHEMA or "no such" in text):
         first = text.splitlines()[0]
-        return SchemaOutdated(f"{first}. {MIGRATE}. If this came from tx=, it may be on another database than store=.")
+        return SchemaOutdated(
+            f"{first}. {MIGRATE}. If this came from tx=, it may be on another database than store=, or have a "
+            "search_path without the schema of retrysafe's tables."
+        )
     misconfigured = _misconfigured(error, text, path)
     if misconfigured is not None:
         return misconfigured

@@ -318,8 +318,7 @@ class AsyncInTransaction:
 
 
 _TRANSLATES = "schema_translate_map"
-_CHOOSES = re.compile(r"(?i)(set|select (pg_catalog\.)?set_config\(|use )")
-"""The beginning of a statement that may choose a schema, and with it a tenant."""
+_SETS = re.compile(r"(?i)\bset(_config)?\b")
 _under_tenants: WeakKeyDictionary[Engine, str] = WeakKeyDictionary()
 """Of an engine that we were given, how work on it has chosen the schema of a tenant, in words; empty if none has."""
 
@@ -331,8 +330,9 @@ def _root(engine: Engine) -> Engine:
 
 
 def _chooses_schema(statement: str) -> bool:
-    begun = _CHOOSES.match(statement.lstrip())
-    return begun is not None and (begun[0].lower() == "use " or "search_path" in statement.lower())
+    """Tell whether a statement may choose a schema, and with it a tenant."""
+    begun = statement[:4].lower()
+    return begun == "use " or ("search_path" in statement.lower() and _SETS.search(statement) is not None)
 
 
 def watch(engine: Engine) -> Engine:
