@@ -245,7 +245,10 @@ class WebhookPublisher:
 
 
 class AsyncWebhookPublisher(BrokerPublisher["_WebhookPublishing"]):
-    """`WebhookPublisher` for async code, on an `AsyncSender`."""
+    """`WebhookPublisher` for async code, on an `AsyncSender`.
+
+    ``aclose`` waits for the attempts in progress. The client stays open: close it yourself.
+    """
 
     def __init__(
         self, sender: AsyncSender, endpoints: Endpoints, *, patience: Duration = "1s", concurrency: int = 10

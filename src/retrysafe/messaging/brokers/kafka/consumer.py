@@ -102,7 +102,8 @@ class KafkaConsumer(AssignedConsumer["_KafkaSession"]):
     first unsettled message; the metadata of the commit name the settled messages after it, so that they are not handed
     out again. When a partition is to move to another consumer, this one keeps it until the messages that it handed out
     are settled, or until ``leave_within`` has passed; messages that are settled later are not committed. A new group
-    begins with the oldest message.
+    begins with the oldest message. ``aclose`` waits 10 s at most for brokers that do not answer. ``lag`` counts markers
+    of transactions between messages as messages.
 
     Arguments:
         url: URL of the brokers, in the form that `KafkaPublisher` takes.

@@ -29,9 +29,9 @@ BROKER = BrokerSpec(
     title="MQTT",
     schemes=("mqtt", "mqtts"),
     broker="opening:Mqtt",
-    publisher="opening:publisher",
+    publisher="publisher:MqttPublisher",
     options=(PREFIX, MODE, BROKER_TIMEOUT, PARTITIONS),
-    consumer="opening:consumer",
+    consumer="consumer:MqttConsumer",
     consumer_options=(
         PARTITIONS,
         PREFIX,

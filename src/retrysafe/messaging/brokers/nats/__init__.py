@@ -32,7 +32,7 @@ BROKER = BrokerSpec(
     title="NATS",
     schemes=("nats", "tls"),
     broker="opening:Nats",
-    publisher="opening:publisher",
+    publisher="publisher:NatsPublisher",
     options=(
         PREFIX,
         MODE,
@@ -40,7 +40,7 @@ BROKER = BrokerSpec(
         BROKER_TIMEOUT,
         PARTITIONS,
     ),
-    consumer="opening:consumer",
+    consumer="consumer:NatsConsumer",
     consumer_options=(
         PARTITIONS,
         PREFIX,

@@ -88,6 +88,7 @@ class RabbitMQConsumer(LaggingConsumer["_RabbitMQSession"]):
         if not 1 <= prefetch <= _MOST_UNCONFIRMED:
             raise ConfigurationError(f"prefetch= is a number from 1 to {_MOST_UNCONFIRMED}.")
         within, names = seconds_of(timeout, "timeout"), [topics] if isinstance(topics, str) else [*topics]
+        group = group or None
         shares = partitions is not None and only_partitions is None
         members = [members_of(name, group) for name in names] if shares else []
         queues = [queue_of(place, group) for place in queues_of(names, partitions, only_partitions)]

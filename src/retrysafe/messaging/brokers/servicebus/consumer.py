@@ -121,7 +121,7 @@ class ServiceBusConsumer(BrokerConsumer["_ServiceBusSession"]):
         if not 1 <= sessions <= _MOST_SESSIONS:
             raise ConfigurationError(f"sessions= is a number from 1 to {_MOST_SESSIONS}.")
         try:
-            sources = [source_of(prefix, topic, group) for topic in names]
+            sources = [source_of(prefix, topic, group or None) for topic in names]
         except ValueError as error:
             raise ConfigurationError(f"topics=, group= or prefix=: {error}.") from error
         namespace, at_once = namespace_of(url), sessions if ordered else 1

@@ -67,7 +67,7 @@ class SqsConsumer(LaggingConsumer["_SqsSession"]):
     ) -> None:
         names = names_of(topics, prefetch, prefetch_bytes)
         try:
-            queues = {name_of(prefix, queue_of(one, group), ordered=ordered): one for one in names}
+            queues = {name_of(prefix, queue_of(one, group or None), ordered=ordered): one for one in names}
         except ValueError as error:
             raise ConfigurationError(f"topics=, group= or prefix=: {error}.") from error
         hidden, within = max(2, round(seconds_of(lease, "lease"))), seconds_of(timeout, "timeout")
