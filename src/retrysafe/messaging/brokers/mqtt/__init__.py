@@ -32,15 +32,7 @@ BROKER = BrokerSpec(
     publisher="publisher:MqttPublisher",
     options=(PREFIX, MODE, BROKER_TIMEOUT, PARTITIONS),
     consumer="consumer:MqttConsumer",
-    consumer_options=(
-        PARTITIONS,
-        PREFIX,
-        PREFETCH,
-        LEASE,
-        REDELIVERY_WINDOW,
-        BROKER_TIMEOUT,
-        KEEP,
-    ),
+    consumer_options=(PARTITIONS, PREFIX, PREFETCH, LEASE, REDELIVERY_WINDOW, BROKER_TIMEOUT, KEEP),
     extra="mqtt",
     checks="checks:EXAMINATION",
 )

@@ -33,13 +33,7 @@ BROKER = BrokerSpec(
     schemes=("nats", "tls"),
     broker="opening:Nats",
     publisher="publisher:NatsPublisher",
-    options=(
-        PREFIX,
-        MODE,
-        CREDENTIALS,
-        BROKER_TIMEOUT,
-        PARTITIONS,
-    ),
+    options=(PREFIX, MODE, CREDENTIALS, BROKER_TIMEOUT, PARTITIONS),
     consumer="consumer:NatsConsumer",
     consumer_options=(
         PARTITIONS,
