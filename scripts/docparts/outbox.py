@@ -5,6 +5,7 @@ from __future__ import annotations
 from docparts.reference import reference
 from retrysafe import messaging
 from retrysafe.messaging.brokers import faststream, sync_publisher, webhook
+from retrysafe.messaging.brokers.consumer import AssignedConsumer, BrokerConsumer, LaggingConsumer
 from retrysafe.messaging.brokers.kafka import consumer as from_kafka
 from retrysafe.messaging.brokers.kafka import offsets as kafka_offsets
 from retrysafe.messaging.brokers.kafka import publisher as to_kafka
@@ -18,6 +19,7 @@ from retrysafe.messaging.brokers.mqtt import topology as mqtt_topology
 from retrysafe.messaging.brokers.nats import consumer as from_nats
 from retrysafe.messaging.brokers.nats import publisher as to_nats
 from retrysafe.messaging.brokers.nats import topology as nats_topology
+from retrysafe.messaging.brokers.publisher import BrokerPublisher
 from retrysafe.messaging.brokers.pubsub import consumer as from_pubsub
 from retrysafe.messaging.brokers.pubsub import publisher as to_pubsub
 from retrysafe.messaging.brokers.pubsub import topology as pubsub_topology
@@ -29,6 +31,7 @@ from retrysafe.messaging.brokers.redis_streams import publisher as to_redis
 from retrysafe.messaging.brokers.servicebus import consumer as from_servicebus
 from retrysafe.messaging.brokers.servicebus import publisher as to_servicebus
 from retrysafe.messaging.brokers.servicebus import topology as servicebus_topology
+from retrysafe.messaging.brokers.sessions import SessionOwner
 from retrysafe.messaging.brokers.sqlite import broker as sqlite
 from retrysafe.messaging.brokers.sqs import consumer as from_sqs
 from retrysafe.messaging.brokers.sqs import publisher as to_sqs
@@ -100,6 +103,9 @@ PUBLISHERS = (
 )
 
 
+ENGINES = (AssignedConsumer, LaggingConsumer, BrokerConsumer, BrokerPublisher)
+
+
 def names() -> str:
     """Every public name but the publishers."""
     found = [reference(name, getattr(messaging, name)) for name in NAMES]
@@ -108,7 +114,7 @@ def names() -> str:
 
 def publishers() -> str:
     """The publishers, each with its module."""
-    found = [reference(kind.__name__, kind) for kind in PUBLISHERS]
+    found = [_section(kind) for kind in (BrokerPublisher, *PUBLISHERS)]
     return "\n".join(found).replace("\n## ", "\n### ").replace("## `", "### `", 1)
 
 
@@ -120,7 +126,7 @@ def inbox() -> str:
 
 def consumers() -> str:
     """The consumers and what declares what they consume, each with its module."""
-    found = [reference(kind.__name__, kind) for kind in CONSUMERS]
+    found = [_section(kind) for kind in (BrokerConsumer, LaggingConsumer, AssignedConsumer, *CONSUMERS)]
     found += [
         reference("kafka.declare", kafka_topics.declare),
         reference("mqtt.declare", mqtt_topology.declare),
@@ -132,3 +138,11 @@ def consumers() -> str:
         reference("brokers.sqlite.declare", sqlite.declare),
     ]
     return "\n".join(found).replace("\n## ", "\n### ").replace("## `", "### `", 1)
+
+
+def _section(kind: type) -> str:
+    """A consumer or publisher; what its engine does is said there."""
+    engine = next((one for one in ENGINES if issubclass(kind, one) and kind is not one), None)
+    if engine is None:
+        return reference(kind.__name__, kind, *(one for one in (SessionOwner,) if kind in ENGINES))
+    return f"{reference(kind.__name__, kind)}\nThe rest is as of [`{engine.__name__}`](#{engine.__name__.lower()}).\n"

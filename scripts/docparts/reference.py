@@ -95,8 +95,8 @@ def conditional() -> str:
     return "".join(f"### `{name}`\n\n```text\n{form}\n```\n\n{text}\n" for name, form, text in parts)
 
 
-def reference(name: str, found: Any) -> str:
-    """The section of one name."""
+def reference(name: str, found: Any, *bases: type) -> str:
+    """The section of one name, with the members of these bases."""
     if not isinstance(found, type):
         return f"## `{name}`\n\n```text\n{signature(found, name)}\n```\n\n{prose(found.__doc__)}"
     parts = [f"## `{name}`\n"]
@@ -106,7 +106,8 @@ def reference(name: str, found: Any) -> str:
     if fields := getattr(found, "_fields", ()):
         hints = found.__annotations__
         parts.append("".join(f"- `{field}`: `{type_(hints[field])}`\n" for field in fields))
-    parts += [_member(name, member, value) for member, value in vars(found).items() if not member.startswith("_")]
+    members = [item for kind in (found, *bases) for item in vars(kind).items()]
+    parts += [_member(name, member, value) for member, value in members if not member.startswith("_")]
     return "\n".join(part for part in parts if part)
 
 

@@ -426,9 +426,9 @@ async def test_a_queue_that_does_not_confirm_keeps_only_its_own_messages(broker:
 async def test_a_broker_without_disk_takes_nothing_and_nobody_hangs(broker: RabbitMQServer) -> None:
     """It lets publishers wait, without a word: the publisher says after its time that no message is to blame."""
     async with rabbitmq(broker.url) as publishing:
-        publishing.publisher._timeout = 0.5
         before = [publishing.envelope(n) for n in range(3)]
         await publishing.publish_until_taken(*before)
+        publishing.publisher._session._timeout = 0.5
         await asyncio.to_thread(control, broker, "set_disk_free_limit", str(10**15))
         try:
             waiting = [publishing.envelope(n) for n in range(3, 6)]

@@ -302,12 +302,12 @@ async def test_connections_that_end_at_once_are_made_ever_more_slowly(
             rests.append(attempt)
             return 0.0
 
-    monkeypatch.setattr("retrysafe.messaging.brokers.rabbitmq.consumer._AGAIN", Noting())
+    monkeypatch.setattr("retrysafe.messaging.brokers.consumer._AGAIN", Noting())
     trial = Trial(broker)
     async with trial.consumer() as consumer:
         for _ in range(5):
             await trial.nothing(consumer)
-            await consumer._connection.close()  # type: ignore[attr-defined]
+            await consumer._session._connection.close()  # type: ignore[attr-defined]
     assert rests == [0, 1, 2]
 
 
@@ -365,7 +365,7 @@ async def test_an_ack_that_fails_late_ends_no_later_connection(
             patch.setattr(Channel, "basic_ack", fail)
             acking = asyncio.create_task(consumer.ack(first))
             await asyncio.sleep(0)
-            await consumer._connection.close()  # type: ignore[attr-defined]
+            await consumer._session._connection.close()  # type: ignore[attr-defined]
             again = await trial.take(consumer, 1)
             connections = broker.proxies[consumer].connections
             fails.set()
@@ -468,7 +468,7 @@ async def test_an_ack_makes_room_at_once(broker: AnyBench, keys: Any, monkeypatc
     async with trial.consumer() as consumer:
         first = await trial.take(consumer, 1 if len(set(keys)) == 1 else PARTITIONS)
         more = asyncio.create_task(consumer.receive(1, 3600.0))
-        await until(lambda: awaits(more, "_rest"))
+        await until(lambda: awaits(more, "wait"))
         await consumer.ack(first[:1])
         async with asyncio.timeout(DEADLINE):
             (next_one,) = await more
@@ -524,7 +524,7 @@ async def test_streams_are_shared_evenly_as_consumers_come_and_go(broker: AnyBen
     async def settle(name: str, consumer: Consumer, done: Callable[[], bool]) -> None:
         while not done():
             await consumer.ack(await consumer.receive(50, 0.1))
-            held[name] = set(consumer._holdings.tokens())  # type: ignore[attr-defined]
+            held[name] = set(consumer._session._holdings.tokens())  # type: ignore[attr-defined]
 
     async with asyncio.timeout(DEADLINE), trial.consumer() as one:
         await settle("one", one, lambda: len(held.get("one", ())) == 4)

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,12 +19,11 @@ from retrysafe import Boundary
 from retrysafe.backends.registry import connect
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging import BrokerUnavailable, Inbox, InboxMessage, Message, Subscription
-from retrysafe.messaging.brokers.home import of_one_loop
+from retrysafe.messaging.brokers.consumer import BrokerConsumer, ConsumerSession
 from retrysafe.messaging.brokers.memory import MemoryBroker
-from retrysafe.messaging.brokers.memory.broker import MemoryConsumer
-from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher
+from retrysafe.messaging.brokers.publisher import BrokerPublisher
 from retrysafe.messaging.brokers.sqlite import SqliteConsumer, SqlitePublisher, declare
-from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.messages import Delivery, Envelope, PublishResult, PublishStatus
 from tests.conftest import served
 from tests.messaging.elsewhere import GROUP, TOPIC, envelope
 from tests.messaging.harnesses import HARNESSES
@@ -145,14 +144,40 @@ async def test_a_child_neither_hands_out_nor_publishes_by_what_its_parent_uses(
     assert publishes == ["acked"] if kind in PUBLISH_ANYWHERE else "before a fork" in publishes
 
 
-@of_one_loop()
-class Consuming(MemoryConsumer):
-    """Of one event loop, without a broker."""
+class Received(ConsumerSession):
+    """A session with one message, without a broker."""
+
+    def __init__(self, lives: list[str], hung_up: asyncio.Event | None = None) -> None:
+        super().__init__(1)
+        self.lives, self.hung_up, self.hanging_up = lives, hung_up, asyncio.Event()
+
+    async def open(self) -> None:
+        assert not self.hanging_up.is_set()
+        self.lives.append("begun")
+        self._shelf.put(Delivery(envelope("m"), "tag", TOPIC, False))
+
+    async def settle(self, deliveries: Sequence[Delivery]) -> None:
+        """Nothing to tell."""
+
+    async def close(self) -> None:
+        self.hanging_up.set()
+        if self.hung_up is not None:
+            await self.hung_up.wait()
+        self.lives.append("closed")
 
 
-@of_one_loop(follows=True)
-class Publishing(AsyncMemoryPublisher):
-    """Likewise."""
+class Published:
+    """A session that accepts what it is given, without a broker."""
+
+    def __init__(self, published: list[Envelope]) -> None:
+        self.published = published
+
+    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
+        self.published += envelopes
+        return [PublishResult(PublishStatus.ACKED)] * len(envelopes)
+
+    async def close(self) -> None:
+        """Nothing to hang up."""
 
 
 def test_a_subscription_ends_when_its_consumer_belongs_elsewhere(tmp_path: Path) -> None:
@@ -165,7 +190,7 @@ def test_a_subscription_ends_when_its_consumer_belongs_elsewhere(tmp_path: Path)
     async def handle(message: InboxMessage[Any]) -> None:
         raise AssertionError
 
-    consumer = Consuming(MemoryBroker(), [TOPIC], None)
+    consumer = BrokerConsumer(lambda: Received([]))
     with asyncio.Runner() as runner:
         runner.run(consumer.receive(1, 0))
 
@@ -179,14 +204,15 @@ def test_a_subscription_ends_when_its_consumer_belongs_elsewhere(tmp_path: Path)
 
 
 def test_a_relay_whose_publisher_belongs_elsewhere_publishes_nothing_and_spends_no_attempt(tmp_path: Path) -> None:
-    place, publisher = Place("sqlite", f"sqlite:///{tmp_path}/shop.db"), Publishing()
+    published: list[Envelope] = []
+    place, publisher = Place("sqlite", f"sqlite:///{tmp_path}/shop.db"), BrokerPublisher(lambda: Published(published))
     place.write(Message("orders", 1, key="A"))
     relay = place.relay(publisher)
     with asyncio.Runner() as runner:
         runner.run(publisher.publish([]))
         with pytest.raises(BrokerUnavailable, match="another event loop"), asyncio.Runner() as other:
             other.run(relay.arun_once())
-    assert publisher.published == []
+    assert published == []
     for _ in range(2):  # its event loop is closed now
         place.write(Message("orders", 1, key="A"))
         asyncio.run(relay.arun_once())
@@ -194,61 +220,47 @@ def test_a_relay_whose_publisher_belongs_elsewhere_publishes_nothing_and_spends_
 
 
 def test_a_new_beginning_has_nothing_of_before() -> None:
-    class Client:
-        """The client given to a publisher, with connections."""
+    """Nor does a client of Redis that was given have connections of before."""
+    import redis.asyncio
 
-    clients: list[Client] = []
+    from retrysafe.messaging.brokers.redis_streams import AsyncRedisStreamsPublisher, RedisStreamsConsumer
 
-    def another(_: Client) -> Client:
-        return Client()
+    lives: list[list[Envelope]] = []
 
-    @of_one_loop(follows=True, anew=another)
-    class Given:
-        def __init__(self, client: Client, *, beside: Client) -> None:
-            clients[:] = [client, beside]
-            self.sent: list[Envelope] = []
+    def another() -> Published:
+        lives.append([])
+        return Published(lives[-1])
 
-        async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[Envelope]:
-            self.sent += envelopes
-            return self.sent
-
-        async def aclose(self) -> None:
-            """Nothing to hang up."""
-
-    first, beside = Client(), Client()
-    publisher = Given(first, beside=beside)
+    publisher = BrokerPublisher(another)
     for _ in range(2):
-        assert asyncio.run(publisher.publish([envelope("m")])) == [envelope("m")]
-    assert first not in clients
-    assert beside not in clients
+        asyncio.run(publisher.publish([envelope("m")]))
+    assert lives == [[envelope("m")]] * 2
+    client = redis.asyncio.Redis.from_url("redis://localhost:1")
+    owners: list[Any] = [AsyncRedisStreamsPublisher(client), RedisStreamsConsumer(client, TOPIC, group=GROUP)]
+    for owner in owners:
+        given, *others = [owner._new_session()._client for _ in range(3)]
+        assert given is client
+        assert len({id(one.connection_pool) for one in (given, *others)}) == 3
+
+
+async def receive(consumer: BrokerConsumer[Any]) -> list[str]:
+    return [one.envelope.id for one in await consumer.receive(1, 0)]
 
 
 async def test_a_receive_during_a_close_waits_for_its_end() -> None:
     lives: list[str] = []
-    hanging_up, hung_up = asyncio.Event(), asyncio.Event()
-
-    @of_one_loop()
-    class Slow:
-        def __init__(self) -> None:
-            lives.append("begun")
-
-        async def receive(self, _limit: int, _wait: float, /) -> Sequence[str]:
-            return ["message"]
-
-        async def aclose(self) -> None:
-            hanging_up.set()
-            await hung_up.wait()
-            lives.append("closed")
-
-    consumer = Slow()
-    assert await consumer.receive(1, 0) == ["message"]
+    hung_up = asyncio.Event()
+    consumer = BrokerConsumer(lambda: Received(lives, hung_up))
+    assert await receive(consumer) == ["m"]
+    session = consumer._session
+    assert session is not None
     closing = [asyncio.create_task(consumer.aclose()) for _ in range(2)]
-    await hanging_up.wait()
-    receiving = asyncio.create_task(consumer.receive(1, 0))
+    await session.hanging_up.wait()
+    receiving = asyncio.create_task(receive(consumer))
     await asyncio.sleep(0)
     hung_up.set()
     await asyncio.gather(*closing)
-    assert await receiving == ["message"]
+    assert await receiving == ["m"]
     assert lives == ["begun", "closed", "begun"]
 
 
@@ -259,21 +271,8 @@ async def test_a_begun_close_ends_although_its_caller_is_cancelled(
     monkeypatch.setattr("retrysafe.cancellation.CLOSING", 0.0)
     lives: list[str] = []
     hung_up = asyncio.Event()
-
-    @of_one_loop()
-    class Slow:
-        def __init__(self) -> None:
-            lives.append("begun")
-
-        async def receive(self, _limit: int, _wait: float, /) -> Sequence[str]:
-            return ["message"]
-
-        async def aclose(self) -> None:
-            await hung_up.wait()
-            lives.append("closed")
-
-    consumer = Slow()
-    assert await consumer.receive(1, 0) == ["message"]
+    consumer = BrokerConsumer(lambda: Received(lives, hung_up))
+    assert await receive(consumer) == ["m"]
     for _ in range(3):
         closing = asyncio.create_task(consumer.aclose())
         for _ in range(6):
@@ -281,25 +280,44 @@ async def test_a_begun_close_ends_although_its_caller_is_cancelled(
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
-    receiving = asyncio.create_task(consumer.receive(1, 0))
+    receiving = asyncio.create_task(receive(consumer))
     for _ in range(3):
         await asyncio.sleep(0)
     assert lives == ["begun"]
     hung_up.set()
-    assert await receiving == ["message"]
+    assert await receiving == ["m"]
     assert lives == ["begun", "closed", "begun"]
+
+
+async def test_a_session_that_cannot_be_opened_or_has_lost_its_connection_is_closed_and_replaced() -> None:
+    lives: list[str] = []
+
+    class Failing(Received):
+        is_open = property(lambda self: lives.count("begun") > 1)
+
+        async def open(self) -> None:
+            assert not self.hanging_up.is_set()
+            if len(lives) < 3:
+                lives.append("failed")
+                raise OSError("nothing is there")
+            await super().open()
+
+    consumer = BrokerConsumer(lambda: Failing(lives))
+    for _ in range(2):
+        with pytest.raises(OSError, match="nothing is there"):
+            await consumer.receive(1, 0)
+    assert await receive(consumer) == ["m"]
+    assert await receive(consumer) == ["m"]
+    assert await receive(consumer) == []
+    assert lives == ["failed", "closed"] * 2 + ["begun", "closed", "begun"]
 
 
 def test_a_closing_that_hangs_is_given_up_when_asyncio_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("retrysafe.cancellation.CLOSING", 0.01)
     ended: list[str] = []
 
-    @of_one_loop()
-    class Hanging:
-        async def receive(self, _limit: int, _wait: float, /) -> Sequence[str]:
-            return ["message"]
-
-        async def aclose(self) -> None:
+    class Hanging(Received):
+        async def close(self) -> None:
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -307,7 +325,7 @@ def test_a_closing_that_hangs_is_given_up_when_asyncio_run_ends(monkeypatch: pyt
                 raise
 
     async def main() -> None:
-        consumer = Hanging()
+        consumer = BrokerConsumer(lambda: Hanging([]))
         await consumer.receive(1, 0)
         asyncio.create_task(consumer.aclose())  # noqa: RUF006 - nobody waits for it
         for _ in range(3):
@@ -318,15 +336,11 @@ def test_a_closing_that_hangs_is_given_up_when_asyncio_run_ends(monkeypatch: pyt
 
 
 def test_a_close_cut_off_by_its_event_loop_begins_anew_on_the_next() -> None:
-    @of_one_loop(follows=True)
-    class Hanging:
-        async def publish(self, _envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-            return [PublishResult(PublishStatus.ACKED)]
-
-        async def aclose(self) -> None:
+    class Hanging(Published):
+        async def close(self) -> None:
             await asyncio.Event().wait()
 
-    publisher, loop = Hanging(), asyncio.new_event_loop()
+    publisher, loop = BrokerPublisher(lambda: Hanging([])), asyncio.new_event_loop()
 
     async def closing() -> None:
         await publisher.publish([envelope("m")])
@@ -347,11 +361,10 @@ async def test_a_publish_that_is_under_way_when_its_publisher_is_closed_has_an_a
     ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that was connecting left its connection open, or ended by a cancellation of which its caller knew nothing."""
-    monkeypatch.setattr("retrysafe.messaging.brokers.home.GRACE", 60.0 if ends else 0.0)
+    monkeypatch.setattr("retrysafe.messaging.brokers.publisher.GRACE", 60.0 if ends else 0.0)
     steps: list[str] = []
     asked, answers = asyncio.Event(), asyncio.Event()
 
-    @of_one_loop(follows=True)
     class Connecting:
         async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
             asked.set()
@@ -361,10 +374,10 @@ async def test_a_publish_that_is_under_way_when_its_publisher_is_closed_has_an_a
                 steps.append("published" if answers.is_set() else "cut off")
             return [PublishResult(PublishStatus.ACKED)] * len(envelopes)
 
-        async def aclose(self) -> None:
+        async def close(self) -> None:
             steps.append("closed")
 
-    publisher = Connecting()
+    publisher = BrokerPublisher(Connecting)
     publishing = asyncio.create_task(publisher.publish([envelope("m"), envelope("n")]))
     await asked.wait()
     closing = asyncio.create_task(publisher.aclose())
@@ -378,41 +391,17 @@ async def test_a_publish_that_is_under_way_when_its_publisher_is_closed_has_an_a
     assert steps == ["published" if ends else "cut off", "closed"]
 
 
-async def test_clients_made_from_an_iterator_begin_anew_with_the_same() -> None:
-    @of_one_loop()
-    class Listing:
-        def __init__(self, topics: Iterable[str], *, more: Iterable[str]) -> None:
-            self.topics = [*topics, *more]
-
-        async def receive(self, _limit: int, _wait: float, /) -> Sequence[str]:
-            return self.topics
-
-        async def aclose(self) -> None:
-            """Nothing to hang up."""
-
-    consumer = Listing(iter(["a"]), more=(topic for topic in ["b"]))
-    for _ in range(2):
-        assert await consumer.receive(1, 0) == ["a", "b"]
-        await consumer.aclose()
-
-
 @pytest.mark.slow
 def test_a_child_that_drops_what_it_inherited_disturbs_its_parent_in_nothing() -> None:
     """Clients of brokers that were collected in a child said goodbye by the socket that their parent used."""
 
-    @of_one_loop(follows=True)
-    class Telling:
-        def __init__(self, goodbyes: list[str]) -> None:
-            self.goodbyes = goodbyes
-
-        async def publish(self, _envelopes: Sequence[Envelope], /) -> Sequence[str]:
-            return self.goodbyes
-
-        def __del__(self) -> None:
-            self.goodbyes.append("goodbye")
-
     said: list[str] = []
-    publisher = Telling(said)
+
+    class Telling(Published):
+        def __del__(self) -> None:
+            said.append("goodbye")
+
+    publisher = BrokerPublisher(lambda: Telling([]))
     assert asyncio.run(publisher.publish([])) == []
     if (child := os.fork()) == 0:
         del publisher

@@ -314,8 +314,8 @@ async def test_messages_that_a_stream_no_longer_has_are_told(monkeypatch: pytest
         trial = Trial(broker)
         await trial.published(*ascii_letters)
         async with trial.consumer() as consumer, await nats.connect(broker.url) as client, asyncio.timeout(60):
-            partitions = consumer._partitions.values()  # type: ignore[attr-defined]
             held = await trial.take(consumer, 4)
+            partitions = consumer._session._partitions.values()  # type: ignore[attr-defined]
             while sum(one._counted[1] for one in partitions if one._counted) != 36:  # noqa: ASYNC110 - 4 of each are held
                 await asyncio.sleep(0.05)
             await client.jetstream().purge_stream(broker.topic)

@@ -625,7 +625,7 @@ async def test_a_session_that_rested_leaves_no_task() -> None:
             await consumer.ack(await trial.take(consumer, 1))
             await consumer.ack(await trial.take(consumer, 1))
             async with asyncio.timeout(60):
-                while len(cast("Any", consumer)._tasks) > 1:  # noqa: ASYNC110 - nobody is told
+                while len(cast("Any", consumer)._session._tasks) > 1:  # noqa: ASYNC110 - nobody is told
                     await asyncio.sleep(0.01)
 
 
@@ -645,7 +645,7 @@ async def test_a_session_that_rests_keeps_no_other_waiting_after_a_cut() -> None
                 await asyncio.to_thread(broker.proxies[consumer].drop)
                 (again,) = await eventually(cast("Any", consumer), 60.0)
                 assert again.envelope.id == second.envelope.id
-                assert len(cast("Any", consumer)._tasks) <= 2
+                assert len(cast("Any", consumer)._session._tasks) <= 2
 
 
 @pytest.mark.slow

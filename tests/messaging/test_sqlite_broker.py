@@ -180,19 +180,20 @@ async def test_a_receive_that_is_cancelled_keeps_nothing(
     one, other = two
     SqlitePublisher(file).publish([message(0, "a")])
     loop, taken = asyncio.get_running_loop(), asyncio.Event()
-    take = one._take
+    take = broker._SqliteSession._take
 
-    def cancelled_meanwhile(connection: sqlite3.Connection, *given: Any) -> list[Delivery]:
-        found = take(connection, *given)
+    def cancelled_meanwhile(*given: Any) -> list[Delivery]:
+        found = take(*given)
         loop.call_soon_threadsafe(receiving.cancel)
         loop.call_soon_threadsafe(taken.set)
         asyncio.run_coroutine_threadsafe(taken.wait(), loop).result(60)
         return found
 
-    monkeypatch.setattr(one, "_take", cancelled_meanwhile)
-    receiving = asyncio.ensure_future(one.receive(1, 0))
-    with pytest.raises(asyncio.CancelledError):
-        await receiving
+    with monkeypatch.context() as patch:
+        patch.setattr(broker._SqliteSession, "_take", cancelled_meanwhile)
+        receiving = asyncio.ensure_future(one.receive(1, 0))
+        with pytest.raises(asyncio.CancelledError):
+            await receiving
     assert names(await other.receive(1, 0)) == ["m0"]
 
 
@@ -263,7 +264,7 @@ async def test_an_idle_consumer_gives_back_what_it_could_not(file: Path, monkeyp
             await idle.give_back(held, 0.0)
         connection.execute("ROLLBACK")
     monkeypatch.setattr(broker, "BUSY", 10.0)
-    await auntil(lambda: not idle._returned)
+    await auntil(lambda: not idle._session._returned)
     assert names(await other.receive(10, 0)) == ["m0"]
     await idle.aclose()
     await other.aclose()
@@ -278,8 +279,8 @@ def test_a_consumer_serves_one_event_loop_after_the_other(file: Path) -> None:
         found, nothing = await asyncio.gather(consumer.receive(1, 0), consumer.receive(1, 0))
         assert names([*found, *nothing]) == [f"m{number}"]
         await asyncio.gather(*(consumer.give_back(one, 3600) for one in (*found, *nothing) * 3))
-        assert consumer._renewing is not None
-        assert consumer._renewing.get_loop() is asyncio.get_running_loop()
+        assert consumer._session is not None
+        assert consumer._session._renewing.get_loop() is asyncio.get_running_loop()
 
     for number in range(3):
         asyncio.run(once(number))

@@ -324,7 +324,7 @@ async def test_a_message_that_is_refused_alone_leaves_the_others_of_its_batch(mo
 async def test_a_batch_that_is_refused_as_a_whole_is_sent_again_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is too large, as if that were not found before."""
     require("sns")
-    monkeypatch.setattr(publishers, "_batches", lambda entries, _: [entries])
+    monkeypatch.setattr("retrysafe.messaging.brokers.publisher._batches", lambda entries, _: [entries])
     url, name = os.environ["RETRYSAFE_TEST_SNS"], f"suite-{secrets.token_hex(6)}"
     await declare(name, prefix=PREFIX, **options_of(url))
     publisher = SqsPublisher(prefix=PREFIX, **options_of(url))

@@ -37,7 +37,7 @@ def add_broker(parser: argparse.ArgumentParser, side: Side) -> None:
 
 
 def chosen(options: argparse.Namespace, side: Side, instead: str = "") -> tuple[str, BrokerSpec, dict[str, Any]]:
-    """The URL of the broker, its spec, and the values of its options that were given.
+    """The URL of the broker, its spec, and the arguments made of its options that were given.
 
     Raises `ConfigurationError` without a URL (``instead``: what else could be given), and for another broker's option.
     """
@@ -48,8 +48,8 @@ def chosen(options: argparse.Namespace, side: Side, instead: str = "") -> tuple[
     for option, titles in _options(side).items():
         if option not in side(spec) and getattr(options, option.name) != option.default:
             raise ConfigurationError(f"{_flag(option)} is for {_listed(titles)}; --broker is {spec.title}.")
-    given = {option.name: getattr(options, option.name) for option in side(spec)}
-    return url, spec, {name: value for name, value in given.items() if value is not None}
+    given = {option: value for option in side(spec) if (value := getattr(options, option.name)) is not None}
+    return url, spec, {option.argument or option.name: option.convert(value) for option, value in given.items()}
 
 
 def made(side: Side, make: Callable[[], R]) -> R:
@@ -58,7 +58,7 @@ def made(side: Side, make: Callable[[], R]) -> R:
         return make()
     except ConfigurationError as error:
         flags = {"topics": "--topic", "group": "--group", "url": "--broker"}
-        flags |= {option.name: _flag(option) for option in _options(side)}
+        flags |= {option.argument or option.name: _flag(option) for option in _options(side)}
         detail = re.sub(r"\b([a-z_]+)=(?![\w'\"(])", lambda found: flags.get(found[1], found[0]), error.detail or "")
         raise ConfigurationError(detail) from error
 

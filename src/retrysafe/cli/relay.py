@@ -206,8 +206,8 @@ def _publisher(options: argparse.Namespace, backend: Backend) -> Any:
     if options.publisher:
         return _loaded(options.publisher)
     url, spec, given = chosen(options, _SIDE, ", or give --publisher")
-    load = spec.load(spec.publisher)
-    publisher = made(_SIDE, lambda: load(url, asynchronous=backend.serves_async, **given))
+    load = spec.load((backend.serves_async and spec.async_publisher) or spec.publisher)
+    publisher = made(_SIDE, lambda: load(url, **given))
     if backend.serves_async or not inspect.iscoroutinefunction(publisher.publish):
         return publisher
     return SyncPublisher(lambda: publisher)

@@ -36,11 +36,10 @@ class SqliteBench(Bench):
     async def crash(self, consumer: Consumer) -> None:
         """It gives no sign of life any more."""
         assert isinstance(consumer, SqliteConsumer)
-        if consumer._renewing is not None:
-            consumer._renewing.cancel()
-            await asyncio.wait([consumer._renewing])
-            consumer._renewing = None
-        consumer._name = "nobody"
+        if (session := consumer._session) is not None:
+            session._renewing.cancel()
+            await asyncio.wait([session._renewing])
+            session._names.clear()
 
     async def clean(self) -> None:
         """It goes with its file."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from retrysafe.protocol.checks import Check, Facts, Severity
+from retrysafe.protocol.checks import Check, Facts, Judge, Severity
 
 T = TypeVar("T")
 _MOST = 30.0
@@ -48,6 +48,16 @@ def asked(work: Coroutine[Any, Any, T], most: float = _MOST) -> T:
         return asyncio.run(bounded())
     except asyncio.CancelledError:
         raise TimeoutError from None
+
+
+def some(kind: str, says: Callable[[Any], object], text: str) -> Judge:
+    """Judge settings by their names, which are the facts of this kind: ``says`` is true of the evidence."""
+
+    def judge(facts: Facts) -> str | None:
+        found = [name for name, settings in facts[kind].items() if says(settings)]
+        return f"{text}: {', '.join(sorted(found))}." if found else None
+
+    return judge
 
 
 def _forgotten(facts: Facts) -> str | None:

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
-from retrysafe.messaging.brokers.polling import PollingConsumer
+from retrysafe.messaging.brokers.consumer import ConsumerSession
 from retrysafe.messaging.brokers.receipts import Receipts
 from retrysafe.protocol.messages import Delivery
-from retrysafe.protocol.records import Duration
 
 _PAUSE = 0.5
 """Seconds before a poll that follows one that failed."""
@@ -29,10 +28,14 @@ class Terms(NamedTuple):
     kept: float
 
 
-class LeasedConsumer(PollingConsumer):
+class LeasedSession(ConsumerSession):
     """Polls queues, keeps what it holds hidden from others, and hands it out in the order of lanes.
 
     Subclasses say how a service is asked.
+
+    Arguments:
+        queues: the topic of each.
+        prefetch, prefetch_bytes: how many messages, and bytes, of a queue are received and not settled.
     """
 
     _failures: ClassVar[tuple[type[Exception], ...]]
@@ -40,69 +43,60 @@ class LeasedConsumer(PollingConsumer):
     _idle: float = 0.0
     """Seconds before a poll that follows one without messages."""
 
-    def __init__(
-        self, queues: Mapping[str, str], prefetch: int, prefetch_bytes: int, redelivery_window: Duration | None
-    ) -> None:
-        super().__init__(queues, prefetch, prefetch_bytes, redelivery_window)
+    def __init__(self, queues: Mapping[str, str], prefetch: int, prefetch_bytes: int) -> None:
+        super().__init__(prefetch, prefetch_bytes)
         self._queues = queues
         self._terms: dict[str, Terms] = {}
         self._receipts: dict[str, Receipts] = {}
 
-    @property
-    def redelivery_window(self) -> float | None:
-        """For how many seconds after it was published a message may be handed out again; None: unknown."""
-        if self._declared is not None:
-            return self._declared
+    async def open(self) -> None:
+        """Look up the queues, and begin to poll them."""
+        for queue in self._queues:
+            self._terms[queue] = await self._look_up(queue)
+            self._receipts[queue] = Receipts(self._terms[queue].lease)
         kept = [terms.kept for terms in self._terms.values()]
-        return max(kept) if len(kept) == len(self._queues) and all(kept) else None
+        self.redelivery_window = max(kept) if all(kept) else None
+        self._tasks = [asyncio.create_task(self._poll(queue), name=f"retrysafe-poll {queue}") for queue in self._queues]
+        self._tasks.append(asyncio.create_task(self._keep(), name="retrysafe-keep"))
 
-    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
-        """Settle them. What the service does not hear of is delivered again, which is harmless."""
-        handles: dict[str, list[str]] = {}
-        for delivery in deliveries:
-            self._shelf.settle(delivery)
-            if delivery.partition not in self._receipts:
-                continue  # received before it was closed, and its queue is not looked up again yet
-            self._receipts[delivery.partition].settle(delivery.tag.handle)
-            handles.setdefault(delivery.partition, []).append(delivery.tag.handle)
-        self._room.set()
-        await asyncio.gather(*(self._settle(queue, some) for queue, some in handles.items()))
-
-    async def aclose(self) -> None:
-        """Hang up; what is not settled is there for others at once. Waits for the end of polls.
-
-        The service goes on with a poll whose caller has gone, and what it then hands out is hidden for the lease.
-        """
-        await self._beginning.aclose()
-        self._leaving.set()
-        self._room.set()
-        tasks, self._tasks = self._tasks, []
-        await asyncio.gather(*tasks, return_exceptions=True)
-        handles = {queue: receipts.clear() for queue, receipts in self._receipts.items()}
-        self._shelf.clear()
-        await asyncio.gather(*(self._hide(queue, some, 0) for queue, some in handles.items() if some))
-        await self._hang_up()
-
-    def _forget_lapsed(self, now: float) -> None:
+    def take(self, limit: int, now: float) -> Sequence[Delivery]:
+        """Hand out nothing more of a queue when another consumer may have what comes before: it is received again."""
         for queue, receipts in self._receipts.items():
             if receipts.lapsed(now):
                 receipts.clear()
                 self._shelf.forget(queue)
                 self._room.set()
+        return super().take(limit, now)
+
+    async def settle(self, deliveries: Sequence[Delivery]) -> None:
+        handles = {
+            queue: [tag.handle for tag in tags]
+            for queue, tags in self._release(deliveries).items()
+            if queue in self._receipts  # else received before it was closed, and not looked up again yet
+        }
+        for queue, some in handles.items():
+            for handle in some:
+                self._receipts[queue].settle(handle)
+        self._room.set()
+        await asyncio.gather(*(self._settle(queue, some) for queue, some in handles.items()))
+
+    async def close(self) -> None:
+        """Hang up; what is not settled is there for others at once. Waits for the end of polls.
+
+        The service goes on with a poll whose caller has gone, and what it then hands out is hidden for the lease.
+        """
+        self._closing.set()
+        self._room.set()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        handles = {queue: receipts.clear() for queue, receipts in self._receipts.items()}
+        await asyncio.gather(*(self._hide(queue, some, 0) for queue, some in handles.items() if some))
+        await self._hang_up()
 
     # ------------------------------------------------------------ tasks
 
-    async def _begin(self) -> None:
-        """Look up the queues, and begin to poll them."""
-        for queue in self._queues:
-            self._terms[queue] = await self._look_up(queue)
-            self._receipts[queue] = Receipts(self._terms[queue].lease)
-        self._tasks = [asyncio.create_task(self._poll(queue), name=f"retrysafe-poll {queue}") for queue in self._queues]
-        self._tasks.append(asyncio.create_task(self._keep(), name="retrysafe-keep"))
-
     async def _poll(self, queue: str) -> None:
         """Receive messages for as long as there is room."""
-        while not self._leaving.is_set():
+        while not self._closing.is_set():
             self._room.clear()
             if not self._has_room(queue):
                 await self._room.wait()
@@ -110,7 +104,7 @@ class LeasedConsumer(PollingConsumer):
             try:
                 found = await self._receive(queue)
             except self._failures as error:
-                self._fails(error)
+                self._fail(error)
                 await self._pause(_PAUSE)
                 continue
             if not found and self._idle:

@@ -12,9 +12,11 @@ from retrysafe.backends.spec import library
 class Option(NamedTuple):
     """An option of `retrysafe relay` that a broker's publishers have, or of `retrysafe inbox run` for its consumers.
 
-    name: with underscores, as ``publisher`` or ``consumer`` takes it.
+    name: with underscores.
     choices: the only values, if there are such.
     metavar: what stands for the value in the help.
+    argument: of publishers and consumers, if it has another name.
+    convert: makes the argument of the value.
     """
 
     name: str
@@ -23,6 +25,13 @@ class Option(NamedTuple):
     type: Callable[[str], Any] = str
     choices: tuple[str, ...] | None = None
     metavar: str | None = None
+    argument: str = ""
+    convert: Callable[[Any], Any] = lambda value: value
+
+
+def is_yes(value: str) -> bool:
+    """Convert the choices "yes" and "no"."""
+    return value == "yes"
 
 
 PARTITIONS = Option(
@@ -34,9 +43,12 @@ ORDERED = Option(
     "whether queues and topics are FIFO, or messages have sessions (yes)",
     default="yes",
     choices=("yes", "no"),
+    convert=is_yes,
 )
 MODE = Option("mode", "the mode of CloudEvents (binary)", default="binary", choices=("binary", "structured"))
-BROKER_TIMEOUT = Option("broker_timeout", "how long confirms are waited for (10s)", default="10s", metavar="TIME")
+BROKER_TIMEOUT = Option(
+    "broker_timeout", "how long confirms are waited for (10s)", default="10s", metavar="TIME", argument="timeout"
+)
 
 
 # Of consumers. None leaves a consumer its own default, which is not the same for every broker.
@@ -44,7 +56,12 @@ PREFETCH = Option("prefetch", "unsettled messages of a queue or partition in mem
 PREFETCH_BYTES = Option("prefetch_bytes", "bytes of them, at most", type=int, metavar="N")
 LEASE = Option("lease", "how long a dead consumer keeps its messages", metavar="TIME")
 POLL = Option("poll", "how long the broker is asked to wait for messages", metavar="TIME")
-KEEP = Option("keep", "how long settled entries, or a session without a consumer, are kept; or forever", metavar="TIME")
+KEEP = Option(
+    "keep",
+    "how long settled entries, or a session without a consumer, are kept; or forever",
+    metavar="TIME",
+    convert=lambda value: None if value == "forever" else value,
+)
 REDELIVERY_WINDOW = Option(
     "redelivery_window",
     "how long after its publication a message may come again, where the broker does not tell",
@@ -61,7 +78,8 @@ class BrokerSpec(NamedTuple):
     title: what people call the broker.
     schemes: of its URLs.
     broker: the class of its `Broker`.
-    publisher: makes the publisher of `retrysafe relay`: of a URL, ``asynchronous`` and the options.
+    publisher: makes the publisher of `retrysafe relay`: of a URL and the options.
+    async_publisher: makes it for async stores; empty if it is the same.
     options: of that publisher.
     consumer: makes the consumer of `retrysafe inbox run`: of a URL, topics, ``group`` and the options; empty if none.
     consumer_options: of that consumer.
@@ -74,6 +92,7 @@ class BrokerSpec(NamedTuple):
     schemes: tuple[str, ...]
     broker: str
     publisher: str
+    async_publisher: str = ""
     options: tuple[Option, ...] = ()
     consumer: str = ""
     consumer_options: tuple[Option, ...] = ()
@@ -100,11 +119,3 @@ def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
 
     return found
-
-
-def keep_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Take ``keep`` out of the options of a consumer, if it was given; "forever" stands for None."""
-    if "keep" not in options:
-        return {}
-    keep = options.pop("keep")
-    return {"keep": None if keep == "forever" else keep}

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.home import of_one_loop
+from retrysafe.messaging.brokers.publisher import BrokerPublisher
 from retrysafe.messaging.cloudevents import attributes, header_value
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
@@ -244,21 +244,28 @@ class WebhookPublisher:
         self._attempts().threads.shutdown()
 
 
-@of_one_loop(follows=True)
-class AsyncWebhookPublisher:
-    """`WebhookPublisher` for async code, on an `AsyncSender`."""
+class AsyncWebhookPublisher(BrokerPublisher["_WebhookPublishing"]):
+    """`WebhookPublisher` for async code, on an `AsyncSender`.
+
+    ``aclose`` waits for the attempts in progress. The client stays open: close it yourself.
+    """
 
     def __init__(
         self, sender: AsyncSender, endpoints: Endpoints, *, patience: Duration = "1s", concurrency: int = 10
     ) -> None:
         _check(sender)
-        self._sender = sender
         self._desk: _Desk[asyncio.Task[Delivery]] = _Desk(endpoints, patience, concurrency)
         self.by_topic = self._desk.by_topic
+        super().__init__(lambda: _WebhookPublishing(sender, _Desk(endpoints, patience, concurrency)))
 
     def destination(self, envelope: Envelope, /) -> str:
         """The endpoint of a message, without the secret parts of its URL."""
         return self._desk.destination(envelope)
+
+
+class _WebhookPublishing:
+    def __init__(self, sender: AsyncSender, desk: _Desk[asyncio.Task[Delivery]]) -> None:
+        self._sender, self._desk = sender, desk
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Send the messages concurrently."""
@@ -271,7 +278,7 @@ class AsyncWebhookPublisher:
         sending: Coroutine[Any, Any, Delivery] = self._sender.send(message, endpoint)
         return asyncio.create_task(sending, name=f"webhook {message.id}")
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """Wait for the attempts in progress. The client stays open: close it yourself."""
         tasks = [task for task in self._desk.under_way.values() if not task.done()]
         if tasks:

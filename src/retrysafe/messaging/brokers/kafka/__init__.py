@@ -42,13 +42,14 @@ BROKER = BrokerSpec(
     title="Kafka",
     schemes=("kafka",),
     broker="opening:Kafka",
-    publisher="opening:publisher",
+    publisher="publisher:KafkaPublisher",
+    async_publisher="publisher:AsyncKafkaPublisher",
     options=(
         PREFIX,
         MODE,
         Option("delivery_timeout", "how long a delivery may take (20s)", default="20s", metavar="TIME"),
     ),
-    consumer="opening:consumer",
+    consumer="consumer:KafkaConsumer",
     consumer_options=(
         PREFIX,
         PREFETCH,

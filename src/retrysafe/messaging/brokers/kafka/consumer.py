@@ -8,10 +8,9 @@ client, because the client blocks other threads while it polls.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from operator import methodcaller
@@ -22,13 +21,11 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicP
 from confluent_kafka.admin import AdminClient
 
 from retrysafe.claims.observers import LoggingObserver, Observers
-from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.home import of_one_loop
+from retrysafe.messaging.brokers.consumer import AssignedConsumer, ConsumerSession, names_of
 from retrysafe.messaging.brokers.kafka.envelope import envelope_from
 from retrysafe.messaging.brokers.kafka.progress import Commit, Progress
 from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of
 from retrysafe.messaging.brokers.kafka.topics import admin, ends, kept_for
-from retrysafe.messaging.brokers.lane_queue import LaneQueue
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.messages import Delivery
@@ -69,30 +66,24 @@ _Place = tuple[str, int]
 """A topic and the number of a partition."""
 
 
-_assignments = itertools.count(1)
-"""Numbers for the assignments of all consumers: one that was closed has begun anew, and knows nothing of before."""
-
-
-class Tag(NamedTuple):
-    """A message, and the assignment of its partition: after a new one, this consumer cannot settle it any more."""
-
-    assignment: int
-    topic: str
-    partition: int
-    offset: int
-
-
 class _Held:
     """A partition that is assigned to this consumer."""
 
-    def __init__(self, assignment: int, progress: Progress) -> None:
-        self.assignment, self.progress = assignment, progress
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
         self.withheld: list[Delivery] = []
         """Received messages that may not be handed out before a commit."""
         self.withheld_bytes = 0
         self.is_paused = False
         self.end = -1
         """Behind what was received, and the markers that followed it, when nothing else was there."""
+
+
+class Tag(NamedTuple):
+    """A message, in one assignment of its partition: after a new one, this consumer cannot settle it any more."""
+
+    held: _Held
+    offset: int
 
 
 class _Committing(NamedTuple):
@@ -103,8 +94,7 @@ class _Committing(NamedTuple):
     asked: Sequence[Future[None]]
 
 
-@of_one_loop()
-class KafkaConsumer:
+class KafkaConsumer(AssignedConsumer["_KafkaSession"]):
     """Receives messages from topics, for a group. Consumers of a group share the partitions.
 
     A message that is given back stays with this consumer: after its delay, the consumer hands out this message and
@@ -112,7 +102,8 @@ class KafkaConsumer:
     first unsettled message; the metadata of the commit name the settled messages after it, so that they are not handed
     out again. When a partition is to move to another consumer, this one keeps it until the messages that it handed out
     are settled, or until ``leave_within`` has passed; messages that are settled later are not committed. A new group
-    begins with the oldest message.
+    begins with the oldest message. ``aclose`` waits 10 s at most for brokers that do not answer. ``lag`` counts markers
+    of transactions between messages as messages.
 
     Arguments:
         url: URL of the brokers, in the form that `KafkaPublisher` takes.
@@ -149,34 +140,18 @@ class KafkaConsumer:
         properties: Properties | None = None,
         observers: Iterable[Observer] | None = None,
     ) -> None:
-        names = [topics] if isinstance(topics, str) else list(topics)
-        if not names or not group or min(prefetch, prefetch_bytes) < 1:
-            raise ConfigurationError(
-                "topics= and group= must not be empty, and prefetch= and prefetch_bytes= are numbers from 1."
-            )
+        names = names_of(topics, prefetch, prefetch_bytes, group)
         timeout = round(seconds_of(session, "session") * 1000)
         ours = {**_OURS, "group.id": group, "session.timeout.ms": timeout, "heartbeat.interval.ms": timeout // 4 or 1}
-        self._properties = properties_of(url, ours, {**_DEFAULTS, **(properties or {})})
+        consuming = properties_of(url, ours, {**_DEFAULTS, **(properties or {})})
         self._asking = properties_of(url, {}, properties)
         self._topics = {f"{prefix}{name}": name for name in names}
-        self._group, self._prefetch, self._bytes = group, prefetch, prefetch_bytes
-        self._leave_within = seconds_of(leave_within, "leave_within")
-        self._window = None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
-        self._observers = Observers((LoggingObserver(),) if observers is None else observers)
-        self._turn = threading.Condition()
-        self._shelf = LaneQueue()
-        self._held: dict[_Place, _Held] = {}
-        self._leaving: set[str] = set()
-        self._failure: BaseException | None = None
-        self._is_closing = False
-        self._asked: list[Future[None]] = []
-        """Callers that wait for the commit of everything that was settled before they asked."""
-        self._committing: _Committing | None = None
-        self._not_before = 0.0
-        self._thread: threading.Thread | None = None
-        self._admin: AdminClient | None = None
-        self._run_now: object = None
-        """Stands for the client that is in use; what another one tells, which is still closing, is not heard."""
+        leave, limits = seconds_of(leave_within, "leave_within"), (prefetch, prefetch_bytes)
+        watching = Observers((LoggingObserver(),) if observers is None else observers)
+        super().__init__(
+            lambda: _KafkaSession(consuming, self._asking, self._topics, group, limits, leave, watching),
+            redelivery_window,
+        )
 
     @property
     def redelivery_window(self) -> float | None:
@@ -184,44 +159,66 @@ class KafkaConsumer:
 
         Unless it was given as an argument, it is read from the brokers, which takes at most 10 s.
         """
-        if self._window is None:
+        if self._declared is None:
             with suppress(KafkaException):
-                self._window = kept_for(self._asking, self._topics)
-        return self._window
+                self._declared = kept_for(self._asking, self._topics)
+        return self._declared
 
-    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
-        """Return up to ``limit`` messages, in the order of their partitions; wait up to ``wait`` seconds for the first.
 
-        Raises `confluent_kafka.KafkaException` when no broker can be reached, and when a topic does not exist; the
-        client continues to try.
-        """
-        loop = self._loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
-        while True:
-            await self._opened()
-            self._arrived.clear()
-            with self._turn:
-                now = loop.time()
-                taken = self._shelf.take(limit, now, self._leaving)
-                wakes = self._shelf.wakes()
-                failure, self._failure = (self._failure, None) if not taken else (None, self._failure)
-            if taken:
-                return taken
-            if failure is not None:
-                raise failure
-            if now >= deadline:
-                return []
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline if wakes is None else min(deadline, wakes)):
-                    await self._arrived.wait()
+class _KafkaSession(ConsumerSession):
+    """A client, and the thread that polls it."""
 
-    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
-        """Commit these deliveries as settled. If the commit fails, they are delivered again, which is harmless."""
+    _thread: threading.Thread | None = None
+
+    def __init__(
+        self,
+        properties: Properties,
+        asking: Properties,
+        topics: Mapping[str, str],
+        group: str,
+        limits: tuple[int, int],
+        leave_within: float,
+        observers: Observers,
+    ) -> None:
+        super().__init__(*limits)
+        self._properties, self._asking, self._topics, self._group = properties, asking, topics, group
+        self._leave_within, self._observers = leave_within, observers
+        self._turn = threading.Condition()
+        self._held: dict[_Place, _Held] = {}
+        self._asked: list[Future[None]] = []
+        """Callers that wait for the commit of everything that was settled before they asked."""
+        self._committing: _Committing | None = None
+        self._not_before = 0.0
+        self._admin: AdminClient | None = None
+
+    async def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        told = {"error_cb": self._failed, "on_commit": self._committed}
+        client = confluent_kafka.Consumer({**self._properties, **told}, logger=LOG)
+        client.subscribe([*self._topics], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        name = "retrysafe-kafka-consumer"
+        self._thread = threading.Thread(target=self._run, args=(client,), name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_open(self) -> bool:
+        """True while the client is polled, or has ended with an error that is still to be raised."""
+        return self._failure is not None or (self._thread is not None and self._thread.is_alive())
+
+    def take(self, limit: int, now: float) -> Sequence[Delivery]:
+        with self._turn:
+            return super().take(limit, now)
+
+    async def look(self) -> bool:
+        with self._turn:  # which is not held while anything is awaited: nothing is
+            return await super().look()
+
+    async def settle(self, deliveries: Sequence[Delivery]) -> None:
+        """Commit these deliveries as settled, and wait for that."""
         with self._turn:
             for delivery in deliveries:
-                tag: Tag = delivery.tag
                 if self._shelf.settle(delivery):
-                    self._held[tag.topic, tag.partition].progress.settle(tag.offset)
+                    delivery.tag.held.progress.settle(delivery.tag.offset)
             self._turn.notify_all()
             if self._thread is None:
                 return
@@ -232,32 +229,23 @@ class KafkaConsumer:
             async with asyncio.timeout(_WITHIN):
                 await asyncio.wrap_future(committed)
 
-    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
-        """Hand the message out again after ``delay`` seconds, before the messages that follow it in its lane."""
+    def give_back(self, delivery: Delivery, until: float) -> None:
         with self._turn:
-            self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
-        if self._thread is not None:
-            self._arrived.set()
+            super().give_back(delivery, until)
 
-    def park(self, waiting: Mapping[str, int], /) -> Collection[str]:
-        """Hold more, as so many of each partition wait for a retry; the partitions that are full of such messages."""
+    def park(self, waiting: Mapping[str, int]) -> Collection[str]:
         with self._turn:
             self._shelf.parked = dict(waiting)
             places = {f"{topic}-{number}": (topic, number) for topic, number in self._held}
-            return self._shelf.crowded(lambda one: one not in places or self._has_room(places[one], 1.0))
+            return self._shelf.crowded(lambda one: one not in places or self._has_space(places[one], 1.0))
 
     @property
     def assigned(self) -> Collection[str]:
-        """The partitions that this consumer has."""
         with self._turn:
             return [f"{topic}-{number}" for topic, number in self._held]
 
     async def lag(self) -> Mapping[str, int]:
-        """Count the unsettled messages of each partition of this consumer, if its beginning is known.
-
-        Markers of transactions between messages count as messages. Raises `confluent_kafka.KafkaException` when no
-        broker answers.
-        """
+        """Count unsettled messages and markers of transactions in the partitions of this consumer."""
         with self._turn:
             held = {place: one.progress for place, one in self._held.items() if one.progress.low >= 0}
             before = {place: progress.low + progress.settled for place, progress in held.items()}
@@ -271,85 +259,54 @@ class KafkaConsumer:
         found = await asyncio.to_thread(ends, self._admin, before)
         return {f"{topic}-{number}": max(0, found[topic, number] - low) for (topic, number), low in before.items()}
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """Leave the group; the next consumer of the partitions gets the unsettled messages.
 
         Brokers that do not answer are waited for for 10 s. The client goes on trying to leave then, in its thread.
         """
-        await self._hang_up()
-
-    async def _hang_up(self) -> None:
         with self._turn:
-            self._is_closing = True
+            self._closing.set()
             self._turn.notify_all()
         thread, self._thread, self._admin = self._thread, None, None
         if thread is not None:
             await asyncio.to_thread(thread.join, 2 * _WITHIN)
         with self._turn:
-            self._run_now = None
             self._held.clear()
             self._end_commit()
-            self._is_closing = False
             self._shelf.clear()
-            self._failure = None
 
     # ------------------------------------------------------------ the thread that polls
 
-    async def _opened(self) -> None:
-        """Open a client; open a new one when the old one has ended and its error has been raised."""
-        if self._thread is not None and not self._thread.is_alive() and self._failure is None:
-            await self._hang_up()
-        if self._thread is None:
-            self._open()
-
-    def _open(self) -> None:
-        self._arrived = asyncio.Event()
-        run = self._run_now = object()
-
-        def heard(tell: Callable[..., None]) -> Callable[..., None]:
-            return lambda *told: tell(*told) if self._run_now is run else None
-
-        told = {"error_cb": heard(self._failed), "on_commit": heard(self._committed)}
-        client = confluent_kafka.Consumer({**self._properties, **told}, logger=LOG)
-        assigned, revoked, lost = (heard(tell) for tell in (self._assigned, self._revoked, self._lost))
-        client.subscribe([*self._topics], on_assign=assigned, on_revoke=revoked, on_lost=lost)
-        arguments = (client, run)
-        self._thread = threading.Thread(target=self._run, args=arguments, name="retrysafe-kafka-consumer", daemon=True)
-        self._thread.start()
-
-    def _run(self, client: confluent_kafka.Consumer, run: object) -> None:
+    def _run(self, client: confluent_kafka.Consumer) -> None:
         failure: BaseException | None = None
         try:
-            self._poll(client, run)
+            self._poll(client)
         except BaseException as error:  # noqa: BLE001 - raised by `receive`
             failure = error
         with suppress(KafkaException):
             client.close()
         with self._turn:
-            if self._run_now is not run:
-                return
             self._failure = failure
             self._held.clear()
             self._shelf.clear()
             self._end_commit()
         self._wake()
 
-    def _poll(self, client: confluent_kafka.Consumer, run: object) -> None:
-        while not self._is_ending() and self._run_now is run:
+    def _poll(self, client: confluent_kafka.Consumer) -> None:
+        while not self._is_ending():
             message = client.poll(_BRIEF if self._is_busy() else _LOOK)
             if message is not None:
                 while message is not None:
                     self._took(client, message)
                     message = client.poll(0)
                 self._wake()
-            self._pause(client)
+            self._pause_full(client)
             self._commit(client)
-        if self._run_now is run:
-            self._commit_last(client)
+        self._commit_last(client)
 
     def _is_ending(self) -> bool:
         """Tell whether to leave the group: also when the event loop was closed, as no messages are handled."""
-        return self._is_closing or self._loop.is_closed()
+        return self._closing.is_set() or self._loop.is_closed()
 
     def _is_busy(self) -> bool:
         with self._turn:
@@ -377,16 +334,15 @@ class KafkaConsumer:
             if held is None or not held.progress.receive(offset):
                 return
             envelope = envelope_from(_headers(message), message.key(), message.value(), self._topics[topic])
-            tag = Tag(held.assignment, topic, number, offset)
-            delivery = Delivery(envelope, tag, f"{topic}-{number}", held.progress.is_again(offset))
+            delivery = Delivery(envelope, Tag(held, offset), f"{topic}-{number}", held.progress.is_again(offset))
             if offset < held.progress.granted:
                 self._shelf.put(delivery)
             else:
                 held.withheld.append(delivery)
                 held.withheld_bytes += envelope.size
-            has_room = self._has_room((topic, number), 1.0)
+            has_room = self._has_space((topic, number), 1.0)
         if not has_room:
-            self._pause(client)
+            self._pause_full(client)
 
     def _begin_anew(self, client: confluent_kafka.Consumer, place: _Place, error: KafkaError) -> None:
         """Go on with the oldest message of a partition that does not have the offset that was reached any more.
@@ -401,7 +357,7 @@ class KafkaConsumer:
                 return
             missed = max(0, oldest - held.progress.low)
             if is_another := held.progress.next > end:
-                self._held[place] = _Held(next(_assignments), Progress(oldest, None, self._prefetch))
+                self._held[place] = _Held(Progress(oldest, None, self._prefetch))
                 self._shelf.forget(f"{place[0]}-{place[1]}")
         if is_another:
             self._failed(error)
@@ -411,12 +367,12 @@ class KafkaConsumer:
         client.incremental_unassign([TopicPartition(*place)])  # a partition that has failed cannot be sought
         _assign(client, [TopicPartition(*place, oldest)])
 
-    def _pause(self, client: confluent_kafka.Consumer) -> None:
+    def _pause_full(self, client: confluent_kafka.Consumer) -> None:
         """Pause partitions whose memory is full, and resume those that use less than half of it again."""
         moved: dict[bool, list[TopicPartition]] = {True: [], False: []}
         with self._turn:
             for place, held in self._held.items():
-                if held.is_paused == self._has_room(place, 0.5 if held.is_paused else 1.0):
+                if held.is_paused == self._has_space(place, 0.5 if held.is_paused else 1.0):
                     held.is_paused = not held.is_paused
                     moved[held.is_paused].append(TopicPartition(*place, held.progress.next))
         if moved[True]:
@@ -427,7 +383,7 @@ class KafkaConsumer:
             with suppress(KafkaException):  # it is fetched all the same, later
                 client.seek(one)  # to where it is: this wakes the client, which may not look at it for a second
 
-    def _has_room(self, place: _Place, share: float) -> bool:
+    def _has_space(self, place: _Place, share: float) -> bool:
         held, partition = self._held[place], f"{place[0]}-{place[1]}"
         return (
             self._shelf.load(partition) + len(held.withheld) < self._prefetch * share
@@ -458,10 +414,9 @@ class KafkaConsumer:
             if one.error is not None:
                 raise KafkaException(one.error)
         with self._turn:
-            assignment = next(_assignments)
             for one in begun:
                 progress = Progress(max(-1, one.offset), one.metadata, self._prefetch)
-                self._held[one.topic, one.partition] = _Held(assignment, progress)
+                self._held[one.topic, one.partition] = _Held(progress)
         _assign(
             client,
             [

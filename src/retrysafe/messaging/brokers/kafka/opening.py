@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from retrysafe.messaging.brokers.kafka.consumer import KafkaConsumer
-from retrysafe.messaging.brokers.kafka.publisher import AsyncKafkaPublisher, KafkaPublisher
+from retrysafe.messaging.brokers.kafka.publisher import AsyncKafkaPublisher
 from retrysafe.messaging.brokers.kafka.topics import declare
 from retrysafe.protocol.records import Duration
-
-
-def publisher(url: str, *, asynchronous: bool, **options: Any) -> KafkaPublisher | AsyncKafkaPublisher:
-    """The publisher of `retrysafe relay`, in the colour of its store."""
-    return AsyncKafkaPublisher(url, **options) if asynchronous else KafkaPublisher(url, **options)
-
-
-def consumer(url: str, topics: Sequence[str], *, group: str, **options: Any) -> KafkaConsumer:
-    """The consumer of `retrysafe inbox run`."""
-    return KafkaConsumer(url, topics, group=group, **options)
 
 
 class Kafka:

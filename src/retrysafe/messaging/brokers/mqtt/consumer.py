@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -14,12 +14,11 @@ from paho.mqtt.client import MQTTMessage
 from paho.mqtt.packettypes import PacketTypes
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.arrival import arrival
-from retrysafe.messaging.brokers.home import of_one_loop
-from retrysafe.messaging.brokers.lane_queue import LaneQueue
+from retrysafe.messaging.brokers.consumer import BrokerConsumer, ConsumerSession
 from retrysafe.messaging.brokers.mqtt.connecting import (
     LOST,
     MOST_IN_FLIGHT,
+    Address,
     Connection,
     ConnectionEnded,
     address_of,
@@ -41,24 +40,15 @@ _LASTING = 5.0
 """Seconds after which a connection has not ended at once."""
 
 
-_numbers = itertools.count()
-"""For the messages of all consumers: one that was closed has begun anew, and knows nothing of before."""
-
-
 class Tag(NamedTuple):
-    """A message as it was received once; packet ids are used again, these numbers are not."""
+    """A message as it was received once: another one may have its packet id later."""
 
-    session: str
-    number: int
-
-
-class _Held(NamedTuple):
     connection: Connection
+    number: int
     packet: int
 
 
-@of_one_loop()
-class MqttConsumer:
+class MqttConsumer(BrokerConsumer["_MqttSessions"]):
     """Takes messages of topics for a group, from its sessions. Make them before, with `declare` of this package.
 
     A session has one consumer at a time, so that messages of a key keep their order; the others stand by, and one of
@@ -102,77 +92,52 @@ class MqttConsumer:
     ) -> None:
         if not 1 <= prefetch <= MOST_IN_FLIGHT:
             raise ConfigurationError(f"prefetch= is a number from 1 to {MOST_IN_FLIGHT}.")
-        self._address, self._keep, self._prefetch = address_of(url), expiry_of(keep), prefetch
-        self._sessions = sessions_of(topics, group=group, prefix=prefix, partitions=partitions)
-        self._lease, self._timeout = seconds_of(lease, "lease"), seconds_of(timeout, "timeout")
-        self._declared = None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
-        self._shelf = LaneQueue()
-        self._held: dict[Tag, _Held] = {}
+        address, expiry = address_of(url), expiry_of(keep)
+        sessions = sessions_of(topics, group=group, prefix=prefix, partitions=partitions)
+        held_for, within = seconds_of(lease, "lease"), seconds_of(timeout, "timeout")
+        super().__init__(
+            lambda: _MqttSessions(address, sessions, prefetch, expiry, held_for, within), redelivery_window
+        )
+
+
+class _MqttSessions(ConsumerSession):
+    """The sessions of the group that are ours, each with a connection, and one to hear of the others."""
+
+    _owners: Owners | None = None
+
+    def __init__(
+        self, address: Address, sessions: Sequence[Session], prefetch: int, keep: int, lease: float, timeout: float
+    ) -> None:
+        super().__init__(prefetch)
+        self._address, self._sessions, self._keep, self._lease = address, sessions, keep, lease
+        self._timeout = timeout
         self._open: dict[str, Connection] = {}
-        self._owners: Owners | None = None
+        self._numbers = itertools.count()
         self._listening = SingleFlight(self._listen)
-        self._tasks: list[asyncio.Task[None]] = []
-        self._arrived, self._leaving = asyncio.Event(), asyncio.Event()
-        self._failure: BaseException | None = None
 
-    @property
-    def redelivery_window(self) -> float | None:
-        """For how many seconds after it was published a message may be handed out again; None: unknown."""
-        return self._declared
+    async def open(self) -> None:
+        await self._listening()
+        self._tasks = [asyncio.create_task(self._use(one), name=f"retrysafe {one.name}") for one in self._sessions]
+        self._tasks.append(asyncio.create_task(self._tell(), name="retrysafe-owners"))
 
-    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
-        """Up to so many messages, in the order of their topics; waits so many seconds for the first one.
-
-        Raises `OSError` or `TimeoutError` when the broker cannot be reached or refuses, also when a session is missing
-        or another client takes it away; the next call tries again. Raises `ConfigurationError` when we may not
-        subscribe to the topics in which consumers say what they use.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
-        if not self._tasks:
-            await self._listening()
-            self._begin()
-        while True:
-            now = loop.time()
-            self._arrived.clear()
-            if taken := self._shelf.take(limit, now):
-                return taken
-            self._look()
-            if now >= deadline:
-                return []
-            await arrival(self._arrived, self._shelf, deadline)
-
-    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
-        """Tell the broker that these are settled, and wait until it knows. What cannot be told is delivered again."""
+    async def settle(self, deliveries: Sequence[Delivery]) -> None:
+        """Tell the broker that these are settled, and wait until it knows."""
         told: set[Connection] = set()
         for delivery in deliveries:
-            self._shelf.settle(delivery)
-            held = self._held.pop(delivery.tag, None)
-            if held is not None and held.packet:
-                held.connection.acknowledge(held.packet)
-                told.add(held.connection)
+            if self._shelf.settle(delivery) and delivery.tag.packet:
+                delivery.tag.connection.acknowledge(delivery.tag.packet)
+                told.add(delivery.tag.connection)
         for connection in told:
             with suppress(*LOST):
                 await connection.flush(self._timeout)
 
-    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
-        """Hand it out again after so many seconds, and before what follows it in its lane."""
-        self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
-        self._arrived.set()
+    def _has_room(self, partition: str) -> bool:
+        return self._shelf.held(partition) < self._prefetch  # the broker counts those that wait for a retry
 
-    def park(self, waiting: Mapping[str, int], /) -> Collection[str]:
-        """The sessions of which nothing more comes because so many wait for a retry: the broker counts them too."""
-        self._shelf.parked = waiting
-        return self._shelf.crowded(lambda session: self._shelf.held(session) < self._prefetch)
-
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """Hang up; another consumer goes on with the sessions at once."""
-        self._leaving.set()
         await self._listening.aclose()
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._end_tasks()
         left = list(self._open)
         await asyncio.gather(*(self._give_up(name) for name in left))
         owners, self._owners = self._owners, None
@@ -180,14 +145,6 @@ class MqttConsumer:
             with suppress(*LOST):
                 await owners.leave(left)
             await owners.close()
-
-    def _look(self) -> None:
-        """Raise what has failed."""
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
-    # ------------------------------------------------------------ tasks
 
     async def _listen(self) -> None:
         """Hear who uses which session."""
@@ -198,11 +155,6 @@ class MqttConsumer:
             await owners.close()
         names = [one.name for one in self._sessions]
         self._owners = await Owners.open(self._address, names, lease=self._lease, patience=self._timeout)
-
-    def _begin(self) -> None:
-        if not self._tasks:
-            self._tasks = [asyncio.create_task(self._use(one), name=f"retrysafe {one.name}") for one in self._sessions]
-            self._tasks.append(asyncio.create_task(self._tell(), name="retrysafe-owners"))
 
     async def _use(self, session: Session) -> None:
         """Use a session whenever it is nobody else's."""
@@ -257,8 +209,7 @@ class MqttConsumer:
         if not connection.is_open:
             return
         content = Content(bytes(message.payload), message.properties or properties(PacketTypes.PUBLISH))
-        tag = Tag(session.name, next(_numbers))
-        self._held[tag] = _Held(connection, message.mid)
+        tag = Tag(connection, next(self._numbers), message.mid)
         self._shelf.put(Delivery(envelope_from(content, session.place), tag, session.name, message.dup))
         self._arrived.set()
 
@@ -271,8 +222,7 @@ class MqttConsumer:
                 if self._owners is not None and self._open:
                     await self._owners.claim(list(self._open))
             except (*LOST, ConfigurationError) as error:
-                self._failure = error
-                self._arrived.set()
+                self._fail(error)
 
     async def _give_up(self, name: str) -> None:
         """Hang up; what is not settled of the session is handed out again, to whoever uses it then."""
@@ -280,4 +230,3 @@ class MqttConsumer:
         if connection is not None:
             await connection.close(self._timeout)
         self._shelf.forget(name)
-        self._held = {tag: held for tag, held in self._held.items() if tag.session != name}

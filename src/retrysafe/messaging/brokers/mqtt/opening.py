@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from retrysafe.messaging.brokers.mqtt.consumer import MqttConsumer
 from retrysafe.messaging.brokers.mqtt.publisher import MqttPublisher
 from retrysafe.messaging.brokers.mqtt.topology import declare
-from retrysafe.messaging.brokers.spec import keep_of
 from retrysafe.protocol.records import Duration
-
-
-def publisher(url: str, *, asynchronous: bool, broker_timeout: Duration, **options: Any) -> MqttPublisher:
-    """The publisher of `retrysafe relay`; it is for async code, whatever the store."""
-    return MqttPublisher(url, timeout=broker_timeout, **options)
-
-
-def consumer(url: str, topics: Sequence[str], *, group: str, broker_timeout: Duration, **options: Any) -> MqttConsumer:
-    """The consumer of `retrysafe inbox run`."""
-    kept = keep_of(options)
-    return MqttConsumer(url, topics, group=group, timeout=broker_timeout, **kept, **options)
 
 
 class Mqtt:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from paho.mqtt.reasoncodes import ReasonCode
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.home import of_one_loop
-from retrysafe.messaging.brokers.mqtt.connecting import LOST, Connection, ConnectionEnded, address_of
+from retrysafe.messaging.brokers.mqtt.connecting import LOST, Address, Connection, ConnectionEnded, address_of
 from retrysafe.messaging.brokers.mqtt.judging import ended, judged
 from retrysafe.messaging.brokers.mqtt.messages import LARGEST, MODES, Mode, content_of, size_of, topic_of
+from retrysafe.messaging.brokers.publisher import BrokerPublisher
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import partition, partitions_of
@@ -21,8 +21,7 @@ _UNCONFIRMED = PublishResult(PublishStatus.UNKNOWN, "the broker did not acknowle
 _Confirm = asyncio.Future[list[ReasonCode]]
 
 
-@of_one_loop(follows=True)
-class MqttPublisher:
+class MqttPublisher(BrokerPublisher["_MqttPublishing"]):
     """Publishes to topics, and waits for the broker's acknowledgements (QoS 1).
 
     An acknowledgement means that the broker has the message, for every session that subscribes to its topic; whether on
@@ -56,16 +55,23 @@ class MqttPublisher:
         if mode not in MODES:
             raise ConfigurationError(f"mode={mode!r}: write one of {', '.join(MODES)}.")
         partitions_of("", partitions)  # refuses a wrong number
-        self._address, self._prefix, self._partitions = address_of(url), prefix, partitions
-        self._mode: Mode = mode
-        self._timeout = seconds_of(timeout, "timeout")
-        self.by_topic = partitions is None
-        self._connection: Connection | None = None
-        self._opening = asyncio.Lock()
+        address, within = address_of(url), seconds_of(timeout, "timeout")
+        self._prefix, self._partitions, self.by_topic = prefix, partitions, partitions is None
+        super().__init__(lambda: _MqttPublishing(address, self.destination, mode, within))
 
     def destination(self, envelope: Envelope, /) -> str:
         """The topic of MQTT that a message is published to."""
-        return f"{self._prefix}{self._place(envelope)}"
+        return f"{self._prefix}{partition(envelope.topic, envelope.key, envelope.id, self._partitions)}"
+
+
+class _MqttPublishing:
+    """A connection, which is made anew when it is lost."""
+
+    def __init__(self, address: Address, destination: Callable[[Envelope], str], mode: Mode, timeout: float) -> None:
+        self._address, self._destination, self._timeout = address, destination, timeout
+        self._mode: Mode = mode
+        self._connection: Connection | None = None
+        self._opening = asyncio.Lock()
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish them one behind the other, and wait for every acknowledgement."""
@@ -86,13 +92,6 @@ class MqttPublisher:
         finally:
             for one in waiting:
                 one.cancel()
-
-    async def aclose(self) -> None:
-        """Hang up."""
-        await self._hang_up()
-
-    def _place(self, envelope: Envelope) -> str:
-        return partition(envelope.topic, envelope.key, envelope.id, self._partitions)
 
     async def _unanswered(
         self,
@@ -122,7 +121,7 @@ class MqttPublisher:
 
     async def _sent(self, connection: Connection, envelope: Envelope) -> _Confirm | PublishResult:
         try:
-            topic, content = topic_of(self._prefix, self._place(envelope)), content_of(envelope, self._mode)
+            topic, content = topic_of("", self._destination(envelope)), content_of(envelope, self._mode)
         except ValueError as error:
             return PublishResult(PublishStatus.RETRYABLE, str(error))
         largest = connection.told.get("MaximumPacketSize", LARGEST)
@@ -132,11 +131,11 @@ class MqttPublisher:
 
     async def _connected(self) -> Connection:
         if self._connection is None or not self._connection.is_open:
-            await self._hang_up()
+            await self.close()
             self._connection = await Connection.open(self._address, patience=self._timeout)
         return self._connection
 
-    async def _hang_up(self) -> None:
+    async def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close(self._timeout)

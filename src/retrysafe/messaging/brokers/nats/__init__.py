@@ -32,15 +32,9 @@ BROKER = BrokerSpec(
     title="NATS",
     schemes=("nats", "tls"),
     broker="opening:Nats",
-    publisher="opening:publisher",
-    options=(
-        PREFIX,
-        MODE,
-        CREDENTIALS,
-        BROKER_TIMEOUT,
-        PARTITIONS,
-    ),
-    consumer="opening:consumer",
+    publisher="publisher:NatsPublisher",
+    options=(PREFIX, MODE, CREDENTIALS, BROKER_TIMEOUT, PARTITIONS),
+    consumer="consumer:NatsConsumer",
     consumer_options=(
         PARTITIONS,
         PREFIX,

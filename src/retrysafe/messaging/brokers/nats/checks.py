@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -11,11 +11,11 @@ from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 from nats.js.errors import NotFoundError
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, asked
+from retrysafe.messaging.brokers.checks import BrokerExamination, asked, some
 from retrysafe.messaging.brokers.nats.connecting import connect
 from retrysafe.messaging.brokers.nats.messages import subject_of
 from retrysafe.messaging.errors import BrokerUnavailable
-from retrysafe.protocol.checks import Check, Facts, Judge, Severity
+from retrysafe.protocol.checks import Check, Facts, Severity
 
 _GUIDE = "how-to/nats.md"
 _WITHIN = 4.0
@@ -68,16 +68,6 @@ async def _stream(client: JetStreamContext, name: str) -> _Stream:
     return _Stream(config, {name: limit for name, limit in limits.items() if limit is not None and limit > 0})
 
 
-def _some(says: Callable[[_Stream], bool], text: str) -> Judge:
-    """The evidence is the streams of which ``says`` is true."""
-
-    def judge(facts: Facts) -> str | None:
-        found = [name for name, stream in facts["streams"].items() if says(stream)]
-        return f"{text}: {', '.join(sorted(found))}." if found else None
-
-    return judge
-
-
 def _removes_what_is_old(stream: _Stream) -> bool:
     config = stream.config
     limits = (config.max_msgs, config.max_bytes, config.max_msgs_per_subject)
@@ -99,7 +89,7 @@ CHECKS = (
         Severity.ERROR,
         "Declare another stream, which keeps messages in files: the storage of one cannot be changed.",
         _GUIDE,
-        _some(lambda stream: stream.config.storage == StorageType.MEMORY, "Kept in memory"),
+        some("streams", lambda stream: stream.config.storage == StorageType.MEMORY, "Kept in memory"),
     ),
     Check(
         "nats-replicas",
@@ -107,7 +97,7 @@ CHECKS = (
         Severity.WARNING,
         "nats stream edit NAME --replicas 3, on a cluster of three servers",
         _GUIDE,
-        _some(lambda stream: (stream.config.num_replicas or 1) < 2, "One replica"),
+        some("streams", lambda stream: (stream.config.num_replicas or 1) < 2, "One replica"),
     ),
     Check(
         "nats-discard",
@@ -115,7 +105,7 @@ CHECKS = (
         Severity.ERROR,
         "nats stream edit NAME --discard new",
         _GUIDE,
-        _some(_removes_what_is_old, "When it is full, it removes the oldest messages, handled or not"),
+        some("streams", _removes_what_is_old, "When it is full, it removes the oldest messages, handled or not"),
     ),
     Check(
         "nats-age",
@@ -123,7 +113,8 @@ CHECKS = (
         Severity.WARNING,
         "nats stream edit NAME --max-age 7d",
         _GUIDE,
-        _some(
+        some(
+            "streams",
             lambda stream: 0 < (stream.config.max_age or 0) < _DAY,
             "Messages are lost that wait for less than a day",
         ),
@@ -134,7 +125,8 @@ CHECKS = (
         Severity.WARNING,
         "nats stream edit NAME --max-age 7d, and window= longer than that",
         _GUIDE,
-        _some(
+        some(
+            "streams",
             lambda stream: not stream.config.max_age,
             "Messages are kept for ever, and can be handed out again after any window",
         ),
@@ -145,7 +137,8 @@ CHECKS = (
         Severity.WARNING,
         "nats consumer edit STREAM NAME --max-deliver -1; the inbox counts attempts, and keeps dead letters",
         _GUIDE,
-        _some(
+        some(
+            "streams",
             lambda stream: any(limit < _OFTEN for limit in stream.limits.values()),
             "A durable consumer is no more handed a message that came too often, also when consumers crashed",
         ),

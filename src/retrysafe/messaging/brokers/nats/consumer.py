@@ -18,14 +18,10 @@ from nats.js.errors import APIError
 
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.arrival import arrival
-from retrysafe.messaging.brokers.home import of_one_loop
-from retrysafe.messaging.brokers.lane_queue import LaneQueue
+from retrysafe.messaging.brokers.consumer import AssignedConsumer, ConsumerSession, names_of
 from retrysafe.messaging.brokers.nats.connecting import LOST, Connection, connect
 from retrysafe.messaging.brokers.nats.messages import subject_of
 from retrysafe.messaging.brokers.nats.pinned import GROUP, Partition
-from retrysafe.messaging.brokers.single_flight import SingleFlight
-from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.messages import Delivery
@@ -39,14 +35,9 @@ _COUNT = 5.0
 _NAME = "retrysafe.consumer"
 _OLDEST = (2, 11)
 """The first version of the server that pins clients."""
-_AGAIN = Backoff(base=0.05, cap=1.0)
-"""The pauses before it reconnects, when connections end as soon as they are there."""
-_LASTING = 5.0
-"""Seconds after which a connection has not ended at once."""
 
 
-@of_one_loop()
-class NatsConsumer:
+class NatsConsumer(AssignedConsumer["_NatsSession"]):
     """Takes messages from the subjects of topics, for a group: a durable consumer of the stream for each partition.
 
     A partition has one consumer of the group at a time, and another one when that one is gone for as long as the lease,
@@ -90,61 +81,62 @@ class NatsConsumer:
         timeout: Duration = "10s",
         observers: Iterable[Observer] | None = None,
     ) -> None:
-        names = [topics] if isinstance(topics, str) else list(topics)
-        if not names or not group or min(prefetch, prefetch_bytes) < 1:
-            raise ConfigurationError(
-                "topics= and group= must not be empty, and prefetch= and prefetch_bytes= are numbers from 1."
-            )
-        self._url, self._prefix, self._credentials = url, prefix, credentials
-        self._prefetch, self._bytes = prefetch, prefetch_bytes
-        self._lease, self._timeout = seconds_of(lease, "lease"), seconds_of(timeout, "timeout")
+        names = names_of(topics, prefetch, prefetch_bytes, group)
+        held_for, within = seconds_of(lease, "lease"), seconds_of(timeout, "timeout")
         places = [place for topic in names for place in partitions_of(topic, partitions)]
-        self._partitions = {
-            place: Partition(place, f"{_quoted(group)}-{_quoted(prefix + place)}", self._lease) for place in places
+        durables = {
+            place: Partition(place, f"{_quoted(group)}-{_quoted(prefix + place)}", held_for) for place in places
         }
-        self._declared = None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
+        watching = Observers((LoggingObserver(),) if observers is None else observers)
+
+        def new_session() -> _NatsSession:
+            limits = prefetch, prefetch_bytes
+            return _NatsSession(url, credentials, durables, prefix, group, limits, held_for, within, watching)
+
+        super().__init__(new_session, redelivery_window)
+
+
+class _NatsSession(ConsumerSession):
+    """A connection. What it knows of partitions is its consumer's: what the stream has lost is counted over several."""
+
+    _connection: Connection | None = None
+
+    def __init__(
+        self,
+        url: str,
+        credentials: str | None,
+        partitions: Mapping[str, Partition],
+        prefix: str,
+        group: str,
+        limits: tuple[int, int],
+        lease: float,
+        timeout: float,
+        observers: Observers,
+    ) -> None:
+        super().__init__(*limits)
+        self._url, self._credentials, self._partitions, self._prefix = url, credentials, partitions, prefix
+        self._group, self._lease, self._timeout, self._observers = group, lease, timeout, observers
         self._kept: dict[str, float] = {}
-        self._shelf = LaneQueue()
-        self._connection: Connection | None = None
-        self._opening = SingleFlight(self._open)
-        self._tending: asyncio.Task[None] | None = None
-        self._arrived, self._room = asyncio.Event(), asyncio.Event()
-        self._opened, self._failures = -_LASTING, 0
         self._listening: dict[str, Subscription] = {}
-        self._leaving: set[str] = set()
-        """Partitions that another consumer is to have; nothing of them is handed out any more."""
         self._shares = self._counts = 0.0
-        self._group = group
-        self._observers = Observers((LoggingObserver(),) if observers is None else observers)
+
+    async def open(self) -> None:
+        connection = self._connection = await connect(self._url, self._credentials, self._timeout)
+        version = connection.client.connected_server_version
+        if (version.major, version.minor) < _OLDEST:
+            raise ConfigurationError(f"NATS is {version}, and one consumer of a group at a time needs 2.11.")
+        streams = connection.client.jetstream(timeout=self._timeout)
+        with connection.explaining():
+            for partition in random.sample(list(self._partitions.values()), len(self._partitions)):
+                await self._subscribe(connection, streams, partition)
+        self.redelivery_window = max(self._kept.values()) if all(self._kept.values()) else None
+        self._tasks = [asyncio.create_task(self._tend(connection), name="retrysafe-nats")]
 
     @property
-    def redelivery_window(self) -> float | None:
-        """For how many seconds after it was published a message may be handed out again; None: unknown."""
-        if self._declared is not None:
-            return self._declared
-        return max(self._kept.values()) if self._kept and all(self._kept.values()) else None
+    def is_open(self) -> bool:
+        return self._connection is not None and self._connection.is_open and not self._tasks[0].done()
 
-    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
-        """Up to so many messages, in the order of their subjects; waits so many seconds for the first one.
-
-        Raises `nats.errors.Error`, `OSError` or `TimeoutError` when the server cannot be reached, and when there is no
-        stream; the next call connects again. Raises `ConfigurationError` for a server that is too old.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
-        while True:
-            if not self._is_open():
-                await self._opening()
-            now = loop.time()
-            self._arrived.clear()
-            if taken := self._shelf.take(limit, now, self._leaving):
-                return taken
-            if now >= deadline:
-                return []
-            await arrival(self._arrived, self._shelf, deadline)
-
-    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
-        """Tell the server that these are settled, and wait until it knows. What cannot be told is delivered again."""
+    async def settle(self, deliveries: Sequence[Delivery]) -> None:
         last: dict[str, str] = {}
         told: list[str] = []
         now = asyncio.get_running_loop().time()
@@ -166,32 +158,15 @@ class NatsConsumer:
             confirms = (connection.request(reply, b"+ACK", self._timeout) for reply in last.values())
             await asyncio.gather(*confirms)  # the server works off what it is told of a consumer in its order
         except LOST:
-            if not connection.is_open and self._connection is connection:
+            if not connection.is_open:
                 await self._hang_up()
-
-    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
-        """Hand it out again after so many seconds, and before what follows it in its lane."""
-        self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
-        self._arrived.set()
-
-    def park(self, waiting: Mapping[str, int], /) -> Collection[str]:
-        """Hold more, as so many of each partition wait for a retry; the partitions that are full of such messages."""
-        self._shelf.parked = waiting
-        self._room.set()
-        return self._shelf.crowded(self._has_room)
-
-    def _has_room(self, place: str) -> bool:
-        return self._shelf.load(place) < self._prefetch and self._shelf.held_bytes(place) < self._bytes
 
     @property
     def assigned(self) -> Collection[str]:
-        """The partitions that this consumer has, and does not leave to another one."""
         return [place for place, one in self._partitions.items() if one.pin and place not in self._leaving]
 
     async def lag(self) -> Mapping[str, int]:
-        """Count the unsettled messages of each partition, whichever consumer of the group has it."""
-        connection = self._connection
-        if connection is None:
+        if (connection := self._connection) is None:
             return {}
         found = {}
         for place, partition in self._partitions.items():
@@ -199,9 +174,8 @@ class NatsConsumer:
             found[place] = info["num_pending"] + info["num_ack_pending"]
         return found
 
-    async def aclose(self) -> None:
-        """Hang up; what is not settled is taken by whoever gets the partitions."""
-        await self._opening.aclose()
+    async def close(self) -> None:
+        """Hang up; what is not settled goes to the next consumers of the partitions."""
         connection = self._connection
         if connection is not None and connection.is_open:
             with suppress(*LOST):
@@ -209,41 +183,6 @@ class NatsConsumer:
                     for partition in self._partitions.values():
                         await self._leave(connection, partition)
         await self._hang_up()
-
-    # ------------------------------------------------------------ the connection
-
-    def _is_open(self) -> bool:
-        return (
-            self._connection is not None
-            and self._connection.is_open
-            and self._tending is not None
-            and not self._tending.done()
-        )
-
-    async def _open(self) -> None:
-        await self._hang_up()
-        await self._rest()
-        try:
-            self._connection = await connect(self._url, self._credentials, self._timeout)
-            version = self._connection.client.connected_server_version
-            if (version.major, version.minor) < _OLDEST:
-                raise ConfigurationError(f"NATS is {version}, and one consumer of a group at a time needs 2.11.")
-            streams = self._connection.client.jetstream(timeout=self._timeout)
-            with self._connection.explaining():
-                for partition in random.sample(list(self._partitions.values()), len(self._partitions)):
-                    await self._subscribe(self._connection, streams, partition)
-            self._tending = asyncio.create_task(self._tend(self._connection), name="retrysafe-nats")
-        except BaseException:
-            await self._hang_up()
-            raise
-
-    async def _rest(self) -> None:
-        """Wait before connecting again, if the last connection did not last."""
-        loop = asyncio.get_running_loop()
-        self._failures = self._failures + 1 if loop.time() - self._opened < _LASTING else 0
-        if self._failures > 1:
-            await asyncio.sleep(_AGAIN.delay(self._failures - 2, 0.5 + random.random() / 2))
-        self._opened = loop.time()
 
     async def _subscribe(self, connection: Connection, streams: JetStreamContext, partition: Partition) -> None:
         """Make the durable consumer, if it is not there, and listen to what it hands out."""
@@ -292,16 +231,10 @@ class NatsConsumer:
 
     async def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
-        self._shelf.clear()
-        self._leaving.clear()
+        self._arrived.set()
         for partition in self._partitions.values():
             partition.lost()
-        tending, self._tending = self._tending, None
-        if tending is not None:
-            tending.cancel()
-            await asyncio.wait([tending])
-            if not tending.cancelled():
-                tending.exception()
+        await self._end_tasks()
         if connection is not None:
             await connection.close()
 

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from retrysafe.messaging.brokers.nats.consumer import NatsConsumer
 from retrysafe.messaging.brokers.nats.publisher import NatsPublisher
 from retrysafe.messaging.brokers.nats.topology import declare
 from retrysafe.protocol.records import Duration
-
-
-def publisher(url: str, *, asynchronous: bool, broker_timeout: Duration, **options: Any) -> NatsPublisher:
-    """The publisher of `retrysafe relay`; it is for async code, whatever the store."""
-    return NatsPublisher(url, timeout=broker_timeout, **options)
-
-
-def consumer(url: str, topics: Sequence[str], *, group: str, broker_timeout: Duration, **options: Any) -> NatsConsumer:
-    """The consumer of `retrysafe inbox run`."""
-    return NatsConsumer(url, topics, group=group, timeout=broker_timeout, **options)
 
 
 class Nats:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from nats.errors import ConnectionClosedError
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.home import of_one_loop
 from retrysafe.messaging.brokers.nats.confirms import Confirm, Confirms, judged
 from retrysafe.messaging.brokers.nats.connecting import LOST, Connection, connect
 from retrysafe.messaging.brokers.nats.messages import MODES, Mode, content_of, size_of, subject_of
+from retrysafe.messaging.brokers.publisher import BrokerPublisher
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import partition, partitions_of
@@ -23,8 +23,7 @@ _UNCONFIRMED = PublishResult(PublishStatus.STALLED, "the stream did not confirm 
 _LOST = PublishResult(PublishStatus.UNKNOWN, "the connection was lost")
 
 
-@of_one_loop(follows=True)
-class NatsPublisher:
+class NatsPublisher(BrokerPublisher["_NatsPublishing"]):
     """Publishes to subjects that streams keep, each message with its topic as subject, and waits for confirms.
 
     A confirm means that the stream has the message, on a majority of its servers if it has several. Declare the stream
@@ -56,17 +55,26 @@ class NatsPublisher:
         partitions_of("", partitions)  # refuses a wrong number
         if mode not in MODES:
             raise ConfigurationError(f"mode={mode!r}: write one of {', '.join(MODES)}.")
-        self._mode: Mode = mode
-        self._url, self._prefix, self._partitions, self._credentials = url, prefix, partitions, credentials
-        self._timeout = seconds_of(timeout, "timeout")
+        self._prefix, self._partitions, within = prefix, partitions, seconds_of(timeout, "timeout")
         self.by_topic = partitions is None
-        self._connection: Connection | None = None
-        self._confirms: Confirms | None = None
-        self._opening = asyncio.Lock()
+        super().__init__(lambda: _NatsPublishing(url, credentials, self.destination, mode, within))
 
     def destination(self, envelope: Envelope, /) -> str:
         """The subject that a message is published to."""
         return f"{self._prefix}{partition(envelope.topic, envelope.key, envelope.id, self._partitions)}"
+
+
+class _NatsPublishing:
+    """A connection, which is made anew when it is lost."""
+
+    def __init__(
+        self, url: str, credentials: str | None, destination: Callable[[Envelope], str], mode: Mode, timeout: float
+    ) -> None:
+        self._url, self._credentials, self._destination, self._timeout = url, credentials, destination, timeout
+        self._mode: Mode = mode
+        self._connection: Connection | None = None
+        self._confirms: Confirms | None = None
+        self._opening = asyncio.Lock()
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish them one behind the other, and wait for every confirm."""
@@ -89,15 +97,11 @@ class NatsPublisher:
             for one in waiting:
                 one.cancel()
 
-    async def aclose(self) -> None:
-        """Hang up."""
-        await self._hang_up()
-
     async def _sent(
         self, connection: Connection, confirms: Confirms, envelope: Envelope
     ) -> asyncio.Future[Confirm] | PublishResult:
         try:
-            subject = subject_of("", self.destination(envelope))
+            subject = subject_of("", self._destination(envelope))
             payload, headers = content_of(envelope, self._mode)
         except ValueError as error:
             return PublishResult(PublishStatus.RETRYABLE, str(error))
@@ -134,7 +138,7 @@ class NatsPublisher:
             return judged(sent.result())
         if not answers:
             return _LOST
-        forbidden = connection.forbidden.since(began, subject_of("", self.destination(envelope)))
+        forbidden = connection.forbidden.since(began, subject_of("", self._destination(envelope)))
         return PublishResult(PublishStatus.STALLED, forbidden) if forbidden else _UNCONFIRMED
 
     async def _answers(self, connection: Connection, waiting: set[asyncio.Future[Confirm]]) -> bool:
@@ -146,19 +150,19 @@ class NatsPublisher:
                 await connection.client.flush(timeout=max(1, round(self._timeout)))
                 return True
         if self._connection is connection:
-            await self._hang_up()
+            await self.close()
         return False
 
     # ------------------------------------------------------------ the connection
 
     async def _connected(self) -> tuple[Connection, Confirms]:
         if self._connection is None or self._confirms is None or not self._connection.is_open:
-            await self._hang_up()
+            await self.close()
             connection = await connect(self._url, self._credentials, self._timeout)
             self._connection, self._confirms = connection, await Confirms.open(connection.client)
         return self._connection, self._confirms
 
-    async def _hang_up(self) -> None:
+    async def close(self) -> None:
         connection, self._connection, self._confirms = self._connection, None, None
         if connection is not None:
             await connection.close()

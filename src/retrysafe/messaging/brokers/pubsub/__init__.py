@@ -31,14 +31,7 @@ BROKER = BrokerSpec(
     publisher="opening:publisher",
     options=(PREFIX, MODE, BROKER_TIMEOUT),
     consumer="opening:consumer",
-    consumer_options=(
-        PREFIX,
-        PREFETCH,
-        PREFETCH_BYTES,
-        POLL,
-        REDELIVERY_WINDOW,
-        BROKER_TIMEOUT,
-    ),
+    consumer_options=(PREFIX, PREFETCH, PREFETCH_BYTES, POLL, REDELIVERY_WINDOW, BROKER_TIMEOUT),
     extra="pubsub",
     checks="checks:EXAMINATION",
 )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from google.api_core.exceptions import NotFound
 from google.pubsub_v1 import types
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, asked
+from retrysafe.messaging.brokers.checks import BrokerExamination, asked, some
 from retrysafe.messaging.brokers.pubsub.client import Clients, Service
 from retrysafe.messaging.brokers.pubsub.messages import topic_path
 from retrysafe.messaging.brokers.pubsub.opening import options_of
 from retrysafe.messaging.brokers.pubsub.topology import kept_for
-from retrysafe.protocol.checks import Check, Facts, Judge, Severity
+from retrysafe.protocol.checks import Check, Facts, Severity
 
 _GUIDE = "how-to/pubsub.md"
 _WITHIN = 4.0
@@ -28,7 +28,7 @@ def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 async def _asked(url: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """The settings of the subscriptions of topics, by their paths; topics that are missing, or have none."""
+    """The settings of the subscriptions of topics, by their names; topics that are missing, or have none."""
     options = options_of(url)
     service = Service(options.get("endpoint"), _WITHIN)
     missing, lonely, subscriptions = [], [], {}
@@ -54,18 +54,8 @@ async def _subscriptions(clients: Clients, topic: str) -> dict[str, Any]:
     found = {}
     async for path in await clients.publisher.list_topic_subscriptions(topic=topic, **how):
         told = await clients.subscriber.get_subscription(subscription=path, **how)
-        found[path] = types.Subscription.pb(told)
+        found[path.rpartition("/")[2]] = types.Subscription.pb(told)
     return found
-
-
-def _some(says: Callable[[Any], bool], text: str) -> Judge:
-    """The evidence is the subscriptions of whose settings ``says`` is true."""
-
-    def judge(facts: Facts) -> str | None:
-        found = [path.rpartition("/")[2] for path, settings in facts["subscriptions"].items() if says(settings)]
-        return f"{text}: {', '.join(sorted(found))}." if found else None
-
-    return judge
 
 
 CHECKS = (
@@ -96,7 +86,7 @@ CHECKS = (
         Severity.WARNING,
         "Make another subscription with ordered=True (it cannot be changed), and delete this one when it is empty.",
         _GUIDE,
-        _some(lambda set_: not set_.enable_message_ordering, "Without any order"),
+        some("subscriptions", lambda set_: not set_.enable_message_ordering, "Without any order"),
     ),
     Check(
         "pubsub-dead-letters",
@@ -105,7 +95,8 @@ CHECKS = (
         f"{_UPDATE} NAME --clear-dead-letter-policy, or --max-delivery-attempts=100; the inbox counts attempts, and "
         "keeps dead letters",
         _GUIDE,
-        _some(
+        some(
+            "subscriptions",
             lambda set_: 0 < set_.dead_letter_policy.max_delivery_attempts < _OFTEN,
             "Pub/Sub moves messages away that were handed out too often, also to consumers that crashed, and lets "
             "later ones of their keys pass",
@@ -117,7 +108,8 @@ CHECKS = (
         Severity.WARNING,
         f"{_UPDATE} NAME --message-retention-duration=7d",
         _GUIDE,
-        _some(
+        some(
+            "subscriptions",
             lambda set_: set_.message_retention_duration.seconds < _DAY,
             "Messages are lost that wait for less than a day",
         ),
@@ -128,7 +120,8 @@ CHECKS = (
         Severity.WARNING,
         f"{_UPDATE} NAME --expiration-period=never",
         _GUIDE,
-        _some(
+        some(
+            "subscriptions",
             lambda set_: bool(set_.expiration_policy.ttl.seconds),
             "It is deleted, with what it keeps, when no consumer was there for its expiration period",
         ),
@@ -137,7 +130,7 @@ CHECKS = (
 
 
 def _kept(facts: Facts) -> Mapping[str, float]:
-    return {path.rpartition("/")[2]: kept_for(settings) for path, settings in facts["subscriptions"].items()}
+    return {name: kept_for(settings) for name, settings in facts["subscriptions"].items()}
 
 
 EXAMINATION = BrokerExamination(CHECKS, _gather, _kept)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from google.api_core.exceptions import DeadlineExceeded, GoogleAPICallError
 from google.pubsub_v1 import types
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.home import of_one_loop
-from retrysafe.messaging.brokers.leased import LeasedConsumer, Tag, Terms
+from retrysafe.messaging.brokers.consumer import BrokerConsumer, names_of
+from retrysafe.messaging.brokers.leased import LeasedSession, Tag, Terms
 from retrysafe.messaging.brokers.pubsub.client import FAILURES, Service
 from retrysafe.messaging.brokers.pubsub.judging import fates, for_a_consumer, may_be_repeated
 from retrysafe.messaging.brokers.pubsub.messages import envelope_from, subscription_path
@@ -29,8 +29,7 @@ _AGAIN = Backoff(base=0.1, cap=2.0)
 """The pauses before acknowledgements are repeated that fail for a while."""
 
 
-@of_one_loop()
-class PubSubConsumer(LeasedConsumer):
+class PubSubConsumer(BrokerConsumer["_PubSubSession"]):
     """Takes messages from the subscriptions of a group. Make them before, with `brokers.pubsub.declare`.
 
     A subscription that keeps the order hands out nothing of a key while a message of it is held, so any number of
@@ -58,8 +57,6 @@ class PubSubConsumer(LeasedConsumer):
     deadline.
     """
 
-    _failures = (*FAILURES, QueueMissing)
-
     def __init__(
         self,
         project: str,
@@ -77,13 +74,25 @@ class PubSubConsumer(LeasedConsumer):
         if not project or not group:
             raise ConfigurationError("project= and group= must not be empty.")
         try:
-            names = [topics] if isinstance(topics, str) else list(topics)
+            names = names_of(topics, prefetch, prefetch_bytes)
             queues = {subscription_path(project, prefix, topic, group): topic for topic in names}
         except ValueError as error:
             raise ConfigurationError(f"topics=, group= or prefix=: {error}.") from error
-        super().__init__(queues, prefetch, prefetch_bytes, redelivery_window)
-        self._poll_for = seconds_of(poll, "poll")
-        self._service = Service(endpoint, seconds_of(timeout, "timeout"))
+        poll_for, within = seconds_of(poll, "poll"), seconds_of(timeout, "timeout")
+        super().__init__(
+            lambda: _PubSubSession(Service(endpoint, within), queues, prefetch, prefetch_bytes, poll_for),
+            redelivery_window,
+        )
+
+
+class _PubSubSession(LeasedSession):
+    _failures = (*FAILURES, QueueMissing)
+
+    def __init__(
+        self, service: Service, queues: Mapping[str, str], prefetch: int, prefetch_bytes: int, poll: float
+    ) -> None:
+        super().__init__(queues, prefetch, prefetch_bytes)
+        self._service, self._poll_for = service, poll
 
     async def _look_up(self, queue: str) -> Terms:
         clients = await self._service.open()
@@ -126,7 +135,7 @@ class PubSubConsumer(LeasedConsumer):
             ]
             failures += 1
             pause = _AGAIN.delay(failures, 1.0)
-            if not handles or loop.time() + pause >= until or self._leaving.is_set():
+            if not handles or loop.time() + pause >= until or self._closing.is_set():
                 return
             await asyncio.sleep(pause)
 

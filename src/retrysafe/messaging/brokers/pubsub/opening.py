@@ -25,16 +25,14 @@ def options_of(url: str) -> dict[str, Any]:
     return {"project": parts.netloc, **options}
 
 
-def publisher(url: str, *, asynchronous: bool, broker_timeout: Duration, **options: Any) -> PubSubPublisher:
-    """The publisher of `retrysafe relay`; it is for async code, whatever the store."""
-    return PubSubPublisher(**options_of(url), timeout=broker_timeout, **options)
+def publisher(url: str, **options: Any) -> PubSubPublisher:
+    """The publisher of `retrysafe relay`."""
+    return PubSubPublisher(**options_of(url), **options)
 
 
-def consumer(
-    url: str, topics: Sequence[str], *, group: str, broker_timeout: Duration, **options: Any
-) -> PubSubConsumer:
+def consumer(url: str, topics: Sequence[str], *, group: str, **options: Any) -> PubSubConsumer:
     """The consumer of `retrysafe inbox run`."""
-    return PubSubConsumer(topics=topics, group=group, timeout=broker_timeout, **options_of(url), **options)
+    return PubSubConsumer(topics=topics, group=group, **options_of(url), **options)
 
 
 class Topics:

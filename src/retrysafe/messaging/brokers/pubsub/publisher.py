@@ -2,41 +2,66 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from google.pubsub_v1 import types
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.home import of_one_loop
+from retrysafe.messaging.brokers.publisher import ACKED, BatchLimits, BatchSession, BrokerPublisher, PublishEntry
 from retrysafe.messaging.brokers.pubsub.client import FAILURES, Service
 from retrysafe.messaging.brokers.pubsub.judging import blames_one, failed
 from retrysafe.messaging.brokers.pubsub.messages import MODES, Mode, content_of, topic_path
 from retrysafe.protocol.durations import seconds as seconds_of
-from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.messages import Envelope, PublishResult
 from retrysafe.protocol.records import Duration
 
 _Message: Any = types.PubsubMessage.pb()
 _Request: Any = types.PublishRequest
-_ACKED = PublishResult(PublishStatus.ACKED)
 _LARGEST = 10_000_000
 """The largest number of bytes in a request (https://cloud.google.com/pubsub/quotas#resource_limits)."""
 _MOST = 1000
 """The largest number of messages."""
 _FRAME = 8
 """Bytes that say of a message within a request how long it is, at most."""
-_TOO_LARGE = PublishResult(PublishStatus.REJECTED, f"larger than the {_LARGEST} bytes of a request to Pub/Sub")
 
 
-class _Entry(NamedTuple):
-    place: int
-    message: Any
-    size: int
+class _PubSubPublishing(BatchSession):
+    """Publishes to a topic and ordering key at a time."""
+
+    _failures = FAILURES
+    _blames_one = staticmethod(blames_one)
+
+    def __init__(self, service: Service, project: str, prefix: str, mode: Mode) -> None:
+        self._service, self._project, self._prefix = service, project, prefix
+        self._mode: Mode = mode
+
+    async def close(self) -> None:
+        await self._service.aclose()
+
+    def _encode(self, place: int, envelope: Envelope) -> tuple[tuple[str, str], PublishEntry]:
+        path = topic_path(self._project, self._prefix, envelope.topic)
+        content = content_of(envelope, self._mode)
+        message = _Message(data=content.data, attributes=content.attributes, ordering_key=content.ordering_key)
+        return (path, content.ordering_key), PublishEntry(place, message, message.ByteSize() + _FRAME)
+
+    async def _limits(self, destination: tuple[str, str]) -> BatchLimits:
+        most = _LARGEST - len(destination[0].encode()) - _FRAME
+        return BatchLimits(_MOST, most, most)
+
+    async def _send(self, destination: tuple[str, str], batch: Sequence[PublishEntry]) -> dict[int, PublishResult]:
+        messages = [entry.content for entry in batch]
+        request = _Request.wrap(_Request.pb()(topic=destination[0], messages=messages))
+        clients = await self._service.open()
+        await clients.publisher.publish(request, retry=None, timeout=self._service.timeout)
+        return {entry.place: ACKED for entry in batch}
+
+    @staticmethod
+    def _judge(error: Exception, *, sent: bool) -> PublishResult:
+        return failed(error)
 
 
-@of_one_loop(follows=True)
-class PubSubPublisher:
+class PubSubPublisher(BrokerPublisher[_PubSubPublishing]):
     """Publishes each message to the topic of Pub/Sub named like its own, and waits for the ids that the service gives.
 
     An id means that the service has stored the message. Make the topic before, and the subscriptions of all groups,
@@ -73,71 +98,9 @@ class PubSubPublisher:
             raise ConfigurationError(f"mode={mode!r}: write one of {', '.join(MODES)}.")
         if not project:
             raise ConfigurationError("project= must not be empty.")
-        self._project, self._prefix = project, prefix
-        self._mode: Mode = mode
-        self._service = Service(endpoint, seconds_of(timeout, "timeout"))
+        self._prefix, within = prefix, seconds_of(timeout, "timeout")
+        super().__init__(lambda: _PubSubPublishing(Service(endpoint, within), project, prefix, mode))
 
     def destination(self, envelope: Envelope, /) -> str:
         """The topic that takes a message."""
         return f"{self._prefix}{envelope.topic}"
-
-    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Publish them: those of one topic and key in their order, others at the same time."""
-        said: dict[int, PublishResult] = {}
-        entries: dict[tuple[str, str], list[_Entry]] = {}
-        for place, envelope in enumerate(envelopes):
-            try:
-                path, entry = self._entry(place, envelope)
-            except ValueError as error:
-                said[place] = PublishResult(PublishStatus.RETRYABLE, str(error))
-                continue
-            if entry.size + len(path.encode()) + _FRAME > _LARGEST:
-                said[place] = _TOO_LARGE
-            else:
-                entries.setdefault((path, entry.message.ordering_key), []).append(entry)
-        requests = (self._published(path, some) for (path, _), some in entries.items())
-        for found in await asyncio.gather(*requests):
-            said.update(found)
-        return [said[place] for place in range(len(envelopes))]
-
-    async def aclose(self) -> None:
-        """Hang up."""
-        await self._service.aclose()
-
-    async def _published(self, path: str, entries: Sequence[_Entry]) -> dict[int, PublishResult]:
-        said: dict[int, PublishResult] = {}
-        for request in _requests(path, entries):
-            said.update(await self._sent(path, request))
-        return said
-
-    async def _sent(self, path: str, entries: Sequence[_Entry]) -> dict[int, PublishResult]:
-        request = _Request.wrap(_Request.pb()(topic=path, messages=[entry.message for entry in entries]))
-        try:
-            clients = await self._service.open()
-            await clients.publisher.publish(request, retry=None, timeout=self._service.timeout)
-        except FAILURES as error:
-            if len(entries) > 1 and blames_one(error):
-                alone = [await self._sent(path, [entry]) for entry in entries]
-                return {place: result for one in alone for place, result in one.items()}
-            return dict.fromkeys((entry.place for entry in entries), failed(error))
-        return dict.fromkeys((entry.place for entry in entries), _ACKED)
-
-    def _entry(self, place: int, envelope: Envelope) -> tuple[str, _Entry]:
-        path = topic_path(self._project, self._prefix, envelope.topic)
-        content = content_of(envelope, self._mode)
-        message = _Message(data=content.data, attributes=content.attributes, ordering_key=content.ordering_key)
-        return path, _Entry(place, message, message.ByteSize() + _FRAME)
-
-
-def _requests(path: str, entries: Sequence[_Entry]) -> Iterator[list[_Entry]]:
-    """As few as the limits allow."""
-    request: list[_Entry] = []
-    begun = size = len(path.encode()) + _FRAME
-    for entry in entries:
-        if request and (len(request) == _MOST or size + entry.size > _LARGEST):
-            yield request
-            request, size = [], begun
-        request.append(entry)
-        size += entry.size
-    if request:
-        yield request

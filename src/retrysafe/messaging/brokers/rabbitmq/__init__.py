@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.spec import (
     BROKER_TIMEOUT,
     MODE,
@@ -22,12 +23,20 @@ if TYPE_CHECKING:
 
 __all__ = ["BROKER", "NEVER", "RabbitMQConsumer", "RabbitMQPublisher", "declare"]
 
+
+def _numbers(text: str) -> list[int]:
+    for one in text.split(","):
+        if not one.strip().isdecimal():
+            raise ConfigurationError(f"--only-partitions: {one!r} is no number.")
+    return [int(one) for one in text.split(",")]
+
+
 BROKER = BrokerSpec(
     package=__name__,
     title="RabbitMQ",
     schemes=("amqp", "amqps"),
     broker="opening:RabbitMQ",
-    publisher="opening:publisher",
+    publisher="publisher:RabbitMQPublisher",
     options=(
         Option("exchange", "publish to this exchange", default="", metavar="NAME"),
         Option("binding", "how headers of CloudEvents are named (amqp)", default="amqp", choices=("amqp", "rabbitmq")),
@@ -35,14 +44,17 @@ BROKER = BrokerSpec(
         BROKER_TIMEOUT,
         PARTITIONS,
     ),
-    consumer="opening:consumer",
+    consumer="consumer:RabbitMQConsumer",
     consumer_options=(
         PARTITIONS,
         PREFETCH,
         REDELIVERY_WINDOW,
         BROKER_TIMEOUT,
         Option(
-            "only_partitions", "the numbers of the partitions to take part in, as in 0,1 (default: all)", metavar="N,…"
+            "only_partitions",
+            "the numbers of the partitions to take part in, as in 0,1 (default: all)",
+            metavar="N,…",
+            convert=_numbers,
         ),
     ),
     extra="rabbitmq",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 import random
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, cast
@@ -22,15 +21,11 @@ from aiormq.exceptions import ChannelAccessRefused
 from retrysafe.cancellation import is_cancelled
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.amqp_binding import envelope_from
-from retrysafe.messaging.brokers.arrival import arrival
-from retrysafe.messaging.brokers.home import of_one_loop
-from retrysafe.messaging.brokers.lane_queue import LaneQueue
+from retrysafe.messaging.brokers.consumer import ConsumerSession, LaggingConsumer
 from retrysafe.messaging.brokers.outstanding import Outstanding
 from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE, members_of, queue_of
 from retrysafe.messaging.brokers.rabbitmq.undecodable import DecodingConnection
-from retrysafe.messaging.brokers.single_flight import SingleFlight
 from retrysafe.messaging.errors import QueueMissing
-from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Delivery, Envelope
 from retrysafe.protocol.ordering import partitions_of
@@ -39,30 +34,21 @@ from retrysafe.protocol.records import Duration
 _LOST = (AMQPError, OSError, RuntimeError, TimeoutError)
 """Errors of a lost connection; a closed channel raises a RuntimeError."""
 _MOST_UNCONFIRMED = 65535
-_AGAIN = Backoff(base=0.05, cap=1.0)
-"""The pauses before it reconnects, when connections end as soon as they are there."""
 _SHARE = 2.5
 """Seconds between two looks whether other consumers wait for queues of which we have more than our share."""
 _LEAVE_WITHIN = 5.0
 """Seconds for which a queue that others are to have is kept, until what was handed out of it is settled."""
-_LASTING = 5.0
-"""Seconds after which a connection has not ended at once."""
-
-
-_connections = itertools.count()
-"""Numbers for the connections and channels of all consumers: later ones know nothing of those before."""
 
 
 class Tag(NamedTuple):
-    """A delivery of one channel: a later channel knows nothing of it. Each queue has one, which numbers its own."""
+    """A delivery of one channel: a later channel knows nothing of it, and numbers its own."""
 
-    channel: int
+    channel: Wire
     queue: str
     number: int
 
 
-@of_one_loop()
-class RabbitMQConsumer:
+class RabbitMQConsumer(LaggingConsumer["_RabbitMQSession"]):
     """Takes messages from the queues of topics; declare them before, with
     `retrysafe.messaging.brokers.rabbitmq.declare`.
 
@@ -101,66 +87,58 @@ class RabbitMQConsumer:
     ) -> None:
         if not 1 <= prefetch <= _MOST_UNCONFIRMED:
             raise ConfigurationError(f"prefetch= is a number from 1 to {_MOST_UNCONFIRMED}.")
-        self._url, self._prefetch = url, prefetch
-        names = [topics] if isinstance(topics, str) else [*topics]
+        within, names = seconds_of(timeout, "timeout"), [topics] if isinstance(topics, str) else [*topics]
+        group = group or None
         shares = partitions is not None and only_partitions is None
-        self._members = [members_of(name, group) for name in names] if shares else []
-        self._queues = [queue_of(place, group) for place in queues_of(topics, partitions, only_partitions)]
-        self._timeout = seconds_of(timeout, "timeout")
-        self._redelivery_window = (
-            None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
-        )
-        self._shelf = LaneQueue()
-        self._arrived = asyncio.Event()
-        self._connection: AbstractConnection | None = None
+        members = [members_of(name, group) for name in names] if shares else []
+        queues = [queue_of(place, group) for place in queues_of(names, partitions, only_partitions)]
+        super().__init__(lambda: _RabbitMQSession(url, queues, members, prefetch, within), redelivery_window)
+
+
+class _RabbitMQSession(ConsumerSession):
+    """A connection, with a channel for each queue."""
+
+    _connection: AbstractConnection | None = None
+    _sharing: asyncio.Task[None] | None = None
+
+    def __init__(self, url: str, queues: Sequence[str], members: Sequence[str], prefetch: int, timeout: float) -> None:
+        super().__init__(prefetch)
+        self._url, self._queues, self._members, self._timeout = url, queues, members, timeout
         self._wires: dict[str, Wire] = {}
         self._tags: dict[str, str] = {}
-        self._channels: dict[str, int] = {}
-        self._leaving: set[str] = set()
-        """Queues that another consumer is to have; nothing of them is handed out any more."""
-        self._sharing: asyncio.Task[None] | None = None
         self._settling = asyncio.Lock()
         self._subscribing: set[asyncio.Task[None]] = set()
-        self._opening = SingleFlight(self._open)
-        self._generation = -1
-        self._opened, self._failures = -_LASTING, 0
         self._outstanding: defaultdict[str, Outstanding] = defaultdict(Outstanding)
+        self._is_lost = False
+
+    async def open(self) -> None:
+        async with asyncio.timeout(self._timeout):
+            kind = DecodingConnection if self.failures else aio_pika.Connection
+            connection = self._connection = await aio_pika.connect(self._url, connection_class=kind)
+        await self._subscribe_to_all(connection)
+        self._sharing = asyncio.create_task(self._share_out(connection), name="retrysafe-share")
 
     @property
-    def redelivery_window(self) -> float | None:
-        """For how many seconds after it was published a message may be handed out again; None: unknown."""
-        return self._redelivery_window
+    def is_open(self) -> bool:
+        """True while messages can come: a deleted queue takes its subscription with it, and tells only so."""
+        return (
+            not self._is_lost
+            and bool(self._tags)
+            and not any(wire.is_closed for wire in self._wires.values())
+            and all(tag in self._wires[queue].consumers for queue, tag in self._tags.items())
+        )
 
-    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
-        """Up to so many messages, in the order of their queues; waits so many seconds for the first one.
+    async def wait(self, until: float) -> None:
+        await super().wait(until)
+        await asyncio.sleep(0)  # messages read from the wire together are taken together
 
-        Raises `aio_pika.exceptions.AMQPError`, `OSError`, `RuntimeError` (a channel that was closed meanwhile) or
-        `TimeoutError` when the broker cannot be reached, and `QueueMissing` when a queue does not exist; the next call
-        connects again.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
-        while True:
-            if not self._is_open():
-                await self._opening()
-            now = loop.time()
-            self._arrived.clear()
-            if taken := self._shelf.take(limit, now, self._leaving):
-                return taken
-            if now >= deadline:
-                return []
-            await arrival(self._arrived, self._shelf, deadline)
-            await asyncio.sleep(0)  # messages read from the wire together are taken together
-
-    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
-        """Acknowledge these deliveries. A message whose acknowledgement is lost comes again, which is harmless."""
+    async def settle(self, deliveries: Sequence[Delivery]) -> None:
         async with self._settling:
             ours = [delivery.tag for delivery in deliveries if self._shelf.settle(delivery)]
             if ours:
                 await self._tell(ours)
 
     async def _tell(self, ours: Sequence[Tag]) -> None:
-        generation = self._generation
         try:
             async with asyncio.timeout(self._timeout):
                 *frames, last = self._acks(ours)
@@ -169,8 +147,7 @@ class RabbitMQConsumer:
                 wire, number, multiple = last
                 await wire.basic_ack(number, multiple=multiple)
         except (*_LOST, asyncio.CancelledError) as error:  # of a frame's future, when a channel is closed
-            if generation == self._generation:  # else it is connected anew already, and this says nothing about that
-                await self._hang_up()
+            await self.close()
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
 
@@ -185,20 +162,12 @@ class RabbitMQConsumer:
             if upto is not None:
                 yield self._wires[queue], upto, True
 
-    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
-        """Hand it out again after so many seconds, and before what follows it in its lane."""
-        self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
-        self._arrived.set()
-
-    def park(self, waiting: Mapping[str, int], /) -> Collection[str]:
-        """The queues of which nothing more comes because so many wait for a retry: the broker counts them too."""
-        self._shelf.parked = waiting
-        return self._shelf.crowded(lambda queue: self._shelf.held(queue) < self._prefetch)
+    def _has_room(self, partition: str) -> bool:
+        return self._shelf.held(partition) < self._prefetch  # the broker counts those that wait for a retry
 
     async def lag(self) -> Mapping[str, int]:
         """Count the messages of each queue there and here; asked in a channel that a refusal may close."""
-        connection = self._connection
-        if connection is None:
+        if (connection := self._connection) is None:
             return {}
         async with asyncio.timeout(self._timeout):
             channel = connection.channel()
@@ -210,43 +179,20 @@ class RabbitMQConsumer:
                 await channel.close()
         return {queue: (one.message_count or 0) + len(self._outstanding[queue]) for queue, one in answers.items()}
 
-    async def aclose(self) -> None:
-        """Close the connection; the broker delivers unsettled messages again."""
-        await self._opening.aclose()
-        await self._hang_up()
-
-    # ------------------------------------------------------------ the connection
-
-    def _is_open(self) -> bool:
-        """Tell whether messages can come: a deleted queue takes its subscription with it, and tells only so."""
-        return (
-            bool(self._tags)
-            and not any(wire.is_closed for wire in self._wires.values())
-            and all(tag in self._wires[queue].consumers for queue, tag in self._tags.items())
-        )
-
-    async def _open(self) -> None:
-        await self._hang_up()
-        await self._rest()
-        self._generation = next(_connections)
-        try:
-            async with asyncio.timeout(self._timeout):
-                kind = DecodingConnection if self._failures else aio_pika.Connection
-                self._connection = await aio_pika.connect(self._url, connection_class=kind)
-            await self._subscribe_to_all(self._connection)
-            sharing = self._share_out(self._connection)
-            self._sharing = asyncio.create_task(sharing, name="retrysafe-share")
-        except BaseException:
-            await self._hang_up()
-            raise
-
-    async def _rest(self) -> None:
-        """Wait before connecting again, if the last connection did not last."""
-        loop = asyncio.get_running_loop()
-        self._failures = self._failures + 1 if loop.time() - self._opened < _LASTING else 0
-        if self._failures > 1:
-            await asyncio.sleep(_AGAIN.delay(self._failures - 2, 0.5 + random.random() / 2))
-        self._opened = loop.time()
+    async def close(self) -> None:
+        self._is_lost = True
+        self._arrived.set()
+        connection, self._connection = self._connection, None
+        subscribing, self._subscribing = self._subscribing, set()
+        if self._sharing is not None:
+            subscribing.add(self._sharing)
+        for task in subscribing:
+            task.cancel()
+        await asyncio.gather(*subscribing, return_exceptions=True)
+        if connection is not None:
+            with suppress(*_LOST):
+                async with asyncio.timeout(self._timeout):
+                    await connection.close()
 
     async def _subscribe_to_all(self, connection: AbstractConnection) -> None:
         """Wait for the queues that answer; one that has no leader just now is consumed as soon as it has one."""
@@ -270,9 +216,9 @@ class RabbitMQConsumer:
         await channel.set_qos(self._prefetch)
         channel.close_callbacks.add(self._wake)
         wire = cast(Wire, await channel.get_underlay_channel())
-        self._wires[queue], self._channels[queue] = wire, next(_connections)
+        self._wires[queue] = wire
         try:
-            answer = await wire.basic_consume(queue, partial(self._take_in, self._channels[queue], queue))
+            answer = await wire.basic_consume(queue, partial(self._take_in, wire, queue))
         except ChannelNotFoundEntity as error:
             raise QueueMissing(f"RabbitMQ has no queue {queue!r}: {DECLARE}, and its group and partitions.") from error
         if answer.consumer_tag is not None:
@@ -284,8 +230,8 @@ class RabbitMQConsumer:
             task.exception()
         self._wake()
 
-    async def _take_in(self, channel: int, queue: str, message: DeliveredMessage) -> None:
-        if channel == self._channels.get(queue) and message.delivery_tag is not None:
+    async def _take_in(self, channel: Wire, queue: str, message: DeliveredMessage) -> None:
+        if channel is self._wires.get(queue) and message.delivery_tag is not None:
             tag = Tag(channel, queue, message.delivery_tag)
             self._outstanding[queue].arrive(tag.number)
             self._shelf.put(Delivery(_envelope(message, queue), tag, queue, bool(message.redelivered)))
@@ -328,7 +274,7 @@ class RabbitMQConsumer:
             wires = [self._wires.pop(queue) for queue in queues]
             for queue in queues:
                 self._shelf.forget(queue)
-                del self._channels[queue], self._outstanding[queue], self._tags[queue]
+                del self._outstanding[queue], self._tags[queue]
             await asyncio.gather(*(wire.close() for wire in wires))
         try:
             for queue in queues:
@@ -340,25 +286,6 @@ class RabbitMQConsumer:
 
     def _wake(self, *_: object) -> None:
         self._arrived.set()
-
-    async def _hang_up(self) -> None:
-        connection, self._connection = self._connection, None
-        self._generation = -1
-        self._wires, self._tags, self._channels = {}, {}, {}
-        self._shelf.clear()
-        self._leaving.clear()
-        self._outstanding.clear()
-        subscribing, self._subscribing = self._subscribing, set()
-        if self._sharing is not None:
-            subscribing.add(self._sharing)
-            self._sharing = None
-        for task in subscribing:
-            task.cancel()
-        await asyncio.gather(*subscribing, return_exceptions=True)
-        if connection is not None:
-            with suppress(*_LOST):
-                async with asyncio.timeout(self._timeout):
-                    await connection.close()
 
 
 async def _ignore(_: object) -> None:

@@ -2,41 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
-from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.rabbitmq.topology import declare
 from retrysafe.protocol.records import Duration
-
-
-def publisher(url: str, *, asynchronous: bool, broker_timeout: Duration, **options: Any) -> RabbitMQPublisher:
-    """The publisher of `retrysafe relay`; it is for async code, whatever the store."""
-    return RabbitMQPublisher(url, timeout=broker_timeout, **options)
-
-
-def consumer(
-    url: str,
-    topics: Sequence[str],
-    *,
-    group: str,
-    broker_timeout: Duration,
-    only_partitions: str | None = None,
-    **options: Any,
-) -> RabbitMQConsumer:
-    """The consumer of `retrysafe inbox run`; without a group of the queues that all share."""
-    numbers = None if only_partitions is None else [_number(one) for one in only_partitions.split(",")]
-    return RabbitMQConsumer(
-        url, topics, group=group or None, timeout=broker_timeout, only_partitions=numbers, **options
-    )
-
-
-def _number(text: str) -> int:
-    if not text.strip().isdecimal():
-        raise ConfigurationError(f"--only-partitions: {text!r} is no number.")
-    return int(text)
 
 
 class RabbitMQ:

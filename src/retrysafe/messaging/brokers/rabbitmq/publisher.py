@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import cast
 
@@ -23,7 +23,7 @@ from aiormq.exceptions import (
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.amqp_binding import MODES, PREFIXES, Binding, Mode, content_of
-from retrysafe.messaging.brokers.home import of_one_loop
+from retrysafe.messaging.brokers.publisher import ACKED, BrokerPublisher, PublishEntry, PublisherSession
 from retrysafe.messaging.brokers.rabbitmq.confirms import Parcel, confirmed, packed
 from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -31,7 +31,6 @@ from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import partition, partitions_of
 from retrysafe.protocol.records import Duration
 
-_ACKED = PublishResult(PublishStatus.ACKED)
 _UNCONFIRMED = PublishResult(PublishStatus.STALLED, "the broker did not confirm it in time")
 _CLOSED = PublishResult(
     PublishStatus.UNKNOWN, "the broker closed the channel: a message of those under way cannot be taken"
@@ -47,8 +46,7 @@ _MOST = 64
 """Channels that are kept, for as many queues; more only while they are in use."""
 
 
-@of_one_loop(follows=True)
-class RabbitMQPublisher:
+class RabbitMQPublisher(BrokerPublisher["_RabbitMQPublishing"]):
     """Publishes to an exchange, each message with its topic as routing key, and waits for the broker's confirms.
 
     A confirm means that the queues have the message; give them the type "quorum" for it to be on a majority of nodes.
@@ -84,34 +82,41 @@ class RabbitMQPublisher:
             raise ConfigurationError(f"mode={mode!r}: write one of {', '.join(MODES)}.")
         if binding not in PREFIXES:
             raise ConfigurationError(f'binding= is "amqp" or "rabbitmq", not {binding!r}.')
-        self._binding: Binding = binding
-        self._mode: Mode = mode
-        self._url, self._exchange, self._partitions = url, exchange, partitions
-        self._timeout = seconds_of(timeout, "timeout")
+        self._partitions, within = partitions, seconds_of(timeout, "timeout")
         self.by_topic = partitions is None
-        self._connection: AbstractConnection | None = None
-        self._wires: OrderedDict[str, Wire] = OrderedDict()
-        self._closing: set[asyncio.Task[None]] = set()
-        self._opening = asyncio.Lock()
+        super().__init__(lambda: _RabbitMQPublishing(url, exchange, self.destination, within, binding, mode))
 
     def destination(self, envelope: Envelope, /) -> str:
         """The queue that takes a message, or the routing key it is published with."""
         return partition(envelope.topic, envelope.key, envelope.id, self._partitions)
 
-    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Publish them at once, and wait for every confirm."""
-        apart: dict[str, list[int]] = {}
-        for at, envelope in enumerate(envelopes):
-            apart.setdefault(self.destination(envelope), []).append(at)
-        published: dict[int, PublishResult] = {}
-        waves = [self._published(place, [envelopes[at] for at in places]) for place, places in apart.items()]
-        for places, said in zip(apart.values(), await asyncio.gather(*waves), strict=True):
-            published.update(zip(places, said, strict=True))
-        return [published[at] for at in range(len(envelopes))]
 
-    async def aclose(self) -> None:
-        """Hang up."""
-        await self._hang_up()
+class _RabbitMQPublishing(PublisherSession):
+    """A connection, which is made anew when it is lost, with a channel for each destination."""
+
+    def __init__(
+        self,
+        url: str,
+        exchange: str,
+        destination: Callable[[Envelope], str],
+        timeout: float,
+        binding: Binding,
+        mode: Mode,
+    ) -> None:
+        self._url, self._exchange, self._destination, self._timeout = url, exchange, destination, timeout
+        self._binding: Binding = binding
+        self._mode: Mode = mode
+        self._connection: AbstractConnection | None = None
+        self._wires: OrderedDict[str, Wire] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._opening = asyncio.Lock()
+
+    def _encode(self, place: int, envelope: Envelope) -> tuple[str, PublishEntry]:
+        return self._destination(envelope), PublishEntry(place, envelope)
+
+    async def _publish_to(self, destination: str, entries: Sequence[PublishEntry]) -> dict[int, PublishResult]:
+        results = await self._published(destination, [entry.content for entry in entries])
+        return {entry.place: result for entry, result in zip(entries, results, strict=True)}
 
     async def _published(self, place: str, envelopes: Sequence[Envelope]) -> list[PublishResult]:
         """Publish messages to one place; those that were with one which closed the channel again, one by one."""
@@ -132,7 +137,7 @@ class RabbitMQPublisher:
         said = [pack if isinstance(pack, PublishResult) else _judged(next(errors)) for pack in packs]
         if self._wires.get(place) is wire:
             if any(one.status is PublishStatus.UNKNOWN and one is not _CLOSED for one in said):
-                await self._hang_up()  # the connection is lost, and may not know it
+                await self.close()  # the connection is lost, and may not know it
             elif _UNCONFIRMED in said:
                 del self._wires[place]
                 await self._closed(wire)  # the broker has then read all of it: nothing comes after what is sent next
@@ -164,7 +169,7 @@ class RabbitMQPublisher:
             return PublishResult(PublishStatus.STALLED, _error_text(error))
         except Exception as error:  # noqa: BLE001 - a connection that opens no channel is of no use
             if self._connection is connection:
-                await self._hang_up()
+                await self.close()
             return PublishResult(PublishStatus.UNAVAILABLE, _error_text(error))
         try:
             async with asyncio.timeout(_BLOCKED):
@@ -178,7 +183,7 @@ class RabbitMQPublisher:
 
     async def _connected(self) -> AbstractConnection:
         if self._connection is None or self._connection.is_closed:
-            await self._hang_up()
+            await self.close()
             async with asyncio.timeout(self._timeout):
                 self._connection = await aio_pika.connect(self._url)
         return self._connection
@@ -215,7 +220,7 @@ class RabbitMQPublisher:
             async with asyncio.timeout(self._timeout):
                 await wire.close()
 
-    async def _hang_up(self) -> None:
+    async def close(self) -> None:
         connection, self._connection = self._connection, None
         self._wires.clear()
         for closing in self._closing:
@@ -230,7 +235,7 @@ class RabbitMQPublisher:
 def _judged(error: BaseException | None) -> PublishResult:
     """Turn an error into a result, whose text is the same for every message: results are grouped by it."""
     if error is None:
-        return _ACKED
+        return ACKED
     if isinstance(error, PublishError):
         return PublishResult(
             PublishStatus.STALLED,

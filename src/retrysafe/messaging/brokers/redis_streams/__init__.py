@@ -14,6 +14,7 @@ from retrysafe.messaging.brokers.spec import (
     REDELIVERY_WINDOW,
     BrokerSpec,
     Option,
+    is_yes,
     lazily,
 )
 
@@ -29,6 +30,7 @@ BROKER = BrokerSpec(
     schemes=("redis", "rediss"),
     broker="opening:RedisStreams",
     publisher="opening:publisher",
+    async_publisher="opening:async_publisher",
     options=(
         Option("remember", "how long a message is known (1h)", default="1h", metavar="TIME"),
         Option("length", "about how many entries a stream keeps at most (default: all)", type=int, metavar="N"),
@@ -44,7 +46,12 @@ BROKER = BrokerSpec(
         LEASE,
         REDELIVERY_WINDOW,
         Option("leases", "the store of the consumers' leases, if it is not the broker", metavar="URL"),
-        Option("delete", "whether settled entries are removed at once: for the only group", choices=("yes", "no")),
+        Option(
+            "delete",
+            "whether settled entries are removed at once: for the only group",
+            choices=("yes", "no"),
+            convert=is_yes,
+        ),
         KEEP,
     ),
     extra="redis",

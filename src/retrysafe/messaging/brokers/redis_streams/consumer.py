@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import redis
@@ -13,8 +14,7 @@ import redis.asyncio
 
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.home import of_one_loop
-from retrysafe.messaging.brokers.lane_queue import LaneQueue
+from retrysafe.messaging.brokers.consumer import AssignedConsumer, ConsumerSession, names_of
 from retrysafe.messaging.brokers.redis_streams.client import twin_of
 from retrysafe.messaging.brokers.redis_streams.entries import envelope_in
 from retrysafe.messaging.brokers.redis_streams.leases import Holdings
@@ -141,8 +141,7 @@ class _Stream:
         self.cursor = _BEGINNING
 
 
-@of_one_loop(anew=twin_of)
-class RedisStreamsConsumer:
+class RedisStreamsConsumer(AssignedConsumer["_RedisStreamsSession"]):
     """Receives messages from the streams of topics, for a group, which is created when it does not exist.
 
     One consumer of the group owns a stream at a time and holds a lease on it; consumers share the streams evenly. A new
@@ -193,86 +192,71 @@ class RedisStreamsConsumer:
         redelivery_window: Duration | None = None,
         observers: Iterable[Observer] | None = None,
     ) -> None:
-        names = [topics] if isinstance(topics, str) else list(topics)
+        names = names_of(topics, prefetch, prefetch_bytes, group)
         if client.get_encoder().decode_responses:  # type: ignore[no-untyped-call]
             raise ConfigurationError(
                 "client= has decode_responses=True, but payloads are bytes: give a client without it."
             )
-        if not names or not group or min(prefetch, prefetch_bytes) < 1:
-            raise ConfigurationError(
-                "topics= and group= must not be empty, and prefetch= and prefetch_bytes= are numbers from 1."
-            )
         places = [place for topic in names for place in partitions_of(topic, partitions)]
-        self._streams = {stream_of(prefix, place): place for place in places}
-        self._client, self._group, self._prefetch, self._delete = client, group, prefetch, delete
-        self._bytes = prefetch_bytes
-        self._keep = None if keep is None else round(seconds_of(keep, "keep") * 1000)
+        streams = {stream_of(prefix, place): place for place in places}
+        kept = None if keep is None else round(seconds_of(keep, "keep") * 1000)
+        watching = Observers((LoggingObserver(),) if observers is None else observers)
+        clients, stores = (chain((one,), map(twin_of, repeat(one))) for one in (client, leases))
+        held_for = seconds_of(lease, "lease")
+
+        def new_session() -> _RedisStreamsSession:
+            own, store = next(clients), next(stores)
+            holdings = Holdings(own, list(streams), group, own if store is None else store, held_for)
+            return _RedisStreamsSession(own, holdings, streams, group, prefetch, prefetch_bytes, delete, kept, watching)
+
+        super().__init__(new_session, redelivery_window)
+
+
+class _RedisStreamsSession(ConsumerSession):
+    """The streams that are held, which `receive` reads."""
+
+    def __init__(
+        self,
+        client: redis.asyncio.Redis,
+        holdings: Holdings,
+        streams: Mapping[str, str],
+        group: str,
+        prefetch: int,
+        prefetch_bytes: int,
+        delete: bool,
+        keep: int | None,
+        observers: Observers,
+    ) -> None:
+        super().__init__(prefetch, prefetch_bytes)
+        self._client, self._holdings, self._streams, self._group = client, holdings, streams, group
+        self._delete, self._keep, self._observers = delete, keep, observers
         self._trimmed: dict[str, float] = {}
-        self._redelivery_window = (
-            None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
-        )
-        self._observers = Observers((LoggingObserver(),) if observers is None else observers)
-        self._holdings = Holdings(client, list(self._streams), group, client if leases is None else leases, lease)
         self._read: defaultdict[str, _Stream] = defaultdict(_Stream)
-        self._shelf = LaneQueue()
         self._filling, self._more = SingleFlight(self._fill), False
         self._owed: defaultdict[str, list[bytes]] = defaultdict(list)
-        self._moved = asyncio.Event()
+        self._room = self._arrived
 
-    @property
-    def redelivery_window(self) -> float | None:
-        """For how many seconds after its publication a message may be handed out again; None: unknown."""
-        return self._redelivery_window
+    def take(self, limit: int, now: float) -> Sequence[Delivery]:
+        self._forget(self._holdings.lost())
+        self._leaving = self._holdings.leaving
+        return super().take(limit, now)
 
-    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
-        """Return up to ``limit`` messages, in the order of their streams; wait up to ``wait`` seconds for the first.
+    async def look(self) -> bool:
+        await self._filling()
+        return self._more
 
-        Raises `redis.RedisError` when the server cannot be reached, and `StoreUnavailable` when the store of the leases
-        cannot be reached; the next call connects again.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
-        while True:
-            self._forget(self._holdings.lost())
-            if taken := self._shelf.take(limit, loop.time(), self._holdings.leaving):
-                return taken
-            self._moved.clear()
-            await self._filling()
-            if not self._more:
-                now = loop.time()
-                if now >= deadline:
-                    return []
-                wakes = self._shelf.wakes()
-                await self._rest(min(deadline, now + _LOOK, deadline if wakes is None else wakes) - now)
-
-    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
+    async def settle(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledge these deliveries; acknowledgements that fail now are sent before the next read.
 
         Deliveries of a stream that this consumer has lost meanwhile are settled too, whichever consumer holds it.
         """
-        for delivery in deliveries:
-            self._shelf.settle(delivery)
-            self._owed[delivery.partition].append(delivery.tag.id)
-        self._moved.set()
-        try:
+        for stream, entries in self._release(deliveries).items():
+            self._owed[stream] += [entry.id for entry in entries]
+        with suppress(redis.RedisError):
             await self._settle_owed()
-        except redis.RedisError:
-            return
-
-    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
-        """Hand the message out again after ``delay`` seconds, before the messages that follow it in its lane."""
-        self._shelf.give_back(delivery, asyncio.get_running_loop().time() + delay)
-        self._moved.set()
-
-    def park(self, waiting: Mapping[str, int], /) -> Collection[str]:
-        """Hold more, as so many of each partition wait for a retry; the partitions that are full of such messages."""
-        self._shelf.parked = waiting
-        self._moved.set()
-        return self._shelf.crowded(self._has_room)
 
     @property
     def assigned(self) -> Collection[str]:
-        """The streams that this consumer holds, and does not leave to another one."""
         return [*self._holdings.tokens()]
 
     async def lag(self) -> Mapping[str, int]:
@@ -292,7 +276,7 @@ class RedisStreamsConsumer:
                     found[stream] = group["lag"] + group["pending"]
         return found
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """Release the streams; their next consumer takes the unsettled messages."""
         await self._filling.aclose()
         await self._holdings.aclose()
@@ -334,9 +318,6 @@ class RedisStreamsConsumer:
                 raise failure
         return any(taken)
 
-    def _has_room(self, stream: str) -> bool:
-        return self._shelf.load(stream) < self._prefetch and self._shelf.held_bytes(stream) < self._bytes
-
     def _took(self, stream: str, answer: Any) -> bool:
         """Keep the entries of an answer; return whether to read again at once."""
         state = self._read[stream]
@@ -370,14 +351,16 @@ class RedisStreamsConsumer:
                 fields = dict(zip(flat[::2], flat[1::2], strict=True))
                 self._shelf.put(Delivery(envelope_in(fields, self._streams[stream]), entry, stream, again))
 
-    async def _rest(self, seconds: float) -> None:
+    async def wait(self, until: float) -> None:
         """Wait until there may be new entries, or memory for them."""
+        wakes, now = self._shelf.wakes(), asyncio.get_running_loop().time()
+        seconds = min(until, now + _LOOK, until if wakes is None else wakes) - now
         held = self._holdings.tokens()
         waiting = [stream for stream in held if self._has_room(stream)]
         if not waiting or seconds < 0.001:
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, seconds)):
-                    await self._moved.wait()
+                    await self._arrived.wait()
             return
         if any(self._shelf.out(stream) for stream in held if stream not in waiting):
             seconds = min(seconds, _BRIEF)

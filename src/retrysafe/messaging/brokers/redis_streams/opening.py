@@ -10,25 +10,22 @@ import redis.asyncio
 
 from retrysafe.messaging.brokers.redis_streams.consumer import RedisStreamsConsumer
 from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
-from retrysafe.messaging.brokers.spec import keep_of
 from retrysafe.protocol.records import Duration
 
 
-def publisher(url: str, *, asynchronous: bool, **options: Any) -> RedisStreamsPublisher | AsyncRedisStreamsPublisher:
-    """The publisher of `retrysafe relay`, in the colour of its store."""
-    if asynchronous:
-        return AsyncRedisStreamsPublisher(redis.asyncio.Redis.from_url(url), **options)
+def publisher(url: str, **options: Any) -> RedisStreamsPublisher:
+    """The publisher of `retrysafe relay`."""
     return RedisStreamsPublisher(redis.Redis.from_url(url), **options)
 
 
-def consumer(
-    url: str, topics: Sequence[str], *, group: str, delete: str = "no", **options: Any
-) -> RedisStreamsConsumer:
+def async_publisher(url: str, **options: Any) -> AsyncRedisStreamsPublisher:
+    """The publisher of `retrysafe relay` on an async store."""
+    return AsyncRedisStreamsPublisher(redis.asyncio.Redis.from_url(url), **options)
+
+
+def consumer(url: str, topics: Sequence[str], *, group: str, **options: Any) -> RedisStreamsConsumer:
     """The consumer of `retrysafe inbox run`."""
-    kept = keep_of(options)
-    return RedisStreamsConsumer(
-        redis.asyncio.Redis.from_url(url), topics, group=group, delete=delete == "yes", **kept, **options
-    )
+    return RedisStreamsConsumer(redis.asyncio.Redis.from_url(url), topics, group=group, **options)
 
 
 class RedisStreams:

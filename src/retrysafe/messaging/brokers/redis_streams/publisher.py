@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any
 
 import redis
@@ -18,7 +18,7 @@ from redis.exceptions import (
     ReadOnlyError,
 )
 
-from retrysafe.messaging.brokers.home import of_one_loop
+from retrysafe.messaging.brokers.publisher import ACKED, BrokerPublisher
 from retrysafe.messaging.brokers.redis_streams.client import twin_of
 from retrysafe.messaging.brokers.redis_streams.entries import PAYLOAD
 from retrysafe.messaging.cloudevents import attributes
@@ -27,7 +27,7 @@ from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import partition, partitions_of
 from retrysafe.protocol.records import Duration
 
-_ACKED, _DUPLICATE = PublishResult(PublishStatus.ACKED), PublishResult(PublishStatus.DUPLICATE)
+_DUPLICATE = PublishResult(PublishStatus.DUPLICATE)
 _AT_ONCE, _BYTES_AT_ONCE = 100, 1 << 20
 """The messages, and bytes of payloads and headers, of one call of the script, which blocks the server."""
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -134,7 +134,7 @@ _MISPLACED = ("WRONGTYPE", "NOPERM", "MOVED", "ASK")
 
 def _one(answer: Any) -> PublishResult:
     if isinstance(answer, int):
-        return _ACKED if answer == 1 else _DUPLICATE
+        return ACKED if answer == 1 else _DUPLICATE
     said = answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
     if isinstance(answer, _LOST) and not isinstance(answer, _UNABLE_ERRORS):
         return PublishResult(PublishStatus.UNKNOWN, said)
@@ -198,8 +198,7 @@ class RedisStreamsPublisher:
         self._client.close()
 
 
-@of_one_loop(follows=True, anew=twin_of)
-class AsyncRedisStreamsPublisher:
+class AsyncRedisStreamsPublisher(BrokerPublisher["_RedisPublishing"]):
     """`RedisStreamsPublisher` for async code."""
 
     def __init__(
@@ -211,10 +210,16 @@ class AsyncRedisStreamsPublisher:
         remember: Duration = "1h",
         length: int | None = None,
     ) -> None:
-        self._client, self._commands = client, _Commands(prefix, partitions, remember, length)
+        clients = chain((client,), map(twin_of, repeat(client)))
+        commands = _Commands(prefix, partitions, remember, length)
+        super().__init__(lambda: _RedisPublishing(next(clients), commands))
+
+
+class _RedisPublishing:
+    def __init__(self, client: redis.asyncio.Redis, commands: _Commands) -> None:
+        self._client, self._commands = client, commands
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Publish the messages in one round trip."""
         pipeline = self._client.pipeline(transaction=False)
         calls = self._commands.calls(envelopes)
         for call in calls:
@@ -227,13 +232,11 @@ class AsyncRedisStreamsPublisher:
             return [_one(error)] * len(envelopes)
 
     async def _is_there(self) -> bool:
-        """Tell whether the server answers: then only the connection was lost."""
         try:
             await self._client.ping()
         except redis.RedisError:
             return False
         return True
 
-    async def aclose(self) -> None:
-        """Close the connection."""
+    async def close(self) -> None:
         await self._client.aclose()

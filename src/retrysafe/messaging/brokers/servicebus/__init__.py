@@ -31,9 +31,9 @@ BROKER = BrokerSpec(
     title="Azure Service Bus",
     schemes=("servicebus",),
     broker="opening:Topics",
-    publisher="opening:publisher",
+    publisher="publisher:ServiceBusPublisher",
     options=(PARTITIONS, PREFIX, MODE, ORDERED, BROKER_TIMEOUT),
-    consumer="opening:consumer",
+    consumer="consumer:ServiceBusConsumer",
     consumer_options=(
         PREFIX,
         ORDERED,

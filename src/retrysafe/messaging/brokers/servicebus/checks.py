@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -10,10 +10,10 @@ from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.management import QueueProperties, SubscriptionProperties, TopicProperties
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, asked
+from retrysafe.messaging.brokers.checks import BrokerExamination, asked, some
 from retrysafe.messaging.brokers.servicebus.client import namespace_of
 from retrysafe.messaging.brokers.servicebus.messages import name_of
-from retrysafe.protocol.checks import Check, Facts, Judge, Severity
+from retrysafe.protocol.checks import Check, Facts, Severity
 
 _GUIDE = "how-to/servicebus.md"
 _WITHIN = 4.0
@@ -47,7 +47,9 @@ async def _asked(url: str, topics: tuple[str, ...]) -> dict[str, Any]:
                 missing.append(name)
             else:
                 entities[name] = found
-    return {"missing": missing, "entities": entities}
+    sending: dict[str, Any] = {name: entity.sending for name, entity in entities.items()}
+    receiving = {name: settings for entity in entities.values() for name, settings in entity.receiving.items()}
+    return {"missing": missing, "entities": entities, "receiving": receiving, "all": sending | receiving}
 
 
 async def _topic(service: ServiceBusAdministrationClient, name: str) -> _Entity | None:
@@ -64,36 +66,6 @@ async def _queue(service: ServiceBusAdministrationClient, name: str) -> _Entity 
     except ResourceNotFoundError:
         return None
     return _Entity(queue, {name: queue})
-
-
-def _some(says: Callable[[Any], object], text: str) -> Judge:
-    """The evidence is what can be received from of whose settings ``says`` is true."""
-
-    def judge(facts: Facts) -> str | None:
-        found = [
-            name
-            for entity in facts["entities"].values()
-            for name, settings in entity.receiving.items()
-            if says(settings)
-        ]
-        return f"{text}: {', '.join(sorted(found))}." if found else None
-
-    return judge
-
-
-def _all(says: Callable[[Any], object], text: str) -> Judge:
-    """The evidence is what can be received from, or sent to, of whose settings ``says`` is true."""
-
-    def judge(facts: Facts) -> str | None:
-        found = {
-            name
-            for topic, entity in facts["entities"].items()
-            for name, settings in (*entity.receiving.items(), (topic, entity.sending))
-            if says(settings)
-        }
-        return f"{text}: {', '.join(sorted(found))}." if found else None
-
-    return judge
 
 
 def _lonely(facts: Facts) -> str | None:
@@ -134,7 +106,7 @@ CHECKS = (
         "Make another queue or subscription with ordered=True (it cannot be changed), and delete this one when it is "
         "empty.",
         _GUIDE,
-        _some(lambda set_: not set_.requires_session, "Without sessions there is no order"),
+        some("receiving", lambda set_: not set_.requires_session, "Without sessions there is no order"),
     ),
     Check(
         "servicebus-deliveries",
@@ -142,7 +114,8 @@ CHECKS = (
         Severity.WARNING,
         f"{_UPDATE} --max-delivery-count 2000; the inbox counts attempts, and keeps dead letters",
         _GUIDE,
-        _some(
+        some(
+            "receiving",
             lambda set_: (set_.max_delivery_count or 10) < _OFTEN,
             "Service Bus moves messages away that were handed out too often, also to consumers that crashed, and lets "
             "later ones of their sessions pass",
@@ -163,7 +136,8 @@ CHECKS = (
         Severity.WARNING,
         f"{_UPDATE} --default-message-time-to-live P7D",
         _GUIDE,
-        _all(
+        some(
+            "all",
             lambda set_: _shorter(set_.default_message_time_to_live, _DAY),
             "Messages expire that wait for less than a day",
         ),
@@ -174,7 +148,8 @@ CHECKS = (
         Severity.WARNING,
         f"{_UPDATE} --auto-delete-on-idle P10675199D",
         _GUIDE,
-        _all(
+        some(
+            "all",
             lambda set_: _shorter(set_.auto_delete_on_idle, _FOR_EVER),
             "It is deleted, with what it keeps, when nobody used it for a while",
         ),

@@ -13,13 +13,13 @@ from azure.servicebus.exceptions import OperationTimeoutError, SessionLockLostEr
 
 from retrysafe.cancellation import reraise_cancellation
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.home import of_one_loop
+from retrysafe.messaging.brokers.consumer import BrokerConsumer, ConsumerSession, names_of
 from retrysafe.messaging.brokers.leased import Tag
-from retrysafe.messaging.brokers.polling import PollingConsumer
 from retrysafe.messaging.brokers.servicebus.client import (
     FAILURES,
     LISTENS,
     Client,
+    Namespace,
     amended,
     condition_of,
     hang_up,
@@ -72,8 +72,7 @@ class _Gate:
             self._plenty.clear()
 
 
-@of_one_loop()
-class ServiceBusConsumer(PollingConsumer):
+class ServiceBusConsumer(BrokerConsumer["_ServiceBusSession"]):
     """Takes messages from queues, or a group's subscriptions. Make them before, with `brokers.servicebus.declare`.
 
     A session is a key, or a partition of keys, as publishers were told; one consumer has it at a time, until nothing of
@@ -118,59 +117,75 @@ class ServiceBusConsumer(PollingConsumer):
         redelivery_window: Duration | None = None,
         timeout: Duration = "10s",
     ) -> None:
-        names = [topics] if isinstance(topics, str) else list(topics)
-        super().__init__(names, prefetch, prefetch_bytes, redelivery_window)
+        names = names_of(topics, prefetch, prefetch_bytes)
         if not 1 <= sessions <= _MOST_SESSIONS:
             raise ConfigurationError(f"sessions= is a number from 1 to {_MOST_SESSIONS}.")
         try:
-            self._sources = [source_of(prefix, topic, group) for topic in names]
+            sources = [source_of(prefix, topic, group or None) for topic in names]
         except ValueError as error:
             raise ConfigurationError(f"topics=, group= or prefix=: {error}.") from error
-        self._namespace = namespace_of(url)
-        self._ordered, self._sessions = ordered, sessions if ordered else 1
-        self._idle, self._poll = seconds_of(idle, "idle"), seconds_of(poll, "poll")
-        self._timeout = seconds_of(timeout, "timeout")
-        self._client: Client | None = None
-        self._gates: dict[Source, _Gate] = {}
+        namespace, at_once = namespace_of(url), sessions if ordered else 1
+        waits = seconds_of(idle, "idle"), seconds_of(poll, "poll"), seconds_of(timeout, "timeout")
+        super().__init__(
+            lambda: _ServiceBusSession(namespace, sources, ordered, at_once, prefetch, prefetch_bytes, *waits),
+            redelivery_window,
+        )
+
+
+class _ServiceBusSession(ConsumerSession):
+    """The sessions of Service Bus that are ours, or messages of queues without any."""
+
+    _client: Client | None = None
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        sources: Sequence[Source],
+        ordered: bool,
+        sessions: int,
+        prefetch: int,
+        prefetch_bytes: int,
+        idle: float,
+        poll: float,
+        timeout: float,
+    ) -> None:
+        super().__init__(prefetch, prefetch_bytes)
+        self._namespace, self._sources, self._ordered, self._sessions = namespace, sources, ordered, sessions
+        self._idle, self._poll, self._timeout = idle, poll, timeout
+        self._gates = {source: _Gate() for source in sources}
         self._holdings: dict[str, Holding] = {}
         self._looking: set[asyncio.Task[Any]] = set()
         """Tasks that hold nothing, and may be cancelled."""
-        self._closing: set[asyncio.Task[None]] = set()
+        self._hanging_up: set[asyncio.Task[None]] = set()
 
-    @property
-    def redelivery_window(self) -> float | None:
-        """For how many seconds after it was published a message may be handed out again; None: unknown."""
-        return self._declared
+    async def open(self) -> None:
+        self._client = self._namespace.client(self._poll + self._timeout)
+        for source in self._sources:
+            for _ in range(self._sessions):
+                self._start(source)
 
-    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
-        """Settle them. What the service does not hear of is delivered again, which is harmless."""
-        handles: dict[str, list[str]] = {}
-        for delivery in deliveries:
-            self._shelf.settle(delivery)
-            handles.setdefault(delivery.partition, []).append(delivery.tag.handle)
-        self._room.set()
-        held = [(self._holdings[place], some) for place, some in handles.items() if place in self._holdings]
-        await asyncio.gather(*(holding.settle(some) for holding, some in held))
-
-    async def aclose(self) -> None:
-        """Hang up; what is not settled is there for others at once."""
-        await self._beginning.aclose()
-        self._leaving.set()
-        self._room.set()
-        tasks, self._tasks = self._tasks, []
-        for task in self._looking:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._shelf.clear()
-        await asyncio.gather(*self._closing, return_exceptions=True)
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
-
-    def _forget_lapsed(self, now: float) -> None:
+    def take(self, limit: int, now: float) -> Sequence[Delivery]:
         for place, holding in list(self._holdings.items()):
             if holding.lost(now):
                 self._forget(place, holding)
+        return super().take(limit, now)
+
+    async def settle(self, deliveries: Sequence[Delivery]) -> None:
+        tags = self._release(deliveries)
+        held = [(self._holdings[place], some) for place, some in tags.items() if place in self._holdings]
+        await asyncio.gather(*(holding.settle([tag.handle for tag in some]) for holding, some in held))
+
+    async def close(self) -> None:
+        """Hang up; what is not settled is there for others at once."""
+        self._closing.set()
+        self._room.set()
+        for task in self._looking:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._hanging_up, return_exceptions=True)
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
 
     def _forget(self, place: str, holding: Holding) -> None:
         if self._holdings.get(place) is holding:
@@ -179,13 +194,6 @@ class ServiceBusConsumer(PollingConsumer):
             self._room.set()
 
     # ------------------------------------------------------------ tasks
-
-    async def _begin(self) -> None:
-        self._client = self._namespace.client(self._poll + self._timeout)
-        self._gates = {source: _Gate() for source in self._sources}
-        for source in self._sources:
-            for _ in range(self._sessions):
-                self._start(source)
 
     def _start(self, source: Source) -> None:
         task = asyncio.create_task(self._serve(source), name=f"retrysafe-serve {source.path}")
@@ -200,11 +208,11 @@ class ServiceBusConsumer(PollingConsumer):
     async def _serve(self, source: Source) -> None:
         """Take one session after the other; end when one of them rested, for which another task has begun."""
         replaced = False
-        while not (replaced or self._leaving.is_set()):
+        while not (replaced or self._closing.is_set()):
             try:
                 holding = await self._found(source)
             except FAILURES as error:
-                self._fails(for_a_consumer(error, source.path))
+                self._fail(for_a_consumer(error, source.path))
                 await self._pause(_PAUSE)
                 continue
             if holding is not None:
@@ -264,7 +272,7 @@ class ServiceBusConsumer(PollingConsumer):
         replaced, failure = False, None
         keeping = asyncio.create_task(self._keep(holding), name=f"retrysafe-keep {holding.partition}")
         try:
-            while not self._leaving.is_set():
+            while not self._closing.is_set():
                 self._room.clear()
                 now, held = loop.time(), self._shelf.held(place)
                 if holding.lost(now):
@@ -287,7 +295,7 @@ class ServiceBusConsumer(PollingConsumer):
             self._forget(place, holding)
             self._close(holding, keeping)
         if failure is not None:
-            self._fails(failure)
+            self._fail(failure)
             await self._pause(0 if replaced else _PAUSE)
         return replaced
 
@@ -298,8 +306,8 @@ class ServiceBusConsumer(PollingConsumer):
             await holding.close()
 
         closing = asyncio.create_task(close(), name=f"retrysafe-close {holding.partition}")
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        self._hanging_up.add(closing)
+        closing.add_done_callback(self._hanging_up.discard)
 
     async def _until_room(self, holding: Holding) -> None:
         try:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from retrysafe.messaging.brokers.servicebus.consumer import ServiceBusConsumer
 from retrysafe.messaging.brokers.servicebus.publisher import ServiceBusPublisher
@@ -11,22 +10,6 @@ from retrysafe.messaging.brokers.servicebus.topology import declare
 from retrysafe.protocol.records import Duration
 
 _KEPT = "7d"
-
-
-def publisher(
-    url: str, *, asynchronous: bool, ordered: str, broker_timeout: Duration, **options: Any
-) -> ServiceBusPublisher:
-    """The publisher of `retrysafe relay`; it is for async code, whatever the store."""
-    return ServiceBusPublisher(url, ordered=ordered == "yes", timeout=broker_timeout, **options)
-
-
-def consumer(
-    url: str, topics: Sequence[str], *, group: str, ordered: str, broker_timeout: Duration, **options: Any
-) -> ServiceBusConsumer:
-    """The consumer of `retrysafe inbox run`; without a group of queues."""
-    return ServiceBusConsumer(
-        url, topics, group=group or None, ordered=ordered == "yes", timeout=broker_timeout, **options
-    )
 
 
 class Topics:

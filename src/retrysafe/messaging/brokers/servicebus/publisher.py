@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.home import of_one_loop
+from retrysafe.messaging.brokers.publisher import ACKED, BrokerPublisher, PublishEntry, PublisherSession
 from retrysafe.messaging.brokers.servicebus.client import (
     FAILURES,
     LISTENS,
     Client,
+    Namespace,
     amended,
     ended_because,
     hang_up,
@@ -27,17 +27,10 @@ from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.records import Duration
 
-_ACKED = PublishResult(PublishStatus.ACKED)
 _IDLE = 60.0
 """Seconds after which a connection without a message is made anew: nothing keeps it, and the service ends it later."""
 _MARGIN = 1.0
 """Seconds more than the library may take, which does not hear of every refusal."""
-
-
-class _Entry(NamedTuple):
-    place: int
-    message: ServiceBusMessage
-    session: str | None
 
 
 class _Destination:
@@ -114,8 +107,7 @@ class _Destination:
             raise ConnectionError("the publisher was closed")
 
 
-@of_one_loop(follows=True)
-class ServiceBusPublisher:
+class ServiceBusPublisher(BrokerPublisher["_ServiceBusPublishing"]):
     """Sends each message to the queue or topic of Service Bus named like its own, and waits for the service's answer.
 
     An answer means that the service has stored the message, for every subscription that there is. Make the queue or
@@ -149,54 +141,50 @@ class ServiceBusPublisher:
     ) -> None:
         if mode not in MODES or (partitions is not None and partitions < 1):
             raise ConfigurationError(f"mode= is one of {', '.join(MODES)}; partitions= is a number from 1.")
-        self._namespace, self._prefix = namespace_of(url), prefix
-        self._ordered, self._partitions = ordered, partitions
-        self._mode: Mode = mode
-        self._timeout = seconds_of(timeout, "timeout")
-        self._client: Client | None = None
-        self._destinations: dict[str, _Destination] = {}
+        self._prefix, namespace, within = prefix, namespace_of(url), seconds_of(timeout, "timeout")
+        super().__init__(lambda: _ServiceBusPublishing(namespace, prefix, ordered, partitions, mode, within))
 
     def destination(self, envelope: Envelope, /) -> str:
         """The queue or topic that takes a message."""
         return f"{self._prefix}{envelope.topic}"
 
-    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Send them in batches: one behind the other for one destination, at the same time for several."""
-        said: dict[int, PublishResult] = {}
-        entries: dict[str, list[_Entry]] = {}
-        for place, envelope in enumerate(envelopes):
-            try:
-                name = name_of(self._prefix, envelope.topic)
-                session = session_of(envelope, self._partitions) if self._ordered else None
-                entry = _Entry(place, message_of(envelope, self._mode, session), session)
-                entries.setdefault(name, []).append(entry)
-            except ValueError as error:
-                said[place] = PublishResult(PublishStatus.RETRYABLE, str(error))
-        for found in await asyncio.gather(*(self._published(name, some) for name, some in entries.items())):
-            said.update(found)
-        return [said[place] for place in range(len(envelopes))]
 
-    async def aclose(self) -> None:
-        """Hang up."""
+class _ServiceBusPublishing(PublisherSession):
+    def __init__(
+        self, namespace: Namespace, prefix: str, ordered: bool, partitions: int | None, mode: Mode, timeout: float
+    ) -> None:
+        self._namespace, self._prefix, self._timeout = namespace, prefix, timeout
+        self._ordered, self._partitions = ordered, partitions
+        self._mode: Mode = mode
+        self._client: Client | None = None
+        self._destinations: dict[str, _Destination] = {}
+
+    def _encode(self, place: int, envelope: Envelope) -> tuple[str, PublishEntry]:
+        session = session_of(envelope, self._partitions) if self._ordered else None
+        return name_of(self._prefix, envelope.topic), PublishEntry(place, message_of(envelope, self._mode, session))
+
+    async def close(self) -> None:
         destinations, self._destinations = self._destinations, {}
         client, self._client = self._client, None
         await asyncio.gather(*(one.end() for one in destinations.values()))
         if client is not None:
             await client.aclose()
 
-    async def _published(self, name: str, entries: Sequence[_Entry]) -> dict[int, PublishResult]:
+    async def _publish_to(self, destination: str, entries: Sequence[PublishEntry]) -> dict[int, PublishResult]:
         """Publish the entries, and return each result; after an unanswered batch the rest is not sent."""
         said: dict[int, PublishResult] = {}
         try:
-            destination = self._destination(name)
-            async with destination.turn:
-                await self._sent_all(destination, entries, said)
+            to = self._destination(destination)
+            async with to.turn:
+                await self._sent_all(to, entries, said)
         except FAILURES as error:
             return said | {one.place: failed(error, sent=False) for one in entries if one.place not in said}
         waits = PublishResult(PublishStatus.POSTPONED, "a batch before it was not answered")
         return {one.place: said.get(one.place, waits) for one in entries}
 
-    async def _sent_all(self, to: _Destination, entries: Sequence[_Entry], said: dict[int, PublishResult]) -> bool:
+    async def _sent_all(
+        self, to: _Destination, entries: Sequence[PublishEntry], said: dict[int, PublishResult]
+    ) -> bool:
         """Add what became of each; whether all were answered."""
         for some, content in await _batches(await to.open(), entries):
             if not await self._sent(to, some, content, said):
@@ -204,7 +192,7 @@ class ServiceBusPublisher:
         return True
 
     async def _sent(
-        self, to: _Destination, entries: Sequence[_Entry], content: Any, said: dict[int, PublishResult]
+        self, to: _Destination, entries: Sequence[PublishEntry], content: Any, said: dict[int, PublishResult]
     ) -> bool:
         try:
             await to.send(content)
@@ -214,10 +202,10 @@ class ServiceBusPublisher:
                     if not await self._sent_all(to, part, said):
                         return False
                 return True
-            why = alone(await to.why(error), entries[0].session)
+            why = alone(await to.why(error), entries[0].content.session_id)
             said.update((entry.place, why) for entry in entries)
             return why.status in _GOES_ON
-        said.update((entry.place, _ACKED) for entry in entries)
+        said.update((entry.place, ACKED) for entry in entries)
         return True
 
     def _destination(self, name: str) -> _Destination:
@@ -232,30 +220,32 @@ _GOES_ON = (PublishStatus.ACKED, PublishStatus.RETRYABLE, PublishStatus.REJECTED
 """Statuses of single messages, which say nothing of their destination."""
 
 
-def _parts(entries: Sequence[_Entry]) -> Iterator[list[_Entry]]:
+def _parts(entries: Sequence[PublishEntry]) -> Iterator[list[PublishEntry]]:
     """By sessions, as entities with partitions want it, or one by one."""
-    parts: dict[object, list[_Entry]] = {}
-    several = len({entry.session for entry in entries}) > 1
+    parts: dict[object, list[PublishEntry]] = {}
+    several = len({entry.content.session_id for entry in entries}) > 1
     for entry in entries:
-        parts.setdefault(entry.session if several else entry.place, []).append(entry)
+        parts.setdefault(entry.content.session_id if several else entry.place, []).append(entry)
     yield from parts.values()
 
 
-async def _batches(sender: ServiceBusSender, entries: Sequence[_Entry]) -> Iterator[tuple[list[_Entry], Any]]:
+async def _batches(
+    sender: ServiceBusSender, entries: Sequence[PublishEntry]
+) -> Iterator[tuple[list[PublishEntry], Any]]:
     """As few as the size allows that the service has told; a message that fits into none goes alone."""
-    found: list[tuple[list[_Entry], Any]] = []
-    batch, some = await sender.create_message_batch(), list[_Entry]()
+    found: list[tuple[list[PublishEntry], Any]] = []
+    batch, some = await sender.create_message_batch(), list[PublishEntry]()
     for entry in entries:
         try:
-            batch.add_message(entry.message)
+            batch.add_message(entry.content)
         except MessageSizeExceededError:
             if some:
                 found.append((some, batch))
                 batch, some = await sender.create_message_batch(), []
             try:
-                batch.add_message(entry.message)
+                batch.add_message(entry.content)
             except MessageSizeExceededError:
-                found.append(([entry], entry.message))
+                found.append(([entry], entry.content))
                 continue
         some.append(entry)
     if some:

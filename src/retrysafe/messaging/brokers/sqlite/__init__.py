@@ -21,6 +21,7 @@ BROKER = BrokerSpec(
     schemes=("sqlite",),
     broker="opening:SqliteBroker",
     publisher="opening:publisher",
+    async_publisher="opening:async_publisher",
     consumer="opening:consumer",
     consumer_options=(LEASE,),
 )

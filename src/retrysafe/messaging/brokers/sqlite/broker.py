@@ -23,7 +23,8 @@ from retrysafe import runtime
 from retrysafe.backends.sql.drivers.sqlite_connection import Connection, open_connection
 from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections
 from retrysafe.cancellation import CLOSING, WorkerThread
-from retrysafe.messaging.brokers.home import of_one_loop
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.sessions import SessionOwner
 from retrysafe.messaging.cloudevents import attributes, envelope_of
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -182,8 +183,7 @@ class AsyncSqlitePublisher:
             self._thread.end()
 
 
-@of_one_loop(moves=True)
-class SqliteConsumer:
+class SqliteConsumer(SessionOwner["_SqliteSession"]):
     """Takes the messages of a queue.
 
     Arguments:
@@ -193,30 +193,12 @@ class SqliteConsumer:
             of that time.
     """
 
+    _follows = _moves = True
+
     def __init__(self, path: str | os.PathLike[str], queue: str, *, hold: Duration = "30s") -> None:
-        self._file, self._queue = _File(path), queue
-        self._hold = seconds_of(hold, "hold")
-        self._owed: set[tuple[int]] = set()
-        self._returned: list[tuple[float, str, int, str]] = []
-        """Messages to give back. Those of a lane are, at once: else what comes behind them could be taken before."""
-        self._handing = asyncio.Lock()
-        self._thread = WorkerThread("retrysafe-sqlite-consumer")
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._renewing: asyncio.Task[None] | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        """Be a consumer that has nothing: this process's own, whatever it was forked from."""
-        self._process = runtime.pid
-        self._name = self._new_name()
-        self._earlier: list[str] = []
-        """Its names on earlier event loops. Nobody handles any more what it was handed under them."""
-        self._owed.clear()
-        self._returned.clear()
-        self._loop = None
-
-    def _new_name(self) -> str:
-        return f"{self._process} {secrets.token_hex(4)}"
+        file, thread, names = _File(path), WorkerThread("retrysafe-sqlite-consumer"), list[str]()
+        held_for = seconds_of(hold, "hold")
+        super().__init__(lambda: _SqliteSession(file, thread, names, queue, held_for))
 
     @property
     def redelivery_window(self) -> float | None:
@@ -225,14 +207,64 @@ class SqliteConsumer:
 
     async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
         """Up to so many messages, oldest first; waits so many seconds for the first one."""
-        self._come_to_this_loop()
+        session = await self._enter()
+        return await self._until_closed(session.receive(limit, wait), list)
+
+    async def ack(self, deliveries: Sequence[Delivery], /) -> None:
+        """Remove them; what cannot be removed now is removed before more is taken."""
+        if self._session is not None:
+            await (await self._enter()).ack(deliveries)
+
+    async def give_back(self, delivery: Delivery, delay: float, /) -> None:
+        """Let it, and with it its lane, wait while this consumer is there; unless another one has it by now.
+
+        What cannot be given back now, which raises `sqlite3.OperationalError`, is given back before more is taken, and
+        before this consumer gives its next sign of life.
+        """
+        if self._session is not None:
+            await (await self._enter()).give_back(delivery, delay)
+
+    async def lag(self) -> Mapping[str, int]:
+        """Count the unsettled messages of the queue."""
+        if self._session is None:
+            return {}
+        session = await self._enter()
+        return await self._until_closed(session.lag(), dict[str, int])
+
+    async def aclose(self) -> None:
+        """Give everything back, and close the file."""
+        if self._session is not None:
+            with suppress(ConfigurationError):  # it is another event loop's
+                await self._enter()
+        await super().aclose()
+
+
+class _SqliteSession:
+    """A consumer on one event loop, under a name of its own: messages handed out on a closed loop come again.
+
+    Arguments:
+        names: of the sessions that were not closed, with what they held. The last one is that of this session.
+    """
+
+    def __init__(self, file: _File, thread: WorkerThread, names: list[str], queue: str, hold: float) -> None:
+        self._file, self._thread, self._queue, self._hold = file, thread, queue, hold
+        self._name = f"{runtime.pid} {secrets.token_hex(4)}"
+        self._names = names
+        names[:] = [*filter(_is_of_this_process, names), self._name]
+        self._owed: set[tuple[int]] = set()
+        self._returned: list[tuple[float, str, int, str]] = []
+        """Messages to give back. Those of a lane are, at once: else what comes behind them could be taken before."""
+        self._handing = asyncio.Lock()
+        self._renewing = asyncio.create_task(self._renew(), name="retrysafe-sqlite-consumer")
+
+    async def receive(self, limit: int, wait: float, /) -> Sequence[Delivery]:
         polls, deadline = POLLS, time.monotonic() + wait
         while True:
             async with self._handing:
                 returned = self._returned[:]
                 found, cancelled = await self._done(lambda file: self._take(file, limit, returned))  # noqa: B023
                 del self._returned[: len(returned)]
-                self._earlier.clear()
+                self._names[:] = [self._name]
             if cancelled is not None:  # nobody would ever settle them
                 self._returned += [(0.0, self._name, *delivery.tag) for delivery in found]
                 with suppress(sqlite3.OperationalError):
@@ -245,21 +277,14 @@ class SqliteConsumer:
             await asyncio.sleep(min(rest, left))
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
-        """Remove them; what cannot be removed now is removed before more is taken."""
-        self._owed |= {delivery.tag[:1] for delivery in deliveries if _is_of_this_process(delivery)}
+        self._owed |= {delivery.tag[:1] for delivery in deliveries if _is_of_this_process(delivery.tag[1])}
         owed = list(self._owed)
         with suppress(sqlite3.OperationalError):
             await self._change(_SETTLED, owed)
             self._owed.difference_update(owed)
 
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
-        """Let it, and with it its lane, wait while this consumer is there; unless another one has it by now.
-
-        What cannot be given back now, which raises `sqlite3.OperationalError`, is given back before more is taken, and
-        before this consumer gives its next sign of life.
-        """
-        self._come_to_this_loop()
-        if not _is_of_this_process(delivery):
+        if not _is_of_this_process(delivery.tag[1]):
             return
         self._returned.append((time.time() + delay, self._name, *delivery.tag))
         await self._return()
@@ -272,44 +297,22 @@ class SqliteConsumer:
                 if cancelled is not None:
                     raise cancelled
 
-    def _come_to_this_loop(self) -> None:
-        """Rebuild the objects that belong to an event loop for the running one: another may have run this before.
-
-        So is its name: a loop may have been closed over what was handed out on it, which would be renewed for ever.
-        """
-        if self._process != runtime.pid:
-            self._begin()
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            if self._loop is not None:
-                self._earlier.append(self._name)
-                self._name = self._new_name()
-            self._loop, self._handing, self._renewing = loop, asyncio.Lock(), None
-        if self._renewing is None or self._renewing.done():
-            self._renewing = loop.create_task(self._renew(), name="retrysafe-sqlite-consumer")
-
     async def lag(self) -> Mapping[str, int]:
-        """Count the unsettled messages of the queue."""
         sql = "SELECT count(*) FROM deliveries WHERE queue = ?"
         count, cancelled = await self._done(lambda file: int(file.execute(sql, [self._queue]).fetchone()[0]))
         if cancelled is not None:
             raise cancelled
         return {self._queue: count}
 
-    async def aclose(self) -> None:
-        """Give everything back, and close the file."""
-        if self._process != runtime.pid:
-            self._begin()
-        renewing, self._renewing = self._renewing, None
+    async def close(self) -> None:
+        self._renewing.cancel()
         try:
-            if renewing is not None and renewing.get_loop() is asyncio.get_running_loop():
-                renewing.cancel()
-                await asyncio.wait([renewing])
+            await asyncio.wait([self._renewing])
         finally:
             try:
-                await self._thread.run(partial(self._leave, (self._name, *self._earlier)))
+                await self._thread.run(partial(self._leave, self._names[:]))
             finally:
-                self._returned.clear()
+                self._names.clear()
                 self._thread.end()
 
     def _leave(self, names: Iterable[str]) -> None:
@@ -325,7 +328,7 @@ class SqliteConsumer:
     ) -> list[Delivery]:
         file.executemany(_SETTLED, list(self._owed)).close()
         file.executemany(_RETURNED, returned).close()
-        earlier = [{"queue": self._queue, "name": name, "me": self._name} for name in self._earlier]
+        earlier = [{"queue": self._queue, "name": name, "me": self._name} for name in self._names[:-1]]
         file.executemany(_INHERITED, earlier).close()
         now = time.time()
         given = {"queue": self._queue, "now": now, "me": self._name, "most": most}
@@ -370,7 +373,6 @@ class SqliteConsumer:
         return await self._thread.run_to_completion(do)
 
 
-def _is_of_this_process(delivery: Delivery) -> bool:
-    """Tell whether it was handed to this process, and not to one that this was forked from, which has it in hand."""
-    _, name = delivery.tag
-    return str(name).startswith(f"{runtime.pid} ")
+def _is_of_this_process(name: str) -> bool:
+    """Tell whether a session of this process has the name, and not one of the process that this was forked from."""
+    return name.startswith(f"{runtime.pid} ")

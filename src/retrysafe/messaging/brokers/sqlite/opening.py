@@ -19,9 +19,14 @@ def path_of(url: str) -> str:
     return path
 
 
-def publisher(url: str, *, asynchronous: bool) -> SqlitePublisher | AsyncSqlitePublisher:
-    """The publisher of `retrysafe relay`, in the colour of its store."""
-    return AsyncSqlitePublisher(path_of(url)) if asynchronous else SqlitePublisher(path_of(url))
+def publisher(url: str) -> SqlitePublisher:
+    """The publisher of `retrysafe relay`."""
+    return SqlitePublisher(path_of(url))
+
+
+def async_publisher(url: str) -> AsyncSqlitePublisher:
+    """The publisher of `retrysafe relay` on an async store."""
+    return AsyncSqlitePublisher(path_of(url))
 
 
 def consumer(url: str, topics: Sequence[str], *, group: str, lease: Duration = "30s") -> SqliteConsumer:

@@ -33,16 +33,7 @@ BROKER = BrokerSpec(
     publisher="opening:publisher",
     options=(PREFIX, MODE, ORDERED, BROKER_TIMEOUT),
     consumer="opening:consumer",
-    consumer_options=(
-        PREFIX,
-        ORDERED,
-        PREFETCH,
-        PREFETCH_BYTES,
-        LEASE,
-        POLL,
-        REDELIVERY_WINDOW,
-        BROKER_TIMEOUT,
-    ),
+    consumer_options=(PREFIX, ORDERED, PREFETCH, PREFETCH_BYTES, LEASE, POLL, REDELIVERY_WINDOW, BROKER_TIMEOUT),
     extra="sqs",
     checks="checks:EXAMINATION",
 )

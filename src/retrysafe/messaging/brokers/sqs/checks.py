@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, asked
+from retrysafe.messaging.brokers.checks import BrokerExamination, asked, some
 from retrysafe.messaging.brokers.sqs.client import Service, TopicMissing, is_missing, topic_named
 from retrysafe.messaging.brokers.sqs.opening import options_of
-from retrysafe.protocol.checks import Check, Facts, Judge, Severity
+from retrysafe.protocol.checks import Check, Facts, Severity
 
 _GUIDE = "how-to/sqs.md"
 _WITHIN = 4.0
@@ -65,16 +65,6 @@ async def _topic(service: Service, name: str) -> dict[str, str] | None:
     return None
 
 
-def _some(kind: str, says: Callable[[Mapping[str, str]], bool], text: str) -> Judge:
-    """The evidence is the queues, or topics, of whose settings ``says`` is true."""
-
-    def judge(facts: Facts) -> str | None:
-        found = [name for name, settings in facts[kind].items() if says(settings)]
-        return f"{text}: {', '.join(sorted(found))}." if found else None
-
-    return judge
-
-
 CHECKS = (
     Check(
         "sqs-queue",
@@ -90,7 +80,7 @@ CHECKS = (
         Severity.WARNING,
         "Declare a FIFO queue (ordered=True), and delete this one when it is empty.",
         _GUIDE,
-        _some("queues", lambda set_: set_.get("FifoQueue") != "true", "Not FIFO, so without any order"),
+        some("queues", lambda set_: set_.get("FifoQueue") != "true", "Not FIFO, so without any order"),
     ),
     Check(
         "sqs-dead-letters",
@@ -99,7 +89,7 @@ CHECKS = (
         "Take the redrive policy from the queue (aws sqs set-queue-attributes --attributes RedrivePolicy=), or give it "
         "maxReceiveCount=1000; the inbox counts attempts, and keeps dead letters",
         _GUIDE,
-        _some(
+        some(
             "queues",
             lambda set_: int(json.loads(set_.get("RedrivePolicy") or "{}").get("maxReceiveCount", _OFTEN)) < _OFTEN,
             "SQS moves messages away that were received too often, also by consumers that crashed, and lets later ones "
@@ -112,7 +102,7 @@ CHECKS = (
         Severity.WARNING,
         "aws sqs set-queue-attributes --attributes MessageRetentionPeriod=345600",
         _GUIDE,
-        _some(
+        some(
             "queues",
             lambda set_: int(set_.get(_RETENTION, _DAY)) < _DAY,
             "Messages are lost that wait for less than a day",
@@ -124,7 +114,7 @@ CHECKS = (
         Severity.ERROR,
         "Let each service declare its queues:  asyncio.run(retrysafe.messaging.brokers.sqs.declare(topics, group=…))",
         _GUIDE,
-        _some(
+        some(
             "topics",
             lambda set_: int(set_.get("SubscriptionsConfirmed", "0")) < 1,
             "Without a subscription, what is published is lost",

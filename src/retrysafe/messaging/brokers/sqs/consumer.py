@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.home import of_one_loop
-from retrysafe.messaging.brokers.leased import LeasedConsumer, Tag, Terms
+from retrysafe.messaging.brokers.consumer import LaggingConsumer, names_of
+from retrysafe.messaging.brokers.leased import LeasedSession, Tag, Terms
 from retrysafe.messaging.brokers.sqs.client import FAILURES, LONGEST_POLL, Service
 from retrysafe.messaging.brokers.sqs.messages import envelope_from, name_of
 from retrysafe.messaging.brokers.sqs.topology import queue_of
@@ -24,8 +24,7 @@ _COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible
 _TOLD = ["ApproximateReceiveCount", "MessageGroupId"]
 
 
-@of_one_loop()
-class SqsConsumer(LeasedConsumer):
+class SqsConsumer(LaggingConsumer["_SqsSession"]):
     """Takes messages from the queues of topics. Make them before, with `retrysafe.messaging.brokers.sqs.declare`.
 
     A FIFO queue hands out nothing of a key while a message of it is held, so any number of consumers keep the order of
@@ -50,8 +49,6 @@ class SqsConsumer(LeasedConsumer):
         timeout: how long the service may take to answer.
     """
 
-    _failures = FAILURES
-
     def __init__(
         self,
         topics: str | Iterable[str],
@@ -68,17 +65,30 @@ class SqsConsumer(LeasedConsumer):
         redelivery_window: Duration | None = None,
         timeout: Duration = "10s",
     ) -> None:
-        names = [topics] if isinstance(topics, str) else list(topics)
+        names = names_of(topics, prefetch, prefetch_bytes)
         try:
-            queues = {name_of(prefix, queue_of(one, group), ordered=ordered): one for one in names}
+            queues = {name_of(prefix, queue_of(one, group or None), ordered=ordered): one for one in names}
         except ValueError as error:
             raise ConfigurationError(f"topics=, group= or prefix=: {error}.") from error
-        super().__init__(queues, prefetch, prefetch_bytes, redelivery_window)
-        self._lease = max(2, round(seconds_of(lease, "lease")))
-        poll_for = min(LONGEST_POLL, self._lease / 3, seconds_of(poll, "poll"))
-        self._wait = int(poll_for)
-        self._idle = 0.0 if self._wait else poll_for
-        self._client = Service("sqs", region, endpoint, seconds_of(timeout, "timeout"))
+        hidden, within = max(2, round(seconds_of(lease, "lease"))), seconds_of(timeout, "timeout")
+        poll_for = min(LONGEST_POLL, hidden / 3, seconds_of(poll, "poll"))
+
+        def new_session() -> _SqsSession:
+            service = Service("sqs", region, endpoint, within)
+            return _SqsSession(service, queues, prefetch, prefetch_bytes, hidden, poll_for)
+
+        super().__init__(new_session, redelivery_window)
+
+
+class _SqsSession(LeasedSession):
+    _failures = FAILURES
+
+    def __init__(
+        self, client: Service, queues: Mapping[str, str], prefetch: int, prefetch_bytes: int, lease: int, poll: float
+    ) -> None:
+        super().__init__(queues, prefetch, prefetch_bytes)
+        self._client, self._lease, self._wait = client, lease, int(poll)
+        self._idle = 0.0 if self._wait else poll
         self._urls: dict[str, str] = {}
 
     async def lag(self) -> Mapping[str, int]:

@@ -29,21 +29,15 @@ def options_of(url: str) -> dict[str, Any]:
     return options
 
 
-def publisher(
-    url: str, *, asynchronous: bool, ordered: str, broker_timeout: Duration, **options: Any
-) -> SqsPublisher | SnsPublisher:
-    """The publisher of `retrysafe relay`: to queues, or to topics of SNS; for async code, whatever the store."""
+def publisher(url: str, **options: Any) -> SqsPublisher | SnsPublisher:
+    """The publisher of `retrysafe relay`: to queues, or to topics of SNS."""
     kind = SnsPublisher if urlsplit(url).scheme == "sns" else SqsPublisher
-    return kind(**options_of(url), ordered=ordered == "yes", timeout=broker_timeout, **options)
+    return kind(**options_of(url), **options)
 
 
-def consumer(
-    url: str, topics: Sequence[str], *, group: str, ordered: str, broker_timeout: Duration, **options: Any
-) -> SqsConsumer:
+def consumer(url: str, topics: Sequence[str], *, group: str, **options: Any) -> SqsConsumer:
     """The consumer of `retrysafe inbox run`, of queues of SQS, also where they subscribe to topics of SNS."""
-    return SqsConsumer(
-        topics, group=group or None, ordered=ordered == "yes", timeout=broker_timeout, **options_of(url), **options
-    )
+    return SqsConsumer(topics, group=group, **options_of(url), **options)
 
 
 class Fanout:

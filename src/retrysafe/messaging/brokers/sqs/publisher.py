@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple
 
 from botocore.exceptions import ClientError
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.home import of_one_loop
+from retrysafe.messaging.brokers.publisher import ACKED, BatchLimits, BatchSession, BrokerPublisher, PublishEntry
 from retrysafe.messaging.brokers.sqs.client import FAILURES, Service, is_missing, topic_named
 from retrysafe.messaging.brokers.sqs.judging import blames_one, failed, refused
 from retrysafe.messaging.brokers.sqs.messages import MODES, Mode, content_of, name_of, order_of
@@ -18,17 +17,10 @@ from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.records import Duration
 
-_ACKED = PublishResult(PublishStatus.ACKED)
 _SILENT = PublishResult(PublishStatus.UNKNOWN, "the service said nothing of it")
 _AT_ONCE = 10
 """The largest number of messages in a batch."""
 _TYPE = "String"
-
-
-class _Entry(NamedTuple):
-    place: int
-    fields: dict[str, Any]
-    size: int
 
 
 class _Address(NamedTuple):
@@ -38,13 +30,83 @@ class _Address(NamedTuple):
     largest: int
 
 
-@of_one_loop(follows=True)
-class _Batches:
+class _SqsPublishing(BatchSession):
     """Publishes to one service."""
 
-    _service: ClassVar[str]
+    service: ClassVar[str]
     _operation: ClassVar[str]
     _body: ClassVar[str]
+    _request: ClassVar[tuple[str, str]]
+    """The names of the address and of the entries in a request."""
+    _failures = FAILURES
+    _judge, _blames_one = staticmethod(failed), staticmethod(blames_one)
+
+    def __init__(self, client: Service, prefix: str, ordered: bool, mode: Mode) -> None:
+        self._client, self._prefix, self._ordered = client, prefix, ordered
+        self._mode: Mode = mode
+        self._addresses: dict[str, _Address] = {}
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    def _encode(self, place: int, envelope: Envelope) -> tuple[str, PublishEntry]:
+        name = name_of(self._prefix, envelope.topic, ordered=self._ordered)
+        body, attributes = content_of(envelope, self._mode)
+        fields: dict[str, Any] = {"Id": str(place), self._body: body, "MessageAttributes": attributes}
+        if self._ordered:
+            fields |= order_of(envelope)
+        beside = sum(len(name) + len(_TYPE) + len(one["StringValue"].encode()) for name, one in attributes.items())
+        return name, PublishEntry(place, fields, len(body.encode()) + beside)
+
+    async def _limits(self, destination: str) -> BatchLimits:
+        if destination not in self._addresses:
+            self._addresses[destination] = await self._find(destination)
+        largest = self._addresses[destination].largest
+        return BatchLimits(_AT_ONCE, largest, largest)
+
+    async def _send(self, destination: str, batch: Sequence[PublishEntry]) -> dict[int, PublishResult]:
+        address, entries = self._request
+        request: dict[str, Any] = {
+            address: self._addresses[destination].name,
+            entries: [entry.content for entry in batch],
+        }
+        try:
+            answer = await self._client.call(self._operation, **request)
+        except FAILURES as error:
+            if is_missing(error):
+                self._addresses.pop(destination, None)  # it may be made anew, elsewhere
+            raise
+        results = {int(one["Id"]): ACKED for one in answer.get("Successful", ())}
+        results.update((int(one["Id"]), refused(one)) for one in answer.get("Failed", ()))
+        return {entry.place: results.get(entry.place, _SILENT) for entry in batch}
+
+    async def _find(self, name: str) -> _Address:
+        raise NotImplementedError
+
+
+class _SqsQueues(_SqsPublishing):
+    service, _operation, _body, _request = "sqs", "send_message_batch", "MessageBody", ("QueueUrl", "Entries")
+
+    async def _find(self, name: str) -> _Address:
+        url: str = (await self._client.call("get_queue_url", QueueName=name))["QueueUrl"]
+        largest = 1 << 20
+        with suppress(ClientError):  # a right to send is not always one to ask
+            found = await self._client.call("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
+            largest = int(found.get("Attributes", {}).get("MaximumMessageSize", largest))
+        return _Address(url, largest)
+
+
+class _SnsTopics(_SqsPublishing):
+    service, _operation, _body = "sns", "publish_batch", "Message"
+    _request = ("TopicArn", "PublishBatchRequestEntries")
+
+    async def _find(self, name: str) -> _Address:
+        return _Address(await topic_named(self._client, name), 256 << 10)
+
+
+class _AwsPublisher(BrokerPublisher[_SqsPublishing]):
+    by_topic = True
+    _sessions: ClassVar[type[_SqsPublishing]]
 
     def __init__(
         self,
@@ -58,77 +120,19 @@ class _Batches:
     ) -> None:
         if mode not in MODES:
             raise ConfigurationError(f"mode={mode!r}: write one of {', '.join(MODES)}.")
-        self._prefix, self._ordered = prefix, ordered
-        self._mode: Mode = mode
-        self._client = Service(self._service, region, endpoint, seconds_of(timeout, "timeout"))
-        self._addresses: dict[str, _Address] = {}
-        self.by_topic = True
+        self._prefix, within = prefix, seconds_of(timeout, "timeout")
+
+        def new_session() -> _SqsPublishing:
+            return self._sessions(Service(self._sessions.service, region, endpoint, within), prefix, ordered, mode)
+
+        super().__init__(new_session)
 
     def destination(self, envelope: Envelope, /) -> str:
         """The queue or topic that takes a message."""
         return f"{self._prefix}{envelope.topic}"
 
-    async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Publish them in batches: one behind the other for one destination, at the same time for several."""
-        said: dict[int, PublishResult] = {}
-        entries: dict[str, list[_Entry]] = {}
-        for place, envelope in enumerate(envelopes):
-            try:
-                name = name_of(self._prefix, envelope.topic, ordered=self._ordered)
-                entries.setdefault(name, []).append(self._entry(place, envelope))
-            except ValueError as error:
-                said[place] = PublishResult(PublishStatus.RETRYABLE, str(error))
-        for found in await asyncio.gather(*(self._published(name, some) for name, some in entries.items())):
-            said.update(found)
-        return [said[place] for place in range(len(envelopes))]
 
-    async def aclose(self) -> None:
-        """Hang up."""
-        await self._client.aclose()
-
-    async def _published(self, name: str, entries: Sequence[_Entry]) -> dict[int, PublishResult]:
-        try:
-            address = self._addresses.get(name) or await self._address(name)
-        except FAILURES as error:
-            return dict.fromkeys((entry.place for entry in entries), failed(error, sent=False))
-        self._addresses[name] = address
-        large = PublishResult(PublishStatus.REJECTED, f"larger than the {address.largest} bytes of a message")
-        said = {entry.place: large for entry in entries if entry.size > address.largest}
-        for batch in _batches([entry for entry in entries if entry.place not in said], address.largest):
-            said.update(await self._sent(name, address, batch))
-        return said
-
-    async def _sent(self, name: str, address: _Address, batch: Sequence[_Entry]) -> dict[int, PublishResult]:
-        try:
-            request = self._request(address.name, [one.fields for one in batch])
-            answer = await self._client.call(self._operation, **request)
-        except FAILURES as error:
-            if len(batch) > 1 and blames_one(error):
-                alone = [await self._sent(name, address, [entry]) for entry in batch]
-                return {place: result for one in alone for place, result in one.items()}
-            if is_missing(error):
-                self._addresses.pop(name, None)  # it may be made anew, elsewhere
-            return dict.fromkeys((entry.place for entry in batch), failed(error))
-        said = {int(one["Id"]): _ACKED for one in answer.get("Successful", ())}
-        said.update((int(one["Id"]), refused(one)) for one in answer.get("Failed", ()))
-        return {entry.place: said.get(entry.place, _SILENT) for entry in batch}
-
-    def _entry(self, place: int, envelope: Envelope) -> _Entry:
-        body, told = content_of(envelope, self._mode)
-        fields: dict[str, Any] = {"Id": str(place), self._body: body, "MessageAttributes": told}
-        if self._ordered:
-            fields |= order_of(envelope)
-        beside = sum(len(name) + len(_TYPE) + len(one["StringValue"].encode()) for name, one in told.items())
-        return _Entry(place, fields, len(body.encode()) + beside)
-
-    async def _address(self, name: str) -> _Address:
-        raise NotImplementedError
-
-    def _request(self, address: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
-        raise NotImplementedError
-
-
-class SqsPublisher(_Batches):
+class SqsPublisher(_AwsPublisher):
     """Sends each message to the queue named like its topic, and waits for the service's answers.
 
     An answer means that several servers of SQS have the message. Make the queue before, with
@@ -146,22 +150,10 @@ class SqsPublisher(_Batches):
         timeout: how long the service may take; a message without an answer is sent again, under the same id.
     """
 
-    _service, _operation, _body = "sqs", "send_message_batch", "MessageBody"
-    _LARGEST = 1 << 20
-
-    async def _address(self, name: str) -> _Address:
-        url: str = (await self._client.call("get_queue_url", QueueName=name))["QueueUrl"]
-        largest = self._LARGEST
-        with suppress(ClientError):  # a right to send is none to ask
-            told = await self._client.call("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
-            largest = int(told.get("Attributes", {}).get("MaximumMessageSize", largest))
-        return _Address(url, largest)
-
-    def _request(self, address: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"QueueUrl": address, "Entries": entries}
+    _sessions = _SqsQueues
 
 
-class SnsPublisher(_Batches):
+class SnsPublisher(_AwsPublisher):
     """Publishes each message to the topic of SNS named like its topic, from where every queue that subscribes has it.
 
     An answer means that SNS has the message; that the queues get it is then its duty. Make the topic and its queues
@@ -169,24 +161,4 @@ class SnsPublisher(_Batches):
     it. A message has 256 KiB at most. The rest is as for `SqsPublisher`, and so are the arguments.
     """
 
-    _service, _operation, _body = "sns", "publish_batch", "Message"
-    _LARGEST = 256 << 10
-
-    async def _address(self, name: str) -> _Address:
-        return _Address(await topic_named(self._client, name), self._LARGEST)
-
-    def _request(self, address: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"TopicArn": address, "PublishBatchRequestEntries": entries}
-
-
-def _batches(entries: Sequence[_Entry], largest: int) -> Iterator[list[_Entry]]:
-    batch: list[_Entry] = []
-    size = 0
-    for entry in entries:
-        if batch and (len(batch) == _AT_ONCE or size + entry.size > largest):
-            yield batch
-            batch, size = [], 0
-        batch.append(entry)
-        size += entry.size
-    if batch:
-        yield batch
+    _sessions = _SnsTopics
