@@ -1,8 +1,9 @@
 PYTHON ?= python3
 ARGS ?=
 SERVERS ?=
-# One more than there are cores, since tests wait for services.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+# One more than there are cores, since tests wait for services. Quick tests wait for nothing.
+WORKERS ?= $(shell expr $(CORES) + 1)
 
 # Tests start thousands of programs: with this set, as many images of containers have it, each compiles the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -81,7 +82,7 @@ WITH_SERVICES = trap '$(SERVICES) stop' EXIT; ($(START_SERVICES)) & starting=$$!
 	wait $$starting || exit; eval "$$($(SERVICES) env $(SERVERS))";
 
 quick: $(VENV)/.suite-stamp ## Run the tests that need no service and take no time
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n $(CORES) --dist worksteal -m "not slow" $(ARGS)
 
 test: ## Run the tests against real services (SERVERS="postgresql-18 mysql-9": in these versions)
 	@$(call WITH_SERVICES,$(VENV)/.suite-stamp) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=20 $(ARGS)
@@ -115,7 +116,7 @@ $(LOWEST)/.stamp: pyproject.toml demo/pyproject.toml tests/lowest.txt
 	@touch $@
 
 lowest: $(LOWEST)/.stamp ## Run the quick tests of HTTP, its client and the console on the lowest versions (a part of prove)
-	$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(or $(ARGS),$(LOWEST_TESTS))
+	$(LOWEST)/bin/python -m pytest -n $(CORES) --dist worksteal -m "not slow" $(or $(ARGS),$(LOWEST_TESTS))
 
 soak: $(VENV)/.dev-stamp ## Simulate schedules on all cores until one breaks a promise: ARGS="--seeds 1000000 --from 0"
 	$(BIN)/python -m tests.laboratory.simulation $(ARGS)

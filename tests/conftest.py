@@ -14,6 +14,7 @@ from typing import NoReturn
 from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import settings
 
 from retrysafe.backends import registry
 from retrysafe.backends.catalogue import STORES
@@ -33,6 +34,8 @@ pytest_plugins = [
     "tests.reporting",
     "tests.slowness",
 ]
+
+settings.register_profile("ci", parent=settings.get_profile("ci"), max_examples=effort.effort(50, 100))
 
 POSTGRESQL, MYSQL = "RETRYSAFE_TEST_POSTGRESQL", "RETRYSAFE_TEST_MYSQL"
 FOUND = pytest.StashKey[set[str]]()
@@ -60,6 +63,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.collect()
         gc.freeze()
+        gc.set_threshold(10_000, 20)  # the usual one takes an eighth of the time of all tests
         gc.enable()
 
 

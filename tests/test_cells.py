@@ -61,8 +61,9 @@ def test_alternatives_are_one_value() -> None:
 @pytest.mark.slow
 def test_a_run_says_what_it_leaves(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makepyfile(test_it=TESTS)
-    pytester.makeini("[pytest]\naddopts = -p tests.proving.plugin -p tests.cells -p no:cacheprovider")
+    pytester.makeini("[pytest]\naddopts = -p xdist.plugin -p tests.proving.plugin -p tests.cells -p no:cacheprovider")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     for arguments, length, passed in (
         (["-n", "2"], "short", "short"),
         ([], "full", "43"),

@@ -41,7 +41,10 @@ def test_a_test_that_hangs_is_named_and_the_run_goes_on(
     pytester.makepyfile(HANGING)
     pytester.makeini("[pytest]\nasyncio_mode = auto\nfaulthandler_timeout = 2\nfaulthandler_exit_on_timeout = true")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
-    ended = pytester.runpytest_subprocess("-p", "tests.deadlines", "-p", "tests.forking", "-n", "1", timeout=60)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    plugins = ("xdist.plugin", "pytest_asyncio.plugin", "tests.deadlines", "tests.forking")
+    words = (word for name in plugins for word in ("-p", name))
+    ended = pytester.runpytest_subprocess(*words, "-n", "1", timeout=60)
     ended.assert_outcomes(passed=1, failed=3)
     ended.stdout.fnmatch_lines_random(
         [
@@ -84,4 +87,5 @@ def test_a_child_collects_nothing_that_an_earlier_test_has_left(
     """Clients of gRPC and Kafka crash it, or keep it waiting for ever."""
     pytester.makepyfile(LEAVING)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.runpytest_subprocess("-p", "tests.forking", timeout=60).assert_outcomes(passed=2)

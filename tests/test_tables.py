@@ -54,8 +54,9 @@ def test_rows_that_fail_are_named_and_what_is_slow_is_marked(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytester.makepyfile(test_it=TESTS)
-    pytester.makeini("[pytest]\nasyncio_mode = auto\naddopts = -p tests.slowness -p no:cacheprovider")
+    pytester.makeini("[pytest]\nasyncio_mode = auto\naddopts = -p pytest_asyncio.plugin -p tests.slowness")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     ended = pytester.runpytest_subprocess("-m", "not slow", timeout=200)
     ended.assert_outcomes(passed=1, failed=6, skipped=1, deselected=1)
     told = ended.stdout.str()

@@ -56,16 +56,19 @@ def test_retrysafe_charges_once_where_the_others_charge_twice(tmp_path: Path, fo
     assert lanes["retrysafe"]["replayed"] > 0
 
 
+@pytest.mark.one_of("runs of the demo", of=3)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_bank_without_keys_ends_in_doubt_never_in_a_second_charge(tmp_path: Path, form: list[str]) -> None:
     assert audited(tmp_path, 13, "--bank-without-keys", *form)["retrysafe"]["uncertain"] > 0
 
 
+@pytest.mark.one_of("runs of the demo", of=3)
 @pytest.mark.parametrize("form", FORMS)
 def test_one_payment_with_every_fault_that_fits(tmp_path: Path, form: list[str]) -> None:
     assert audited(tmp_path, 14, *form, payments=1)["retrysafe"]["charged_once"] == 1
 
 
+@pytest.mark.one_of("runs of the demo", of=3)
 @pytest.mark.parametrize("package", ["uvicorn", "starlette"])
 def test_without_a_server_the_demo_says_so_and_calls_functions(tmp_path: Path, package: str) -> None:
     file = tmp_path / "audit.json"
@@ -95,6 +98,7 @@ def test_without_the_demos_package_the_command_says_how_to_install_it() -> None:
     assert done.stderr == "retrysafe: The demo is a separate package: pip install 'retrysafe[demo]'.\n"
 
 
+@pytest.mark.one_of("runs of the demo", of=3)
 def test_your_own_payments(tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
     file.write_text("id,account,amount,currency\n" + "".join(f"P{n},acct,{n}.50,EUR\n" for n in range(1, 7)))

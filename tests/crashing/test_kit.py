@@ -71,6 +71,7 @@ def test_state_in_memory_is_refused(run: Callable[[str], object], files: Files) 
         files.explore(run)
 
 
+@pytest.mark.one_of("words of the kit for crashes", of=3)
 @pytest.mark.slow
 def test_a_boundary_built_inside_on_a_new_file_has_no_state_in_memory(files: Files) -> None:
     """Its tables are planned in a database of ours in memory, once per process."""
@@ -142,6 +143,7 @@ def test_a_process_with_threads_is_not_forked_and_says_what_it_needs(files: File
     assert len(report.boundaries) == 4
 
 
+@pytest.mark.one_of("words of the kit for crashes", of=3)
 def test_a_heartbeat_of_ours_does_not_keep_it_from_forking(files: Files) -> None:
     """As after an earlier test, whose boundary is still open."""
     boundary = Boundary("earlier", store=f"sqlite:///{files.fresh()}", observers=())
@@ -161,10 +163,12 @@ def _one_charge(path: str) -> None:
 # ---------------------------------------------------------------- what is seen
 
 
+@pytest.mark.one_of("words of the kit for crashes", of=3)
 def test_columns_that_differ_from_run_to_run_are_not_compared(files: Files) -> None:
     assert files.explore(charge_once).ok
 
 
+@pytest.mark.one_of("words of the kit for crashes", of=3)
 def test_rows_that_are_there_twice_are_found_without_a_check(files: Files) -> None:
     report = files.explore(charge)
     assert not report.ok
@@ -180,6 +184,7 @@ def _lose_the_mark(path: str) -> None:
                 db.execute("INSERT INTO charges VALUES ('charge', 0)")
 
 
+@pytest.mark.one_of("words of the kit for crashes", of=3)
 def test_rows_that_are_missing_are_found_without_a_check(files: Files) -> None:
     report = files.explore(_lose_the_mark)
     assert "table charges: 1 rows instead of 2" in str(report)
@@ -211,6 +216,7 @@ def _bare_socket(path: str) -> None:
         pass
 
 
+@pytest.mark.one_of("words of the kit for crashes", of=3)
 @pytest.mark.parametrize(
     ("run", "told"),
     [
@@ -241,6 +247,7 @@ def _charge_and_print(path: str) -> None:
     Printer().print_receipt(path)
 
 
+@pytest.mark.one_of("words of the kit for crashes", of=3)
 def test_calls_of_ones_own_can_be_watched(files: Files) -> None:
     report = files.explore(_charge_and_print, watch=("tests.crashing.test_kit:Printer.print_receipt",))
     assert [call.label for call in report.boundaries][-1] == "tests.crashing.test_kit:Printer.print_receipt"

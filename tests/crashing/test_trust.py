@@ -85,6 +85,7 @@ def _mark_then_charge(url: str, path: str) -> None:
             urllib.request.urlopen(urllib.request.Request(url, data=b"A"), timeout=60).close()
 
 
+@pytest.mark.one_of("words of the kit for crashes", of=3)
 def test_an_effect_that_is_never_asked_for_is_found(files: Files, bank: tuple[str, str]) -> None:
     report = files.explore(lambda path: _mark_then_charge(f"{bank[0]}/charges", path))
     assert "POST http://127.0.0.1/charges: 0 effects asked for instead of 1" in str(report)
@@ -96,6 +97,7 @@ async def _shop(scope: dict[str, Any], receive: Callable[..., Any], send: Callab
     await send({"type": "http.response.body", "body": b"charged"})
 
 
+@pytest.mark.one_of("words of the kit for crashes", of=3)
 def test_a_request_to_an_application_in_this_process_is_no_effect(files: Files) -> None:
     """The application's work is explored; its callers ask it twice by design."""
 
@@ -184,6 +186,7 @@ def _by_another_name(path: str) -> None:
         db.execute("INSERT INTO charges VALUES ('A', 0)")
 
 
+@pytest.mark.one_of("words of the kit for crashes", of=3)
 def test_a_connect_that_was_imported_by_its_name_is_told(files: Files) -> None:
     report = files.explore(_by_another_name)
     assert any("imported by its name" in what for what in report.unseen), report.unseen
@@ -200,6 +203,7 @@ class _Later:
         self._work()
 
 
+@pytest.mark.one_of("words of the kit for crashes", of=3)
 def test_run_fresh_and_check_may_all_be_awaited(files: Files) -> None:
     numbers = itertools.count()
 

@@ -127,6 +127,7 @@ def doctored(path: str, sql: str) -> None:
         file.execute(sql)
 
 
+@pytest.mark.one_of("runs of the demo", of=3)
 @pytest.mark.slow
 def test_the_audit_believes_the_tables_and_not_the_workers(tmp_path: Path) -> None:
     def plant(pipeline: Pipeline) -> bool:
@@ -140,6 +141,7 @@ def test_the_audit_believes_the_tables_and_not_the_workers(tmp_path: Path) -> No
     assert count.breaches() == {"stock_wrong": 1, "mails_twice": 1}
 
 
+@pytest.mark.one_of("runs of the demo", of=3)
 @pytest.mark.slow
 def test_unfinished_orders_are_lost_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, furnish = SimpleNamespace(monotonic=lambda: 0.0), shop.furnish
@@ -182,6 +184,7 @@ def killed(process: int) -> None:
     os.close(watched)
 
 
+@pytest.mark.one_of("runs of the demo", of=3)
 @pytest.mark.slow
 def test_a_process_that_does_not_start_ends_the_pipeline(tmp_path: Path) -> None:
     def rob(pipeline: Pipeline) -> bool:

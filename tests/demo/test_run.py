@@ -142,6 +142,7 @@ class Robbing(Watching):
         lanes[0].bank.process.kill()
 
 
+@pytest.mark.one_of("runs of the demo", of=3)
 def test_the_audit_believes_the_ledger_and_not_the_workers(tmp_path: Path) -> None:
     view = Planting()
     findings = run(Options(3, PAYMENTS, keep=tmp_path / "kept", form=Form.FUNCTIONS), view)
@@ -166,6 +167,7 @@ class Counting(Watching):
             self.seen.setdefault(lane.lane, []).append((lane.charged_twice, lane.is_over))
 
 
+@pytest.mark.one_of("runs of the demo", of=3)
 def test_charges_are_counted_twice_as_they_happen() -> None:
     view = Counting()
     findings = run(Options(4, PAYMENTS, form=Form.FUNCTIONS), view)

@@ -91,8 +91,8 @@ def rabbitmq(name: str) -> Iterator[str]:
     asyncio.run(remove())
 
 
+@pytest.mark.one_of("the shop's brokers", of=5)
 @pytest.mark.slow
-@pytest.mark.one_of("slow tests")
 def test_on_nats(tmp_path: Path, name: str) -> None:
     require("nats")
     url = os.environ["RETRYSAFE_TEST_NATS"]
@@ -100,6 +100,7 @@ def test_on_nats(tmp_path: Path, name: str) -> None:
     asyncio.run(without_stream(url, name))
 
 
+@pytest.mark.one_of("the shop's brokers", of=5)
 @pytest.mark.slow
 def test_on_mqtt(tmp_path: Path, name: str) -> None:
     require("mqtt")
@@ -147,18 +148,20 @@ def kafka(name: str) -> Iterator[str]:
     delete(url, f"{name}.orders.placed")
 
 
+@pytest.mark.one_of("the shop's brokers", of=5)
 @pytest.mark.slow
 def test_on_redis_streams(tmp_path: Path, streams: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", streams, SHOP_NAME=name))
 
 
+@pytest.mark.one_of("the shop's brokers", of=5)
 @pytest.mark.slow
 def test_on_rabbitmq(tmp_path: Path, rabbitmq: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", rabbitmq, SHOP_NAME=name))
 
 
+@pytest.mark.one_of("the shop's brokers", of=5)
 @pytest.mark.slow
-@pytest.mark.one_of("slow tests")
 def test_on_kafka(tmp_path: Path, kafka: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", kafka, SHOP_NAME=name))
 

@@ -31,7 +31,7 @@ Prove = Callable[[Proof], None]
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_legal_histories_are_explained(name: str, chance: Random, proof: Prove) -> None:
-    histories, lost, operations = effort(150, 5_000), 0, 0
+    histories, lost, operations = effort(60, 5_000), 0, 0
     for _ in range(histories):
         made = generate(chance, SHAPES[name])
         broken = check(made.operations)

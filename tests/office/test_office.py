@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -56,14 +57,19 @@ def manage(folder: Path, *arguments: str, **variables: str) -> subprocess.Comple
     return run(folder, "sqlite", str(script), *arguments, **variables)
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with one unknown key, which tests take copies of."""
+    folder = tmp_path_factory.mktemp("project")
+    for command in (("migrate", "--verbosity", "0"), ("shell", "-c", UNKNOWN)):
+        done = manage(folder, *command)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A project with one unknown key."""
-    done = manage(tmp_path, "migrate", "--verbosity", "0")
-    assert done.returncode == 0, done.stderr
-    done = manage(tmp_path, "shell", "-c", UNKNOWN)
-    assert done.returncode == 0, done.stderr
-    return tmp_path
+def project(made: Path, tmp_path: Path) -> Path:
+    return Path(copytree(made, tmp_path, dirs_exist_ok=True))
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mysql"])

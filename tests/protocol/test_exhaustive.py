@@ -58,8 +58,10 @@ def _only_token(record: Record, held: Ownership) -> None:
 
 def test_a_fence_without_the_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A late duplicate of a claim makes a record of the same attempt anew after the sweep."""
+    size = Size("keyed", attempts=1, ticks=2, resends=1)
+    assert search(size).violation is None
     monkeypatch.setattr(transitions, "_match_owner", _only_attempt)
-    found = search(Size("keyed"))
+    found = search(size)
     assert found.violation is not None
     assert found.violation.check is Check.NAMED
 

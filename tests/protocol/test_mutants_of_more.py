@@ -34,6 +34,7 @@ from tests.laboratory.simulation import PARTS, PLANS, Check, Fault, Parts, Plan,
 from tests.laboratory.simulation.acting import answer_of, decode
 from tests.laboratory.simulation.plan import PAUSES
 from tests.protocol.test_mutants import allow, decide_instead, first_caught
+from tests.proving.effort import effort
 from tests.tables import each_row
 
 SWEEPER, ARCHIVE, PROBES = PLANS["sweeper"], PLANS["archive"], PLANS["probes"]
@@ -43,7 +44,7 @@ LAYERED, FLEET, QUOTA = PLANS["layered"], PLANS["two versions"], PLANS["quota"]
 @pytest.fixture(autouse=True, scope="module")
 def _unbroken_first() -> None:
     for plan in (SWEEPER, ARCHIVE, PROBES, LAYERED, FLEET, QUOTA):
-        assert not survey(range(100), plan=plan).failures
+        assert not survey(range(effort(25, 100)), plan=plan).failures
 
 
 # ---------------------------------------------------------------- sweeping

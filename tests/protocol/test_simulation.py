@@ -23,7 +23,7 @@ from tests.proving.plugin import Record as Take
 from tests.proving.proofs import Proof
 from tests.tables import each_row
 
-BASIC = effort(3_000, 100_000)
+BASIC = effort(1_500, 100_000)
 """The number of schedules of the basic plan, from seeds that are always the same and from new ones each."""
 EACH = effort(150, 3_000)
 """The number of schedules of each other plan: fixed ones, and as many new ones."""
@@ -200,7 +200,7 @@ def test_without_faults_every_worker_is_answered_and_nothing_is_in_doubt() -> No
 
 
 def test_an_operator_may_settle_an_effect_before_its_attempt_is_over() -> None:
-    seen = survey(range(effort(1_500, 20_000)), plan=PLAN._replace(effects=("external",), hasty=1.0))
+    seen = survey(range(effort(700, 20_000)), plan=PLAN._replace(effects=("external",), hasty=1.0))
     assert not seen.failures, told(seen.failures[0])
 
 

@@ -55,27 +55,28 @@ def _state_of(path: str) -> str:
 def _depends(path: str) -> set[Path]:
     """The files of a test: its own, what it names, and the `conftest.py` of the folders above it."""
     found: set[Path] = set()
-    ahead = [ROOT / path, *(folder / "conftest.py" for folder in (ROOT / path).parents if folder.is_relative_to(ROOT))]
+    above = (folder / "conftest.py" for folder in (ROOT / path).parents if folder.is_relative_to(ROOT))
+    ahead = {file for file in (ROOT / path, *above) if file.is_file()}
     while ahead:
-        file = ahead.pop()
-        if file.is_file() and file not in found:
-            found.add(file)
-            ahead += _named_in(file)
+        found |= ahead
+        ahead = {named for file in ahead for named in _named_in(file)} - found
     return found
 
 
 @cache
-def _named_in(file: Path) -> list[Path]:
+def _named_in(file: Path) -> set[Path]:
+    """The files that it names, of those that there are."""
     if file.suffix != ".py":
-        return []
+        return set()
     text = file.read_text(encoding="utf-8")
     beside = (one for one in file.parent.iterdir() if one.suffix != ".py" and one.name != WRITTEN)
-    return [
-        *(one for one in beside if one.is_file() and one.name in text),
+    named = {
+        *(one for one in beside if one.name in text),
         *(path for name in _imported(text) for path in (*_files(name), *ROOT.joinpath(*name.split(".")).glob("*.py"))),
         *(path for name in NAMED.findall(text) for path in _files(name)),
         *(ROOT / path for path in PATHS.findall(text) if not path.endswith(f"/{WRITTEN}")),
-    ]
+    }
+    return {path for path in named if path.is_file()}
 
 
 def _imported(text: str) -> Iterator[str]:

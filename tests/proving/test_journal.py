@@ -38,6 +38,7 @@ def _run(folder: Path, stopped_at: int, *workers: str, tests: str = TESTS) -> tu
         cwd=folder,
         env={
             **kept,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
             "RETRYSAFE_PROOFS": str(folder / "proofs.json"),
             "RETRYSAFE_JOURNAL": str(folder / "journal.jsonl"),
@@ -52,7 +53,7 @@ def _run(folder: Path, stopped_at: int, *workers: str, tests: str = TESTS) -> tu
     return done.returncode, run
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist.plugin", "-n", "2")], ids=["alone", "workers"])
 def test_passed_tests_are_not_run_again(tmp_path: Path, workers: tuple[str, ...]) -> None:
     ended, first = _run(tmp_path, 3, *workers)
     assert (ended, first.tests) == (1, {"passed": 3, "failed": 2})

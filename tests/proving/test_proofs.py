@@ -56,7 +56,9 @@ def test_without_a_file_there_was_no_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("workers", "given"), [([], {}), (["-n", "2"], {"RETRYSAFE_SEED": "7"})], ids=["new-seed", "two-workers-given-seed"]
+    ("workers", "given"),
+    [([], {}), (["-p", "xdist.plugin", "-n", "2"], {"RETRYSAFE_SEED": "7"})],
+    ids=["new-seed", "two-workers-given-seed"],
 )
 def test_a_run_writes_what_its_tests_proved_and_names_its_seed(
     tmp_path: Path, workers: list[str], given: dict[str, str]
@@ -66,6 +68,7 @@ def test_a_run_writes_what_its_tests_proved_and_names_its_seed(
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     file = tmp_path / "proofs.json"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RETRYSAFE_", "PYTEST_"))}
+    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environment |= {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "RETRYSAFE_PROOFS": str(file), **given}
     quiet = ["-q", "-p", "no:cacheprovider", *workers]
     done = subprocess.run(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import cache
 from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
 from itertools import dropwhile
@@ -65,11 +66,11 @@ def broken(text: str, one: Break) -> str:
 
     A generator must stay one: else tests may fail, or pass, by the TypeError that asking for its steps raises.
     """
-    symbols = symbols_of(ast.parse(text)).get(one.symbol.partition(":")[2], [])
+    symbols = _symbols_in(text).get(one.symbol.partition(":")[2], [])
     if len(symbols) != 1:
         raise ValueError(f"{one.name!r}: {one.symbol} is {len(symbols)} times in {one.file}, not once.")
     try:
-        changed = _replaced(text, symbols[0], one)
+        changed = _replaced(text, deepcopy(symbols[0]), one)
     except Misfit as error:
         raise ValueError(f"{one.name!r}: in {one.symbol}, {error}") from None
     before, after = _generators(_compiled(text, one.file)), _generators(compile(changed, one.file, "exec"))
@@ -118,6 +119,11 @@ def symbols_of(tree: ast.AST, prefix: str = "") -> dict[str, list[ast.stmt]]:
             inner = symbols_of(node, prefix)
             found |= {name: [*found.get(name, []), *known] for name, known in inner.items()}
     return found
+
+
+@cache
+def _symbols_in(text: str) -> dict[str, list[ast.stmt]]:
+    return symbols_of(ast.parse(text))
 
 
 @cache
