@@ -33,7 +33,7 @@ _tried: list[tuple[int, Plan]] = []
 
 @cache
 def passes_unbroken(seed: int, plan: Plan) -> bool:
-    """Whether the shipping protocol keeps its promises there."""
+    """Say if the shipping protocol keeps its promises there."""
     return simulate(seed, plan=plan).ok
 
 
