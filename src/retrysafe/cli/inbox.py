@@ -22,7 +22,7 @@ from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr, made
 from retrysafe.cli.opening import add_reason, add_store_verb, add_verb, add_verbs, loaded, store_of
 from retrysafe.cli.rendering import as_json, say, table
 from retrysafe.cli.stopping import add_stop_within, ended_by_signals, stop_within
-from retrysafe.cli.worker import add_metrics, watched
+from retrysafe.cli.worker import add_metrics, serve_health
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.errors import BrokerUnavailable
@@ -95,7 +95,7 @@ def run_consumer(options: argparse.Namespace) -> int:
     if not isinstance(handler, Handler):
         raise ConfigurationError(f"{options.handler} is a {type(handler).__qualname__}: name a handler of an Inbox.")
     entry = handler.setting.entry
-    with watched(options, entry.backend.address) as observers:
+    with serve_health(options, entry.backend.address) as observers:
         entry.settings.observers.add(observers)
         return _run(options, handler)
 

@@ -19,9 +19,6 @@ from retrysafe.messaging.relay.operator import OutboxOperator, OutboxSweeper, li
 from retrysafe.messaging.relay.procedures import GONE, OutboxStatus
 from retrysafe.protocol.durations import seconds as seconds_of
 
-_SHOWN = 80
-"""Characters of the reason why a topic waits."""
-
 DEAD_LETTERS = dead_letters.Side(
     OutboxOperator,
     lambda operator, chosen: operator.dead(chosen),
@@ -106,16 +103,12 @@ def _say_status(found: OutboxStatus, *, stalled: bool) -> None:
     )
     if found.backlog:
         rows = [
-            [
-                one.topic,
-                str(one.messages),
-                str(one.due),
-                duration(one.oldest),
-                "paused" if one.paused else one.error.partition("\n")[0][:_SHOWN],
-            ]
+            [one.topic, str(one.messages), str(one.due), duration(one.oldest), "paused" if one.paused else ""]
             for one in found.backlog
         ]
         say(["", *table(rows, ("topic", "waiting", "due", "oldest", ""))])
+    for topic, error in ((one.topic, one.error) for one in found.backlog if one.error):
+        print(f"!! {topic} waits: {error}")
     for relay in found.relays:
         told = f"silent for {duration(relay.silent)}" + (": considered dead" if relay.silent >= GONE else "")
         print(f"relay {relay.name}  hold={relay.hold}  {told}")

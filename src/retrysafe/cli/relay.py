@@ -22,7 +22,7 @@ from retrysafe.claims.observers import LoggingObserver
 from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr, made
 from retrysafe.cli.opening import add_store, loaded, store_of
 from retrysafe.cli.stopping import add_stop_within, ended_by_signals, stop_within
-from retrysafe.cli.worker import add_metrics, watched
+from retrysafe.cli.worker import add_metrics, serve_health
 from retrysafe.messaging.brokers.sync_publisher import SyncPublisher
 from retrysafe.messaging.cdc.slot import SLOT, Slot
 from retrysafe.messaging.relay.relay import Relay, Relayed
@@ -139,7 +139,7 @@ def run(options: argparse.Namespace) -> int:
     store = store_of(options)
     backend = connected(store)
     publisher = _publisher(options, backend)
-    with watched(options, store) as observers:
+    with serve_health(options, store) as observers:
         return _run(options, store, publisher, observers)
 
 

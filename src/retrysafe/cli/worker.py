@@ -73,7 +73,7 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def watched(options: argparse.Namespace, store: str) -> Iterator[tuple[Observer, ...]]:
+def serve_health(options: argparse.Namespace, store: str) -> Iterator[tuple[Observer, ...]]:
     """Tell in one line what begins, and serve the address of --metrics meanwhile; yield what observes for it."""
     log, broker = logging.getLogger("retrysafe"), options.broker or os.environ.get(BROKER)
     of = "".join(f" {word} {without_password(url)}" for word, url in (("on", store), ("with", broker)) if url)
@@ -81,8 +81,8 @@ def watched(options: argparse.Namespace, store: str) -> Iterator[tuple[Observer,
         log.info("retrysafe %s: begins%s", retrysafe.__version__, of)
         yield ()
         return
-    health, observers = Health(), _metered()
-    server = ThreadingHTTPServer(_address(options.metrics), _answering(health))
+    health, observers = Health(), _meter()
+    server = ThreadingHTTPServer(_address(options.metrics), _handler_of(health))
     server.daemon_threads = True
     host, port = server.server_address[:2]
     threading.Thread(target=server.serve_forever, name="retrysafe-metrics", daemon=True).start()
@@ -94,7 +94,7 @@ def watched(options: argparse.Namespace, store: str) -> Iterator[tuple[Observer,
         server.server_close()
 
 
-def _metered() -> tuple[Observer, ...]:
+def _meter() -> tuple[Observer, ...]:
     missing = [name for name in _NEEDED if _is_missing(name)]
     if missing:
         raise ConfigurationError(f"--metrics needs {', '.join(missing)}: pip install 'retrysafe[metrics]'.")
@@ -120,7 +120,7 @@ def _address(given: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def _answering(health: Health) -> type[BaseHTTPRequestHandler]:
+def _handler_of(health: Health) -> type[BaseHTTPRequestHandler]:
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
     asked = {"/live": health.live, "/ready": health.ready}

@@ -32,11 +32,9 @@ def of_outbox(status: OutboxStatus, commands: Commands) -> Iterator[Need]:
     """Yield the parts of an outbox that need a person."""
     listed = commands.line("outbox status", ())
     if status.oldest_due > STALLED:
-        cause = (
-            "the relays are too slow, or the broker refuses or is away, of which the log of the relays has the reason"
-            if status.alive
-            else "no relay is running"
-        )
+        said = [f"{one.topic} waits: {one.error.rstrip('.')}" for one in status.backlog if one.error]
+        slow = "the relays are too slow, or the broker is away, of which the log of the relays has the reason"
+        cause = (said[0] if said else slow) if status.alive else "no relay is running"
         yield Need(f"Messages are due for {duration(status.oldest_due)}: {cause}.", "/messages", listed)
     for relay in status.relays:
         if relay.silent >= GONE:

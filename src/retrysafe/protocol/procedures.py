@@ -164,7 +164,9 @@ def _refused(store: Store, request: ClaimRequest) -> Steps[QuotaRefusal | None]:
 
 
 def _won(request: ClaimRequest, record: Record, seen: Record | None) -> Won:
-    held = Ownership(request.key, request.attempt, record.token, request.clocks, request.transactional, request.scoped)
+    held = Ownership(
+        request.key, request.attempt, record.token, request.clocks, request.effects == "transactional", request.scoped
+    )
     return Won(held, record, seen)
 
 
