@@ -180,8 +180,8 @@ class _NatsSession(ConsumerSession):
         if connection is not None and connection.is_open:
             with suppress(*LOST):
                 async with asyncio.timeout(self._timeout):
-                    for partition in self._partitions.values():
-                        await self._leave(connection, partition)
+                    for place in self._listening:  # not all, if one could not be subscribed to
+                        await self._leave(connection, self._partitions[place])
         await self._hang_up()
 
     async def _subscribe(self, connection: Connection, streams: JetStreamContext, partition: Partition) -> None:
