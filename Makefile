@@ -25,7 +25,7 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile
 BENCH := .venv/bench
 ENGINES := .venv/engines
 LOWEST := .venv/lowest
-LOWEST_TESTS := tests/http/test_fastapi.py tests/http/test_starlette.py tests/http/test_flask.py tests/http/test_aiohttp.py tests/http/client tests/console
+LOWEST_TESTS := tests/http/test_fastapi.py tests/http/test_litestar.py tests/http/test_starlette.py tests/http/test_flask.py tests/http/test_aiohttp.py tests/http/client tests/console
 SERVICES := scripts/services
 TYPED := src demo $(wildcard tests/laboratory tests/typing)
 

@@ -121,6 +121,7 @@ AIMS = (
         "five round trips beside four, and half the CPU saved",
     ),
     Aim("postgresql asyncpg ×16/claim tx= fresh", "ratio", 0.65, 0.34, "the same"),
+    Aim("postgresql asyncpg ×16/retry storm on one key", "times", 1.1, 1.3, "the same replays on 16 keys"),
     Aim("postgresql psycopg sync/claim own tx fresh", "ratio", 0.70, 0.36, "the same"),
     Aim("postgresql psycopg sync/claim tx= fresh", "ratio", 0.70, 0.37, "the same"),
     Aim("redis/once sync fresh", "ratio", 0.39, 0.33, PROTOTYPE),

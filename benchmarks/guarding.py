@@ -63,6 +63,15 @@ def aonce(store: Store, clients: int) -> Iterator[Side]:
         runner.run(boundary.aclose())
 
 
+@contextmanager
+def areplayed(store: Store, clients: int, keys: int) -> Iterator[Side]:
+    """The same where the clients replay a few settled keys by turns, each its own if there are as many."""
+    with aonce(store, clients) as side:
+        names = [f"settled {number}" for number in range(keys)]
+        side.work(names)
+        yield Side(lambda offered: side.work([names[i % keys] for i in range(len(offered))]))
+
+
 Order = Callable[[Any, str], Any]
 """Inserts the order of a key in a transaction."""
 

@@ -75,7 +75,7 @@ LIMITS = (
         "notices, a deadline).",
     ),
     Limit(
-        ("postgresql asyncpg ×16/once",),
+        ("postgresql asyncpg ×16/once", "postgresql asyncpg ×16/retry"),
         "A fresh call takes 582,000 instructions, 215,000 by hand; a replay 346,000, 129,000 by hand. Claims that "
         "are ready in one turn of the loop share a statement, here all 16, so that what is left is Python: the claim "
         "that every store has, a future and a wake-up for each answer, and reading its row of 20 columns. By hand 16 "

@@ -11,10 +11,11 @@ from typing import Any
 import asyncpg
 
 from benchmarks import by_hand
-from benchmarks.guarding import CLIENTS, aclaim, ajoined, aonce, coroutine
+from benchmarks.guarding import CLIENTS, aclaim, ajoined, aonce, areplayed, coroutine
 from benchmarks.rows import FLOOR, OURS, Opener, Row, Side, Work, at_once
 from benchmarks.stores import database, postgresql
 
+_STORE = partial(postgresql, "asyncpg")
 _INSERT = by_hand.INSERT.format("$1", "$2", "$3")
 _COMPLETE = by_hand.COMPLETE.format("$1", "$2", "$3")
 _READ = by_hand.READ.format("$1")
@@ -22,17 +23,23 @@ _ORDER = by_hand.ORDER.format("$1", "$2")
 
 
 def rows() -> Sequence[Row]:
-    """Leased, the boundary's own transaction, and the caller's; one client and many."""
-    return [row for clients in (1, CLIENTS) for row in _rows(clients)]
+    """Leased, the boundary's own transaction, and the caller's, for one client and many; and a storm of retries."""
+    storm = Row(
+        f"postgresql asyncpg ×{CLIENTS}/retry storm on one key",
+        f"the same on {CLIENTS} keys",
+        {name: partial(areplayed, _STORE, CLIENTS, keys) for name, keys in ((OURS, 1), (FLOOR, CLIENTS))},
+        needs=("postgresql",),
+        counted=("postgresql",),
+    )
+    return [*(row for clients in (1, CLIENTS) for row in _rows(clients)), storm]
 
 
 def _rows(clients: int) -> Iterator[Row]:
-    store = partial(postgresql, "asyncpg")
     kinds: tuple[tuple[str, Opener, Callable[[Any], Work]], ...] = (
-        ("once fresh", partial(aonce, store, clients), Leased),
-        ("once replay", partial(aonce, store, clients), Replay),
-        ("claim own tx fresh", partial(aclaim, store, _order, clients), Transaction),
-        ("claim tx= fresh", partial(ajoined, store, _connect, _order, clients), Transaction),
+        ("once fresh", partial(aonce, _STORE, clients), Leased),
+        ("once replay", partial(aonce, _STORE, clients), Replay),
+        ("claim own tx fresh", partial(aclaim, _STORE, _order, clients), Transaction),
+        ("claim tx= fresh", partial(ajoined, _STORE, _connect, _order, clients), Transaction),
     )
     for name, ours, floor in kinds:
         sides: dict[str, Opener] = {OURS: ours, FLOOR: partial(_by_hand, clients, floor)}

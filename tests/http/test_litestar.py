@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from litestar import Controller, Litestar, Request, get, post
@@ -12,7 +12,7 @@ from litestar.connection import ASGIConnection
 from litestar.exceptions import ClientException, NotAuthorizedException
 from litestar.handlers import BaseRouteHandler
 from litestar.middleware import AbstractAuthenticationMiddleware, AuthenticationResult, DefineMiddleware
-from litestar.params import FromPath, JSONBody
+from litestar.params import Body, Parameter
 
 from retrysafe import Boundary, ConfigurationError, current
 from retrysafe.http.litestar import IdempotencyMiddleware, IdempotencyPlugin
@@ -46,7 +46,7 @@ class Shop:
         shop = self
 
         @post("/orders")
-        async def create(data: JSONBody[dict[str, Any]], request: Request[Any, Any, Any]) -> dict[str, Any]:
+        async def create(data: Annotated[dict[str, Any], Body()], request: Request[Any, Any, Any]) -> dict[str, Any]:
             shop.runs += 1
             current()
             if shop.errors:
@@ -74,7 +74,7 @@ class Shop:
             opt = {"idempotency": "optional"}  # noqa: RUF012 - as Litestar has it
 
             @post("/{name:str}")
-            async def create(self, name: FromPath[str]) -> int:
+            async def create(self, name: Annotated[str, Parameter()]) -> int:
                 shop.runs += 1
                 return shop.runs
 

@@ -45,7 +45,6 @@ class Topics:
         for number in range(records * self.partitions):
             producer.produce(self.input, b"%d" % number, partition=number % self.partitions)
         assert producer.flush(10) == 0
-        producer.close()
 
     def stream(self, name: str | None = None, **options: Any) -> KafkaTransactions:
         options = {"max_records": 2, "session": "10s", **options}

@@ -67,6 +67,8 @@ class TokenFinder:
         token = self._token(scope)
         claims = self._claims
         try:
+            if "crit" in jwt.get_unverified_header(token):  # PyJWT looks at it since 2.12
+                raise jwt.InvalidTokenError("it has critical extensions, of which none is known")
             key: Any = claims.key if self._published is None else await self._published.key_of(token)
             found = jwt.decode(
                 token,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import inspect
 import json
 import os
 import signal
@@ -181,7 +182,8 @@ def serve(settings: Settings, told: Callable[[str], None]) -> None:
             timeout_worker_healthcheck=_PATIENCE_WITH_WORKERS,
         )
         if settings.workers > 1:
-            _Workers(config, sockets=listening).run()
+            target = inspect.signature(Multiprocess).parameters.get("target") and uvicorn.Server(config).run
+            _Workers(config, sockets=listening, **({"target": target} if target else {})).run()  # uvicorn before 0.52
         else:
             _run(uvicorn.Server(config), listening)
 
