@@ -49,6 +49,8 @@ from django.utils.decorators import method_decorator  # isort: skip
 from django.views import View  # isort: skip
 from django.views.decorators.cache import never_cache  # isort: skip
 
+from retrysafe.django.checks import check_middleware
+
 from retrysafe.http.django import idempotent  # isort: skip
 from retrysafe.http.django_serving import response_of  # isort: skip
 from retrysafe.http.messages import Response  # isort: skip
@@ -714,6 +716,15 @@ def test_settings_are_checked(small: Site) -> None:
         with pytest.raises(ConfigurationError, match=text):
             starting(guard)
     starting({"BOUNDARY": "tests.http.test_django.by_path", "PRINCIPAL": "tests.http.test_django.anybody"})
+
+
+def test_the_system_check_reports_a_guard_that_cannot_be_built(small: Site) -> None:
+    guard = {"BOUNDARY": small.boundary()}
+    small.settings(MIDDLEWARE=[AUTHENTICATION, MIDDLEWARE], RETRYSAFE=guard)
+    (found,) = check_middleware()
+    assert (found.id, '"PRINCIPAL": "user"' in found.msg) == ("retrysafe.E001", True)
+    small.settings(MIDDLEWARE=[MIDDLEWARE], RETRYSAFE={**guard, "PRINCIPAL": "shared"})
+    assert not [*check_middleware()]
 
 
 by_path = Boundary("by path", store="memory://")

@@ -137,15 +137,19 @@ def _now(module: ModuleType) -> dict[str, Any]:
 
 
 def _django(settings: str) -> Any:
-    """A Django project; importing its URLs builds the boundaries of its views."""
+    """A Django project; importing its URLs and middleware builds the boundaries of its views."""
     os.environ[PROJECT] = settings
     named = f"--settings {settings}"
     urls = imported("django.urls", named)
+    handler = imported("django.core.handlers.base", named).BaseHandler()
     try:
         _ = urls.get_resolver().url_patterns
+        handler.load_middleware()
+    except ConfigurationError:
+        raise
     except Exception as error:
         raise ConfigurationError(f"{named}: {type(error).__name__}: {error}") from error
-    return imported("django.core.handlers.base", named).BaseHandler()
+    return handler
 
 
 def _mended(found: list[Diagnosis], stores: list[Any], within: float) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.apps import AppConfig
 from django.core.checks import Tags, register
 
-from retrysafe.django.checks import check_tables
+from retrysafe.django.checks import check_middleware, check_tables
 
 
 class RetrysafeConfig(AppConfig):
@@ -16,5 +16,6 @@ class RetrysafeConfig(AppConfig):
     verbose_name = "retrysafe"
 
     def ready(self) -> None:
-        """Register the system check."""
+        """Register the system checks."""
+        register(check_middleware)
         register(check_tables, Tags.database)

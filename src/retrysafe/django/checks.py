@@ -1,4 +1,4 @@
-"""A system check: the tables of retrysafe are in the databases that are checked."""
+"""System checks: the tables of retrysafe are in the databases that are checked, and its middleware can be built."""
 
 from __future__ import annotations
 
@@ -6,10 +6,28 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from django.core.checks import CheckMessage, Warning
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning
+from django.utils.module_loading import import_string
 
 from retrysafe.backends.registry import connect
 from retrysafe.errors import ConfigurationError, RetrysafeError, SchemaOutdated, StoreMisconfigured
+
+
+def check_middleware(**_: Any) -> Iterable[CheckMessage]:
+    """Report a guard of MIDDLEWARE that its setting does not allow, which else the first request would meet."""
+    from retrysafe.http.django import IdempotencyMiddleware, guard_of_settings
+
+    for path in settings.MIDDLEWARE:
+        try:
+            found = import_string(path)
+        except ImportError:  # told by Django
+            continue
+        if isinstance(found, type) and issubclass(found, IdempotencyMiddleware):
+            try:
+                guard_of_settings(found.setting)
+            except ConfigurationError as error:
+                yield Error(error.detail, id="retrysafe.E001")
 
 
 def check_tables(*, databases: Sequence[str] | None = None, **_: Any) -> Iterable[CheckMessage]:
