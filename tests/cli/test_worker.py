@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import sqlite3
 import sys
 from contextlib import closing
@@ -85,6 +86,15 @@ def test_an_address_that_is_none_is_refused(given: str, tmp_path: Path, capsys: 
     write_to(tmp_path)
     assert main(["relay", "--store", store, "--broker", store, "--metrics", given]) == 2
     assert "is no address: give PORT, or HOST:PORT" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_address_that_is_taken_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = write_to(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["relay", "--store", store, "--broker", store, "--metrics", port]) == 2
+    assert f"--metrics {port}: [Errno 98] Address already in use" in capsys.readouterr().err
 
 
 def asked(url: str) -> tuple[int, str]:

@@ -31,6 +31,14 @@ def claimed_in(boundary: Boundary, tx: Any = None) -> bool:
         return claim.replayed
 
 
+async def aclaimed_in(boundary: Boundary[Any], tx: Any = None) -> bool:
+    """`claimed_in` for async code."""
+    async with boundary.claim("order-1", tx=tx) as claim:
+        if not claim.replayed:
+            claim.result = "placed"
+        return claim.replayed
+
+
 @contextmanager
 def by_search_path(url: str, scope: Any) -> Iterator[Claimed]:
     boundary = Boundary(f"t{uuid4().hex}", store=url, effects="transactional", scope=scope)
@@ -54,10 +62,7 @@ def by_search_path_async(url: str, scope: Any) -> Iterator[Claimed]:
         try:
             async with connection.transaction():
                 await connection.execute(f"SET LOCAL search_path TO {tenant}, public")
-                async with boundary.claim("order-1", tx=connection) as claim:
-                    if not claim.replayed:
-                        claim.result = "placed"
-                    return claim.replayed
+                return await aclaimed_in(boundary, connection)
         finally:
             await connection.close()
             await boundary.aclose()
@@ -76,10 +81,7 @@ def by_setup(url: str, scope: Any, effects: Any) -> Iterator[Claimed]:
         async with asyncpg.create_pool(url, min_size=0, max_size=2, setup=set_schema) as pool:
             boundary: Boundary[Any] = Boundary(name, store=pool, effects=effects, scope=scope)
             try:
-                async with boundary.claim("order-1") as claim:
-                    if not claim.replayed:
-                        claim.result = "placed"
-                    return claim.replayed
+                return await aclaimed_in(boundary)
             finally:
                 await boundary.aclose()
 
@@ -95,10 +97,7 @@ def by_async_engine(url: str, scope: Any, effects: Any) -> Iterator[Claimed]:
         chosen_by_a_listener("checkout")(engine.sync_engine, lambda: tenant)
         boundary: Boundary[Any] = Boundary(name, store=engine, effects=effects, scope=scope)
         try:
-            async with boundary.claim("order-1") as claim:
-                if not claim.replayed:
-                    claim.result = "placed"
-                return claim.replayed
+            return await aclaimed_in(boundary)
         finally:
             await boundary.aclose()
             await engine.dispose()

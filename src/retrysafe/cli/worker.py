@@ -82,7 +82,10 @@ def serve_health(options: argparse.Namespace, store: str) -> Iterator[tuple[Obse
         yield ()
         return
     health, observers = Health(), _meter()
-    server = ThreadingHTTPServer(_address(options.metrics), _handler_of(health))
+    try:
+        server = ThreadingHTTPServer(_address(options.metrics), _handler_of(health))
+    except OSError as error:
+        raise ConfigurationError(f"--metrics {options.metrics}: {error}. Nothing was begun; give another.") from error
     server.daemon_threads = True
     host, port = server.server_address[:2]
     threading.Thread(target=server.serve_forever, name="retrysafe-metrics", daemon=True).start()
