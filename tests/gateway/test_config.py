@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,14 @@ import pytest
 
 from retrysafe import ConfigurationError
 from retrysafe.cli import main
+from retrysafe.errors import SchemaOutdated
 from retrysafe.gateway import Claims, Route, Settings, Timeouts, TrustedHeader
 from retrysafe.gateway.config import parse
 from retrysafe.gateway.guards import Guards
 from retrysafe.gateway.openapi import routes_of
-from retrysafe.gateway.serving import settings_of
+from retrysafe.gateway.serving import check_store, settings_of
 from retrysafe.http.messages import Request
+from tests.faults.helpers import own_database
 from tests.gateway.upstreams import OK, always, before
 from tests.tables import each_row
 
@@ -380,6 +383,7 @@ def test_the_command_says_what_it_promises(tmp_path: Path, capsys: pytest.Captur
         (["--store", "memory://"], "upstream is missing"),
         (["--upstream", "http://h"], "store is missing"),
         (["--upstream", "http://h", "--store", "memory://"], "principal= is missing: it tells whose a request is"),
+        (["--upstream", "http://h", "--store", "memory://", "--principal", "X-User"], "[principal] # in --config"),
         (["--upstream", "http://h", "--store", "memory://", "--listen", "x"], "--listen: 'x' is no address"),
         (["--config", "/nowhere.toml"], "No such file"),
     ],
@@ -390,3 +394,13 @@ def test_a_command_that_cannot_be_carried_out(
     monkeypatch.delenv("RETRYSAFE_STORE", raising=False)
     assert main(["gateway", *arguments, "--check"]) == 2
     assert complaint in capsys.readouterr().err
+
+
+def test_a_store_without_tables_is_refused_and_one_that_is_away_is_told(postgresql: str) -> None:
+    def check(store: str) -> str | None:
+        return asyncio.run(check_store(Guards(Settings("http://h", store, principal="shared"))))
+
+    assert check("memory://") is None
+    assert "warning      the store does not answer: " in str(check("postgresql://nobody@127.0.0.1:1/x"))
+    with own_database(postgresql, migrated=False) as empty, pytest.raises(SchemaOutdated, match="retrysafe migrate"):
+        check(empty)

@@ -7,6 +7,7 @@ Prints its settings and guarantees, then serves until SIGTERM. Exit code: 0, or 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def add_to(verbs: Any) -> None:
     parser.add_argument("--config", metavar="FILE", type=Path, help="routes and all other settings, as TOML")
     parser.add_argument("--listen", metavar="HOST:PORT", help="where to serve (default: 127.0.0.1:8080)")
     parser.add_argument("--admin", metavar="HOST:PORT", help="where health and metrics are (default: under /-/)")
-    parser.add_argument("--principal", choices=("shared",), help="all clients are one; others are said by --config")
+    parser.add_argument("--principal", metavar="shared", help="all clients are one; else [principal] of --config")
     parser.add_argument("--workers", metavar="N", type=int, help="number of processes (default: 1)")
     parser.add_argument("--openapi", metavar="FILE", help="routes from the service's OpenAPI document, or /PATH on it")
     parser.add_argument("--check", action="store_true", help="print settings and guarantees, and exit")
@@ -48,9 +49,12 @@ def run(options: argparse.Namespace) -> int:
     from retrysafe.gateway.serving import settings_of, summary
 
     settings = settings_of(options, store=STORE, secret=SECRET)
-    say(summary(settings, Guards(settings)))
+    guards = Guards(settings)
+    say(summary(settings, guards))
     if not options.check:
-        from retrysafe.gateway.serving import serve
+        from retrysafe.gateway.serving import check_store, serve
 
+        if warning := asyncio.run(check_store(guards)):
+            print(warning, flush=True)
         serve(settings, lambda line: print(line, flush=True))
     return 0

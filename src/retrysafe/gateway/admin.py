@@ -6,17 +6,14 @@ import asyncio
 import json
 
 from retrysafe import runtime
-from retrysafe.backends.driver import arun, run
 from retrysafe.claims.observers import logger
 from retrysafe.errors import RetrysafeError
 from retrysafe.gateway.guards import Guards
 from retrysafe.gateway.metrics import CONTENT_TYPE, Metrics
 from retrysafe.http.asgi import Send, send_response
 from retrysafe.http.messages import Response
-from retrysafe.protocol.procedures import read
 
 _PATIENCE = 2.0
-_NO_KEY = bytes(32)
 
 
 class Admin:
@@ -45,18 +42,11 @@ class Admin:
         """Ready is who can claim keys; an upstream that is away makes no gateway better than another."""
         try:
             async with asyncio.timeout(_PATIENCE):
-                await self._ask_store()
+                await self._guards.ask_store()
         except (RetrysafeError, OSError) as error:
             logger().warning("Not ready: the store does not answer: %r", error)
             return _json(503, {"status": "not ready", "store": type(error).__name__})
         return _json(200, {"status": "ready", "store": "answers"})
-
-    async def _ask_store(self) -> None:
-        backend = self._guards.boundary._settings.backend
-        if backend.serves_async:
-            await arun(read(backend.store, _NO_KEY), backend.aclient())
-        else:
-            await asyncio.to_thread(lambda: run(read(backend.store, _NO_KEY), backend.client()))
 
 
 def _json(status: int, value: object) -> Response:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from retrysafe import Boundary
+from retrysafe.backends.driver import arun, run
 from retrysafe.backends.registry import connect
 from retrysafe.claims.encryption import Keyring
 from retrysafe.claims.observers import LoggingObserver
@@ -19,6 +21,7 @@ from retrysafe.http.policy import Options
 from retrysafe.http.principals import SHARED
 from retrysafe.http.routes import Patterns, alike, folded
 from retrysafe.protocol.events import Observer
+from retrysafe.protocol.procedures import read
 
 _TEMPLATE = re.compile(r"\{[^/{}]*\}")
 
@@ -28,6 +31,9 @@ class GuardedRoute(NamedTuple):
 
     route: Route
     guard: Guard
+
+
+_NO_KEY = bytes(32)
 
 
 class Guards:
@@ -75,6 +81,14 @@ class Guards:
     def boundary(self) -> Boundary:
         """One of the boundaries, which share a store."""
         return self.defaults.guard.boundary
+
+    async def ask_store(self) -> None:
+        """Read a key that cannot be there; raises `RetrysafeError` when no key can be claimed."""
+        backend = self.boundary._settings.backend
+        if backend.serves_async:
+            await arun(read(backend.store, _NO_KEY), backend.aclient())
+        else:
+            await asyncio.to_thread(lambda: run(read(backend.store, _NO_KEY), backend.client()))
 
     async def aclose(self) -> None:
         """Close the store."""

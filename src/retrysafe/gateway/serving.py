@@ -25,7 +25,7 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from retrysafe.backends.urls import without_password
-from retrysafe.errors import ConfigurationError
+from retrysafe.errors import ConfigurationError, StoreMisconfigured, StoreUnavailable
 from retrysafe.gateway.app import Gateway
 from retrysafe.gateway.config import Loaded, load
 from retrysafe.gateway.guards import GuardedRoute, Guards
@@ -129,6 +129,22 @@ def _document(source: str, upstream: str) -> Any:
         ) from error
     except ValueError as error:
         raise ConfigurationError(f"openapi {without_password(source)}: this is not JSON: {error}.") from error
+
+
+async def check_store(guards: Guards) -> str | None:
+    """Return a warning if the store is away: it may come back, and until then requests are answered with 503.
+
+    Raises `RetrysafeError` for what waiting does not help, such as tables that are missing.
+    """
+    try:
+        await guards.ask_store()
+    except StoreMisconfigured:
+        raise
+    except StoreUnavailable as error:
+        return f"warning      the store does not answer: {error.args[0]}"
+    finally:
+        await guards.aclose()
+    return None
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
