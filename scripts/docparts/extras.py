@@ -10,6 +10,7 @@ from docparts.markdown import codes, table
 
 PURPOSES = {
     "psycopg": ("PostgreSQL, sync and async", "how-to/migrate-the-schema"),
+    "postgresql": ("the same as `psycopg`", "how-to/migrate-the-schema"),
     "asyncpg": ("PostgreSQL, async", "how-to/guard-a-block-in-my-transaction"),
     "mysql": ("MySQL and MariaDB, sync and async", "how-to/run-on-mysql-or-mariadb"),
     "sqlalchemy": (
