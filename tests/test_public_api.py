@@ -13,8 +13,8 @@ NAMES = {
     "Boundary", "Claim", "Codec", "ConfigurationError", "IllegalTransition", "InProgress", "InvalidKey", "JSONCodec",
     "KeyExpired", "KeyReused", "Keyring", "LeaseLost", "LoggingObserver", "Observer", "Event", "OutcomeUnknown",
     "Quota", "QuotaExceeded", "ResultNotEncodable", "ResultUnreadable", "RetryTransaction", "RetrysafeError",
-    "SchemaOutdated", "StoreMisconfigured", "StoreUnavailable", "StoredFailure", "StoredResult", "current", "declare",
-    "layered", "reject", "wait",
+    "SchemaOutdated", "StoreMisconfigured", "StoreUnavailable", "StoredFailure", "StoredResult", "content_key",
+    "current", "declare", "layered", "reject", "wait",
 }  # fmt: skip
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         StoreMisconfigured,
         StoreUnavailable,
     )
+    from retrysafe.protocol.content_keys import content_key
     from retrysafe.protocol.events import Event, Observer
     from retrysafe.protocol.quotas import Quota
     from retrysafe.protocol.records import StoredResult
@@ -64,6 +65,7 @@ __all__ = [
     "StoreUnavailable",
     "StoredFailure",
     "StoredResult",
+    "content_key",
     "current",
     "declare",
     "layered",
@@ -100,6 +102,7 @@ _HOMES = {
     "StoreUnavailable": "errors",
     "StoredFailure": "errors",
     "StoredResult": "protocol.records",
+    "content_key": "protocol.content_keys",
     "current": "claims.claim",
     "declare": "claims.declaration",
     "layered": "claims.settings",

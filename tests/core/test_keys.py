@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hmac
 import re
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from uuid import RFC_4122, UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retrysafe import content_key
 from retrysafe.errors import InvalidKey
 from retrysafe.protocol import keys
 from tests.tables import each_row
@@ -137,3 +140,27 @@ def test_a_hash_that_is_kept_for_many_keys_is_hmac(secret: bytes | None) -> None
     lookup = keys.Lookup(secret, "shop", "tenant", "pay")
     message = b"".join(len(part).to_bytes(4, "big") + part for part in (b"lookup.v1", b"shop", b"tenant", b"pay", b"k"))
     assert lookup.of("k") == lookup.of("k") == hmac.digest(secret or b"retrysafe", message, "sha256")
+
+
+def test_a_key_from_content_is_the_same_for_equal_content_and_for_ever() -> None:
+    noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    golden = "c1-1068aeae1ebd35e02caf2a5fd685820a00b6d969864b1b3eb0ffaff3cf51f11f"
+    assert content_key("alice", 17, date(2026, 5, 1)) == golden, "the form has changed: give it another version"
+    assert content_key({"a": 1, "b": {2, 3}}) == content_key({"b": {3, 2}, "a": 1})
+    assert content_key(noon) == content_key(noon.astimezone(timezone(timedelta(hours=2))))
+    apart = [
+        (1,),
+        ("1",),
+        (1.0,),
+        (True,),
+        (Decimal(1), None),
+        ("ab", "c"),
+        ("a", "bc"),
+        (("ab", "c"),),
+        ("é",),
+        ("e\u0301",),
+    ]
+    assert len({content_key(*parts) for parts in apart}) == len(apart)
+    for parts in ((), (object(),), (float("nan"),)):
+        with pytest.raises(InvalidKey, match="content_key"):
+            content_key(*parts)

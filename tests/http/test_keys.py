@@ -90,17 +90,21 @@ def test_no_line_is_no_key() -> None:
 
 
 UUIDS = ["3f0c8a52-9d7e-4b61-a1c4-5a2f6f1e7d90", "3F0C8A529D7E4B61A1C45A2F6F1E7D90"]
+ULIDS = ["01ARZ3NDEKTSV4RRFFQ69G5FAV", "01arz3ndektsv4rrffq69g5fav"]
 GUESSABLE = ["1", "order-17", "2026-11-20", "20261120153000123456", "aaaaaaaaaaaaaaaaaaaaaaaa", "0000000000000000000"]
 GUESSABLE += [f"00000000-0000-4000-8000-{end}" for end in ("000000000000", "000000000017")]
 
 
-@each_row("key", UUIDS)
+@each_row("key", [*UUIDS, *ULIDS])
 @each_row("policy", ["any", "uuid", "strong"])
-def test_k11_uuids_pass_every_policy(key: str, policy: keys.KeyPolicy) -> None:
+def test_k11_uuids_and_ulids_pass_every_policy(key: str, policy: keys.KeyPolicy) -> None:
     keys.check(key, policy)
 
 
-@each_row("key", [*GUESSABLE, "{3f0c8a52-9d7e-4b61-a1c4-5a2f6f1e7d90}"])
+@each_row(
+    "key",
+    [*GUESSABLE, "01ARZ3NDEK0000000000000017", "81ARZ3NDEKTSV4RRFFQ69G5FAV", "{3f0c8a52-9d7e-4b61-a1c4-5a2f6f1e7d90}"],
+)
 def test_k11_uuid_means_uuid(key: str) -> None:
     with pytest.raises(InvalidKey, match="UUID"):
         keys.check(key, "uuid")

@@ -39,6 +39,7 @@ from retrysafe import (
     StoredResult,
     StoreMisconfigured,
     StoreUnavailable,
+    content_key,
     current,
     declare,
     layered,
@@ -117,6 +118,7 @@ assert_type(reject(), Reject)
 keyring = Keyring({"2026-11": Keyring.generate(), "2026-05": bytes(32)}, unencrypted="read")
 assert_type(keyring.ids, tuple[str, ...])
 assert_type(Keyring.from_env().current, str)
+assert_type(content_key("alice", 17), str)
 assert_type(Keyring.from_text("a:b"), Keyring)
 Boundary("safe", store="sqlite:///shop.db", quota=Quota(rate="100/1m", outstanding=1000), encryption=keyring)
 Boundary("layers", store=layered("redis://fast", "postgresql://truth", name="shop", at_most="5m"))

@@ -29,6 +29,8 @@ _PLAIN = re.compile(rb'"([ !#-\[\]-~]{1,%d})"' % LONGEST)
 """Nearly every key: a string in which nothing is escaped, without parameters."""
 _ESCAPED = re.compile(rb'\\(["\\])')
 _BARE = re.compile(rb"[!-~]+")
+ULID = "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$"
+_ULID = re.compile(ULID)
 _SHORTEST_STRONG = 16
 _FEWEST_CHARACTERS = 8
 _FEWEST_DIGITS = 6
@@ -73,8 +75,8 @@ def _bare(value: bytes, syntax: KeySyntax) -> bytes:
 
 def check(key: str, policy: KeyPolicy) -> None:
     """Raise `InvalidKey` for a key that is easier to guess than ``policy`` allows."""
-    if policy == "uuid" and not _is_uuid(key):
-        raise InvalidKey("The Idempotency-Key must be a UUID, made at random for each operation.")
+    if policy == "uuid" and not (_is_uuid(key) or _is_ulid(key)):
+        raise InvalidKey("The Idempotency-Key must be a UUID or a ULID, made at random for each operation.")
     if policy == "strong" and not (_is_uuid(key) or _is_strong(key)):
         raise InvalidKey(
             f"The Idempotency-Key could be guessed: send a random UUID, or {_SHORTEST_STRONG} random characters."
@@ -88,6 +90,11 @@ def _is_uuid(key: str) -> bool:
         return digits == key.replace("-", "").lower() and len(key) in (32, 36) and len(set(digits)) >= _FEWEST_DIGITS
     except ValueError:
         return False
+
+
+def _is_ulid(key: str) -> bool:
+    """A time and 80 random bits in Crockford's base 32, and not a counter dressed up as one."""
+    return bool(_ULID.fullmatch(key)) and len(set(key[10:].upper())) >= _FEWEST_DIGITS
 
 
 def _is_strong(key: str) -> bool:

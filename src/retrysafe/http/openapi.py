@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 from retrysafe.http.guard import Guard
-from retrysafe.http.keys import KeyPolicy
+from retrysafe.http.keys import ULID, KeyPolicy
 from retrysafe.http.messages import MARKER
 from retrysafe.http.problems import PROBLEMS
 
@@ -15,7 +15,7 @@ EXTENSION = "x-idempotency"
 _SHOWN = ("key-missing", "key-invalid", "in-progress", "outcome-unknown", "key-reused", "store-unavailable")
 _KEYS: dict[KeyPolicy, str] = {
     "any": "1 to 255 printable characters",
-    "uuid": "a UUID made at random",
+    "uuid": "a UUID or a ULID made at random",
     "strong": "a UUID, or at least 16 characters that are hard to guess",
 }
 
@@ -47,7 +47,7 @@ def parameter(guard: Guard, *, required: bool) -> dict[str, Any]:
     policy = guard.policy
     schema: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 255}
     if policy.key_policy == "uuid":
-        schema |= {"format": "uuid"}
+        schema |= {"anyOf": [{"format": "uuid"}, {"pattern": ULID}]}
     return {
         "name": "Idempotency-Key",
         "in": "header",

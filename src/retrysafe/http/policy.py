@@ -55,7 +55,7 @@ class Options(TypedDict, total=False):
             "optional" or "off"; the first match counts, and where there is none, ``required``.
         methods: which methods are guarded; by default POST and PATCH.
         key_syntax: "lenient" takes ``"k"`` and ``k`` for the same key, "strict" only the quoted form.
-        key_policy: "any" key; only a "uuid"; or only a "strong" one, which is hard to guess.
+        key_policy: "any" key; only a "uuid" (or a ULID); or only a "strong" one, which is hard to guess.
         operation: "http": the same key at another endpoint is refused; "endpoint": it is another key.
         mismatch_status: what the same key with another request gets.
         concurrent_status: what a simultaneous duplicate gets: 409, 423, 425, 429 or 202.
