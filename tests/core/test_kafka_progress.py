@@ -51,7 +51,7 @@ def test_nothing_may_be_handed_out_before_a_commit_says_so() -> None:
     assert progress.granted == 0
     commit = progress.commit()
     assert progress.granted == 0
-    progress.committed(commit)
+    progress.grant(commit)
     assert progress.granted == 8
     assert progress.commit(leaving=True).upto == 6
 

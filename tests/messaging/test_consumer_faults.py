@@ -524,7 +524,7 @@ async def test_streams_are_shared_evenly_as_consumers_come_and_go(broker: AnyBen
     async def settle(name: str, consumer: Consumer, done: Callable[[], bool]) -> None:
         while not done():
             await consumer.ack(await consumer.receive(50, 0.1))
-            held[name] = set(consumer._session._holdings.tokens())  # type: ignore[attr-defined]
+            held[name] = set(consumer._session._leases.tokens())  # type: ignore[attr-defined]
 
     async with asyncio.timeout(DEADLINE), trial.consumer() as one:
         await settle("one", one, lambda: len(held.get("one", ())) == 4)

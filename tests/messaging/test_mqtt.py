@@ -20,8 +20,8 @@ from paho.mqtt.reasoncodes import ReasonCode
 from retrysafe import ConfigurationError
 from retrysafe.messaging.brokers.mqtt import MqttConsumer, MqttPublisher, declare
 from retrysafe.messaging.brokers.mqtt.connecting import Connection, ConnectionEnded, address_of, properties
-from retrysafe.messaging.brokers.mqtt.judging import ended, judged
 from retrysafe.messaging.brokers.mqtt.messages import Content, Mode, content_of, envelope_from, topic_of
+from retrysafe.messaging.brokers.mqtt.results import result_of, result_of_end
 from retrysafe.messaging.brokers.mqtt.sessions import SessionMissing
 from retrysafe.protocol.messages import Delivery, Envelope, PublishStatus
 from tests.conftest import require
@@ -91,7 +91,7 @@ async def send(url: str, topic: str, payload: bytes, **told: Any) -> None:
     ],
 )
 def test_meaning_of_acknowledgements(name: str, status: PublishStatus) -> None:
-    assert judged(ReasonCode(PacketTypes.PUBACK, name)).status is status
+    assert result_of(ReasonCode(PacketTypes.PUBACK, name)).status is status
 
 
 @each_row(
@@ -102,7 +102,7 @@ def test_meaning_of_acknowledgements(name: str, status: PublishStatus) -> None:
     ],
 )
 def test_a_broker_that_is_busy_blames_no_message(code: int | None, status: PublishStatus) -> None:
-    assert ended(ConnectionEnded("it ended", code)).status is status
+    assert result_of_end(ConnectionEnded("it ended", code)).status is status
 
 
 @pytest.mark.slow

@@ -16,9 +16,9 @@ from nats.aio.msg import Msg
 
 from retrysafe import ConfigurationError, Event
 from retrysafe.messaging.brokers.nats import NatsConsumer, NatsPublisher, declare
-from retrysafe.messaging.brokers.nats.confirms import judged
+from retrysafe.messaging.brokers.nats.confirms import result_of
 from retrysafe.messaging.brokers.nats.connecting import Forbidden
-from retrysafe.messaging.brokers.nats.consumer import _quoted
+from retrysafe.messaging.brokers.nats.consumer import _quote
 from retrysafe.messaging.brokers.nats.messages import Mode, content_of, envelope_from, headers_of, subject_of
 from retrysafe.messaging.brokers.nats.pinned import Partition, Tag
 from retrysafe.protocol.messages import Delivery, PublishStatus
@@ -37,18 +37,18 @@ class Turns:
 
     def __init__(self) -> None:
         self.partition = Partition("orders.0", "group-orders", LEASE)
-        self.partition.reconnected("inbox")
+        self.partition.reconnect("inbox")
 
     def message(self, sequence: int, pin: str = "ours", *, now: float = 0.0, delivered: int = 1) -> Delivery | None:
         reply = f"$JS.ACK.stream.group.{delivered}.{sequence}.{sequence}.1795388637700051664.0"
         arrived = Msg(_client=None, subject="orders.0", reply=reply, data=b"", headers={"Nats-Pin-Id": pin})  # type: ignore[arg-type]
-        found, self.given_up = self.partition.arrived(arrived, now)
+        found, self.given_up = self.partition.arrive(arrived, now)
         return found
 
     def status(self, status: str, description: str = "") -> list[str]:
         headers = {"Status": status, "Description": description}
         said = Msg(_client=None, subject="inbox.1", reply="", data=b"", headers=headers)  # type: ignore[arg-type]
-        return self.partition.arrived(said, 0.0)[1]
+        return self.partition.arrive(said, 0.0)[1]
 
     def own(self, unsettled: int) -> list[int]:
         found = self.partition.own(unsettled, len(self.partition.held), self.partition.turn)
@@ -107,7 +107,7 @@ def test_messages_that_may_have_been_handed_out_again_are_not_settled(turns: Tur
     turn = turns.partition.turn
     assert turns.partition.settle(Tag("orders.0", turn, 5), 0.79 * LEASE) is not None
     assert turns.partition.settle(Tag("orders.0", turn, 6), 0.81 * LEASE) is None
-    assert turns.partition.lapsed(0.81 * LEASE)
+    assert turns.partition.has_lapsed(0.81 * LEASE)
     assert not turns.partition.held
     turns.message(6, now=LEASE, delivered=2)
     assert turns.partition.settle(Tag("orders.0", turn, 6), LEASE) is None, "it was handed out in an earlier turn"
@@ -117,8 +117,8 @@ def test_held_messages_are_kept(turns: Turns) -> None:
     turns.message(5, now=0.0)
     assert list(turns.partition.in_progress(0.3 * LEASE)) == []
     assert len(list(turns.partition.in_progress(0.4 * LEASE))) == 1
-    assert not turns.partition.lapsed(1.1 * LEASE)
-    assert turns.partition.lapsed(1.3 * LEASE)
+    assert not turns.partition.has_lapsed(1.1 * LEASE)
+    assert turns.partition.has_lapsed(1.3 * LEASE)
 
 
 def test_a_client_that_is_pinned_no_more_gives_up_its_messages(turns: Turns) -> None:
@@ -155,7 +155,7 @@ def test_a_message_larger_than_the_room_comes_alone(turns: Turns) -> None:
     turns.partition.request(0.0, 200, 10)
     headers = {"Status": "409", "Description": "Message Size Exceeds MaxBytes"}
     said = Msg(_client=None, subject="inbox.2", reply="", data=b"", headers=headers)  # type: ignore[arg-type]
-    turns.partition.arrived(said, 0.0)
+    turns.partition.arrive(said, 0.0)
     alone = turns.asked(0.0)
     assert alone is not None
     assert (alone["batch"], "max_bytes" in alone) == (1, False)
@@ -219,7 +219,7 @@ def test_a_topic_that_is_no_subject_is_refused(topic: str) -> None:
 
 def test_no_two_durable_consumers_have_one_name() -> None:
     names = ["a.b", "a_b", "a_2e_b", "a b", "ä", "a-b"]
-    assert len({_quoted(name) for name in names}) == len(names)
+    assert len({_quote(name) for name in names}) == len(names)
 
 
 @each_row(
@@ -237,7 +237,7 @@ def test_no_two_durable_consumers_have_one_name() -> None:
     ],
 )
 def test_meaning_of_a_streams_answers(said: dict[str, Any], status: str) -> None:
-    assert judged(said).status is PublishStatus(status)
+    assert result_of(said).status is PublishStatus(status)
 
 
 # ---------------------------------------------------------------- on the server
@@ -424,12 +424,12 @@ async def test_a_server_that_greets_nobody_is_hung_up_on() -> None:
 
 def test_refusals_of_the_server_are_known_by_subject_and_time() -> None:
     forbidden = Forbidden()
-    forbidden.heard('nats: permissions violation for publish to "orders.1"')
+    forbidden.note('nats: permissions violation for publish to "orders.1"')
     later = time.monotonic()
     for number in range(2, 100):
         for _ in range(2):
-            forbidden.heard(f'nats: permissions violation for publish to "orders.{number}"')
-    forbidden.heard("nats: slow consumer")
+            forbidden.note(f'nats: permissions violation for publish to "orders.{number}"')
+    forbidden.note("nats: slow consumer")
     assert forbidden.since(0.0, "Orders.1") == 'nats: permissions violation for publish to "orders.1"'
     assert forbidden.since(later, "orders.1") is None
     assert forbidden.since(later, "orders.2") == 'nats: permissions violation for publish to "orders.2"'
@@ -441,5 +441,5 @@ def test_no_more_forbidden_subjects_are_remembered_than_one_client_has(monkeypat
     monkeypatch.setattr("retrysafe.messaging.brokers.nats.connecting._SUBJECTS", 2)
     forbidden = Forbidden()
     for name in ("a", "b", "a", "c"):
-        forbidden.heard(f'permissions violation for publish to "{name}"')
+        forbidden.note(f'permissions violation for publish to "{name}"')
     assert [bool(forbidden.since(0.0, name)) for name in ("a", "b", "c")] == [True, False, True]

@@ -28,7 +28,6 @@ from retrysafe.messaging import QueueMissing
 from retrysafe.messaging.brokers.pubsub import PubSubConsumer, PubSubPublisher, declare
 from retrysafe.messaging.brokers.pubsub import publisher as publishers
 from retrysafe.messaging.brokers.pubsub.client import FAILURES
-from retrysafe.messaging.brokers.pubsub.judging import blames_one, failed
 from retrysafe.messaging.brokers.pubsub.messages import (
     Content,
     Mode,
@@ -38,6 +37,7 @@ from retrysafe.messaging.brokers.pubsub.messages import (
     subscription_path,
     topic_path,
 )
+from retrysafe.messaging.brokers.pubsub.results import blames_one, result_of
 from retrysafe.messaging.brokers.registry import broker_at
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
@@ -200,9 +200,9 @@ def test_no_two_topics_or_subscriptions_have_one_name() -> None:
     ],
 )
 def test_a_request_that_fails_blames_no_message_for_the_topic(error: Exception, status: str) -> None:
-    assert failed(error).status is PublishStatus(status)
+    assert result_of(error).status is PublishStatus(status)
     assert blames_one(error) == (status == "retryable")
-    assert failed(error).error
+    assert result_of(error).error
 
 
 Answer = Callable[[bytes, grpc.aio.ServicerContext], Awaitable[bytes | None]]

@@ -22,8 +22,7 @@ from retrysafe import ConfigurationError
 from retrysafe.messaging import QueueMissing
 from retrysafe.messaging.brokers.servicebus import ServiceBusConsumer, ServiceBusPublisher, declare, publisher
 from retrysafe.messaging.brokers.servicebus.client import FAILURES, VARIABLE, namespace_of
-from retrysafe.messaging.brokers.servicebus.holdings import QueueHolding
-from retrysafe.messaging.brokers.servicebus.judging import alone, blames_one, failed, for_a_consumer
+from retrysafe.messaging.brokers.servicebus.locks import QueueLock
 from retrysafe.messaging.brokers.servicebus.messages import (
     Mode,
     envelope_from,
@@ -33,6 +32,7 @@ from retrysafe.messaging.brokers.servicebus.messages import (
     session_of,
     source_of,
 )
+from retrysafe.messaging.brokers.servicebus.results import alone, blames_one, for_a_consumer, result_of
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require
@@ -345,12 +345,12 @@ def refused(condition: bytes) -> exceptions.ServiceBusError:
     ],
 )
 def test_meaning_of_errors_for_messages(error: Exception, status: str) -> None:
-    said = failed(error)
+    said = result_of(error)
     assert said.status is PublishStatus(status)
     assert said.error
     assert "TrackingId" not in said.error, "errors are grouped by their text"
     assert blames_one(error) == (status in ("retryable", "rejected"))
-    before = failed(error, sent=False).status
+    before = result_of(error, sent=False).status
     assert before is (said.status if status in ("stalled", "rejected") else PublishStatus.UNAVAILABLE)
 
 
@@ -1066,8 +1066,8 @@ async def test_a_new_link_is_asked_why_the_last_one_was_ended_if_nothing_said_so
     monkeypatch.setattr(publisher._Destination, "open", opened)
     destination = publisher._Destination(cast(Any, None), "orders", 1.0)
     lost = exceptions.ServiceBusError(message="ended")
-    assert failed(lost).status is PublishStatus.UNKNOWN
-    assert failed(await destination.why(lost)).status is PublishStatus.STALLED
+    assert result_of(lost).status is PublishStatus.UNKNOWN
+    assert result_of(await destination.why(lost)).status is PublishStatus.STALLED
     refusals.pop(0)
     assert await destination.why(lost) is lost
     refusals.pop(0)
@@ -1087,7 +1087,7 @@ async def test_a_cancellation_that_the_library_loses_is_heeded() -> None:
             found: list[Any] = await asyncio.wait_for(came, 30)
             return found
 
-    holding = QueueHolding(source_of("", "orders", None), cast(Any, Receiving()), "orders", 10.0)
+    holding = QueueLock(source_of("", "orders", None), cast(Any, Receiving()), "orders", 10.0)
     task = asyncio.create_task(holding.receive(1, 10.0))
     with pytest.raises(asyncio.CancelledError):
         await task

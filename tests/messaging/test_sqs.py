@@ -21,8 +21,8 @@ from retrysafe.messaging.brokers.registry import broker_at
 from retrysafe.messaging.brokers.sqs import SnsPublisher, SqsConsumer, SqsPublisher, declare
 from retrysafe.messaging.brokers.sqs import publisher as publishers
 from retrysafe.messaging.brokers.sqs.client import FAILURES, TopicMissing
-from retrysafe.messaging.brokers.sqs.judging import blames_one, failed, refused
 from retrysafe.messaging.brokers.sqs.messages import Mode, content_of, envelope_from, name_of, order_of
+from retrysafe.messaging.brokers.sqs.results import blames_one, result_of, result_of_answer
 from retrysafe.messaging.brokers.sqs.topology import _allowing
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
@@ -178,7 +178,7 @@ def test_no_two_queues_have_one_name() -> None:
     ],
 )
 def test_results_of_one_message_of_a_batch(code: str, sender: bool, status: str) -> None:
-    assert refused({"Code": code, "SenderFault": sender}).status is PublishStatus(status)
+    assert result_of_answer({"Code": code, "SenderFault": sender}).status is PublishStatus(status)
 
 
 def said(code: str, status: int = 400) -> ClientError:
@@ -205,10 +205,10 @@ def said(code: str, status: int = 400) -> ClientError:
     ],
 )
 def test_a_call_that_fails_blames_no_message_for_the_queue(error: Exception, status: str, unsent: str) -> None:
-    assert failed(error).status is PublishStatus(status)
-    assert failed(error, sent=False).status is PublishStatus(unsent)
+    assert result_of(error).status is PublishStatus(status)
+    assert result_of(error, sent=False).status is PublishStatus(unsent)
     assert blames_one(error) == (status in ("retryable", "rejected"))
-    assert failed(error).error
+    assert result_of(error).error
 
 
 # ---------------------------------------------------------------- for how long messages are held
@@ -223,8 +223,8 @@ def test_held_messages_are_kept_until_they_are_settled() -> None:
     receipts.keep(["a", "gone"], 3.0)
     assert (receipts.due(4.9), receipts.due(5.0), list(receipts)) == ([], ["b"], ["a", "b"])
     receipts.settle("b")
-    assert (receipts.lapsed(11.9), receipts.due(11.9)) == (False, ["a"])
-    assert (receipts.lapsed(12.0), receipts.due(12.0)) == (True, [])
+    assert (receipts.have_lapsed(11.9), receipts.due(11.9)) == (False, ["a"])
+    assert (receipts.have_lapsed(12.0), receipts.due(12.0)) == (True, [])
     assert (receipts.clear(), len(receipts)) == (["a"], 0)
 
 

@@ -79,7 +79,7 @@ def record_of(envelope: Envelope, mode: Mode, prefix: str) -> Record:
 def envelope_from(
     headers: Iterable[tuple[str, bytes | None]], key: bytes | None, value: bytes | None, topic: str
 ) -> Envelope:
-    """The envelope of a record, whoever published it; an event without a subject is ordered by the record's key."""
+    """The envelope of a record, from any publisher; an event without a subject is ordered by the record's key."""
     given: dict[str, str] = {}
     others: dict[str, str] = {}
     for name, octets in headers:

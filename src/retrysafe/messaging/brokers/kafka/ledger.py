@@ -29,8 +29,6 @@ _FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRO
 
 
 class _Source(NamedTuple):
-    """A source that this process has: its producer, and where it stands."""
-
     producer: Producer
     position: Position
 
@@ -82,7 +80,7 @@ class KafkaLedger:
     def take(self, source: str) -> int:
         """See `Ledger.take`."""
         self._sources.pop(source, None)
-        return self._taken(source).position.epoch
+        return self._take(source).position.epoch
 
     def position(self, source: str) -> int:
         """The first position of a source that is not written; below 0: none is."""
@@ -99,7 +97,7 @@ class KafkaLedger:
         gaps: bool = True,
     ) -> bool:
         """See `Ledger.apply`. ``work`` gets a `KafkaTransaction` without records, to produce with."""
-        producer, found = self._taken(source)
+        producer, found = self._take(source)
         first = decided(self._job, source, found, span, origin=origin, epoch=epoch, gaps=gaps)
         if first is None:
             return False
@@ -133,8 +131,8 @@ class KafkaLedger:
         except KafkaException as error:
             LOG.info("a transaction of job %s was not aborted: %s", self._job, error)
 
-    def _taken(self, source: str) -> _Source:
-        """A source with a producer of its own: the producer whoever had it before is refused from now on."""
+    def _take(self, source: str) -> _Source:
+        """A source with a producer of its own: its former producer is refused from now on."""
         known = self._sources.get(source)
         if known is None:
             declare(

@@ -100,7 +100,6 @@ class _Publishing:
         return f"{self._prefix}{envelope.topic}"
 
     def _waves(self, envelopes: Sequence[Envelope]) -> Generator[Future[Reports], Reports, list[PublishResult]]:
-        """Send waves of records, and judge their reports."""
         said: dict[int, PublishResult] = {}
         records: dict[int, Record] = {}
         for at, envelope in enumerate(envelopes):
@@ -108,18 +107,18 @@ class _Publishing:
                 records[at] = record_of(envelope, self._mode, self._prefix)
             except ValueError as error:
                 said[at] = PublishResult(PublishStatus.REJECTED, f"{type(error).__name__}: {error}")
-        sender = self._opened()
+        sender = self._open()
         reports = dict(zip(records, (yield sender.send([*records.values()])), strict=True)) if records else {}
         for at, report in reports.items():
             alone = report
             if len(records) > 1 and report is not None and report.code() in _REFUSED:
                 (alone,) = yield sender.send([records[at]])
-            said[at] = _judged(alone, sender)
+            said[at] = _result_of(alone, sender)
         if sender.failure:
             self._close(sender)
         return [said[at] for at in range(len(envelopes))]
 
-    def _opened(self) -> Sender:
+    def _open(self) -> Sender:
         with self._opening:
             if self._sender is None or not self._sender.is_ours:
                 self._sender = Sender(self._properties, self._timeout)
@@ -189,7 +188,7 @@ class AsyncKafkaPublisher(_Publishing):
         await asyncio.to_thread(self._close, self._sender)
 
 
-def _judged(error: KafkaError | None, sender: Sender) -> PublishResult:
+def _result_of(error: KafkaError | None, sender: Sender) -> PublishResult:
     """Turn a report into a result, whose text is the same for every message: results are grouped by it."""
     if error is None:
         return _ACKED

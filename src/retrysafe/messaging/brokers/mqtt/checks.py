@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, asked
+from retrysafe.messaging.brokers.checks import BrokerExamination, ask
 from retrysafe.messaging.brokers.mqtt.connecting import Connection, address_of
 from retrysafe.protocol.checks import Check, Facts, Severity
 
@@ -15,10 +15,10 @@ _DAY = 86400
 
 
 def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return asked(_asked(url))
+    return ask(_ask(url))
 
 
-async def _asked(url: str) -> dict[str, Any]:
+async def _ask(url: str) -> dict[str, Any]:
     """Ask for the broker's grants to a session of one day, of which nothing stays."""
     connection = await Connection.open(address_of(url), keep=_DAY, patience=_WITHIN)
     told = dict(connection.told)

@@ -75,7 +75,7 @@ def size_of(topic: str, content: Content) -> int:
 
 
 def envelope_from(content: Content, place: str) -> Envelope:
-    """The envelope of a message of a topic or partition, whoever published it.
+    """The envelope of a message of a topic or partition, from any publisher.
 
     Of a user property that is there twice, the first one counts.
     """

@@ -1,7 +1,7 @@
 """The owner of each session: consumers announce themselves, again and again, in a retained message that expires.
 
 MQTT lets the newest client have a session, and hangs up on the one before: two consumers that both want it would take
-it from each other for ever. So a consumer takes only what nobody says is theirs. What is said decides nothing: that the
+it from each other for ever. So a consumer takes only what no other one claims. What is said decides nothing: that the
 broker lets one client at a time have a session does.
 """
 
@@ -16,7 +16,7 @@ from paho.mqtt.client import MQTTMessage
 from paho.mqtt.packettypes import PacketTypes
 
 from retrysafe.messaging.brokers.mqtt.connecting import Address, Connection, ConnectionEnded, properties
-from retrysafe.messaging.brokers.mqtt.judging import judged
+from retrysafe.messaging.brokers.mqtt.results import result_of
 from retrysafe.protocol.messages import PublishStatus
 
 _ROOM = "retrysafe/"
@@ -64,7 +64,7 @@ class Owners:
         return last is None or asyncio.get_running_loop().time() > last + self._lease
 
     async def until_changed(self, longest: float) -> None:
-        """Wait until somebody says something, or for so long. Raises `ConnectionEnded`."""
+        """Wait for a message of another consumer, or for so long. Raises `ConnectionEnded`."""
         self._changed.clear()
         try:
             async with asyncio.timeout(longest):
@@ -73,7 +73,7 @@ class Owners:
             return
 
     async def take(self, session: str) -> bool:
-        """Claim a session; False when somebody else has done so before. Raises what `claim` raises.
+        """Claim a session; False when another consumer has done so before. Raises what `claim` raises.
 
         What comes back before our own claim, in the broker's order, was there before.
         """
@@ -89,7 +89,7 @@ class Owners:
         await self._say(sessions, self._name.encode(), expiry=math.ceil(self._lease))
 
     async def leave(self, sessions: Sequence[str]) -> None:
-        """Say that these are nobody's."""
+        """Say that these are free."""
         await self._say(sessions, b"")
 
     async def close(self) -> None:
@@ -101,7 +101,7 @@ class Owners:
         said = [await self._connection.publish(_place(one), text, told, retain=True) for one in sessions]
         async with asyncio.timeout(self._patience):
             for one in said:
-                result = judged((await self._connection.first_of(one))[0])
+                result = result_of((await self._connection.first_of(one))[0])
                 if result.status is not PublishStatus.ACKED:
                     raise ConnectionEnded(f"Topics below {_ROOM} cannot be used: {result.error}")
 

@@ -33,7 +33,7 @@ class SessionMissing(OSError):
     """The broker has no such session: it was never declared, or it expired, with all that it had."""
 
 
-async def opened(
+async def resume(
     session: Session,
     address: Address,
     *,
@@ -44,7 +44,7 @@ async def opened(
 ) -> Connection:
     """Go on with a session. Raises `SessionMissing`, and what `Connection.open` raises.
 
-    A session that is made anew is given up at once: publishers are then told that nobody subscribes, and wait.
+    A session that is made anew is given up at once: publishers are then told that there is no subscriber, and wait.
     """
     connection = await Connection.open(
         address, client_id=session.name, keep=keep, receive=receive, received=received, patience=patience

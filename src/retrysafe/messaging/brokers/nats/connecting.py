@@ -36,7 +36,7 @@ class Forbidden:
     def __init__(self) -> None:
         self._said: dict[str, tuple[str, float]] = {}
 
-    def heard(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """The server says something that answers no request."""
         if _FORBIDDEN in text.lower():
             subject = (re.findall('"([^"]*)"', text) or [""])[-1].casefold()
@@ -108,8 +108,8 @@ async def connect(url: str, credentials: str | None, patience: float) -> Connect
 
     forbidden = Forbidden()
 
-    async def told(error: Exception) -> None:
-        forbidden.heard(str(error))
+    async def on_error(error: Exception) -> None:
+        forbidden.note(str(error))
 
     client = Client()
     try:
@@ -124,7 +124,7 @@ async def connect(url: str, credentials: str | None, patience: float) -> Connect
                 ping_interval=_PING_EVERY,
                 disconnected_cb=is_lost,
                 closed_cb=is_lost,
-                error_cb=told,
+                error_cb=on_error,
             )
     except BaseException as error:
         with suppress(Exception):  # of a client that never came to connect, even an AssertionError

@@ -10,7 +10,7 @@ from contextlib import suppress
 from nats.errors import ConnectionClosedError
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.nats.confirms import Confirm, Confirms, judged
+from retrysafe.messaging.brokers.nats.confirms import Confirm, Confirms, result_of
 from retrysafe.messaging.brokers.nats.connecting import LOST, Connection, connect
 from retrysafe.messaging.brokers.nats.messages import MODES, Mode, content_of, size_of, subject_of
 from retrysafe.messaging.brokers.publisher import BrokerPublisher
@@ -80,11 +80,11 @@ class _NatsPublishing:
         """Publish them one behind the other, and wait for every confirm."""
         try:
             async with self._opening:  # publish may be called while it is under way
-                connection, confirms = await self._connected()
+                connection, confirms = await self._connect()
         except LOST as error:
             return [PublishResult(PublishStatus.UNAVAILABLE, _error_text(error))] * len(envelopes)
         began = time.monotonic()
-        sent = [await self._sent(connection, confirms, envelope) for envelope in envelopes]
+        sent = [await self._send(connection, confirms, envelope) for envelope in envelopes]
         waiting = {one for one in sent if not isinstance(one, PublishResult)}
         try:
             await self._wait(connection, waiting)
@@ -97,7 +97,7 @@ class _NatsPublishing:
             for one in waiting:
                 one.cancel()
 
-    async def _sent(
+    async def _send(
         self, connection: Connection, confirms: Confirms, envelope: Envelope
     ) -> asyncio.Future[Confirm] | PublishResult:
         try:
@@ -135,7 +135,7 @@ class _NatsPublishing:
         if isinstance(sent, PublishResult):
             return sent
         if sent.done():
-            return judged(sent.result())
+            return result_of(sent.result())
         if not answers:
             return _LOST
         forbidden = connection.forbidden.since(began, subject_of("", self._destination(envelope)))
@@ -155,7 +155,7 @@ class _NatsPublishing:
 
     # ------------------------------------------------------------ the connection
 
-    async def _connected(self) -> tuple[Connection, Confirms]:
+    async def _connect(self) -> tuple[Connection, Confirms]:
         if self._connection is None or self._confirms is None or not self._connection.is_open:
             await self.close()
             connection = await connect(self._url, self._credentials, self._timeout)

@@ -10,8 +10,8 @@ from google.pubsub_v1 import types
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.publisher import ACKED, BatchLimits, BatchSession, BrokerPublisher, PublishEntry
 from retrysafe.messaging.brokers.pubsub.client import FAILURES, Service
-from retrysafe.messaging.brokers.pubsub.judging import blames_one, failed
 from retrysafe.messaging.brokers.pubsub.messages import MODES, Mode, content_of, topic_path
+from retrysafe.messaging.brokers.pubsub.results import blames_one, result_of
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult
 from retrysafe.protocol.records import Duration
@@ -27,8 +27,6 @@ _FRAME = 8
 
 
 class _PubSubPublishing(BatchSession):
-    """Publishes to a topic and ordering key at a time."""
-
     _failures = FAILURES
     _blames_one = staticmethod(blames_one)
 
@@ -58,7 +56,7 @@ class _PubSubPublishing(BatchSession):
 
     @staticmethod
     def _judge(error: Exception, *, sent: bool) -> PublishResult:
-        return failed(error)
+        return result_of(error)
 
 
 class PubSubPublisher(BrokerPublisher[_PubSubPublishing]):

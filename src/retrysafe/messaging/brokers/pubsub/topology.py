@@ -34,7 +34,7 @@ async def declare(
     What is published to a topic before a group has its subscription never reaches that group.
 
     A subscription gets no dead-letter topic: that would count crashes of innocent consumers, and let later messages of
-    a key pass. Whether a message is given up is decided, and remembered, by the inbox. A subscription that nobody uses
+    a key pass. Whether a message is given up is decided, and remembered, by the inbox. An unused subscription
     stays, which by default would end after 31 days, with what it keeps.
 
     Arguments:
@@ -80,6 +80,6 @@ async def declare(
         await service.aclose()
 
 
-def kept_for(settings: Any) -> float:
+def retention_of(settings: Any) -> float:
     """For how many seconds a subscription with these settings may hand a message out again."""
     return float(max(settings.message_retention_duration.seconds, settings.topic_message_retention_duration.seconds))

@@ -113,7 +113,7 @@ def is_event(media_type: str) -> bool:
 
 
 def envelope_from(message: ServiceBusReceivedMessage, topic: str) -> Envelope:
-    """The envelope of a message from a topic, whoever published it there.
+    """The envelope of a message from a topic, from any publisher.
 
     An event of another publisher, without a subject, is ordered by its session.
     """
