@@ -7,7 +7,7 @@ from starlette.responses import Response
 from retrysafe.backends.urls import without_password
 from retrysafe.console.visit import Area, Page, Visit
 from retrysafe.doctor.diagnosing import diagnose
-from retrysafe.doctor.telling import tell
+from retrysafe.doctor.events import tell
 
 AREA = Area("Doctor", "/doctor")
 WITHIN = 3.0

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from retrysafe.scan import catalogue as known
-from retrysafe.scan.guards import in_guard, is_guarded, known_once, looked_up, reads_key
+from retrysafe.scan.guards import in_guard, is_guarded, is_looked_up, reads_key, runs_once_known
 from retrysafe.scan.module import Function, Module
 from retrysafe.scan.project import Project, own_nodes
 from retrysafe.scan.rows import is_new, is_row, is_tracked, saves
@@ -48,7 +48,7 @@ class Effect(NamedTuple):
     keyed: bool = False
     """The call carries an idempotency key, by which the other side recognises it."""
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The effect in words, with its place if that is in another function."""
         if not self.through:
             return f"{self.kind.value}: {self.what}"
@@ -80,9 +80,9 @@ class Effects:
 
     def _is_known(self, module: Module, node: ast.AST, kind: Kind) -> bool:
         """Tell whether a second run is recognised where the effect is."""
-        if in_guard(self.project, module, node) or known_once(self.project, module, node):
+        if in_guard(self.project, module, node) or runs_once_known(self.project, module, node):
             return True
-        if kind is Kind.CREATE and looked_up(self.project, module, node):
+        if kind is Kind.CREATE and is_looked_up(self.project, module, node):
             return True
         return kind in (Kind.CREATE, Kind.INCREMENT) and (
             leaves_its_state(self.project, module, node) or takes_a_mark(self.project, module, node)
@@ -223,7 +223,7 @@ class Effects:
         symbol = self.project.resolve(module, node.func)
         if symbol in known.DJANGO_UPDATES:
             fields = {one.arg for one in node.keywords}
-            if fields & _filtered(node.func):
+            if fields & _filter_fields(node.func):
                 return False  # compare-and-set: a second run finds no row
             return any(self._adds_f(module, one.value, one.arg or "") for one in node.keywords)
         if symbol.endswith(".values") and symbol in known.SQL_UPDATE:
@@ -261,7 +261,7 @@ def _is_keyed(node: ast.AST) -> bool:
     return named or any(reads_key(one) for keyword in node.keywords for one in ast.walk(keyword.value))
 
 
-def _filtered(node: ast.expr) -> set[str | None]:
+def _filter_fields(node: ast.expr) -> set[str | None]:
     """The fields that a chain of queryset methods compares."""
     fields: set[str | None] = set()
     while isinstance(node, ast.Attribute | ast.Call):

@@ -84,7 +84,7 @@ class EntryPoints:
 
     def _handler(self, module: Module, qualname: str, function: Function) -> Handler | None:
         for decorator in function.decorator_list:
-            found = self._decorated(module, function, decorator)
+            found = self._handler_by_decorator(module, function, decorator)
             if found is not None:
                 return found
         owner = module.parents.get(function)
@@ -98,7 +98,7 @@ class EntryPoints:
             methods = frozenset({"POST"}) if _asks_for_post(function) else frozenset()
         return Handler(function, framework, methods)
 
-    def _decorated(self, module: Module, function: Function, decorator: ast.expr) -> Handler | None:
+    def _handler_by_decorator(self, module: Module, function: Function, decorator: ast.expr) -> Handler | None:
         call = decorator if isinstance(decorator, ast.Call) else None
         symbol = self._project.resolve(module, call.func if call is not None else decorator)
         if symbol in _ROUTERS:
@@ -145,7 +145,7 @@ class EntryPoints:
                 return Handler(function, framework, frozenset({names[function.name]} if function.name in names else ()))
         return None
 
-    def passed_by(self, module: Module) -> Iterator[ast.expr]:
+    def bypassed_guards(self, module: Module) -> Iterator[ast.expr]:
         """Guards that stand above the decorator that registers the function: what it registers has none."""
         for _, function in module.functions():
             guard: ast.expr | None = None
@@ -163,7 +163,7 @@ class EntryPoints:
     def consumers(self, module: Module) -> Iterator[Consumer]:
         """Consumers whose messages can come again."""
         for _, function in module.functions():
-            because = self._redelivered(module, function)
+            because = self._redelivery(module, function)
             if because and not is_guarded(self._project, module, function):
                 yield Consumer(function, *because)
         for node in module.nodes:
@@ -174,7 +174,7 @@ class EntryPoints:
             if around is None or not is_guarded(self._project, module, around):
                 yield found
 
-    def _redelivered(self, module: Module, function: Function) -> tuple[str, str] | None:
+    def _redelivery(self, module: Module, function: Function) -> tuple[str, str] | None:
         for decorator in function.decorator_list:
             call = decorator if isinstance(decorator, ast.Call) else None
             symbol = self._project.resolve(module, call.func if call is not None else decorator)

@@ -32,11 +32,11 @@ def scan(paths: Sequence[str], *, exclude: Sequence[str] = (), tests: bool = Fal
     project = Project(files)
     entry_points = EntryPoints(project, gather(project, files))
     effects = Effects(project)
-    found = (one for file in files for one in _scanned(project, effects, entry_points, file))
+    found = (one for file in files for one in _scan(project, effects, entry_points, file))
     return Scan(list(with_fingerprints(found)), len(files))
 
 
-def _scanned(project: Project, effects: Effects, entry_points: EntryPoints, file: SourceFile) -> Iterator[Finding]:
+def _scan(project: Project, effects: Effects, entry_points: EntryPoints, file: SourceFile) -> Iterator[Finding]:
     try:
         allowed = allowances(read(file.path))
         view = View(project, project.open(file), effects, entry_points)

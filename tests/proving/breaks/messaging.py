@@ -195,13 +195,13 @@ BREAKS: list[Break] = [
     ),
     Break(
         "the front of a batch that is written already is written again",
-        "streams.ledger:decided",
+        "streams.ledger:first_to_write",
         unwrapped("max"),
         (f"{LEDGER}::test_a_span_is_written_once_and_what_overlaps_is_left_out[sqlite]",),
     ),
     Break(
         "a writer that was taken over from goes on writing",
-        "streams.ledger:decided",
+        "streams.ledger:first_to_write",
         never("found", "epoch"),
         (f"{LEDGER}::test_a_replaced_owner_writes_nothing[sqlite]",),
     ),

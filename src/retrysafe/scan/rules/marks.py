@@ -59,7 +59,7 @@ def check(view: View) -> Iterator[Finding]:
         nodes = [one for statement in body for one in own_nodes(statement)]
         work = next((one for one in view.effects.of_nodes(view.module, iter(nodes), 2) if one.kind in _WORK), None)
         if work is not None:
-            yield finding(MARK, view.module, mark, f"The mark is set before the work, which {work.told()}.")
+            yield finding(MARK, view.module, mark, f"The mark is set before the work, which {work.describe()}.")
 
 
 def _mark(project: Project, module: Module, test: ast.expr) -> tuple[ast.Call | None, bool]:

@@ -91,15 +91,15 @@ def check(view: View) -> Iterator[Finding]:
             rule = {Kind.CALL: CALL, Kind.READ: CALL, Kind.SEND: SEND}.get(effect.kind)
             if rule is not None and (rule.id, effect.node) not in reported:
                 reported.add((rule.id, effect.node))
-                yield _found(rule, view.module, effect)
+                yield _finding(rule, view.module, effect)
 
 
-def _found(rule: Rule, module: Module, effect: Effect) -> Finding:
+def _finding(rule: Rule, module: Module, effect: Effect) -> Finding:
     if rule is SEND:
-        return finding(rule, module, effect.node, f"Inside a transaction: {effect.told()}.")
+        return finding(rule, module, effect.node, f"Inside a transaction: {effect.describe()}.")
     severity = Severity.NOTE if effect.kind is Kind.READ else None
     held = "; the transaction stays open meanwhile" if effect.kind is Kind.READ else ""
-    return finding(rule, module, effect.node, f"Inside a transaction: {effect.told()}{held}.", severity)
+    return finding(rule, module, effect.node, f"Inside a transaction: {effect.describe()}{held}.", severity)
 
 
 def _regions(project: Project, module: Module) -> Iterator[list[ast.AST]]:

@@ -22,8 +22,8 @@ from retrysafe.messaging.brokers.kafka.transactions import KafkaTransaction, ins
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.records import Duration
 from retrysafe.streams.errors import Fenced
-from retrysafe.streams.ledger import Span, decided
-from retrysafe.streams.positions import NONE, Position, named
+from retrysafe.streams.ledger import Span, first_to_write
+from retrysafe.streams.positions import NONE, Position, check_name
 
 _FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
 
@@ -68,7 +68,7 @@ class KafkaLedger:
         timeout: Duration = "30s",
         properties: Properties | None = None,
     ) -> None:
-        self._url, self._job, self._properties = url, named(job, "job"), properties
+        self._url, self._job, self._properties = url, check_name(job, "job"), properties
         self._topic = topic or f"{job}.positions"
         self._within = seconds_of(timeout, "timeout")
         self._sources: dict[str, _Source] = {}
@@ -98,7 +98,7 @@ class KafkaLedger:
     ) -> bool:
         """See `Ledger.apply`. ``work`` gets a `KafkaTransaction` without records, to produce with."""
         producer, found = self._take(source)
-        first = decided(self._job, source, found, span, origin=origin, epoch=epoch, gaps=gaps)
+        first = first_to_write(self._job, source, found, span, origin=origin, epoch=epoch, gaps=gaps)
         if first is None:
             return False
         to = Position(span.next, found.epoch, origin)
@@ -142,7 +142,7 @@ class KafkaLedger:
                 settings={"cleanup.policy": "compact"},
                 properties=self._properties,
             )
-            ours = transactional(f"{self._job}/{named(source, 'source')}", self._within)
+            ours = transactional(f"{self._job}/{check_name(source, 'source')}", self._within)
             producer = Producer(properties_of(self._url, ours, self._properties), logger=LOG)
             insist(producer.init_transactions, self._within)
             found = self._read(source)
