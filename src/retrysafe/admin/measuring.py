@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.admin.forgetting import Forgotten, forget_keys
-from retrysafe.admin.operator import Operator, connected
+from retrysafe.admin.operator import Operator, connect
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
 from retrysafe.boundary import Boundary
@@ -201,7 +201,7 @@ class Measurement:
             workers = self._together(work, keys.start)
         finally:
             self._last[profile] = max(self._last.get(profile, -1), keys.last)
-        return _added_up(profile, workers, runs, keys.began)
+        return _add_up(profile, workers, runs, keys.began)
 
     def forget(self) -> Forgotten:
         """Forget, and remove, the records of all profiles that were run. Raises `StoreUnavailable`."""
@@ -230,14 +230,14 @@ class Measurement:
         """Work in all clients, which begin together, after ``start`` was called; what each returned."""
         line = threading.Barrier(self._load.clients, start)
 
-        def begun(client: int) -> R:
-            with self._counted():
+        def run_in_line(client: int) -> R:
+            with self._count():
                 line.wait()
                 return work(client)
 
         with ThreadPoolExecutor(self._load.clients, "retrysafe-bench") as threads:
             try:
-                running = [threads.submit(begun, client) for client in range(self._load.clients)]
+                running = [threads.submit(run_in_line, client) for client in range(self._load.clients)]
                 return [one.result() for one in running]
             except BaseException:
                 self._stop.set()
@@ -245,7 +245,7 @@ class Measurement:
                 raise
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _count(self) -> Iterator[None]:
         with self._ended:
             self._at_work += 1
         try:
@@ -345,7 +345,7 @@ class _Worker:
         while (number := keys.take()) is not None:
             began = time.perf_counter()
             try:
-                self.counts[self._claimed(number)] += 1
+                self.counts[self._claim_key(number)] += 1
             except Exception as error:  # noqa: BLE001 - a store that breaks its driver is measured too
                 self.errors[type(error).__name__] += 1
                 stop.wait(PAUSE)
@@ -357,7 +357,7 @@ class _Worker:
         """Claim a key that must be completed then; raises what the claim raises."""
         self._claim(number)
 
-    def _claimed(self, number: int) -> str:
+    def _claim_key(self, number: int) -> str:
         try:
             return "replayed" if self._claim(number) else "ran"
         except InProgress:
@@ -371,7 +371,7 @@ class _Worker:
         return claim.replayed
 
 
-def _added_up(profile: Profile, workers: list[_Worker], runs: Runs, began: float) -> Measured:
+def _add_up(profile: Profile, workers: list[_Worker], runs: Runs, began: float) -> Measured:
     latencies, counts, errors = Latencies(), Counter[str](), Counter[str]()
     for worker in workers:
         latencies.update(worker.latencies)
@@ -415,7 +415,7 @@ def forget_boundary(store: Any, name: str) -> Forgotten:
     """
     if re.fullmatch(rf"{PREFIX}[0-9a-f]{{8}}", name) is None:
         raise ConfigurationError(f"{name!r} is not the boundary of a measurement, which is {PREFIX} and eight digits.")
-    backend = connected(store)
+    backend = connect(store)
     _check_sync(backend)
     with Operator(store, observers=()) as operator:
         hashes = [record.key for record in operator.each(Filter(boundary=name))]

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrysafe.admin.audit import Audit
-from retrysafe.admin.operator import Operator, connected
+from retrysafe.admin.operator import Operator, connect
 from retrysafe.backends import registry
 from retrysafe.boundary import Boundary
 from retrysafe.claims.encryption import Keyring
@@ -86,7 +86,7 @@ class Console:
         key_secret: str | bytes | None = None,
         encryption: Keyring | None = None,
     ) -> None:
-        self._backend = connected(store)
+        self._backend = connect(store)
         if not self._backend.serves_sync:
             raise ConfigurationError(
                 f"store= ({self._backend.address}) serves async code only, and the console asks from threads: give the "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from retrysafe.admin import selection
-from retrysafe.admin.answers import response_of, stored_json
+from retrysafe.admin.answers import json_result, response_of
 from retrysafe.admin.operator import UNKNOWN, Batch
 from retrysafe.claims.responses import is_http
 from retrysafe.console.access import Right
@@ -196,7 +196,7 @@ def _is_http(plan: Plan) -> bool:
 def _result(plan: Plan) -> Any:
     if _is_http(plan):
         return None if plan["outcome"] == "released" else response_of(plan["result"])
-    return stored_json(plan["result"]) if plan["outcome"] == "completed" else plan["result"] or None
+    return json_result(plan["result"]) if plan["outcome"] == "completed" else plan["result"] or None
 
 
 MESSAGE_PAGES: tuple[Page, ...] = (

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from starlette.responses import Response
 
 from retrysafe.admin import selection
-from retrysafe.admin.answers import given_response, stored_json
+from retrysafe.admin.answers import json_result, response_from_form
 from retrysafe.admin.describe import describe
 from retrysafe.admin.operator import SHORTEST_PREFIX, Operator
 from retrysafe.admin.rendering import RELEASING, next_steps, result
@@ -210,7 +210,7 @@ def answer_of(visit: Visit, outcome: Outcome) -> Any:
     if outcome == "failed":
         return text or None
     try:
-        return stored_json(text)
+        return json_result(text)
     except ValueError:
         told = "Nothing was changed: a completed key needs the result that retries get, as JSON; null for nothing."
         raise Refused(400, "No result", told) from None
@@ -222,7 +222,7 @@ def _response_of(visit: Visit, outcome: Outcome) -> Any:
         return None
     fields = (visit.field(name) for name in ("status", "headers", "body", "content_type"))
     try:
-        return given_response(*fields)
+        return response_from_form(*fields)
     except ValueError as error:
         raise Refused(400, "No response", f"Nothing was changed: {error}") from None
 

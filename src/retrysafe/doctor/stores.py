@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from retrysafe.admin.operator import connected
+from retrysafe.admin.operator import connect
 from retrysafe.backends import checks, registry
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.checks import Examination, gather
@@ -37,7 +37,7 @@ def examine(store: Any, within: float, leases: list[float]) -> list[Diagnosis]:
     """
     name = name_of(store)
     try:
-        backend = store if isinstance(store, Backend) else connected(store)
+        backend = store if isinstance(store, Backend) else connect(store)
         name = backend.address
         facts = run_within(lambda: _ask(backend, leases), within)
     except TimeoutError:
@@ -58,14 +58,14 @@ def name_of(store: Any) -> str:
     if "://" in store:
         return without_password(store)
     try:
-        return connected(store).address  # an alias of Django's is called what a boundary on it calls it
+        return connect(store).address  # an alias of Django's is called what a boundary on it calls it
     except ConfigurationError:
         return store
 
 
 def repair(store: Any, statements: tuple[str, ...], within: float) -> None:
     """Run statements that mend a finding. Raises `TimeoutError`, or what the store raises."""
-    backend = store if isinstance(store, Backend) else connected(store)
+    backend = store if isinstance(store, Backend) else connect(store)
     if backend.serves_sync:
         run_within(lambda: backend.perform_on_schema(statements), within)
     else:
