@@ -103,7 +103,7 @@ class Console:
         self.observers = tuple(observers)
         self.key_secret = key_secret
         self.encryption = encryption
-        self.audit: Audit = _logged if audit is None else audit
+        self.audit: Audit = _log if audit is None else audit
         self.forms = Forms(secret)
         self.has_messages = self._backend.store.capabilities.transactions
         self._hosts = None if hosts is None else frozenset(map(host_of, hosts))
@@ -125,8 +125,8 @@ class Console:
             check_host(Request(scope), self._hosts)
             app: ASGIApp = self._app
         except Refused as refused:
-            app = _told(Request(scope), refused)
-        await app(scope, receive, _secured(send))
+            app = _refusal_page(Request(scope), refused)
+        await app(scope, receive, _add_headers(send))
 
     def operator(self, actor: str) -> Operator:
         """The operator of keys, acting for a principal."""
@@ -174,15 +174,15 @@ class Console:
             self.forms.remember(request, response, nonce)
             return response
         except Refused as refused:
-            return _told(request, refused)
+            return _refusal_page(request, refused)
         except StoreUnavailable as error:
             _LOG.warning("the store cannot be used: %s", error.detail)
-            return _told(request, Refused(503, "The store cannot be used", error.detail or ""))
+            return _refusal_page(request, Refused(503, "The store cannot be used", error.detail or ""))
         except RetrysafeError as error:
-            return _told(request, Refused(400, "That cannot be done", error.detail or str(error)))
+            return _refusal_page(request, Refused(400, "That cannot be done", error.detail or str(error)))
         except Exception:  # noqa: BLE001 - a page shows nothing of an error that it does not know
             _LOG.exception("a page of the console has failed")
-            return _told(request, Refused(500, "The page has failed", "The console's log says why."))
+            return _refusal_page(request, Refused(500, "The page has failed", "The console's log says why."))
 
     async def _principal(self, request: Request) -> Principal:
         found = request.scope.get(PRINCIPAL) or await self.principal_of(request)
@@ -191,7 +191,7 @@ class Console:
         return found
 
 
-def _secured(send: Send) -> Send:
+def _add_headers(send: Send) -> Send:
     """Add the headers of every page to all responses, also to those of the router."""
 
     async def sending(message: Message) -> None:
@@ -221,7 +221,7 @@ async def _form(request: Request) -> Fields:
     return texts(fields)
 
 
-def _told(request: Request, refused: Refused) -> Response:
+def _refusal_page(request: Request, refused: Refused) -> Response:
     values = {"title": refused.title, "text": refused.text, "version": templates.version()}
     places = {"root": str(request.scope.get("root_path", "")), "before": page_before(request)}
     return HTMLResponse(templates.render("refused.html", {**values, **places}), refused.status)
@@ -229,7 +229,7 @@ def _told(request: Request, refused: Refused) -> Response:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    return _told(request, Refused(status, "Not found", "The console has no such page."))
+    return _refusal_page(request, Refused(status, "Not found", "The console has no such page."))
 
 
 def _file(name: str, kind: str) -> Callable[[Request], Response]:
@@ -240,5 +240,5 @@ def _file(name: str, kind: str) -> Callable[[Request], Response]:
     return serve
 
 
-def _logged(entry: Mapping[str, Any], /) -> None:
+def _log(entry: Mapping[str, Any], /) -> None:
     _AUDIT.info("%s", json.dumps(entry, ensure_ascii=False))

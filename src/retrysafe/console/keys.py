@@ -59,7 +59,7 @@ def show_unknown(visit: Visit) -> Response:
 
 
 def _list(visit: Visit, area: Area, wanted: Filter) -> Response:
-    cursor = visit.asked("after") or None
+    cursor = visit.ask("after") or None
     with visit.operator() as operator:
         try:
             page = first_page(operator, wanted, cursor, ROWS)
@@ -118,13 +118,13 @@ def find(visit: Visit) -> Response:
 
 def show_key(visit: Visit) -> Response:
     """One key, and why it is as it is."""
-    return _key(visit, done=_DONE.get(visit.asked("done"), ""))
+    return _key(visit, done=_DONE.get(visit.ask("done"), ""))
 
 
 def reveal(visit: Visit) -> Response:
     """The same with its stored result."""
     with visit.operator() as operator:
-        stored = operator.reveal(_seen(visit, operator), reason=visit.field("reason"))
+        stored = operator.reveal(_record_as_seen(visit, operator), reason=visit.field("reason"))
     return _key(visit, revealed=None if stored is None else result(stored))
 
 
@@ -161,15 +161,15 @@ def resolve(visit: Visit) -> Response:
     outcome = outcome_of(visit)
     reason = reason_of(visit, outcome)
     with visit.operator() as operator:
-        seen = _seen(visit, operator)
+        seen = _record_as_seen(visit, operator)
         if resolution(outcome) not in possible(seen):
-            raise _changed(seen)
+            raise _change_refusal(seen)
         answer = _response_of(visit, outcome) if is_http(seen.operation) else answer_of(visit, outcome)
         try:
             change = operator.resolve(seen, outcome, result=answer, reason=reason)
         except ConfigurationError as error:
             raise Refused(400, "No result", error.detail) from error
-    return _concluded(visit, change, "released" if outcome == "released" else "resolved")
+    return _conclude(visit, change, "released" if outcome == "released" else "resolved")
 
 
 def expire(visit: Visit) -> Response:
@@ -177,11 +177,11 @@ def expire(visit: Visit) -> Response:
     if visit.field("confirmed") != "yes":
         raise Refused(400, "Not confirmed", "Nothing was changed: confirm that the work may run again.")
     with visit.operator() as operator:
-        seen = _seen(visit, operator)
+        seen = _record_as_seen(visit, operator)
         if Transition.EXPIRE not in possible(seen):
-            raise _changed(seen)
+            raise _change_refusal(seen)
         change = operator.expire(seen, forget=visit.field("forget") == "yes", reason=visit.field("reason"))
-    return _concluded(visit, change, "expired")
+    return _conclude(visit, change, "expired")
 
 
 def outcome_of(visit: Visit) -> Outcome:
@@ -237,26 +237,26 @@ def _hash(visit: Visit) -> bytes:
     return found
 
 
-def _seen(visit: Visit, operator: Any) -> Record:
+def _record_as_seen(visit: Visit, operator: Any) -> Record:
     """The record, if it is still as the form's page showed it."""
     record: Record | None = operator.show(_hash(visit))
     if record is None:
         raise Refused(404, "No such key", "Nothing was changed: the key no longer exists.")
     if f"{record.attempt}:{record.version}" != visit.field("seen"):
-        raise _changed(record)
+        raise _change_refusal(record)
     return record
 
 
-def _changed(record: Record) -> Refused:
+def _change_refusal(record: Record) -> Refused:
     told = f"Nothing was changed: the key is {record.reported_state.value} by now. Load its page again."
     return Refused(409, "The key has changed", told)
 
 
-def _concluded(visit: Visit, change: Change, done: str) -> Response:
+def _conclude(visit: Visit, change: Change, done: str) -> Response:
     if not change.done:
         if change.record is None:
             raise Refused(409, "The key has changed", "Nothing was changed: the key no longer exists.")
-        raise _changed(change.record)
+        raise _change_refusal(change.record)
     return visit.go(f"/keys/{visit.path('digits')}", [("done", done)])
 
 

@@ -106,24 +106,24 @@ def _topic(visit: Visit) -> str:
 # ---------------------------------------------------------------- dead letters
 
 
-def show_dead(visit: Visit) -> Response:
+def show_dead_letters(visit: Visit) -> Response:
     """Dead letters of the outbox."""
-    chosen, after = chosen_by(visit.query, OUTBOX), visit.asked("after")
+    chosen, after = filter_from(visit.query, OUTBOX), visit.ask("after")
     with visit.outbox() as outbox:
         found = outbox.page(chosen, _number(after or "0"), ROWS)
         more = bool(found) and bool(outbox.page(chosen, found[-1].number, 1))
-        counted = counted_by(outbox, chosen)
+        counted = count_letters(outbox, chosen)
     letters = [Letter(str(one.number), one, marked=False) for one in found]
     return _list(visit, OUTBOX, chosen, letters, counted, more=more)
 
 
 def show_inbox(visit: Visit) -> Response:
     """Dead letters of inboxes."""
-    chosen, after = chosen_by(visit.query, INBOX), visit.asked("after")
+    chosen, after = filter_from(visit.query, INBOX), visit.ask("after")
     with visit.inbox() as inbox:
         found = inbox.page(chosen, _place(after) if after else None, ROWS)
         more = bool(found) and bool(inbox.page(chosen, found[-1].place, 1))
-        counted = counted_by(inbox, chosen)
+        counted = count_letters(inbox, chosen)
         consumers = inbox.status()
     letters = [Letter(name_of(one.place), one.letter, one.marked) for one in found]
     return _list(visit, INBOX, chosen, letters, counted, more=more, consumers=consumers)
@@ -141,7 +141,7 @@ def _list(
 ) -> Response:
     fields = list(fields_of(chosen))
     return visit.page(
-        "dead.html",
+        "dead_letters.html",
         AREA.title,
         side.tab if side is OUTBOX else "Dead letters of consumers",
         tab=side.tab,
@@ -153,7 +153,7 @@ def _list(
         fields=dict(fields),
         query=fields,
         more=visit.url(side.path, [*fields, ("after", letters[-1].at)]) if more else None,
-        first=visit.url(side.path, fields) if visit.asked("after") else None,
+        first=visit.url(side.path, fields) if visit.ask("after") else None,
         bulk=visit.url(f"{side.path}/redrive", fields),
         command=visit.commands.line(f"{side.verb} list", fields),
         **values,
@@ -185,7 +185,7 @@ def _dead_letter(visit: Visit) -> Letter:
     with visit.outbox() as outbox:
         found = outbox.page(after=number - 1, limit=1)
     if not found or found[0].number != number:
-        raise _gone()
+        raise _missing()
     return Letter(str(number), found[0], marked=False)
 
 
@@ -194,7 +194,7 @@ def _inbox_letter(visit: Visit) -> Letter:
     with visit.inbox() as inbox:
         found = inbox.page(after=_before(place), limit=1)
     if not found or found[0].place != place:
-        raise _gone()
+        raise _missing()
     return Letter(visit.path("at"), found[0].letter, found[0].marked)
 
 
@@ -217,7 +217,7 @@ def _show(visit: Visit, side: Side, one: Letter, **revealed: Any) -> Response:
     shown = visit.commands.line(f"{side.verb} show", options, one.letter.envelope.id)
     named = [("id", one.letter.envelope.id), *options]
     return visit.page(
-        "letter.html",
+        "dead_letter.html",
         AREA.title,
         "Dead letter",
         tab=side.tab,
@@ -241,7 +241,7 @@ def _text(payload: bytes) -> str:
 # ---------------------------------------------------------------- which are meant
 
 
-def chosen_by(fields: Any, side: Side) -> DeadLetterFilter:
+def filter_from(fields: Any, side: Side) -> DeadLetterFilter:
     """The dead letters that the fields of an address choose; those of the outbox have no consumer."""
     names = (name for name in _FIELDS if side is INBOX or name != "consumer")
     given = {name.replace("-", "_"): (fields.get(name) or [""])[-1] or None for name in names}
@@ -257,7 +257,7 @@ def fields_of(chosen: DeadLetterFilter) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
-def counted_by(letters: OutboxOperator | InboxOperator, chosen: DeadLetterFilter) -> Counted:
+def count_letters(letters: OutboxOperator | InboxOperator, chosen: DeadLetterFilter) -> Counted:
     """Count the chosen dead letters, among the first ones."""
     groups = letters.count(chosen, MOST_COUNTED)
     return Counted(groups, sum(letters.count(DeadLetterFilter(), MOST_COUNTED + 1).values()) > MOST_COUNTED)
@@ -281,7 +281,7 @@ def _nowhere() -> Refused:
     return Refused(400, "No such page", "The place in the list cannot be read.")
 
 
-def _gone() -> Refused:
+def _missing() -> Refused:
     return Refused(404, "No such dead letter", "It may have been redriven.")
 
 
@@ -290,7 +290,7 @@ PAGES: Iterable[Page] = (
     Page("/messages/relays", show_relays),
     Page("/messages/pause", pause, "POST", Right.PAUSE),
     Page("/messages/resume", resume, "POST", Right.PAUSE),
-    Page("/messages/dead", show_dead),
+    Page("/messages/dead", show_dead_letters),
     Page("/messages/dead/{at}", show_dead_letter),
     Page("/messages/dead/{at}/reveal", reveal_dead_letter, "POST", Right.REVEAL),
     Page("/messages/inbox", show_inbox),

@@ -115,14 +115,14 @@ class Operations:
     def find(self, number: str) -> Operation | None:
         """An operation by its id."""
         with self._operator() as operator:
-            return self._found(operator, number)
+            return self._find(operator, number)
 
     def recent(self, most: int = 20) -> list[Operation]:
         """The operations of the last days, the latest first."""
         with self._operator() as operator:
-            return list(islice(self._listed(operator), most))
+            return list(islice(self._list(operator), most))
 
-    def _found(self, operator: Operator, number: str) -> Operation | None:
+    def _find(self, operator: Operator, number: str) -> Operation | None:
         plan = self._result(operator, number, _PLAN)
         if not isinstance(plan, dict):
             return None
@@ -146,12 +146,12 @@ class Operations:
                 return dict(totals)
         return {}
 
-    def _listed(self, operator: Operator) -> Iterator[Operation]:
+    def _list(self, operator: Operator) -> Iterator[Operation]:
         today = datetime.now(UTC).date()
         for day in (today - timedelta(days=ago) for ago in range(LISTED_DAYS)):
             for place in range(self._last(operator, _LIST, str(day)), -1, -1):
                 number = self._result(operator, f"{day}/{place}", _LIST)
-                found = None if number is None else self._found(operator, str(number))
+                found = None if number is None else self._find(operator, str(number))
                 if found is not None:
                     yield found
 

@@ -81,7 +81,7 @@ class Forms:
         body = base64.urlsafe_b64encode(json.dumps(plan, sort_keys=True).encode()).decode()
         return f"{body}.{self._mac('plan', body, principal)}"
 
-    def signed(self, text: str, principal: str) -> dict[str, Any]:
+    def verify(self, text: str, principal: str) -> dict[str, Any]:
         """The plan that was signed for this principal."""
         body, _, mac = text.partition(".")
         if not hmac.compare_digest(self._mac("plan", body, principal).encode(), mac.encode()):

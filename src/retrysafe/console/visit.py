@@ -64,7 +64,7 @@ class Visit:
         params = self.request.query_params
         return texts({name: [value.strip() for value in params.getlist(name)] for name in params})
 
-    def asked(self, name: str) -> str:
+    def ask(self, name: str) -> str:
         """One field of the URL, or nothing."""
         return (self.query.get(name) or [""])[-1]
 

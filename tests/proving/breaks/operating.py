@@ -106,7 +106,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "console: a plan that was changed after its preview is carried out",
-        "console.security:Forms.signed",
+        "console.security:Forms.verify",
         never("compare_digest"),
         (f"{HOSTILE}::test_a_plan_that_was_changed_is_refused",),
     ),
