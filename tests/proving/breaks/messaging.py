@@ -90,14 +90,14 @@ BREAKS: list[Break] = [
     ),
     Break(
         "an outage spends the attempts of messages",
-        "messaging.inbox.attempts:Attempt.failed",
+        "messaging.inbox.attempts:Attempt.outcome_of",
         never("is_unavailable"),
         (f"{INBOX}::test_services_of_a_handler_may_be_away_for_any_time[sqlite-handler-a connection that ended]",),
         rows=(53,),
     ),
     Break(
         "messages behind a failing one are applied before it, in its lane",
-        "messaging.inbox.batch_plan:_tried",
+        "messaging.inbox.batch_plan:_select",
         instead("get()", "None"),
         (f"{BATCHING}::test_all_but_the_poison_and_what_follows_it_in_its_lane_is_applied_once_in_order[True]",),
         rows=(53,),
@@ -118,7 +118,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "dead letters behind one that has to come again are handled before it",
-        "messaging.inbox.dead_letters:_Round.concluded",
+        "messaging.inbox.dead_letters:_Round.conclude",
         skipping("_waiting"),
         (f"{REDRIVE}::test_letters_behind_one_that_has_to_come_again_wait_for_it[sqlite]",),
         rows=(55,),

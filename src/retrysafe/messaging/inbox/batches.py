@@ -65,7 +65,7 @@ class BatchHandler(Handler[P, R]):
                 answer = self._single(deliveries, part, alone) if part.single else self._together(deliveries, part)
                 part = steps.send(answer)
         except StopIteration as stop:
-            return self._counted(stop.value)
+            return self._count(stop.value)
 
     async def ahandle_many(self, deliveries: Sequence[Delivery], *, alone: bool = True) -> list[HandleResult]:
         """`handle_many` on an event loop. A plain function runs in a thread, with its claims."""
@@ -79,7 +79,7 @@ class BatchHandler(Handler[P, R]):
                 answer = await (self._asingle(deliveries, part, alone) if single else self._atogether(deliveries, part))
                 part = steps.send(answer)
         except StopIteration as stop:
-            return self._counted(stop.value)
+            return self._count(stop.value)
 
     # ------------------------------------------------------------ one by one
 
@@ -110,7 +110,7 @@ class BatchHandler(Handler[P, R]):
                         with handler_of(self.consumer):
                             refuse_unfinished(claims, self.setting.function.call(group))  # type: ignore[arg-type]
                     progress.at = None
-                return self._committed(batch, progress)
+                return self._results_of(batch, progress)
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
                 again = progress.judge(error, restarts)
                 if isinstance(again, Broken):
@@ -130,7 +130,7 @@ class BatchHandler(Handler[P, R]):
                         with handler_of(self.consumer):
                             refuse_unfinished(claims, await self.setting.function.acall(group), ran=True)  # type: ignore[arg-type]
                     progress.at = None
-                return self._committed(batch, progress)
+                return self._results_of(batch, progress)
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
                 again = progress.judge(error, restarts)
                 if isinstance(again, Broken):
@@ -139,8 +139,8 @@ class BatchHandler(Handler[P, R]):
                 await asyncio.sleep(again)
         return batch
 
-    def _committed(self, batch: _Batch, progress: _Progress) -> list[HandleResult]:
-        handled = progress.handled()
+    def _results_of(self, batch: _Batch, progress: _Progress) -> list[HandleResult]:
+        handled = progress.results()
         for attempt, one in zip(batch.attempts, handled, strict=True):
             self._tell_late(attempt, one.became)
         return handled
@@ -161,7 +161,7 @@ class BatchHandler(Handler[P, R]):
         claims.result = HANDLED
         return claims
 
-    def _counted(self, handled: list[HandleResult]) -> list[HandleResult]:
+    def _count(self, handled: list[HandleResult]) -> list[HandleResult]:
         fresh = sum(1 for one in handled if one.became is MessageOutcome.HANDLED)
         self.emit("batch_handled", messages=len(handled), handled=fresh)
         return handled
@@ -187,7 +187,7 @@ class _Progress:
         for place, attempt in zip(*self._batch, strict=True):
             if self._of(attempt) is Decision.MINE:
                 self.at, self.working = place, True
-                received = attempt.received(claims.tx)
+                received = attempt.message_for(claims.tx)
                 if setting.together:
                     fresh.append(received)
                 else:
@@ -196,7 +196,7 @@ class _Progress:
             self.at = None
             yield fresh
 
-    def handled(self) -> list[HandleResult]:
+    def results(self) -> list[HandleResult]:
         """Return the results of a committed batch."""
         fresh = (self._of(attempt) is Decision.MINE for attempt in self._batch.attempts)
         return [HandleResult(MessageOutcome.HANDLED if one else MessageOutcome.DUPLICATE) for one in fresh]
