@@ -251,7 +251,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_it
     require("nats")
     async with bench("nats", lease="5s") as broker:
         trial = Trial(broker)
-        await trial.published("A")
+        await trial.publish("A")
         async with trial.consumer() as one, trial.consumer() as two:
             (found,) = await trial.take(one, 1)
             assert not await two.receive(1, 6.0), "more than a lease"
@@ -279,10 +279,10 @@ async def test_consumers_share_the_partitions() -> None:
 
         async with trial.consumer() as one, trial.consumer() as two, asyncio.timeout(60):
             working = [asyncio.create_task(work(0, one))]
-            await trial.published(*ascii_letters)
+            await trial.publish(*ascii_letters)
             working.append(asyncio.create_task(work(1, two)))
             while len(handled[1]) < 2:
-                await trial.published(*ascii_letters)
+                await trial.publish(*ascii_letters)
             done.set()
             await asyncio.gather(*working)
 
@@ -294,7 +294,7 @@ async def test_a_held_backlog_is_handed_over_long_before_the_lease_ends() -> Non
     async with bench("nats") as broker:
         broker.options["lease"] = "60s"
         trial = Trial(broker)
-        await trial.published(*ascii_letters * 4)
+        await trial.publish(*ascii_letters * 4)
         async with trial.consumer() as two:
             async with trial.consumer() as one:
                 await trial.take(one, 8)
@@ -312,7 +312,7 @@ async def test_messages_that_a_stream_no_longer_has_are_told(monkeypatch: pytest
     async with bench("nats") as broker:
         broker.options.update(prefetch=4, lease="2s", observers=[told.append])
         trial = Trial(broker)
-        await trial.published(*ascii_letters)
+        await trial.publish(*ascii_letters)
         async with trial.consumer() as consumer, await nats.connect(broker.url) as client, asyncio.timeout(60):
             held = await trial.take(consumer, 4)
             partitions = consumer._session._partitions.values()  # type: ignore[attr-defined]
@@ -395,13 +395,13 @@ async def test_a_durable_consumer_that_is_deleted_is_made_again() -> None:
     require("nats")
     async with bench("nats") as broker:
         trial = Trial(broker)
-        await trial.published("A")
+        await trial.publish("A")
         async with trial.consumer() as consumer:
             await consumer.ack(await trial.take(consumer, 1))
             async with await nats.connect(broker.url) as client:
                 for one in await client.jetstream().consumers_info(broker.topic):
                     await client.jetstream().delete_consumer(broker.topic, one.name)
-            await trial.published("A")
+            await trial.publish("A")
             seen: set[int] = set()
             async with asyncio.timeout(30):
                 while 1 not in seen:

@@ -322,7 +322,7 @@ async def test_acknowledgements_that_fail_for_a_while_are_repeated() -> None:
     """As a subscription with exactly-once delivery says of each."""
     async with between() as (server, broker, consumer):
         trial = Trial(broker)
-        await trial.published("A", "B", "C")
+        await trial.publish("A", "B", "C")
         found = await trial.take(consumer, 3)
         ids = [one.tag.handle for one in found]
         fates = [
@@ -497,7 +497,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_deadline_stays_with
     require("pubsub")
     async with bench("pubsub", lease="5s", prefetch=1) as broker:
         trial = Trial(broker)
-        await trial.published(*"AA")
+        await trial.publish(*"AA")
         async with trial.consumer() as one, trial.consumer() as two:
             (found,) = await trial.take(one, 1)
             assert not await two.receive(2, 6.0), "more than a deadline"
@@ -512,7 +512,7 @@ async def test_a_consumer_that_has_gone_takes_no_message_from_others() -> None:
         trial = Trial(broker)
         async with trial.consumer() as one:
             assert await one.receive(1, 0.1) == []
-        await trial.published("A")
+        await trial.publish("A")
         async with trial.consumer() as two:
             assert numbers(await two.receive(1, 5.0)) == [0]
 
@@ -525,7 +525,7 @@ async def test_a_consumer_cut_off_until_the_deadline_hands_out_nothing_that_anot
         road = road_to(options_of(broker.url)["endpoint"])
         consumer, trial = broker.make(led_by(broker.url, road.port)), Trial(broker)
         try:
-            await trial.published(*"AB")
+            await trial.publish(*"AB")
             first = await trial.take(consumer, 1)
             await asyncio.to_thread(road.close)
             async with trial.consumer() as other:
@@ -545,7 +545,7 @@ async def test_a_consumer_cut_off_until_the_deadline_hands_out_nothing_that_anot
 async def test_no_more_are_held_than_are_to_be_fetched_ahead() -> None:
     async with between(prefetch=3, prefetch_bytes=1 << 20) as (server, broker, consumer):
         trial = Trial(broker)
-        await trial.published(*"ABCDE")
+        await trial.publish(*"ABCDE")
         found = await trial.take(consumer, 3)
         assert await consumer.receive(2, 0.5) == []
         await consumer.ack(found[:1])
@@ -623,7 +623,7 @@ async def test_closing_leaves_no_thread_and_no_task() -> None:
     before = {thread.ident for thread in threading.enumerate()}
     async with bench("pubsub", lease="2s") as broker:
         trial = Trial(broker)
-        await trial.published("A")
+        await trial.publish("A")
         consumer = broker.make(broker.url)
         await consumer.ack(await trial.take(consumer, 1))
         await consumer.aclose()

@@ -618,7 +618,7 @@ async def test_a_session_that_rested_leaves_no_task() -> None:
     require("servicebus")
     async with bench("servicebus", sessions=1) as broker:
         trial = Trial(broker)
-        await trial.published(*"AB")
+        await trial.publish(*"AB")
         async with trial.consumer() as consumer:
             (first,) = await trial.take(consumer, 1)
             await consumer.give_back(first, 2.0)
@@ -636,7 +636,7 @@ async def test_a_session_that_rests_keeps_no_other_waiting_after_a_cut() -> None
     require("servicebus")
     async with bench("servicebus", sessions=1) as broker:
         trial = Trial(broker)
-        await trial.published(*"AB")
+        await trial.publish(*"AB")
         async with trial.consumer() as consumer:
             (first,) = await trial.take(consumer, 1)
             await consumer.give_back(first, 3600.0)
@@ -655,7 +655,7 @@ async def test_a_lock_that_is_lost_costs_no_other() -> None:
     require("servicebus")
     async with bench("servicebus", lease="5s", ordered=False) as broker:
         trial = Trial(broker)
-        await trial.published(*"AB")
+        await trial.publish(*"AB")
         async with trial.consumer() as consumer:
             one, other = await trial.take(consumer, 2)
             async with messages(broker.url) as client:
@@ -675,7 +675,7 @@ async def test_a_connection_that_is_silent_costs_no_session_of_another() -> None
     require("servicebus")
     async with bench("servicebus", lease="9s", timeout="18s") as broker:
         trial = Trial(broker)
-        await trial.published(*"AB")
+        await trial.publish(*"AB")
         async with trial.consumer() as consumer:
             held = await trial.take(consumer, 2)
             broker.proxies[consumer].arm_on("half-open", ">", lambda message: b"renew-session-lock" in message)
@@ -691,7 +691,7 @@ async def test_a_consumer_without_sessions_closes_where_nothing_answers() -> Non
     require("servicebus")
     async with bench("servicebus", lease="60s", ordered=False, timeout="2s") as broker:
         trial = Trial(broker)
-        await trial.published(*"A" * 30)
+        await trial.publish(*"A" * 30)
         consumer = await broker.consumer()
         held: list[Any] = []
         async with asyncio.timeout(180):
@@ -730,7 +730,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_lock_stays_with_its
     require("servicebus")
     async with bench("servicebus", lease="5s", ordered=ordered) as broker:
         trial = Trial(broker)
-        await trial.published("A")
+        await trial.publish("A")
         async with trial.consumer() as one, trial.consumer() as two:
             (found,) = await trial.take(one, 1)
             assert not await two.receive(2, 8.0), "much more than a lock"
@@ -748,7 +748,7 @@ async def test_a_consumer_cut_off_until_the_lock_ended_settles_and_hands_out_not
         road = road_to(broker.url)
         consumer, trial = broker.make(by_road(road, broker.url)), Trial(broker)
         try:
-            await trial.published(*"AA")
+            await trial.publish(*"AA")
             first = await trial.take(consumer, 1)
             await asyncio.to_thread(road.close)
             async with trial.consumer() as other:
@@ -772,7 +772,7 @@ async def test_a_consumer_that_closes_counts_no_delivery() -> None:
     require("servicebus")
     async with bench("servicebus") as broker:
         trial = Trial(broker)
-        await trial.published(*"AAB")
+        await trial.publish(*"AAB")
         for _ in range(3):
             async with trial.consumer() as consumer:
                 assert len(await trial.take(consumer, 3)) == 3
@@ -794,7 +794,7 @@ async def test_messages_without_sessions_are_given_up_by_a_consumer_that_closes(
     require("servicebus")
     async with bench("servicebus", lease="30s", ordered=False) as broker:
         trial = Trial(broker)
-        await trial.published(*"AB")
+        await trial.publish(*"AB")
         async with trial.consumer() as one:
             await trial.take(one, 2)
         assert await counts(broker.url, broker.topic) == [1, 1]
@@ -810,7 +810,7 @@ async def test_a_session_whose_message_was_given_back_keeps_no_other_waiting() -
     require("servicebus")
     async with bench("servicebus", sessions=1) as broker:
         trial = Trial(broker)
-        await trial.published(*"ABC")
+        await trial.publish(*"ABC")
         async with trial.consumer() as consumer:
             for number in range(3):
                 (found,) = await trial.take(consumer, 1)
@@ -832,7 +832,7 @@ async def test_sessions_are_partitions_of_keys_if_publishers_say_so() -> None:
     require("servicebus")
     async with bench("servicebus", partitions=2, prefetch=30) as broker:
         trial = Trial(broker)
-        await trial.published(*"ABCDEFGH" * 3)
+        await trial.publish(*"ABCDEFGH" * 3)
         async with trial.consumer() as consumer:
             found = await trial.take(consumer, 24)
             assert len({one.partition for one in found}) == 2
@@ -849,7 +849,7 @@ async def test_no_more_are_held_than_are_to_be_fetched_ahead(ordered: bool) -> N
     require("servicebus")
     async with bench("servicebus", prefetch=3, ordered=ordered) as broker:
         trial = Trial(broker)
-        await trial.published(*"AAAAA")
+        await trial.publish(*"AAAAA")
         async with trial.consumer() as consumer:
             found = await trial.take(consumer, 3)
             assert await consumer.receive(2, 0.5) == []
@@ -927,7 +927,7 @@ async def test_closing_leaves_no_thread_and_no_task() -> None:
     before = {thread.ident for thread in threading.enumerate()}
     async with bench("servicebus", lease="2s") as broker:
         trial = Trial(broker)
-        await trial.published("A")
+        await trial.publish("A")
         consumer = broker.make(broker.url)
         await consumer.ack(await trial.take(consumer, 1))
         await consumer.aclose()

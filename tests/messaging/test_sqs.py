@@ -246,7 +246,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_it
     require("sqs")
     async with bench("sqs", lease="5s", prefetch=1) as broker:
         trial = Trial(broker)
-        await trial.published(*"AA")
+        await trial.publish(*"AA")
         async with trial.consumer() as one, trial.consumer() as two:
             (found,) = await trial.take(one, 1)
             assert not await two.receive(2, 6.0), "more than a lease"
@@ -261,7 +261,7 @@ async def test_a_consumer_that_has_gone_takes_no_message_from_others() -> None:
         trial = Trial(broker)
         async with trial.consumer() as one:
             assert await one.receive(1, 0.1) == []
-        await trial.published("A")
+        await trial.publish("A")
         async with trial.consumer() as two:
             assert numbers(await two.receive(1, 5.0)) == [0]
 
@@ -285,7 +285,7 @@ async def cut_off() -> AsyncIterator[tuple[Any, Any, SqsConsumer]]:
 async def test_a_consumer_cut_off_for_the_lease_hands_out_nothing_that_another_one_has() -> None:
     async with cut_off() as (broker, road, consumer):
         trial = Trial(broker)
-        await trial.published(*"AAA")
+        await trial.publish(*"AAA")
         (first,) = await trial.take(consumer, 1)
         await asyncio.to_thread(road.close)
         async with trial.consumer() as other:

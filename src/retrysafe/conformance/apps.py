@@ -84,7 +84,7 @@ class Gate:
         """Wait in a thread."""
         self._open.wait(LONGEST_WAIT)
 
-    async def passed(self) -> None:
+    async def pass_through(self) -> None:
         """Wait in a task."""
         loop, opened = asyncio.get_running_loop(), asyncio.Event()
         with self._lock:
@@ -134,7 +134,7 @@ class State:
         if effect is not None:
             await effect(script.id)
         if script.gate == "before":
-            await self.gate(script.id).passed()
+            await self.gate(script.id).pass_through()
         _raise("before", script)
 
     def pieces(self, script: Script, piece: bytes) -> Iterator[bytes]:
@@ -150,7 +150,7 @@ class State:
         """`pieces` in a task."""
         for number in range(script.repeat):
             if number == 1 and script.gate == "between":
-                await self.gate(script.id).passed()
+                await self.gate(script.id).pass_through()
             if number == 1:
                 _raise("between", script)
             yield piece
@@ -176,9 +176,9 @@ class State:
         name = path.strip("/")
         value = next((value for _, value in parse_qsl(query)), "")
         if name == "":
-            return _told(self._capabilities)
+            return _answer(self._capabilities)
         if name == "calls":
-            return _told(self._calls(value))
+            return _answer(self._calls(value))
         if name == "release":
             self.gate(value).open()
         elif name == "reset":
@@ -187,7 +187,7 @@ class State:
             return 404, b"{}"
         if name in self._controls:
             self._controls[name](value)
-        return _told({})
+        return _answer({})
 
     def _calls(self, id: str) -> dict[str, int]:
         with self._lock:
@@ -208,7 +208,7 @@ def _raise(where: str, script: Script) -> None:
         raise Told(f"told to raise {where} the response")
 
 
-def _told(value: Any) -> tuple[int, bytes]:
+def _answer(value: Any) -> tuple[int, bytes]:
     return 200, json.dumps(value).encode()
 
 

@@ -64,7 +64,7 @@ class Bench:
 
     # ---------------------------------------------------------------- the handler
 
-    def quoted(self, key: str) -> str:
+    def quote(self, key: str) -> str:
         """A key in the form that this server takes."""
         return key if self.capabilities.choice("key_syntax") == "bare" else f'"{key}"'
 
@@ -79,7 +79,7 @@ class Bench:
     ) -> Request:
         """A request to the handler. ``lines`` are the key's field lines as they are; ``key`` None means none."""
         if lines is None:
-            lines = [] if key is None else [self.quoted(key or self.key)]
+            lines = [] if key is None else [self.quote(key or self.key)]
         ordered = json.dumps({"id": id or self.id, **script})
         if "gate" in script:
             self._gates.add(id or self.id)
@@ -105,7 +105,7 @@ class Bench:
         except (OSError, Silent) as error:
             self.note(request, str(error))
             raise
-        self.note(request, shown(response))
+        self.note(request, render(response))
         return response
 
     @contextmanager
@@ -170,7 +170,7 @@ class Bench:
                 raise Broken(what, f"nothing of the kind within {self.timeout:g} s")
             time.sleep(_POLL)
 
-    def entered(self, executions: int = 1) -> None:
+    def wait_for_entry(self, executions: int = 1) -> None:
         """Wait until the handler has begun so often."""
         self.until(lambda: self.executions() >= executions, f"execution {executions} to begin")
 
@@ -186,13 +186,13 @@ class Bench:
     def expect(self, kept: bool, expected: str, came: str | Response) -> None:
         """`Broken` unless ``kept``."""
         if not kept:
-            raise Broken(expected, shown(came) if isinstance(came, Response) else came)
+            raise Broken(expected, render(came) if isinstance(came, Response) else came)
 
     def ran(self, times: int, expected: str, came: Response | None = None) -> None:
         """The handler ran exactly so often."""
         found = self.executions()
         if found != times:
-            tail = "" if came is None else f", and the answer {shown(came)}"
+            tail = "" if came is None else f", and the answer {render(came)}"
             raise Broken(f"{expected}: {_times(times)}", f"{_times(found)}{tail}")
 
     def first(self, call: Call = Call(), **how: Any) -> Response:  # noqa: B008 - a constant
@@ -203,7 +203,7 @@ class Bench:
         self.expect(response.status == wanted, f"the first request to run and answer {wanted}", response)
         found = self.executions(how.get("id"))
         self.expect(
-            found == before + 1, "the first request to run once", f"{_times(found - before)}, {shown(response)}"
+            found == before + 1, "the first request to run once", f"{_times(found - before)}, {render(response)}"
         )
         return response
 
@@ -218,7 +218,7 @@ class Bench:
             response = self.act(call, **how)
         return response
 
-    def replayed(self, first: Response, call: Call = Call(), *, times: int = 1, **how: Any) -> Response:  # noqa: B008
+    def expect_replay(self, first: Response, call: Call = Call(), *, times: int = 1, **how: Any) -> Response:  # noqa: B008
         """A retry that gets the stored response: no further execution, the same status and body."""
         response = self.again(call, **how)
         found = self.executions(how.get("id"))
@@ -226,10 +226,10 @@ class Bench:
             f"the retry to get the stored response, {first.status} with {_short(first.body)}, without a new execution"
         )
         same = found == times and (response.status, response.body) == (first.status, first.body) and response.whole
-        self.expect(same, wanted, f"{shown(response)}, {_times(found)}")
+        self.expect(same, wanted, f"{render(response)}, {_times(found)}")
         return response
 
-    def refused(self, status: int | None, why: str, call: Call = Call(), **how: Any) -> Response:  # noqa: B008
+    def expect_refusal(self, status: int | None, why: str, call: Call = Call(), **how: Any) -> Response:  # noqa: B008
         """A request that is refused without running: with ``status``, or with any 4xx."""
         before = self.executions(how.get("id"))
         response = self.again(call, **how)
@@ -237,11 +237,11 @@ class Bench:
         fits = 400 <= response.status < 500 if status is None else response.status == status
         named = "a 4xx" if status is None else str(status)
         self.expect(
-            fits and not ran, f"{named} without an execution for {why}", f"{shown(response)}, {_times(ran)} of it"
+            fits and not ran, f"{named} without an execution for {why}", f"{render(response)}, {_times(ran)} of it"
         )
         return response
 
-    def told_apart(self, what: str, call: Call, *, elsewhere: bool = False, **how: Any) -> None:
+    def expect_distinction(self, what: str, call: Call, *, elsewhere: bool = False, **how: Any) -> None:
         """A request unlike the one its key was used for: refused (or, ``elsewhere``, an operation of its own)."""
         if elsewhere and self.capabilities.choice("operation") == "endpoint":
             before = self.executions()
@@ -250,15 +250,15 @@ class Bench:
             kept = ran == 1 or (not ran and 400 <= response.status < 500)
             self.expect(kept, f"{what} to be another operation, or refused", response)
         else:
-            self.refused(None, what, call, **how)
+            self.expect_refusal(None, what, call, **how)
 
 
-def marked(response: Response) -> bool:
+def is_marked(response: Response) -> bool:
     """Tell whether a response says that it is a replay."""
     return (response.one(MARKER) or "").lower() in ("true", "?1", "1")
 
 
-def shown(response: Response) -> str:
+def render(response: Response) -> str:
     """A response in a few words."""
     told = [f"{name}: {value}" for name, value in response.fields if name.lower() in _TOLD]
     body = _short(response.body) if response.body else "no body"

@@ -86,19 +86,19 @@ def _reset(to: Address, able: Capabilities, timeout: float) -> None:
 
 
 def _check(rule: str, to: Address, able: Capabilities, timeout: float) -> Result:
-    left_out = _left_out(rule, able)
+    left_out = _result_of_omitted(rule, able)
     if left_out is not None:
         return left_out
     begun = time.perf_counter()
     bench = Bench(to, able, timeout)
     try:
-        result = _tried(rule, bench)
+        result = _try(rule, bench)
     finally:
         bench.close()
     return result._replace(sent=bench.sent, seconds=time.perf_counter() - begun)
 
 
-def _left_out(rule: str, able: Capabilities) -> Result | None:
+def _result_of_omitted(rule: str, able: Capabilities) -> Result | None:
     """The result of a rule whose case isn't run."""
     known = RULES[rule]
     if not known.visible:
@@ -112,20 +112,20 @@ def _left_out(rule: str, able: Capabilities) -> Result | None:
     return None
 
 
-def _tried(rule: str, bench: Bench) -> Result:
+def _try(rule: str, bench: Bench) -> Result:
     text = RULES[rule].text
     try:
         CASES[rule](bench)
     except Broken as error:
-        return Result(rule, Verdict.FAILED, _told(bench.notes), error.expected, error.came)
+        return Result(rule, Verdict.FAILED, _join(bench.notes), error.expected, error.came)
     except Inapplicable as error:
         return Result(rule, Verdict.SKIPPED, f"{error}.", text)
     except Unusable as error:
         return Result(rule, Verdict.FAILED, "the fixture, not the rule", "the fixture to keep its contract", str(error))
     except (Silent, OSError) as error:
-        return Result(rule, Verdict.FAILED, _told(bench.notes), text, str(error) or type(error).__name__)
-    return Result(rule, Verdict.PASSED, _told(bench.notes), text)
+        return Result(rule, Verdict.FAILED, _join(bench.notes), text, str(error) or type(error).__name__)
+    return Result(rule, Verdict.PASSED, _join(bench.notes), text)
 
 
-def _told(notes: Iterable[str]) -> str:
+def _join(notes: Iterable[str]) -> str:
     return "; ".join(notes)

@@ -136,7 +136,7 @@ class Connection:
         """Send bytes."""
         self._begin_step()
         try:
-            self._socket.settimeout(self._left())
+            self._socket.settimeout(self._time_left())
             self._socket.sendall(data)
         except TimeoutError as error:
             raise Silent("the server stopped reading") from error
@@ -168,7 +168,7 @@ class Connection:
             status, fields = self._head()
         response = Response(status, fields, b"")
         self._whole = True
-        self._pieces = self._framed(response, method)
+        self._pieces = self._frame(response, method)
         return response
 
     def pieces(self) -> Iterator[bytes]:
@@ -194,7 +194,7 @@ class Connection:
         """From now on the server has all its time again."""
         self._end, self._lines = self._clock() + self._timeout, 0
 
-    def _left(self) -> float:
+    def _time_left(self) -> float:
         """Seconds that the server still has for this step; raises `TimeoutError` if there are none."""
         left = self._end - self._clock()
         if left <= 0:
@@ -203,7 +203,7 @@ class Connection:
 
     def _more(self) -> bool:
         try:
-            self._socket.settimeout(self._left())
+            self._socket.settimeout(self._time_left())
             data = self._socket.recv(65_536)
         except TimeoutError as error:
             raise Silent("no answer came") from error
@@ -235,18 +235,18 @@ class Connection:
             fields.append((name, value.strip(" \t")))
         return int(line[1]), tuple(fields)
 
-    def _framed(self, response: Response, method: str) -> Iterator[bytes]:
+    def _frame(self, response: Response, method: str) -> Iterator[bytes]:
         """The body, by the rules of RFC 9112 §6.3."""
         if method == "HEAD" or response.status in _WITHOUT_BODY:
             return iter(())
         if "chunked" in response.tokens("transfer-encoding"):
             return self._chunks()
         length = length_of(next(iter(response.all("content-length")), ""))
-        return self._to_the_end() if length is None else self._counted(length)
+        return self._to_the_end() if length is None else self._read_counted(length)
 
-    def _counted(self, left: int) -> Iterator[bytes]:
+    def _read_counted(self, left: int) -> Iterator[bytes]:
         while left:
-            if not self._read and not self._received():
+            if not self._read and not self._receive():
                 return
             piece = bytes(self._read[:left])
             del self._read[:left]
@@ -259,7 +259,7 @@ class Connection:
             while size := int(self._line().split(b";")[0], 16):
                 if size > _MOST_BODY:
                     raise ValueError(size)
-                piece = b"".join(self._counted(size))
+                piece = b"".join(self._read_counted(size))
                 if not self._whole:
                     return
                 self._line()
@@ -270,12 +270,12 @@ class Connection:
             self._whole = False
 
     def _to_the_end(self) -> Iterator[bytes]:
-        while self._read or self._received(expected=True):
+        while self._read or self._receive(expected=True):
             piece = bytes(self._read)
             self._read.clear()
             yield piece
 
-    def _received(self, *, expected: bool = False) -> bool:
+    def _receive(self, *, expected: bool = False) -> bool:
         """Read on; the end of the connection is the end of the body, whether ``expected`` here or too early."""
         try:
             more = self._more()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
-from retrysafe.conformance.bench import Bench, Broken, Call, Inapplicable, marked
+from retrysafe.conformance.bench import Bench, Broken, Call, Inapplicable, is_marked
 from retrysafe.conformance.cases.registry import case
 from retrysafe.conformance.wire import Response, Silent
 
@@ -34,7 +34,7 @@ def _refusals(bench: Bench) -> Iterator[tuple[str, Response]]:
     if "gate" in bench.capabilities.features and bench.capabilities.choice("concurrency") == "reject":
         bench.key, bench.id = str(uuid4()), uuid4().hex
         running = bench.begin(gate="before")
-        bench.entered()
+        bench.wait_for_entry()
         yield "in-progress", bench.act()
         bench.release()
         running.result()
@@ -69,7 +69,7 @@ def _members(body: bytes) -> dict[str, Any]:
 def background_work(bench: Bench) -> None:
     first = bench.first(background="raise", text='{"done":1}')
     bench.until(lambda: bench.calls().get("background", 0) >= 1, "the background work to run")
-    bench.replayed(first, background="count")
+    bench.expect_replay(first, background="count")
     found = bench.calls().get("background")
     bench.expect(found == 1, "no background work on replay: 1 in all", f"{found} in all")
 
@@ -90,7 +90,7 @@ def _fails(bench: Bench, what: str, **script: Any) -> None:
     bench.key, bench.id = str(uuid4()), uuid4().hex
     failed = _whatever(bench, **script)
     bench.ran(1, what)
-    bench.expect(failed is None or not marked(failed), f"no replay marker on {what}", failed or "")
+    bench.expect(failed is None or not is_marked(failed), f"no replay marker on {what}", failed or "")
     policy = bench.capabilities.choice("on_5xx")
     again = bench.again(text='{"second":true}')
     if policy == "release" or (policy == "store" and (failed is None or not failed.whole)):
@@ -98,7 +98,7 @@ def _fails(bench: Bench, what: str, **script: Any) -> None:
         unknown = policy == "store" and again.status >= 400 and bench.executions() == 1
         bench.expect(ran_anew or unknown, f"a new run after {what}, 200 with its whole body", again)
         if ran_anew:
-            bench.replayed(again, times=2)
+            bench.expect_replay(again, times=2)
     elif policy == "store" and failed is not None:
         bench.expect((again.status, again.body) == (failed.status, failed.body), f"{what} to be replayed", again)
         bench.ran(1, f"{what} to be replayed", again)
@@ -122,7 +122,7 @@ def client_errors(bench: Bench) -> None:
         id, key = uuid4().hex, str(uuid4())
         first = bench.first(id=id, key=key, status=status, text='{"no":1}')
         if stores and status in STORED:
-            bench.replayed(first, id=id, key=key)
+            bench.expect_replay(first, id=id, key=key)
             continue
         again = bench.again(id=id, key=key, text='{"yes":1}')
         ran = bench.executions(id)
@@ -131,7 +131,7 @@ def client_errors(bench: Bench) -> None:
 
 
 @case("T1")
-def rolled_back(bench: Bench) -> None:
+def rolls_back(bench: Bench) -> None:
     if "effects" not in bench.calls():
         raise Inapplicable("the fixture has no database whose effects it could count")
     _rolls_back(bench, "a 503 of the handler", status=503)

@@ -14,7 +14,7 @@ def _apart(bench: Bench, what: str, one: Call, other: Call, *, elsewhere: bool =
     """One key, used for one request and then for another."""
     bench.key, bench.id = str(uuid4()), uuid4().hex
     bench.first(one)
-    bench.told_apart(what, other, elsewhere=elsewhere)
+    bench.expect_distinction(what, other, elsewhere=elsewhere)
 
 
 @case("F1")
@@ -49,15 +49,15 @@ def json_bodies(bench: Bench) -> None:
         return
     bench.key, bench.id = str(uuid4()), uuid4().hex
     first = bench.first(Call(body=b'{"a":1,"b":2}'), text='{"n":1}')
-    bench.replayed(first, Call(body=b'{"b":2, "a":1}'))
-    bench.refused(400, "duplicate members", Call(body=b'{"n":1,"n":2}'), key=str(uuid4()))
+    bench.expect_replay(first, Call(body=b'{"b":2, "a":1}'))
+    bench.expect_refusal(400, "duplicate members", Call(body=b'{"n":1,"n":2}'), key=str(uuid4()))
 
 
 @case("F4")
 def multipart(bench: Bench) -> None:
     first = bench.first(_form("one", "value"), text='{"form":1}')
-    bench.replayed(first, _form("two", "value"), text='{"form":1}')
-    bench.told_apart("another value in the form", _form("three", "other"))
+    bench.expect_replay(first, _form("two", "value"), text='{"form":1}')
+    bench.expect_distinction("another value in the form", _form("three", "other"))
 
 
 def _form(boundary: str, value: str) -> Call:
@@ -69,7 +69,7 @@ def _form(boundary: str, value: str) -> Call:
 def what_it_leaves_out(bench: Bench) -> None:
     once, again = _passing("1"), _passing("2")
     first = bench.first(Call(fields=tuple(once)))
-    bench.replayed(first, Call(fields=tuple(again)))
+    bench.expect_replay(first, Call(fields=tuple(again)))
 
 
 def _passing(mark: str) -> Iterator[tuple[str, str]]:
@@ -85,8 +85,8 @@ def mismatch(bench: Bench) -> None:
     status = bench.capabilities.choice("mismatch_status")
     other = Call(body=b'{"n":2}')
     first = bench.first()
-    bench.refused(status, "the same key with another body", other)
-    bench.replayed(first)
+    bench.expect_refusal(status, "the same key with another body", other)
+    bench.expect_replay(first)
     if "gate" in bench.capabilities.features:
         _while_it_runs(bench, status, other)
     else:
@@ -96,7 +96,7 @@ def mismatch(bench: Bench) -> None:
 def _while_it_runs(bench: Bench, status: int, other: Call) -> None:
     bench.key, bench.id = str(uuid4()), uuid4().hex
     running = bench.begin(gate="before")
-    bench.entered()
+    bench.wait_for_entry()
     hidden = bench.capabilities.transactional  # uncommitted work can't be seen, only that something runs
     asked = bench.begin(other)
     if hidden and bench.capabilities.choice("concurrency") == "wait":
@@ -106,4 +106,4 @@ def _while_it_runs(bench: Bench, status: int, other: Call) -> None:
     expected = f"{' or '.join(map(str, sorted(wanted)))} for another body while the original runs"
     bench.expect(response.status in wanted, expected, response)
     bench.release()
-    bench.replayed(running.result())
+    bench.expect_replay(running.result())

@@ -6,7 +6,7 @@ import gzip
 import json
 from typing import Any
 
-from retrysafe.conformance.bench import KEY, MARKER, Bench, Call, Inapplicable, shown
+from retrysafe.conformance.bench import KEY, MARKER, Bench, Call, Inapplicable, render
 from retrysafe.conformance.cases.registry import case
 from retrysafe.conformance.wire import Request, Response
 
@@ -15,7 +15,7 @@ _TEXT = '{"text":"' + "compressible-" * 200 + '"}'
 
 
 @case("R26")
-def encoded_for_who_asks(bench: Bench) -> None:
+def encoding_by_request(bench: Bench) -> None:
     features = bench.capabilities.features
     if not features & {"compression", "cors"}:
         raise Inapplicable("the server has neither compression nor CORS")
@@ -30,8 +30,8 @@ def encoded_for_who_asks(bench: Bench) -> None:
         bench.expect(again.body == _TEXT.encode(), "the identity bytes on the replay", again)
         bench.expect(_plain(bench.again(packed)) == _TEXT.encode(), "a replay that gzip decodes", again)
     if "cors" in features:
-        _allowed(bench, bench.again(Call(fields=(ORIGIN,))), "the replay")
-        _allowed(bench, bench.again(Call(body=b'{"n":2}', fields=(ORIGIN,))), "a refusal")
+        _expect_allowed(bench, bench.again(Call(fields=(ORIGIN,))), "the replay")
+        _expect_allowed(bench, bench.again(Call(body=b'{"n":2}', fields=(ORIGIN,))), "a refusal")
 
 
 def _plain(response: Response) -> bytes:
@@ -41,9 +41,9 @@ def _plain(response: Response) -> bytes:
         return b""
 
 
-def _allowed(bench: Bench, response: Response, what: str) -> None:
+def _expect_allowed(bench: Bench, response: Response, what: str) -> None:
     found = response.one("Access-Control-Allow-Origin")
-    bench.expect(found in ("*", ORIGIN[1]), f"Access-Control-Allow-Origin on {what}", f"{found}; {shown(response)}")
+    bench.expect(found in ("*", ORIGIN[1]), f"Access-Control-Allow-Origin on {what}", f"{found}; {render(response)}")
 
 
 @case("R27")
@@ -63,7 +63,7 @@ def cors(bench: Bench) -> None:
 
 
 @case("R29")
-def published(bench: Bench) -> None:
+def openapi_document(bench: Bench) -> None:
     path = bench.capabilities.openapi
     if path is None:
         raise Inapplicable("no OpenAPI document is declared")

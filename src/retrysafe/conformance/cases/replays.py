@@ -6,7 +6,7 @@ import base64
 from typing import Any
 from uuid import uuid4
 
-from retrysafe.conformance.bench import MARKER, Bench, Call, marked
+from retrysafe.conformance.bench import MARKER, Bench, Call, is_marked
 from retrysafe.conformance.cases.registry import case
 from retrysafe.conformance.wire import Response
 
@@ -18,7 +18,7 @@ _END_TO_END = (
 )
 
 
-def _kept(bench: Bench, first: Response, again: Response, name: str) -> None:
+def _expect_kept(bench: Bench, first: Response, again: Response, name: str) -> None:
     """A replay has the same lines of a field as the first response had."""
     lines, found = first.all(name), again.all(name)
     bench.expect(found == lines, f"{name}: {lines} on the replay", f"{name}: {found}")
@@ -29,11 +29,11 @@ def status_body_fields_marker(bench: Bench) -> None:
     allowed = bench.capabilities.choice("headers")
     first = bench.first(status=201, headers=_END_TO_END, text='{"n" : 1.0}')
     bench.expect(first.one(MARKER) is None, f"no {MARKER} on the first response", first)
-    again = bench.replayed(first, status=201)
-    bench.expect(marked(again), f"{MARKER}: true on the replay", again)
+    again = bench.expect_replay(first, status=201)
+    bench.expect(is_marked(again), f"{MARKER}: true on the replay", again)
     for name, _ in _END_TO_END:
         if allowed == "all" or name in allowed:
-            _kept(bench, first, again, name)
+            _expect_kept(bench, first, again, name)
 
 
 @case("R4")
@@ -41,7 +41,7 @@ def several_lines(bench: Bench) -> None:
     lines = ["</a>; rel=next", "</b>; rel=prev"]
     first = bench.first(headers=[["Link", line] for line in lines])
     bench.expect(_links(first) == lines, f"the lines Link: {lines} on the first response", f"{first.all('Link')}")
-    again = bench.replayed(first)
+    again = bench.expect_replay(first)
     bench.expect(_links(again) == lines, f"the lines Link: {lines} on the replay", f"{again.all('Link')}")
 
 
@@ -54,7 +54,7 @@ def hop_by_hop(bench: Bench) -> None:
     old = "Thu, 01 Jan 2015 00:00:00 GMT"
     fields = [["Connection", "X-Hop"], ["X-Hop", "1"], ["Keep-Alive", "timeout=77"], ["Date", old]]
     first = bench.first(headers=fields, text='{"n":1}')
-    again = bench.replayed(first)
+    again = bench.expect_replay(first)
     bench.expect(
         again.one("X-Hop") is None, "no field that Connection named on the replay", f"X-Hop: {again.all('X-Hop')}"
     )
@@ -69,7 +69,7 @@ def hop_by_hop(bench: Bench) -> None:
 def cookies(bench: Bench) -> None:
     fields = [["Set-Cookie", "a=1"], ["Set-Cookie", "b=2"], ["WWW-Authenticate", "Bearer"]]
     first = bench.first(headers=fields, text='{"n":1}')
-    again = bench.replayed(first)
+    again = bench.expect_replay(first)
     for name in ("Set-Cookie", "WWW-Authenticate"):
         wanted = first.all(name) if bench.capabilities.choice("cookies") == "replay" else []
         bench.expect(again.all(name) == wanted, f"{name}: {wanted} on the replay", f"{name}: {again.all(name)}")
@@ -88,17 +88,17 @@ def unusual_bodies(bench: Bench) -> None:
     for script in scripts:
         id, key = uuid4().hex, str(uuid4())
         first = bench.first(id=id, key=key, **script)
-        bench.replayed(first, id=id, key=key)
+        bench.expect_replay(first, id=id, key=key)
 
 
 @case("R10")
 def chunks(bench: Bench) -> None:
     first = bench.first(stream=True, text='{"piece":1}\n', repeat=3, headers=[["Content-Type", "application/json"]])
-    bench.replayed(first)
+    bench.expect_replay(first)
 
 
 @case("R13")
-def streamed_whole(bench: Bench) -> None:
+def whole_stream(bench: Bench) -> None:
     response = bench.act(stream=True, text="0123456789", repeat=50)
     whole = response.whole and response.body == b"0123456789" * 50
     bench.expect(whole, "500 bytes in pieces, whole", response)
@@ -107,29 +107,29 @@ def streamed_whole(bench: Bench) -> None:
 @case("R22")
 def snapshot(bench: Bench) -> None:
     first = bench.first(status=201, text='{"state":"new"}')
-    bench.replayed(first, status=410, text='{"state":"gone"}')
+    bench.expect_replay(first, status=410, text='{"state":"gone"}')
 
 
 @case("R23")
 def preconditions(bench: Bench) -> None:
     call = Call(fields=(("If-Match", '"v1"'),))
     first = bench.first(call, headers=[["ETag", '"v2"']], text='{"version":2}')
-    bench.replayed(first, call, status=412)
+    bench.expect_replay(first, call, status=412)
 
 
 @case("R24")
 def never_not_modified(bench: Bench) -> None:
     call = Call(fields=(("If-None-Match", '"v1"'),))
     first = bench.first(call, status=201, headers=[["ETag", '"v1"'], ["Location", "/orders/1"]], text='{"n":1}')
-    again = bench.replayed(first, call, status=201)
+    again = bench.expect_replay(first, call, status=201)
     for name in ("ETag", "Location"):
-        _kept(bench, first, again, name)
+        _expect_kept(bench, first, again, name)
 
 
 @case("R30")
 def not_for_caches(bench: Bench) -> None:
     first = bench.first(headers=[["Cache-Control", "max-age=60"]], text='{"n":1}')
-    again = bench.replayed(first)
+    again = bench.expect_replay(first)
     control = again.tokens("Cache-Control")
     bench.expect(
         "no-store" in control, "Cache-Control: no-store on the replay", f"Cache-Control: {again.all('Cache-Control')}"

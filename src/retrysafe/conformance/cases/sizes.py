@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from retrysafe.conformance.bench import Bench, Call, Inapplicable, shown
+from retrysafe.conformance.bench import Bench, Call, Inapplicable, render
 from retrysafe.conformance.cases.registry import case
 from retrysafe.conformance.wire import Response
 
@@ -20,7 +20,7 @@ def large_responses(bench: Bench) -> None:
     looked = False
     if limit is not None:
         looked = True
-        _omitted(bench, "a response over the limit", repeat=int(limit) // 10 + 1, text="0123456789")
+        _expect_omission(bench, "a response over the limit", repeat=int(limit) // 10 + 1, text="0123456789")
     if "stream" in able.features:
         looked = True
         event: dict[str, Any] = {
@@ -29,7 +29,7 @@ def large_responses(bench: Bench) -> None:
             "stream": True,
             "headers": [["Content-Type", "text/event-stream"]],
         }
-        _omitted(bench, "an event stream", **event)
+        _expect_omission(bench, "an event stream", **event)
         if "gate" in able.features and not _refuses(bench):
             _live(bench, **event)
     if not looked:
@@ -42,7 +42,7 @@ def _refuses(bench: Bench) -> bool:
     return bench.capabilities.transactional or bench.capabilities.choice("on_large") == "error"
 
 
-def _omitted(bench: Bench, what: str, **script: Any) -> None:
+def _expect_omission(bench: Bench, what: str, **script: Any) -> None:
     bench.key, bench.id = str(uuid4()), uuid4().hex
     first = bench.act(**script)
     if _refuses(bench):
@@ -52,12 +52,12 @@ def _omitted(bench: Bench, what: str, **script: Any) -> None:
     arrived = first.whole and first.status == 200 and first.body == whole
     bench.expect(arrived, f"{what} to arrive whole, {len(whole)} bytes", f"{first.status} with {len(first.body)} bytes")
     again = bench.again(**script)
-    bench.ran(1, f"no second execution for {what}", _headed(again))
+    bench.ran(1, f"no second execution for {what}", _head_of(again))
     kept = (again.status, again.body, again.one("Idempotency-Replay")) == (200, b"", "omitted")
-    bench.expect(kept, f"200 without content and Idempotency-Replay: omitted for a retry of {what}", _headed(again))
+    bench.expect(kept, f"200 without content and Idempotency-Replay: omitted for a retry of {what}", _head_of(again))
 
 
-def _headed(response: Response) -> Response:
+def _head_of(response: Response) -> Response:
     return response._replace(body=response.body[:20])
 
 
@@ -69,7 +69,7 @@ def _live(bench: Bench, **script: Any) -> None:
         connection.send(request.encode(connection.host))
         begun = connection.begin()
         piece = next(connection.pieces(), b"")
-        bench.note(request, shown(begun._replace(body=piece)))
+        bench.note(request, render(begun._replace(body=piece)))
         bench.expect(bool(piece), "the first event while the stream goes on", "the end of the response")
         bench.release()
         rest = b"".join(connection.pieces())
@@ -84,10 +84,10 @@ def large_requests(bench: Bench) -> None:
     body = b"x" * (size if most is None else min(size, int(most)))
     call = Call(body=body, content_type="application/octet-stream")
     first = bench.first(call, text='{"large":true}')
-    bench.replayed(first, call)
-    bench.told_apart("another last byte of a large body", call._replace(body=body[:-1] + b"y"))
+    bench.expect_replay(first, call)
+    bench.expect_distinction("another last byte of a large body", call._replace(body=body[:-1] + b"y"))
     if most is None:
         bench.notes.append("no hard limit is declared")
         return
     beyond = call._replace(body=b"x" * (int(most) + 1))
-    bench.refused(413, f"a body of {int(most) + 1} bytes", beyond, key=str(uuid4()), id=uuid4().hex)
+    bench.expect_refusal(413, f"a body of {int(most) + 1} bytes", beyond, key=str(uuid4()), id=uuid4().hex)

@@ -20,9 +20,9 @@ LONGEST_LEASE = 3.0
 def several_at_once(bench: Bench) -> None:
     waits = bench.capabilities.choice("concurrency") == "wait"
     asked = [bench.begin(gate="before") for _ in range(AT_ONCE)]
-    bench.entered()
+    bench.wait_for_entry()
     if not waits:
-        others = _answered(bench, asked)
+        others = _answers(bench, asked)
         status = bench.capabilities.choice("concurrent_status")
         for response in others:
             bench.expect(response.status == status, f"{status} while the first runs", response)
@@ -36,14 +36,14 @@ def several_at_once(bench: Bench) -> None:
     bench.ran(1, "exactly one to run")
 
 
-def _answered(bench: Bench, asked: list[Future[Response]]) -> list[Response]:
+def _answers(bench: Bench, asked: list[Future[Response]]) -> list[Response]:
     """The answers of all but the one that runs, which come while it still does."""
     others = AT_ONCE - 1
 
-    def settled() -> bool:
+    def is_settled() -> bool:
         return sum(one.done() for one in asked) >= others or bench.executions() > 1
 
-    bench.until(settled, f"{others} of {AT_ONCE} to be answered while the first runs")
+    bench.until(is_settled, f"{others} of {AT_ONCE} to be answered while the first runs")
     bench.ran(1, f"exactly one of {AT_ONCE} at once to run")
     return [one.result() for one in asked if one.done()]
 
@@ -67,7 +67,7 @@ def on_its_heels(bench: Bench) -> None:
 @case("R9")
 def store_lost_at_the_end(bench: Bench) -> None:
     running = bench.begin(gate="before", text="true")
-    bench.entered()
+    bench.wait_for_entry()
     bench.control("/store?up=0")
     try:
         bench.release()
@@ -86,7 +86,7 @@ def store_lost_at_the_end(bench: Bench) -> None:
 def client_vanishes(bench: Bench) -> None:
     with bench.connection() as connection:
         connection.send(bench.request(gate="before", text='{"kept":1}').encode(bench.to.authority))
-        bench.entered()
+        bench.wait_for_entry()
         connection.abort()
     bench.release()
     response = bench.again(text='{"second":1}')
@@ -102,7 +102,7 @@ def lease_renewed(bench: Bench) -> None:
         told = "no lease is declared" if lease is None else f"its lease of {lease:g} s"
         raise Inapplicable(f"a lease is waited for only up to {LONGEST_LEASE:g} s: {told}")
     running = bench.begin(gate="before")
-    bench.entered()
+    bench.wait_for_entry()
     time.sleep(2 * lease)  # nothing may happen when this time passes
     if bench.capabilities.choice("concurrency") == "wait":
         waiting = bench.begin()
@@ -112,7 +112,7 @@ def lease_renewed(bench: Bench) -> None:
         bench.act()
     bench.ran(1, "no takeover while the handler runs")
     bench.release()
-    bench.replayed(running.result())
+    bench.expect_replay(running.result())
 
 
 @case("R21")
@@ -121,10 +121,10 @@ def window_passed(bench: Bench) -> None:
     if window is None:
         raise Inapplicable("no window is declared")
     first = bench.first(text='{"n":"old"}')
-    bench.replayed(first)
+    bench.expect_replay(first)
     bench.control(f"/elapse?seconds={window + 1:g}")
     if bench.capabilities.choice("on_expired") == "refuse":
-        bench.refused(409, "a key whose window has passed")
+        bench.expect_refusal(409, "a key whose window has passed")
         return
     response = bench.again(text='{"n":"new"}')
     bench.expect(
@@ -137,16 +137,16 @@ def window_passed(bench: Bench) -> None:
 def own_refusals(bench: Bench) -> None:
     if "gate" in bench.capabilities.features and bench.capabilities.choice("concurrency") == "reject":
         running = bench.begin(gate="before")
-        bench.entered()
+        bench.wait_for_entry()
         bench.act()
         bench.release()
-        bench.replayed(running.result())
+        bench.expect_replay(running.result())
     else:
         bench.notes.append("no conflict could be provoked to see that it isn't stored")
     bench.key, bench.id = str(uuid4()), uuid4().hex
     first = bench.first()
     bench.act(Call(body=b'{"n":2}'))
-    bench.replayed(first)
+    bench.expect_replay(first)
     if "store" in bench.capabilities.features:
         _without_store(bench)
     else:
@@ -157,7 +157,7 @@ def _without_store(bench: Bench) -> None:
     bench.key, bench.id = str(uuid4()), uuid4().hex
     bench.control("/store?up=0")
     try:
-        response = bench.refused(503, "a request while the store is down")
+        response = bench.expect_refusal(503, "a request while the store is down")
         bench.expect((response.one("Retry-After") or "").isdigit(), "Retry-After in whole seconds", response)
     finally:
         bench.control("/store?up=1")
