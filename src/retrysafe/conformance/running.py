@@ -6,9 +6,9 @@ import json
 import time
 from collections.abc import Collection, Iterable
 
-from retrysafe.conformance.bench import Bench, Broken, Inapplicable, Unusable
 from retrysafe.conformance.capabilities import Capabilities, Mode, parse
 from retrysafe.conformance.cases import CASES
+from retrysafe.conformance.harness import Broken, Harness, Inapplicable, Unusable
 from retrysafe.conformance.report import Report, Result, Verdict
 from retrysafe.conformance.rules import RULES
 from retrysafe.conformance.wire import Address, Connection, Request, Silent, address
@@ -76,13 +76,13 @@ def read(to: Address, timeout: float = TIMEOUT) -> Capabilities:
 
 
 def _reset(to: Address, able: Capabilities, timeout: float) -> None:
-    bench = Bench(to, able, timeout)
+    harness = Harness(to, able, timeout)
     try:
-        bench.control("/reset")
+        harness.control("/reset")
     except (OSError, Silent, Unusable) as error:
         raise ConfigurationError(f"{to}: the fixture can't be reset: {error}") from error
     finally:
-        bench.close()
+        harness.close()
 
 
 def _check(rule: str, to: Address, able: Capabilities, timeout: float) -> Result:
@@ -90,12 +90,12 @@ def _check(rule: str, to: Address, able: Capabilities, timeout: float) -> Result
     if left_out is not None:
         return left_out
     begun = time.perf_counter()
-    bench = Bench(to, able, timeout)
+    harness = Harness(to, able, timeout)
     try:
-        result = _try(rule, bench)
+        result = _try(rule, harness)
     finally:
-        bench.close()
-    return result._replace(sent=bench.sent, seconds=time.perf_counter() - begun)
+        harness.close()
+    return result._replace(sent=harness.sent, seconds=time.perf_counter() - begun)
 
 
 def _result_of_omitted(rule: str, able: Capabilities) -> Result | None:
@@ -112,19 +112,19 @@ def _result_of_omitted(rule: str, able: Capabilities) -> Result | None:
     return None
 
 
-def _try(rule: str, bench: Bench) -> Result:
+def _try(rule: str, harness: Harness) -> Result:
     text = RULES[rule].text
     try:
-        CASES[rule](bench)
+        CASES[rule](harness)
     except Broken as error:
-        return Result(rule, Verdict.FAILED, _join(bench.notes), error.expected, error.came)
+        return Result(rule, Verdict.FAILED, _join(harness.notes), error.expected, error.came)
     except Inapplicable as error:
         return Result(rule, Verdict.SKIPPED, f"{error}.", text)
     except Unusable as error:
         return Result(rule, Verdict.FAILED, "the fixture, not the rule", "the fixture to keep its contract", str(error))
     except (Silent, OSError) as error:
-        return Result(rule, Verdict.FAILED, _join(bench.notes), text, str(error) or type(error).__name__)
-    return Result(rule, Verdict.PASSED, _join(bench.notes), text)
+        return Result(rule, Verdict.FAILED, _join(harness.notes), text, str(error) or type(error).__name__)
+    return Result(rule, Verdict.PASSED, _join(harness.notes), text)
 
 
 def _join(notes: Iterable[str]) -> str:

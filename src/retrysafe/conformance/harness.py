@@ -48,7 +48,7 @@ class Call(NamedTuple):
     who: str | None = "runner.1"
 
 
-class Bench:
+class Harness:
     """One case on one server: an id and a key of its own, and short hands for what cases do."""
 
     def __init__(self, to: Address, capabilities: Capabilities, timeout: float) -> None:
