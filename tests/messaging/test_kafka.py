@@ -27,8 +27,8 @@ from retrysafe.messaging import Inbox, Outbox, Subscription
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.brokers.kafka import KafkaConsumer, KafkaPublisher, declare
 from retrysafe.messaging.brokers.kafka.consumer import _KafkaSession
-from retrysafe.messaging.brokers.kafka.delivery import Sender
-from retrysafe.messaging.brokers.kafka.envelope import Mode, Record, envelope_from, record_of
+from retrysafe.messaging.brokers.kafka.delivery import RecordSender
+from retrysafe.messaging.brokers.kafka.envelope import KafkaRecord, Mode, envelope_from, record_of
 from retrysafe.messaging.brokers.kafka.properties import LOG, properties_of
 from retrysafe.protocol.events import Event
 from retrysafe.protocol.messages import Envelope, PublishStatus
@@ -482,7 +482,7 @@ async def test_a_sender_that_was_closed_reports_what_it_does_not_send() -> None:
     from confluent_kafka import KafkaError
 
     require("kafka")
-    sender = Sender(properties_of(os.environ["RETRYSAFE_TEST_KAFKA"], {}), 1.0)
+    sender = RecordSender(properties_of(os.environ["RETRYSAFE_TEST_KAFKA"], {}), 1.0)
     sender.close()
     async with asyncio.timeout(10):
         (report,) = await asyncio.wrap_future(sender.send([record_of(ENVELOPE, "binary", "")]))
@@ -616,12 +616,12 @@ def test_publishing_while_the_client_is_closed_ends_no_other_wave() -> None:
     require("kafka")
     url, topic = os.environ["RETRYSAFE_TEST_KAFKA"], f"closing-{secrets.token_hex(6)}"
     declare(url, [topic], partitions=1)
-    sender = Sender(properties_of(url, {"linger.ms": 60_000}), 60.0)
+    sender = RecordSender(properties_of(url, {"linger.ms": 60_000}), 60.0)
     with sender._turn:
-        first = sender.send([Record(topic, b"k", b"v", [])])
+        first = sender.send([KafkaRecord(topic, b"k", b"v", [])])
         sender._closing = True
         sender._producer.purge(in_queue=True, in_flight=True)
-        second = sender.send([Record(topic, b"k", b"v", [])])
+        second = sender.send([KafkaRecord(topic, b"k", b"v", [])])
     sender._thread.join(60)
     for reports in (first, second):
         assert [one.name() for one in reports.result(60) if one] == ["_PURGE_QUEUE"]

@@ -20,7 +20,7 @@ from retrysafe.messaging.brokers.nats.confirms import result_of
 from retrysafe.messaging.brokers.nats.connecting import Forbidden
 from retrysafe.messaging.brokers.nats.consumer import _quote
 from retrysafe.messaging.brokers.nats.messages import Mode, content_of, envelope_from, headers_of, subject_of
-from retrysafe.messaging.brokers.nats.pinned import Partition, Tag
+from retrysafe.messaging.brokers.nats.pinned import Partition, ReplyTag
 from retrysafe.protocol.messages import Delivery, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require
@@ -105,12 +105,12 @@ def test_messages_that_may_have_been_handed_out_again_are_not_settled(turns: Tur
     turns.message(5, now=0.0)
     turns.message(6, now=0.0)
     turn = turns.partition.turn
-    assert turns.partition.settle(Tag("orders.0", turn, 5), 0.79 * LEASE) is not None
-    assert turns.partition.settle(Tag("orders.0", turn, 6), 0.81 * LEASE) is None
+    assert turns.partition.settle(ReplyTag("orders.0", turn, 5), 0.79 * LEASE) is not None
+    assert turns.partition.settle(ReplyTag("orders.0", turn, 6), 0.81 * LEASE) is None
     assert turns.partition.has_lapsed(0.81 * LEASE)
     assert not turns.partition.held
     turns.message(6, now=LEASE, delivered=2)
-    assert turns.partition.settle(Tag("orders.0", turn, 6), LEASE) is None, "it was handed out in an earlier turn"
+    assert turns.partition.settle(ReplyTag("orders.0", turn, 6), LEASE) is None, "it was handed out in an earlier turn"
 
 
 def test_held_messages_are_kept(turns: Turns) -> None:
@@ -151,7 +151,7 @@ def test_a_message_larger_than_the_room_comes_alone(turns: Turns) -> None:
     turns.asked(0.0)
     turns.message(1)
     turns.own(1)
-    assert turns.partition.settle(Tag("orders.0", turns.partition.turn, 1), 0.0) is not None
+    assert turns.partition.settle(ReplyTag("orders.0", turns.partition.turn, 1), 0.0) is not None
     turns.partition.request(0.0, 200, 10)
     headers = {"Status": "409", "Description": "Message Size Exceeds MaxBytes"}
     said = Msg(_client=None, subject="inbox.2", reply="", data=b"", headers=headers)  # type: ignore[arg-type]

@@ -29,8 +29,8 @@ from retrysafe.messaging.brokers.pubsub import PubSubConsumer, PubSubPublisher, 
 from retrysafe.messaging.brokers.pubsub import publisher as publishers
 from retrysafe.messaging.brokers.pubsub.client import FAILURES
 from retrysafe.messaging.brokers.pubsub.messages import (
-    Content,
     Mode,
+    PubSubContent,
     content_of,
     envelope_from,
     ordering_key,
@@ -67,7 +67,7 @@ def event(**other: Any) -> Envelope:
     return envelope("1")._replace(payload=b'{"n":1}', media_type="application/json", headers={})._replace(**other)
 
 
-def read(content: Content, topic: str = "orders") -> Envelope:
+def read(content: PubSubContent, topic: str = "orders") -> Envelope:
     return envelope_from(content.data, content.attributes, content.ordering_key, topic)
 
 
@@ -414,7 +414,7 @@ async def test_a_message_that_is_refused_alone_leaves_the_others_of_its_request(
 ) -> None:
     """An attribute that is too long: as if it were not found before."""
     require("pubsub")
-    monkeypatch.setattr(publishers, "content_of", lambda given, _: Content(given.payload, {"id": given.id}, ""))
+    monkeypatch.setattr(publishers, "content_of", lambda given, _: PubSubContent(given.payload, {"id": given.id}, ""))
     async with topics() as made:
         said = await made.publish(made.envelope(1), made.envelope(2, id="x" * 1025), made.envelope(3))
         assert [one.status for one in said] == [PublishStatus.ACKED, PublishStatus.RETRYABLE, PublishStatus.ACKED]

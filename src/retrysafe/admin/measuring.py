@@ -55,7 +55,7 @@ class Profile(StrEnum):
     """All clients claim one new key at the same time, again and again."""
 
 
-class Load(NamedTuple):
+class BenchLoad(NamedTuple):
     """The amount of claims.
 
     clients: threads that claim at the same time.
@@ -130,7 +130,7 @@ class Measured(NamedTuple):
 
 
 @contextmanager
-def measuring(store: Any, load: Load) -> Iterator[Measurement]:
+def measuring(store: Any, load: BenchLoad) -> Iterator[Measurement]:
     """A measurement on a store that exists and has its schema; the caller calls `Measurement.forget` in the end.
 
     Raises `ConfigurationError` for a load or a store that cannot be measured, `SchemaOutdated`, and
@@ -156,7 +156,7 @@ def measuring(store: Any, load: Load) -> Iterator[Measurement]:
 class Measurement:
     """Runs profiles on a boundary of its own, and forgets its records."""
 
-    def __init__(self, boundary: Boundary, load: Load) -> None:
+    def __init__(self, boundary: Boundary, load: BenchLoad) -> None:
         self._boundary = boundary
         self._load = load
         self._stop = threading.Event()
@@ -259,7 +259,7 @@ class Measurement:
 class _Keys:
     """Numbers of the keys that the clients claim, until the load is done or it is stopped."""
 
-    def __init__(self, profile: Profile, load: Load, stop: threading.Event) -> None:
+    def __init__(self, profile: Profile, load: BenchLoad, stop: threading.Event) -> None:
         self._load = load
         self._stop = stop
         self._ends = math.inf
@@ -301,7 +301,7 @@ class _Keys:
         self._hot = self._next()
 
 
-def _most(profile: Profile, load: Load) -> float:
+def _most(profile: Profile, load: BenchLoad) -> float:
     """Return the largest number of keys that a profile hands out; a storm uses one in each round."""
     if profile is Profile.REPLAY:
         return math.inf if load.claims is None else load.claims
@@ -397,7 +397,7 @@ def _check_sync(backend: Backend) -> None:
         )
 
 
-def _check(load: Load) -> None:
+def _check(load: BenchLoad) -> None:
     if not 1 <= load.clients <= MOST_CLIENTS:
         raise ConfigurationError(f"clients={load.clients!r}: expected a number of threads from 1 to {MOST_CLIENTS}.")
     if load.claims is not None and not 1 <= load.claims <= MOST_KEYS:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from retrysafe.admin import capacity, measuring
 from retrysafe.admin.capacity import CapacityPlan
 from retrysafe.admin.forgetting import Forgotten
-from retrysafe.admin.measuring import PREFIX, WINDOW, Load, Measured, Measurement, Profile
+from retrysafe.admin.measuring import PREFIX, WINDOW, BenchLoad, Measured, Measurement, Profile
 from retrysafe.backends.footprint import Sizes
 from retrysafe.cli.opening import add_store, commands_of, store_of
 from retrysafe.cli.plan import size_of
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     """Measure, and forget what was written."""
     if options.forget is not None:
         return _forget_left(options)
-    load = Load(
+    load = BenchLoad(
         options.clients,
         size_of(options.result, "--result"),
         None if options.claims is not None else options.seconds,
@@ -148,7 +148,7 @@ class _Report(NamedTuple):
     """The measurements, and their conditions."""
 
     measurement: Measurement
-    load: Load
+    load: BenchLoad
     measured: Sequence[Measured]
 
     def plan(self) -> tuple[float, CapacityPlan] | None:

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable
 
 from retrysafe.conformance.capabilities import Capabilities, Mode, parse
 from retrysafe.conformance.cases import CASES
-from retrysafe.conformance.harness import Broken, Harness, Inapplicable, Unusable
+from retrysafe.conformance.harness import Harness, Inapplicable, RuleBroken, Unusable
 from retrysafe.conformance.report import Report, Result, Verdict
 from retrysafe.conformance.rules import RULES
-from retrysafe.conformance.wire import Address, Connection, Request, Silent, address
+from retrysafe.conformance.wire import ServerAddress, Silent, WireConnection, WireRequest, address
 from retrysafe.errors import ConfigurationError
 
 TIMEOUT = 10.0
@@ -54,12 +54,12 @@ def check(rule: str, url: str, capabilities: Capabilities, *, timeout: float = T
     return _check(rule, address(url), capabilities, timeout)
 
 
-def read(to: Address, timeout: float = TIMEOUT) -> Capabilities:
+def read(to: ServerAddress, timeout: float = TIMEOUT) -> Capabilities:
     """Read the capability document of a server."""
     try:
-        connection = Connection(to, timeout)
+        connection = WireConnection(to, timeout)
         try:
-            response = connection.ask(Request("GET", f"{to.prefix}/fixture"))
+            response = connection.ask(WireRequest("GET", f"{to.prefix}/fixture"))
         finally:
             connection.close()
     except (OSError, Silent) as error:
@@ -75,7 +75,7 @@ def read(to: Address, timeout: float = TIMEOUT) -> Capabilities:
         raise ConfigurationError(f"{to}/fixture answered no JSON: {error}") from error
 
 
-def _reset(to: Address, able: Capabilities, timeout: float) -> None:
+def _reset(to: ServerAddress, able: Capabilities, timeout: float) -> None:
     harness = Harness(to, able, timeout)
     try:
         harness.control("/reset")
@@ -85,7 +85,7 @@ def _reset(to: Address, able: Capabilities, timeout: float) -> None:
         harness.close()
 
 
-def _check(rule: str, to: Address, able: Capabilities, timeout: float) -> Result:
+def _check(rule: str, to: ServerAddress, able: Capabilities, timeout: float) -> Result:
     left_out = _result_of_omitted(rule, able)
     if left_out is not None:
         return left_out
@@ -116,7 +116,7 @@ def _try(rule: str, harness: Harness) -> Result:
     text = RULES[rule].text
     try:
         CASES[rule](harness)
-    except Broken as error:
+    except RuleBroken as error:
         return Result(rule, Verdict.FAILED, _join(harness.notes), error.expected, error.came)
     except Inapplicable as error:
         return Result(rule, Verdict.SKIPPED, f"{error}.", text)

@@ -14,10 +14,10 @@ from retrysafe.admin.operator import UNKNOWN, Batch
 from retrysafe.claims.responses import is_http
 from retrysafe.console.access import Right
 from retrysafe.console.keys import answer_of, first_page, outcome_of, reason_of
-from retrysafe.console.messages import INBOX, OUTBOX, Counted, Side, count_letters, fields_of, filter_from
-from retrysafe.console.operations import Operation, Plan, State
-from retrysafe.console.security import Refused
-from retrysafe.console.visit import Area, Page, Visit
+from retrysafe.console.messages import INBOX, OUTBOX, Counted, LetterSide, count_letters, fields_of, filter_from
+from retrysafe.console.operations import Operation, OperationState, Plan
+from retrysafe.console.security import Denied
+from retrysafe.console.visit import Area, ConsolePage, Visit
 from retrysafe.messaging.inbox.operator import InboxOperator
 from retrysafe.messaging.relay.operator import OutboxOperator
 from retrysafe.protocol.messages import DeadLetter
@@ -69,7 +69,7 @@ def preview_inbox(visit: Visit) -> Response:
     return _preview_letters(visit, INBOX, "inbox redrive", counted, [one.letter for one in page])
 
 
-def _preview_letters(visit: Visit, side: Side, verb: str, counted: Counted, page: list[DeadLetter]) -> Response:
+def _preview_letters(visit: Visit, side: LetterSide, verb: str, counted: Counted, page: list[DeadLetter]) -> Response:
     fields, groups = list(fields_of(filter_from(visit.query, side))), counted.groups
     plan = {"verb": verb, "fields": fields, "count": counted.total, "capped": counted.capped and bool(page)}
     plan["until"] = max((letter.now for letter in page), default=0)
@@ -93,9 +93,9 @@ def start(visit: Visit) -> Response:
     plan = visit.console.forms.verify(visit.field("plan"), visit.principal.name)
     visit.require(RIGHTS[plan["verb"]])
     if not plan["count"] and not plan["capped"]:
-        raise Refused(400, "Nothing is selected", "Nothing was changed: the filter selects nothing.")
+        raise Denied(400, "Nothing is selected", "Nothing was changed: the filter selects nothing.")
     if visit.field("confirmed") != "yes":
-        raise Refused(400, "Not confirmed", "Nothing was changed: confirm the number that is shown.")
+        raise Denied(400, "Not confirmed", "Nothing was changed: confirm the number that is shown.")
     if plan["verb"] == "keys resolve":
         plan["outcome"] = outcome_of(visit)
         reason_of(visit, plan["outcome"])
@@ -106,7 +106,7 @@ def start(visit: Visit) -> Response:
             try:
                 response_of(plan["result"])
             except ValueError as error:
-                raise Refused(400, "No response", f"Nothing was changed: {error}") from None
+                raise Denied(400, "No response", f"Nothing was changed: {error}") from None
     plan |= {"by": visit.principal.name, "reason": visit.field("reason")}
     with visit.operator() as operator:
         operator.note("operation_started", {name: plan[name] for name in ("verb", "fields", "count", "reason")})
@@ -129,8 +129,8 @@ def show_one(visit: Visit) -> Response:
         "Operation",
         operation=found,
         described=describe(found),
-        running=found.state in (State.WAITING, State.RUNNING),
-        resumable=found.state in (State.INTERRUPTED, State.WAITING),
+        running=found.state in (OperationState.WAITING, OperationState.RUNNING),
+        resumable=found.state in (OperationState.INTERRUPTED, OperationState.WAITING),
         allowed=visit.principal.may(RIGHTS[found.plan["verb"]]),
     )
 
@@ -154,7 +154,7 @@ def resume(visit: Visit) -> Response:
 def _find(visit: Visit) -> Operation:
     found = visit.console.operations.find(visit.path("number"))
     if found is None:
-        raise Refused(404, "No such operation", "Operations are kept for a week.")
+        raise Denied(404, "No such operation", "Operations are kept for a week.")
     return found
 
 
@@ -199,15 +199,15 @@ def _result(plan: Plan) -> Any:
     return json_result(plan["result"]) if plan["outcome"] == "completed" else plan["result"] or None
 
 
-MESSAGE_PAGES: tuple[Page, ...] = (
-    Page("/messages/dead/redrive", preview_outbox, right=Right.REDRIVE),
-    Page("/messages/inbox/redrive", preview_inbox, right=Right.REDRIVE),
+MESSAGE_PAGES: tuple[ConsolePage, ...] = (
+    ConsolePage("/messages/dead/redrive", preview_outbox, right=Right.REDRIVE),
+    ConsolePage("/messages/inbox/redrive", preview_inbox, right=Right.REDRIVE),
 )
-KEY_PAGES: tuple[Page, ...] = (Page("/keys/resolve", preview_keys, right=Right.RESOLVE),)
-PAGES: Iterable[Page] = (
-    Page("/operations", show_list),
-    Page("/operations", start, "POST"),
-    Page("/operations/{number}", show_one),
-    Page("/operations/{number}/cancel", cancel, "POST"),
-    Page("/operations/{number}/resume", resume, "POST"),
+KEY_PAGES: tuple[ConsolePage, ...] = (ConsolePage("/keys/resolve", preview_keys, right=Right.RESOLVE),)
+PAGES: Iterable[ConsolePage] = (
+    ConsolePage("/operations", show_list),
+    ConsolePage("/operations", start, "POST"),
+    ConsolePage("/operations/{number}", show_one),
+    ConsolePage("/operations/{number}/cancel", cancel, "POST"),
+    ConsolePage("/operations/{number}/resume", resume, "POST"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from retrysafe.backends.urls import without_password
-from retrysafe.console.visit import Area, Page, Visit
+from retrysafe.console.visit import Area, ConsolePage, Visit
 from retrysafe.doctor.diagnosing import diagnose
 from retrysafe.doctor.events import tell
 
@@ -29,4 +29,4 @@ def show(visit: Visit) -> Response:
     )
 
 
-PAGES = (Page("/doctor", show),)
+PAGES = (ConsolePage("/doctor", show),)

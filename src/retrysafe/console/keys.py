@@ -16,8 +16,8 @@ from retrysafe.admin.rendering import RELEASING, next_steps, result
 from retrysafe.claims.notes import without_note
 from retrysafe.claims.responses import is_http
 from retrysafe.console.access import Right
-from retrysafe.console.security import Refused
-from retrysafe.console.visit import Area, Page, Visit
+from retrysafe.console.security import Denied
+from retrysafe.console.visit import Area, ConsolePage, Visit
 from retrysafe.console.why import why
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import fingerprint, records
@@ -64,7 +64,7 @@ def _list(visit: Visit, area: Area, wanted: Filter) -> Response:
         try:
             page = first_page(operator, wanted, cursor, ROWS)
         except ValueError:
-            raise Refused(400, "No such page", "The place in the list cannot be read.") from None
+            raise Denied(400, "No such page", "The place in the list cannot be read.") from None
         counted = operator.count(wanted)
     fields = [(name, value) for name, value in selection.fields_of(wanted) if (name, area) != ("state", UNKNOWN)]
     shown = [(name, value) for name, value in fields if area is AREA or name != "state"]
@@ -132,7 +132,7 @@ def _key(visit: Visit, *, done: str = "", revealed: dict[str, Any] | None = None
     with visit.operator() as operator:
         record = operator.show(_hash(visit))
     if record is None:
-        raise Refused(404, "No such key", "The store has no record under this hash. It may have been swept.")
+        raise Denied(404, "No such key", "The store has no record under this hash. It may have been swept.")
     named = next((one for one in visit.console.boundaries if one.name == record.boundary), None)
     return visit.page(
         "key.html",
@@ -168,14 +168,14 @@ def resolve(visit: Visit) -> Response:
         try:
             change = operator.resolve(seen, outcome, result=answer, reason=reason)
         except ConfigurationError as error:
-            raise Refused(400, "No result", error.detail) from error
+            raise Denied(400, "No result", error.detail) from error
     return _conclude(visit, change, "released" if outcome == "released" else "resolved")
 
 
 def expire(visit: Visit) -> Response:
     """End the window of a settled key."""
     if visit.field("confirmed") != "yes":
-        raise Refused(400, "Not confirmed", "Nothing was changed: confirm that the work may run again.")
+        raise Denied(400, "Not confirmed", "Nothing was changed: confirm that the work may run again.")
     with visit.operator() as operator:
         seen = _record_as_seen(visit, operator)
         if Transition.EXPIRE not in possible(seen):
@@ -190,7 +190,7 @@ def outcome_of(visit: Visit) -> Outcome:
     for outcome in get_args(Outcome):
         if outcome == given:
             return outcome  # type: ignore[no-any-return]
-    raise Refused(400, "No outcome", "Nothing was changed: choose completed, failed or released.")
+    raise Denied(400, "No outcome", "Nothing was changed: choose completed, failed or released.")
 
 
 def reason_of(visit: Visit, outcome: Outcome) -> str:
@@ -198,7 +198,7 @@ def reason_of(visit: Visit, outcome: Outcome) -> str:
     reason = visit.field("reason")
     if outcome == "released" and not reason:
         told = f"Nothing was changed: say how you know that the effect did not happen. {RELEASING}"
-        raise Refused(400, "No reason", told)
+        raise Denied(400, "No reason", told)
     return reason
 
 
@@ -213,7 +213,7 @@ def answer_of(visit: Visit, outcome: Outcome) -> Any:
         return json_result(text)
     except ValueError:
         told = "Nothing was changed: a completed key needs the result that retries get, as JSON; null for nothing."
-        raise Refused(400, "No result", told) from None
+        raise Denied(400, "No result", told) from None
 
 
 def _response_of(visit: Visit, outcome: Outcome) -> Any:
@@ -224,7 +224,7 @@ def _response_of(visit: Visit, outcome: Outcome) -> Any:
     try:
         return response_from_form(*fields)
     except ValueError as error:
-        raise Refused(400, "No response", f"Nothing was changed: {error}") from None
+        raise Denied(400, "No response", f"Nothing was changed: {error}") from None
 
 
 def _hash(visit: Visit) -> bytes:
@@ -233,7 +233,7 @@ def _hash(visit: Visit) -> bytes:
     except ValueError:
         found = b""
     if len(found) != 32:
-        raise Refused(404, "No such key", "A key's hash is 64 hex digits.")
+        raise Denied(404, "No such key", "A key's hash is 64 hex digits.")
     return found
 
 
@@ -241,31 +241,31 @@ def _record_as_seen(visit: Visit, operator: Any) -> Record:
     """The record, if it is still as the form's page showed it."""
     record: Record | None = operator.show(_hash(visit))
     if record is None:
-        raise Refused(404, "No such key", "Nothing was changed: the key no longer exists.")
+        raise Denied(404, "No such key", "Nothing was changed: the key no longer exists.")
     if f"{record.attempt}:{record.version}" != visit.field("seen"):
         raise _change_refusal(record)
     return record
 
 
-def _change_refusal(record: Record) -> Refused:
+def _change_refusal(record: Record) -> Denied:
     told = f"Nothing was changed: the key is {record.reported_state.value} by now. Load its page again."
-    return Refused(409, "The key has changed", told)
+    return Denied(409, "The key has changed", told)
 
 
 def _conclude(visit: Visit, change: Change, done: str) -> Response:
     if not change.done:
         if change.record is None:
-            raise Refused(409, "The key has changed", "Nothing was changed: the key no longer exists.")
+            raise Denied(409, "The key has changed", "Nothing was changed: the key no longer exists.")
         raise _change_refusal(change.record)
     return visit.go(f"/keys/{visit.path('digits')}", [("done", done)])
 
 
-PAGES: Iterable[Page] = (
-    Page("/keys", show_list),
-    Page("/unknown", show_unknown),
-    Page("/keys/find", find, "POST"),
-    Page("/keys/{digits}", show_key),
-    Page("/keys/{digits}/reveal", reveal, "POST", Right.REVEAL),
-    Page("/keys/{digits}/resolve", resolve, "POST", Right.RESOLVE),
-    Page("/keys/{digits}/expire", expire, "POST", Right.EXPIRE),
+PAGES: Iterable[ConsolePage] = (
+    ConsolePage("/keys", show_list),
+    ConsolePage("/unknown", show_unknown),
+    ConsolePage("/keys/find", find, "POST"),
+    ConsolePage("/keys/{digits}", show_key),
+    ConsolePage("/keys/{digits}/reveal", reveal, "POST", Right.REVEAL),
+    ConsolePage("/keys/{digits}/resolve", resolve, "POST", Right.RESOLVE),
+    ConsolePage("/keys/{digits}/expire", expire, "POST", Right.EXPIRE),
 )

@@ -8,8 +8,8 @@ from typing import Any
 from uuid import uuid4
 
 from retrysafe.conformance.cases.registry import case
-from retrysafe.conformance.harness import Broken, Call, Harness, Inapplicable, is_marked
-from retrysafe.conformance.wire import Response, Silent
+from retrysafe.conformance.harness import Act, Harness, Inapplicable, RuleBroken, is_marked
+from retrysafe.conformance.wire import Reply, Silent
 
 STORED = (400, 404, 410, 422)
 NOT_STORED = (401, 403, 408, 421, 425, 429)
@@ -23,14 +23,14 @@ def problems(harness: Harness) -> None:
         _is_problem(harness, response, code)
 
 
-def _refusals(harness: Harness) -> Iterator[tuple[str, Response]]:
+def _refusals(harness: Harness) -> Iterator[tuple[str, Reply]]:
     """Yield the responses that should be refusals, by their code; other rules check that they are."""
     yield "key-invalid", harness.act(lines=[f'"{harness.key}'])
     if harness.capabilities.choice("required"):
         yield "key-missing", harness.act(key=None)
     harness.key = str(uuid4())
     harness.first()
-    yield "key-reused", harness.again(Call(body=b'{"n":2}'))
+    yield "key-reused", harness.again(Act(body=b'{"n":2}'))
     if "gate" in harness.capabilities.features and harness.capabilities.choice("concurrency") == "reject":
         harness.key, harness.id = str(uuid4()), uuid4().hex
         running = harness.begin(gate="before")
@@ -40,7 +40,7 @@ def _refusals(harness: Harness) -> Iterator[tuple[str, Response]]:
         running.result()
 
 
-def _is_problem(harness: Harness, response: Response, code: str) -> None:
+def _is_problem(harness: Harness, response: Reply, code: str) -> None:
     media = (response.one("Content-Type") or "").partition(";")[0].strip()
     harness.expect(
         media == "application/problem+json", f"application/problem+json for {code}", f"{media or 'no media type'}"
@@ -107,7 +107,7 @@ def _fails(harness: Harness, what: str, **script: Any) -> None:
         harness.ran(1, f"no new run after {what}", again)
 
 
-def _whatever(harness: Harness, **script: Any) -> Response | None:
+def _whatever(harness: Harness, **script: Any) -> Reply | None:
     """The answer to a request that fails; None if the connection broke off instead."""
     try:
         return harness.act(**script)
@@ -154,4 +154,4 @@ def _rolls_back(harness: Harness, what: str, **script: Any) -> None:
 def _effects(harness: Harness, wanted: int, expected: str) -> None:
     found = harness.calls().get("effects")
     if found != wanted:
-        raise Broken(expected, f"{found} effects")
+        raise RuleBroken(expected, f"{found} effects")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import uuid4
 
 from retrysafe.conformance.cases.registry import case
-from retrysafe.conformance.harness import BODY, Call, Harness, Inapplicable, is_marked
+from retrysafe.conformance.harness import BODY, Act, Harness, Inapplicable, is_marked
 from retrysafe.conformance.wire import Silent, head
 
 
@@ -50,7 +50,7 @@ def keys_that_are_none(harness: Harness) -> None:
 
 def _expect_refusal_before_the_body(harness: Harness, line: str) -> None:
     """Send the head alone, and see that the answer doesn't wait for the body."""
-    request = harness.request(Call(body=b""), lines=[line])
+    request = harness.request(Act(body=b""), lines=[line])
     fields = [("Host", harness.to.authority), *request.fields, ("Content-Length", str(len(BODY)))]
     wanted = "400 before the body was sent"
     with harness.connection() as connection:
@@ -88,28 +88,28 @@ def methods(harness: Harness) -> None:
     for method in ("GET", "HEAD"):
         id = uuid4().hex
         for times in (1, 2):
-            response = harness.act(Call(method, body=b""), id=id, text="safe")
+            response = harness.act(Act(method, body=b""), id=id, text="safe")
             harness.expect(response.status == 200 and not is_marked(response), f"{method} to be untouched", response)
             ran = harness.executions(id)
             harness.expect(ran == times, f"{method} to run each time: {times} in all", f"{ran} executions")
     for method in harness.capabilities.choice("methods"):
         id, key = uuid4().hex, str(uuid4())
-        first = harness.first(Call(method), id=id, key=key)
-        harness.expect_replay(first, Call(method), id=id, key=key)
+        first = harness.first(Act(method), id=id, key=key)
+        harness.expect_replay(first, Act(method), id=id, key=key)
 
 
 @case("K8")
 def principals(harness: Harness) -> None:
-    harness.first(Call(who="alice.1"), text='{"for":"alice"}')
-    bobs = harness.first(Call(who="bob.1"), text='{"for":"bob"}')
-    harness.expect_replay(bobs, Call(who="bob.1"), times=2)
-    harness.expect_refusal(403, "a request without a principal", Call(who=None), key=str(uuid4()), id=uuid4().hex)
+    harness.first(Act(who="alice.1"), text='{"for":"alice"}')
+    bobs = harness.first(Act(who="bob.1"), text='{"for":"bob"}')
+    harness.expect_replay(bobs, Act(who="bob.1"), times=2)
+    harness.expect_refusal(403, "a request without a principal", Act(who=None), key=str(uuid4()), id=uuid4().hex)
 
 
 @case("K9")
 def token_refresh(harness: Harness) -> None:
-    first = harness.first(Call(who="alice.1"))
-    harness.expect_replay(first, Call(who="alice.2"))
+    first = harness.first(Act(who="alice.1"))
+    harness.expect_replay(first, Act(who="alice.2"))
 
 
 @case("K11")

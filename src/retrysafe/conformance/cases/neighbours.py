@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from retrysafe.conformance.cases.registry import case
-from retrysafe.conformance.harness import KEY, MARKER, Call, Harness, Inapplicable, render
-from retrysafe.conformance.wire import Request, Response
+from retrysafe.conformance.harness import KEY, MARKER, Act, Harness, Inapplicable, render
+from retrysafe.conformance.wire import Reply, WireRequest
 
 ORIGIN = ("Origin", "https://conformance.example")
 _TEXT = '{"text":"' + "compressible-" * 200 + '"}'
@@ -19,8 +19,8 @@ def encoding_by_request(harness: Harness) -> None:
     features = harness.capabilities.features
     if not features & {"compression", "cors"}:
         raise Inapplicable("the server has neither compression nor CORS")
-    packed = Call(fields=(("Accept-Encoding", "gzip"),))
-    plain = Call(fields=(("Accept-Encoding", "identity"),))
+    packed = Act(fields=(("Accept-Encoding", "gzip"),))
+    plain = Act(fields=(("Accept-Encoding", "identity"),))
     if "compression" in features:
         first = harness.first(packed, text=_TEXT, headers=[["Content-Type", "application/json"]])
         harness.expect(_plain(first) == _TEXT.encode(), "the first response, decoded", first)
@@ -30,18 +30,18 @@ def encoding_by_request(harness: Harness) -> None:
         harness.expect(again.body == _TEXT.encode(), "the identity bytes on the replay", again)
         harness.expect(_plain(harness.again(packed)) == _TEXT.encode(), "a replay that gzip decodes", again)
     if "cors" in features:
-        _expect_allowed(harness, harness.again(Call(fields=(ORIGIN,))), "the replay")
-        _expect_allowed(harness, harness.again(Call(body=b'{"n":2}', fields=(ORIGIN,))), "a refusal")
+        _expect_allowed(harness, harness.again(Act(fields=(ORIGIN,))), "the replay")
+        _expect_allowed(harness, harness.again(Act(body=b'{"n":2}', fields=(ORIGIN,))), "a refusal")
 
 
-def _plain(response: Response) -> bytes:
+def _plain(response: Reply) -> bytes:
     try:
         return gzip.decompress(response.body) if response.one("Content-Encoding") == "gzip" else response.body
     except (OSError, EOFError):
         return b""
 
 
-def _expect_allowed(harness: Harness, response: Response, what: str) -> None:
+def _expect_allowed(harness: Harness, response: Reply, what: str) -> None:
     found = response.one("Access-Control-Allow-Origin")
     harness.expect(found in ("*", ORIGIN[1]), f"Access-Control-Allow-Origin on {what}", f"{found}; {render(response)}")
 
@@ -53,11 +53,11 @@ def cors(harness: Harness) -> None:
         ("Access-Control-Request-Method", "POST"),
         ("Access-Control-Request-Headers", "authorization,content-type,fixture-script,idempotency-key"),
     )
-    preflight = harness.exchange(Request("OPTIONS", f"{harness.to.prefix}/act", fields))
+    preflight = harness.exchange(WireRequest("OPTIONS", f"{harness.to.prefix}/act", fields))
     allowed = preflight.tokens("Access-Control-Allow-Headers")
     harness.expect(preflight.status in (200, 204), "200 or 204 for the preflight", preflight)
     harness.expect(bool(allowed & {"*", KEY.lower()}), f"{KEY} in Access-Control-Allow-Headers", f"{sorted(allowed)}")
-    exposed = harness.first(Call(fields=(ORIGIN,))).tokens("Access-Control-Expose-Headers")
+    exposed = harness.first(Act(fields=(ORIGIN,))).tokens("Access-Control-Expose-Headers")
     missing = {MARKER.lower(), "retry-after"} - exposed
     harness.expect(not missing or "*" in exposed, f"{MARKER} and Retry-After exposed", f"{sorted(exposed)}")
 
@@ -67,7 +67,7 @@ def openapi_document(harness: Harness) -> None:
     path = harness.capabilities.openapi
     if path is None:
         raise Inapplicable("no OpenAPI document is declared")
-    response = harness.exchange(Request("GET", f"{harness.to.prefix}{path}"))
+    response = harness.exchange(WireRequest("GET", f"{harness.to.prefix}{path}"))
     try:
         document: Any = json.loads(response.body)
         operations = [one["post"] for name, one in document["paths"].items() if "/act" in name and "post" in one]

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import uuid4
 
 from retrysafe.conformance.cases.registry import case
-from retrysafe.conformance.harness import MARKER, Call, Harness, is_marked
-from retrysafe.conformance.wire import Response
+from retrysafe.conformance.harness import MARKER, Act, Harness, is_marked
+from retrysafe.conformance.wire import Reply
 
 _END_TO_END = (
     ("Content-Language", "de"),
@@ -18,7 +18,7 @@ _END_TO_END = (
 )
 
 
-def _expect_kept(harness: Harness, first: Response, again: Response, name: str) -> None:
+def _expect_kept(harness: Harness, first: Reply, again: Reply, name: str) -> None:
     """A replay has the same lines of a field as the first response had."""
     lines, found = first.all(name), again.all(name)
     harness.expect(found == lines, f"{name}: {lines} on the replay", f"{name}: {found}")
@@ -45,7 +45,7 @@ def several_lines(harness: Harness) -> None:
     harness.expect(_links(again) == lines, f"the lines Link: {lines} on the replay", f"{again.all('Link')}")
 
 
-def _links(response: Response) -> list[str]:
+def _links(response: Reply) -> list[str]:
     return [line for line in response.all("Link") if "describedby" not in line]
 
 
@@ -112,14 +112,14 @@ def snapshot(harness: Harness) -> None:
 
 @case("R23")
 def preconditions(harness: Harness) -> None:
-    call = Call(fields=(("If-Match", '"v1"'),))
+    call = Act(fields=(("If-Match", '"v1"'),))
     first = harness.first(call, headers=[["ETag", '"v2"']], text='{"version":2}')
     harness.expect_replay(first, call, status=412)
 
 
 @case("R24")
 def never_not_modified(harness: Harness) -> None:
-    call = Call(fields=(("If-None-Match", '"v1"'),))
+    call = Act(fields=(("If-None-Match", '"v1"'),))
     first = harness.first(call, status=201, headers=[["ETag", '"v1"'], ["Location", "/orders/1"]], text='{"n":1}')
     again = harness.expect_replay(first, call, status=201)
     for name in ("ETag", "Location"):

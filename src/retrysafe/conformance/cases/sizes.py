@@ -6,8 +6,8 @@ from typing import Any
 from uuid import uuid4
 
 from retrysafe.conformance.cases.registry import case
-from retrysafe.conformance.harness import Call, Harness, Inapplicable, render
-from retrysafe.conformance.wire import Response
+from retrysafe.conformance.harness import Act, Harness, Inapplicable, render
+from retrysafe.conformance.wire import Reply
 
 REQUEST = 2 * 1024 * 1024
 """Bytes of a request that most servers don't keep in memory, where none is declared."""
@@ -58,7 +58,7 @@ def _expect_omission(harness: Harness, what: str, **script: Any) -> None:
     harness.expect(kept, f"200 without content and Idempotency-Replay: omitted for a retry of {what}", _head_of(again))
 
 
-def _head_of(response: Response) -> Response:
+def _head_of(response: Reply) -> Reply:
     return response._replace(body=response.body[:20])
 
 
@@ -83,7 +83,7 @@ def large_requests(harness: Harness) -> None:
     most = limits.get("request")
     size = int(2 * limits["request_memory"]) if "request_memory" in limits else REQUEST
     body = b"x" * (size if most is None else min(size, int(most)))
-    call = Call(body=body, content_type="application/octet-stream")
+    call = Act(body=body, content_type="application/octet-stream")
     first = harness.first(call, text='{"large":true}')
     harness.expect_replay(first, call)
     harness.expect_distinction("another last byte of a large body", call._replace(body=body[:-1] + b"y"))

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from uuid import uuid4
 
 from retrysafe.conformance.cases.registry import case
-from retrysafe.conformance.harness import Call, Harness, Inapplicable
-from retrysafe.conformance.wire import Response
+from retrysafe.conformance.harness import Act, Harness, Inapplicable
+from retrysafe.conformance.wire import Reply
 
 AT_ONCE = 5
 ROUNDS = 20
@@ -36,7 +36,7 @@ def several_at_once(harness: Harness) -> None:
     harness.ran(1, "exactly one to run")
 
 
-def _answers(harness: Harness, asked: list[Future[Response]]) -> list[Response]:
+def _answers(harness: Harness, asked: list[Future[Reply]]) -> list[Reply]:
     """The answers of all but the one that runs, which come while it still does."""
     others = AT_ONCE - 1
 
@@ -145,7 +145,7 @@ def own_refusals(harness: Harness) -> None:
         harness.notes.append("no conflict could be provoked to see that it isn't stored")
     harness.key, harness.id = str(uuid4()), uuid4().hex
     first = harness.first()
-    harness.act(Call(body=b'{"n":2}'))
+    harness.act(Act(body=b'{"n":2}'))
     harness.expect_replay(first)
     if "store" in harness.capabilities.features:
         _without_store(harness)

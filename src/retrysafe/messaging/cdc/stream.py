@@ -31,7 +31,7 @@ _SETTINGS = ("client_encoding = 'UTF8'", "bytea_output = 'hex'")
 """Settings that fix the log's notation of values, whatever the database and its users are set to."""
 
 
-class Batch(NamedTuple):
+class LogBatch(NamedTuple):
     """Messages in the order of the log, and up to where all is in this batch or one before it; 0: nowhere new."""
 
     messages: list[LoggedMessage]
@@ -51,7 +51,7 @@ class Stream:
 
     # ------------------------------------------------------------ reading
 
-    def read(self, most: Most) -> Batch:
+    def read(self, most: Most) -> LogBatch:
         """Return up to so many messages that have come; a transaction may be in several batches. It waits for nothing.
 
         Raises `LogUnavailable` when the stream has ended.
@@ -71,7 +71,7 @@ class Stream:
                 size += found.queued.envelope.size
             else:
                 end = max(end, self._follow(change))
-        return Batch(messages, end)
+        return LogBatch(messages, end)
 
     def _next(self) -> bytes | None:
         """Return the next message, if any. More is taken from the network only then: libpq keeps whatever it takes."""

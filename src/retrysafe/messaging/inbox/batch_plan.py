@@ -11,7 +11,7 @@ from typing import NamedTuple
 from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """Messages, by their places, to be handled in one transaction; a single one with all that belongs to one."""
 
     places: list[int]
@@ -29,7 +29,7 @@ class Broken(NamedTuple):
 
 
 Answer = list[HandleResult] | Broken
-BatchPlan = Generator[Part, Answer, list[HandleResult]]
+BatchPlan = Generator[BatchPart, Answer, list[HandleResult]]
 
 
 def plan(lanes: Sequence[int], suspects: Collection[int] = ()) -> BatchPlan:
@@ -44,7 +44,7 @@ def plan(lanes: Sequence[int], suspects: Collection[int] = ()) -> BatchPlan:
         places = _select(parts.pop(0), lanes, done, waiting)
         if not places:
             continue
-        answer = yield Part(places)
+        answer = yield BatchPart(places)
         if isinstance(answer, Broken):
             parts[:0] = _divide(places, answer.at)
             continue

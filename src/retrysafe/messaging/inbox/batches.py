@@ -13,7 +13,7 @@ from retrysafe.claims.decorator import refuse_unfinished
 from retrysafe.entrypoint import CODEC, in_thread
 from retrysafe.errors import OutcomeUnknown, RetrysafeError, RetryTransaction
 from retrysafe.messaging.inbox.attempts import HANDLED, Attempt, HandlerSettings, handler_of
-from retrysafe.messaging.inbox.batch_plan import BatchPlan, Broken, Part, plan
+from retrysafe.messaging.inbox.batch_plan import BatchPart, BatchPlan, Broken, plan
 from retrysafe.messaging.inbox.dead_letters import Letters
 from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.inbox.message import InboxMessage
@@ -89,17 +89,17 @@ class BatchHandler(Handler[P, R]):
         alone = not self.setting.entry.opens_many
         return plan(lanes, {place for place, one in enumerate(deliveries) if alone or one.redelivered})
 
-    def _single(self, deliveries: Sequence[Delivery], part: Part, alone: bool) -> list[HandleResult]:
+    def _single(self, deliveries: Sequence[Delivery], part: BatchPart, alone: bool) -> list[HandleResult]:
         one = deliveries[part.places[0]]
         return [self.handle(one.envelope, redelivered=one.redelivered, alone=alone)]
 
-    async def _asingle(self, deliveries: Sequence[Delivery], part: Part, alone: bool) -> list[HandleResult]:
+    async def _asingle(self, deliveries: Sequence[Delivery], part: BatchPart, alone: bool) -> list[HandleResult]:
         one = deliveries[part.places[0]]
         return [await self.ahandle(one.envelope, redelivered=one.redelivered, alone=alone)]
 
     # ------------------------------------------------------------ together
 
-    def _together(self, deliveries: Sequence[Delivery], part: Part) -> list[HandleResult] | Broken:
+    def _together(self, deliveries: Sequence[Delivery], part: BatchPart) -> list[HandleResult] | Broken:
         batch = self._batch(deliveries, part)
         restarts = 0
         while not isinstance(batch, Broken):
@@ -119,7 +119,7 @@ class BatchHandler(Handler[P, R]):
                 time.sleep(again)
         return batch
 
-    async def _atogether(self, deliveries: Sequence[Delivery], part: Part) -> list[HandleResult] | Broken:
+    async def _atogether(self, deliveries: Sequence[Delivery], part: BatchPart) -> list[HandleResult] | Broken:
         batch = self._batch(deliveries, part)
         restarts = 0
         while not isinstance(batch, Broken):
@@ -145,7 +145,7 @@ class BatchHandler(Handler[P, R]):
             self._tell_late(attempt, one.became)
         return handled
 
-    def _batch(self, deliveries: Sequence[Delivery], part: Part) -> _Batch | Broken:
+    def _batch(self, deliveries: Sequence[Delivery], part: BatchPart) -> _Batch | Broken:
         """The attempts at the messages, if all can be claimed together: each has an id of its own."""
         attempts = [Attempt(self.setting, deliveries[place].envelope) for place in part.places]
         known: set[bytes] = set()

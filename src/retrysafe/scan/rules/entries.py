@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from retrysafe.scan.effects import Effect, Kind
+from retrysafe.scan.effects import Effect, EffectKind
 from retrysafe.scan.findings import Finding, Rule, Severity, finding
 from retrysafe.scan.module import Function
 from retrysafe.scan.project import own_nodes
@@ -116,8 +116,8 @@ def charge(order, amount):
     requests.post("https://bank.example/charges", json={"order": order, "amount": amount}, headers=headers)
 """,
 )
-_ALWAYS = frozenset({Kind.CREATE, Kind.CALL, Kind.SEND})
-_ON_PUT = frozenset({Kind.CALL})
+_ALWAYS = frozenset({EffectKind.CREATE, EffectKind.CALL, EffectKind.SEND})
+_ON_PUT = frozenset({EffectKind.CALL})
 """PUT and PATCH of the same representation leave the same rows; calls out are repeated all the same."""
 
 
@@ -154,7 +154,7 @@ def _inside(loop: object) -> Iterator:  # type: ignore[type-arg]
         yield from own_nodes(statement)
 
 
-def _effects_without_key(effects: Iterable[Effect], kinds: frozenset[Kind]) -> list[Effect]:
+def _effects_without_key(effects: Iterable[Effect], kinds: frozenset[EffectKind]) -> list[Effect]:
     return [one for one in effects if one.kind in kinds and not one.keyed]
 
 

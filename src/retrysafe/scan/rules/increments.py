@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrysafe.scan.effects import Kind
+from retrysafe.scan.effects import EffectKind
 from retrysafe.scan.findings import Finding, Rule, Severity, finding
 from retrysafe.scan.guards import in_guard, is_guarded, runs_once_known
 from retrysafe.scan.rules.view import View
@@ -59,7 +59,7 @@ def check(view: View) -> Iterator[Finding]:
         if not isinstance(node, ast.Assign | ast.AugAssign | ast.Call):
             continue
         effect = view.effects.of_node(view.module, node)
-        if effect is None or effect.kind is not Kind.INCREMENT:
+        if effect is None or effect.kind is not EffectKind.INCREMENT:
             continue
         function = view.module.function_around(node)
         if function is not None and is_guarded(view.project, view.module, function):

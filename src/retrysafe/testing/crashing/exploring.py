@@ -23,7 +23,7 @@ from retrysafe.testing.crashing.points import Action, Ended, Point
 from retrysafe.testing.crashing.report import Report, Violation
 from retrysafe.testing.crashing.snapshots import volatile
 from retrysafe.testing.crashing.tracing import Tell, Tracer
-from retrysafe.testing.crashing.working import Experiment, Worker
+from retrysafe.testing.crashing.working import CrashWorker, Experiment
 
 SILENCE, SILENCES = 0.04, 5
 """A process that has been silent for so many seconds, and for so many times the longest silence of a run that nothing
@@ -214,8 +214,8 @@ class _Explorer:
         return self._experiment.patience + 1
 
     @property
-    def _worker(self) -> Worker:
-        return Worker(self._experiment, self._tracer, self._words)
+    def _worker(self) -> CrashWorker:
+        return CrashWorker(self._experiment, self._tracer, self._words)
 
     def _run(self, children: list[Child], work: Work) -> Child:
         """A process, listened to until it has ended."""

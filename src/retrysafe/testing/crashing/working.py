@@ -34,7 +34,7 @@ class Experiment(NamedTuple):
     """Seconds that a process may take."""
 
 
-class Worker:
+class CrashWorker:
     """One process at work. ``words`` name the tables that are compared."""
 
     def __init__(self, experiment: Experiment, tracer: Tracer, words: frozenset[str]) -> None:

@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.messaging.brokers.consumer import AssignedConsumer, ConsumerSession, names_of
 from retrysafe.messaging.brokers.kafka.envelope import envelope_from
-from retrysafe.messaging.brokers.kafka.progress import Commit, Progress
+from retrysafe.messaging.brokers.kafka.progress import OffsetCommit, Progress
 from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of
 from retrysafe.messaging.brokers.kafka.topics import admin, ends, retention_of
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -77,7 +77,7 @@ class _Held:
         """Behind what was received, and the markers that followed it, when nothing else was there."""
 
 
-class Tag(NamedTuple):
+class RecordTag(NamedTuple):
     """A message, in one assignment of its partition: after a new one, this consumer cannot settle it any more."""
 
     held: _Held
@@ -88,7 +88,7 @@ class _Committing(NamedTuple):
     """A commit in progress, and the callers that wait for its end."""
 
     owed: Mapping[_Place, _Held]
-    commits: Mapping[_Place, Commit]
+    commits: Mapping[_Place, OffsetCommit]
     asked: Sequence[Future[None]]
 
 
@@ -332,7 +332,7 @@ class _KafkaSession(ConsumerSession):
             if held is None or not held.progress.receive(offset):
                 return
             envelope = envelope_from(_headers(message), message.key(), message.value(), self._topics[topic])
-            delivery = Delivery(envelope, Tag(held, offset), f"{topic}-{number}", held.progress.is_again(offset))
+            delivery = Delivery(envelope, RecordTag(held, offset), f"{topic}-{number}", held.progress.is_again(offset))
             if offset < held.progress.granted:
                 self._shelf.put(delivery)
             else:
@@ -548,5 +548,5 @@ def _assign(client: confluent_kafka.Consumer, partitions: list[TopicPartition]) 
         client.resume(partitions)
 
 
-def _offsets(commits: Mapping[_Place, Commit]) -> list[TopicPartition]:
+def _offsets(commits: Mapping[_Place, OffsetCommit]) -> list[TopicPartition]:
     return [TopicPartition(*place, commit.offset, commit.text) for place, commit in commits.items()]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from retrysafe import runtime
-from retrysafe.messaging.brokers.kafka.envelope import Record
+from retrysafe.messaging.brokers.kafka.envelope import KafkaRecord
 from retrysafe.messaging.brokers.kafka.properties import LOG
 
 Reports = list[KafkaError | None]
@@ -34,7 +34,7 @@ _CAUSES = (KafkaError._AUTHENTICATION, KafkaError._RESOLVE, KafkaError._SSL)
 class _Waiting(NamedTuple):
     """A record that is to be produced by then, and where its report goes."""
 
-    record: Record
+    record: KafkaRecord
     wave: Wave
     at: int
     until: float
@@ -64,7 +64,7 @@ class Wave:
             self.reports.set_result(self._found)
 
 
-class Sender:
+class RecordSender:
     """Sends records. Threads may share it; it does not outlive a fork: see `is_ours`.
 
     Arguments:
@@ -89,7 +89,7 @@ class Sender:
         self._thread = threading.Thread(target=self._serve, name="retrysafe-kafka-publisher", daemon=True)
         self._thread.start()
 
-    def send(self, records: Sequence[Record]) -> Future[Reports]:
+    def send(self, records: Sequence[KafkaRecord]) -> Future[Reports]:
         """Send them in this order, behind all that were sent before; never blocks."""
         wave = Wave(len(records))
         until = time.monotonic() + self._patience

@@ -18,7 +18,7 @@ _MOST, _LEAST = 4000, 64
 _TEXT = re.compile(r"retrysafe (\d{1,19})((?: \d{1,19}(?:-\d{1,19})?)*)", re.ASCII)
 
 
-class Commit(NamedTuple):
+class OffsetCommit(NamedTuple):
     """The group's record of a partition."""
 
     offset: int
@@ -91,21 +91,21 @@ class Progress:
         """The number of settled ones among them."""
         return sum(self._settled.values())
 
-    def commit(self, *, leaving: bool = False) -> Commit:
+    def commit(self, *, leaving: bool = False) -> OffsetCommit:
         """Return the next commit, if a message was received or settled since the last one.
 
         ``leaving``: nothing more is handed out before the next owner reads it.
         """
         self.is_owed = False
         upto = max(self._next + (0 if leaving else self._reserve), self._before)
-        return Commit(self.low, upto, _render(upto, self._ranges(), self._most))
+        return OffsetCommit(self.low, upto, _render(upto, self._ranges(), self._most))
 
     def shorten(self) -> bool:
         """Write shorter texts from now on, as the broker takes no longer ones; False: there is none much shorter."""
         self._most //= 2
         return self._most >= _LEAST
 
-    def grant(self, commit: Commit) -> None:
+    def grant(self, commit: OffsetCommit) -> None:
         """It was committed."""
         self.granted = max(self.granted, commit.upto)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from retrysafe.messaging.brokers.checks import BrokerExamination, ask
-from retrysafe.messaging.brokers.mqtt.connecting import Connection, address_of
+from retrysafe.messaging.brokers.mqtt.connecting import MqttLink, address_of
 from retrysafe.protocol.checks import Check, Facts, Severity
 
 _GUIDE = "how-to/mqtt.md"
@@ -20,7 +20,7 @@ def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
 
 async def _ask(url: str) -> dict[str, Any]:
     """Ask for the broker's grants to a session of one day, of which nothing stays."""
-    connection = await Connection.open(address_of(url), keep=_DAY, patience=_WITHIN)
+    connection = await MqttLink.open(address_of(url), keep=_DAY, patience=_WITHIN)
     told = dict(connection.told)
     await connection.close(_WITHIN, keep=0)
     return {

@@ -59,7 +59,7 @@ LOST = (OSError, TimeoutError)
 """Errors of a lost connection, or of a broker that cannot be reached."""
 
 
-class Address(NamedTuple):
+class Server(NamedTuple):
     """The address of a broker, and the credentials. Its text has no password."""
 
     host: str
@@ -73,7 +73,7 @@ class Address(NamedTuple):
         return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}"
 
 
-def address_of(url: str) -> Address:
+def address_of(url: str) -> Server:
     """Read a URL such as mqtts://user:password@host:8883?cafile=ca.pem. Raises `ConfigurationError`."""
     try:
         parts = urlsplit(url)
@@ -89,7 +89,7 @@ def address_of(url: str) -> Address:
     if options and not tls:
         raise ConfigurationError("cafile= in the URL of an MQTT broker is for mqtts://.")
     user, password = (None if text is None else unquote(text) for text in (parts.username, parts.password))
-    return Address(parts.hostname, port or _PORTS[parts.scheme], user, password, tls, options.get("cafile"))
+    return Server(parts.hostname, port or _PORTS[parts.scheme], user, password, tls, options.get("cafile"))
 
 
 def properties(packet: int, **given: Any) -> Properties:
@@ -100,10 +100,10 @@ def properties(packet: int, **given: Any) -> Properties:
     return made
 
 
-class Connection:
+class MqttLink:
     """A client that is connected until it is lost. Of one event loop."""
 
-    def __init__(self, address: Address, client_id: str, received: Received) -> None:
+    def __init__(self, address: Server, client_id: str, received: Received) -> None:
         self._loop = asyncio.get_running_loop()
         self._address, self._received = address, received
         self._connected: asyncio.Future[None] = self._loop.create_future()
@@ -131,14 +131,14 @@ class Connection:
     @classmethod
     async def open(
         cls,
-        address: Address,
+        address: Server,
         *,
         patience: float,
         client_id: str = "",
         keep: int = 0,
         receive: int = MOST_IN_FLIGHT,
         received: Received = lambda connection, message: None,
-    ) -> Connection:
+    ) -> MqttLink:
         """Connect. Raises `ConnectionEnded` or another `OSError`, and `TimeoutError` when the broker does not answer.
 
         client_id: of a session that is gone on with; without one the session is new, and ends with the connection.
@@ -377,5 +377,5 @@ class Connection:
             answer.set_result(codes)
 
 
-Received = Callable[[Connection, MQTTMessage], None]
+Received = Callable[[MqttLink, MQTTMessage], None]
 """Is called in the event loop with each message that comes, and the connection that it came by."""

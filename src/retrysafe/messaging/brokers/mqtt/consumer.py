@@ -18,13 +18,13 @@ from retrysafe.messaging.brokers.consumer import BrokerConsumer, ConsumerSession
 from retrysafe.messaging.brokers.mqtt.connecting import (
     LOST,
     MOST_IN_FLIGHT,
-    Address,
-    Connection,
     ConnectionEnded,
+    MqttLink,
+    Server,
     address_of,
     properties,
 )
-from retrysafe.messaging.brokers.mqtt.messages import Content, envelope_from
+from retrysafe.messaging.brokers.mqtt.messages import Packet, envelope_from
 from retrysafe.messaging.brokers.mqtt.owners import Owners
 from retrysafe.messaging.brokers.mqtt.sessions import Session, resume
 from retrysafe.messaging.brokers.mqtt.topology import expiry_of, sessions_of
@@ -40,10 +40,10 @@ _LASTING = 5.0
 """Seconds after which a connection has not ended at once."""
 
 
-class Tag(NamedTuple):
+class PacketTag(NamedTuple):
     """A message as it was received once: another one may have its packet id later."""
 
-    connection: Connection
+    connection: MqttLink
     number: int
     packet: int
 
@@ -106,12 +106,12 @@ class _MqttSessions(ConsumerSession):
     _owners: Owners | None = None
 
     def __init__(
-        self, address: Address, sessions: Sequence[Session], prefetch: int, keep: int, lease: float, timeout: float
+        self, address: Server, sessions: Sequence[Session], prefetch: int, keep: int, lease: float, timeout: float
     ) -> None:
         super().__init__(prefetch)
         self._address, self._sessions, self._keep, self._lease = address, sessions, keep, lease
         self._timeout = timeout
-        self._open: dict[str, Connection] = {}
+        self._open: dict[str, MqttLink] = {}
         self._numbers = itertools.count()
         self._listening = SingleFlight(self._listen)
 
@@ -122,7 +122,7 @@ class _MqttSessions(ConsumerSession):
 
     async def settle(self, deliveries: Sequence[Delivery]) -> None:
         """Tell the broker that these are settled, and wait until it knows."""
-        told: set[Connection] = set()
+        told: set[MqttLink] = set()
         for delivery in deliveries:
             if self._shelf.settle(delivery) and delivery.tag.packet:
                 delivery.tag.connection.acknowledge(delivery.tag.packet)
@@ -171,7 +171,7 @@ class _MqttSessions(ConsumerSession):
             failures = 0 if loop.time() > began + _LASTING else failures + 1
             await asyncio.sleep(_AGAIN.delay(failures, random.random()))
 
-    async def _take(self, session: Session) -> Connection:
+    async def _take(self, session: Session) -> MqttLink:
         while True:
             await self._listening()
             owners = self._owners
@@ -201,12 +201,12 @@ class _MqttSessions(ConsumerSession):
             f"Another client has taken the session {session.name!r}: it connected with the same client id.", why.code
         )
 
-    def _put(self, session: Session, connection: Connection, message: MQTTMessage) -> None:
+    def _put(self, session: Session, connection: MqttLink, message: MQTTMessage) -> None:
         """Keep what has come; by a connection that is lost, it comes again."""
         if not connection.is_open:
             return
-        content = Content(bytes(message.payload), message.properties or properties(PacketTypes.PUBLISH))
-        tag = Tag(connection, next(self._numbers), message.mid)
+        content = Packet(bytes(message.payload), message.properties or properties(PacketTypes.PUBLISH))
+        tag = PacketTag(connection, next(self._numbers), message.mid)
         self._shelf.put(Delivery(envelope_from(content, session.place), tag, session.name, message.dup))
         self._arrived.set()
 

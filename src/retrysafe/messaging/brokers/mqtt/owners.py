@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.packettypes import PacketTypes
 
-from retrysafe.messaging.brokers.mqtt.connecting import Address, Connection, ConnectionEnded, properties
+from retrysafe.messaging.brokers.mqtt.connecting import ConnectionEnded, MqttLink, Server, properties
 from retrysafe.messaging.brokers.mqtt.results import result_of
 from retrysafe.protocol.messages import PublishStatus
 
@@ -26,7 +26,7 @@ _ROOM = "retrysafe/"
 class Owners:
     """Hears who uses some sessions, and says it. It has a connection of its own."""
 
-    def __init__(self, connection: Connection, lease: float, patience: float) -> None:
+    def __init__(self, connection: MqttLink, lease: float, patience: float) -> None:
         self._connection, self._lease, self._patience = connection, lease, patience
         self._name = secrets.token_hex(8)
         self._heard: dict[str, float] = {}
@@ -37,9 +37,9 @@ class Owners:
         self._changed = asyncio.Event()
 
     @classmethod
-    async def open(cls, address: Address, sessions: Iterable[str], *, lease: float, patience: float) -> Owners:
+    async def open(cls, address: Server, sessions: Iterable[str], *, lease: float, patience: float) -> Owners:
         """Listen. Raises what `Connection.open` and `Connection.subscribe` raise."""
-        connection = await Connection.open(address, patience=patience, received=lambda by, one: made._hear(by, one))
+        connection = await MqttLink.open(address, patience=patience, received=lambda by, one: made._hear(by, one))
         made = cls(connection, lease, patience)
         try:
             async with asyncio.timeout(patience):
@@ -105,7 +105,7 @@ class Owners:
                 if result.status is not PublishStatus.ACKED:
                     raise ConnectionEnded(f"Topics below {_ROOM} cannot be used: {result.error}")
 
-    def _hear(self, connection: Connection, message: MQTTMessage) -> None:
+    def _hear(self, connection: MqttLink, message: MQTTMessage) -> None:
         if message.mid:
             connection.acknowledge(message.mid)
         session = message.topic.removeprefix(f"{_ROOM}owners/")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from paho.mqtt.reasoncodes import ReasonCode
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.mqtt.connecting import LOST, Address, Connection, ConnectionEnded, address_of
+from retrysafe.messaging.brokers.mqtt.connecting import LOST, ConnectionEnded, MqttLink, Server, address_of
 from retrysafe.messaging.brokers.mqtt.messages import LARGEST, MODES, Mode, content_of, size_of, topic_of
 from retrysafe.messaging.brokers.mqtt.results import result_of, result_of_end
 from retrysafe.messaging.brokers.publisher import BrokerPublisher
@@ -67,10 +67,10 @@ class MqttPublisher(BrokerPublisher["_MqttPublishing"]):
 class _MqttPublishing:
     """A connection, which is made anew when it is lost."""
 
-    def __init__(self, address: Address, destination: Callable[[Envelope], str], mode: Mode, timeout: float) -> None:
+    def __init__(self, address: Server, destination: Callable[[Envelope], str], mode: Mode, timeout: float) -> None:
         self._address, self._destination, self._timeout = address, destination, timeout
         self._mode: Mode = mode
-        self._connection: Connection | None = None
+        self._connection: MqttLink | None = None
         self._opening = asyncio.Lock()
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
@@ -95,7 +95,7 @@ class _MqttPublishing:
 
     async def _send_all(
         self,
-        connection: Connection,
+        connection: MqttLink,
         envelopes: Sequence[Envelope],
         sent: list[_Confirm | PublishResult],
         waiting: set[_Confirm],
@@ -119,7 +119,7 @@ class _MqttPublishing:
             await connection.close(0)
         return _UNCONFIRMED
 
-    async def _send(self, connection: Connection, envelope: Envelope) -> _Confirm | PublishResult:
+    async def _send(self, connection: MqttLink, envelope: Envelope) -> _Confirm | PublishResult:
         try:
             topic, content = topic_of("", self._destination(envelope)), content_of(envelope, self._mode)
         except ValueError as error:
@@ -129,10 +129,10 @@ class _MqttPublishing:
             return PublishResult(PublishStatus.REJECTED, f"larger than the {largest} bytes that the broker takes")
         return await connection.publish(topic, content.payload, content.properties)
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> MqttLink:
         if self._connection is None or not self._connection.is_open:
             await self.close()
-            self._connection = await Connection.open(self._address, patience=self._timeout)
+            self._connection = await MqttLink.open(self._address, patience=self._timeout)
         return self._connection
 
     async def close(self) -> None:

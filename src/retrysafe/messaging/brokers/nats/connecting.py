@@ -51,7 +51,7 @@ class Forbidden:
         return next((one[0] for one in of if one is not None and one[1] >= began), None)
 
 
-class Connection:
+class NatsLink:
     """A client that is connected, when it is lost, and what the server has said that it may not do."""
 
     def __init__(self, client: Client, lost: asyncio.Event, forbidden: Forbidden) -> None:
@@ -99,7 +99,7 @@ class Connection:
             await self.client.close()
 
 
-async def connect(url: str, credentials: str | None, patience: float) -> Connection:
+async def connect(url: str, credentials: str | None, patience: float) -> NatsLink:
     """Connect to one of the servers of a URL, which are separated by commas."""
     lost = asyncio.Event()
 
@@ -132,4 +132,4 @@ async def connect(url: str, credentials: str | None, patience: float) -> Connect
         if isinstance(error, ModuleNotFoundError):
             raise ConfigurationError(f"Credentials of NATS need {error.name}: pip install 'retrysafe[nats]'") from error
         raise
-    return Connection(client, lost, forbidden)
+    return NatsLink(client, lost, forbidden)

@@ -19,7 +19,7 @@ from nats.js.errors import APIError
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.consumer import AssignedConsumer, ConsumerSession, names_of
-from retrysafe.messaging.brokers.nats.connecting import LOST, Connection, connect
+from retrysafe.messaging.brokers.nats.connecting import LOST, NatsLink, connect
 from retrysafe.messaging.brokers.nats.messages import subject_of
 from retrysafe.messaging.brokers.nats.pinned import GROUP, Partition
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -97,7 +97,7 @@ class NatsConsumer(AssignedConsumer["_NatsSession"]):
 class _NatsSession(ConsumerSession):
     """A connection. What it knows of partitions is its consumer's: what the stream has lost is counted over several."""
 
-    _connection: Connection | None = None
+    _connection: NatsLink | None = None
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class _NatsSession(ConsumerSession):
                         await self._leave(connection, self._partitions[place])
         await self._hang_up()
 
-    async def _subscribe(self, connection: Connection, streams: JetStreamContext, partition: Partition) -> None:
+    async def _subscribe(self, connection: NatsLink, streams: JetStreamContext, partition: Partition) -> None:
         """Make the durable consumer, if it is not there, and listen to what it hands out."""
         subject = subject_of(self._prefix, partition.place)
         stream = await streams.find_stream_name_by_subject(subject)
@@ -207,13 +207,13 @@ class _NatsSession(ConsumerSession):
         partition.next = f"{stream}.{partition.durable}"
         await self._listen(connection, partition)
 
-    async def _listen(self, connection: Connection, partition: Partition) -> None:
+    async def _listen(self, connection: NatsLink, partition: Partition) -> None:
         inbox = connection.client.new_inbox()
         listening = partial(self._take_in, connection, partition)
         self._listening[partition.place] = await connection.client.subscribe(f"{inbox}.*", cb=listening)
         partition.reconnect(inbox)
 
-    async def _take_in(self, connection: Connection, partition: Partition, message: Msg) -> None:
+    async def _take_in(self, connection: NatsLink, partition: Partition, message: Msg) -> None:
         if self._connection is not connection:
             return
         delivery, given_up = partition.arrive(message, asyncio.get_running_loop().time())
@@ -238,7 +238,7 @@ class _NatsSession(ConsumerSession):
 
     # ------------------------------------------------------------ partitions
 
-    async def _tend(self, connection: Connection) -> None:
+    async def _tend(self, connection: NatsLink) -> None:
         """Ask for messages, take partitions over, and keep what is held, for as long as the connection lasts."""
         while connection.is_open:
             self._room.clear()
@@ -254,7 +254,7 @@ class _NatsSession(ConsumerSession):
                 async with asyncio.timeout(_TEND if taking_over else self._lease / 6):
                     await asyncio.sleep(_TEND) if taking_over else await self._room.wait()
 
-    async def _ask(self, connection: Connection, partition: Partition) -> None:
+    async def _ask(self, connection: NatsLink, partition: Partition) -> None:
         now = asyncio.get_running_loop().time()
         if partition.is_lost:
             await connection.close()
@@ -268,7 +268,7 @@ class _NatsSession(ConsumerSession):
             answers, request = asked
             await connection.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{partition.next}", request, reply=answers)
 
-    async def _take_over(self, connection: Connection, partition: Partition) -> None:
+    async def _take_over(self, connection: NatsLink, partition: Partition) -> None:
         held, turn = len(partition.held), partition.turn
         info = await _ask_jetstream(connection, f"CONSUMER.INFO.{partition.next}", self._timeout)
         if self._connection is connection:
@@ -276,7 +276,7 @@ class _NatsSession(ConsumerSession):
                 self._shelf.put(delivery)
             self._arrived.set()
 
-    async def _share(self, connection: Connection) -> None:
+    async def _share(self, connection: NatsLink) -> None:
         """Leave partitions to others, when more than a fair share of those with messages are ours."""
         now = asyncio.get_running_loop().time()
         for place in [place for place in self._leaving if not self._shelf.out(place)]:
@@ -294,7 +294,7 @@ class _NatsSession(ConsumerSession):
             share = math.ceil(len(self._partitions) / (others + 1))
             self._leaving.update(partition.place for partition in ours[share:])
 
-    async def _count(self, connection: Connection) -> None:
+    async def _count(self, connection: NatsLink) -> None:
         """Tell of messages that the stream has lost before they were handed out."""
         now = asyncio.get_running_loop().time()
         if now < self._counts:
@@ -306,7 +306,7 @@ class _NatsSession(ConsumerSession):
                 fields = {"stream": partition.place, "group": self._group, "messages": removed}
                 self._observers.emit("messages_trimmed", _NAME, "", b"", "", fields)
 
-    async def _leave(self, connection: Connection, partition: Partition) -> None:
+    async def _leave(self, connection: NatsLink, partition: Partition) -> None:
         """Let another consumer have a partition at once, instead of after the lease.
 
         What was asked for must not be open any more when messages are given back: the server would give them to it.
@@ -320,7 +320,7 @@ class _NatsSession(ConsumerSession):
             await _ask_jetstream(connection, f"CONSUMER.UNPIN.{partition.next}", self._timeout, group=GROUP)
 
 
-async def _ask_jetstream(connection: Connection, what: str, patience: float, **body: Any) -> dict[str, Any]:
+async def _ask_jetstream(connection: NatsLink, what: str, patience: float, **body: Any) -> dict[str, Any]:
     """The answer of JetStream. Raises `nats.errors.Error` when it refuses."""
     answer = await connection.request(f"$JS.API.{what}", json.dumps(body).encode(), patience)
     said: dict[str, Any] = json.loads(answer.data)

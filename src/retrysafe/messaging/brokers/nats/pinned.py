@@ -44,7 +44,7 @@ class _Held:
 
 
 @dataclass(frozen=True)
-class Tag:
+class ReplyTag:
     """A message of a partition by its place in the stream, in one of the turns in which the partition was ours."""
 
     place: str
@@ -130,7 +130,7 @@ class Partition:
         self._bytes += envelope.size
         self._one = False
         redelivered = self._again = (told.num_delivered or 1) > 1  # those come first: there may be more of them
-        delivery = Delivery(envelope, Tag(self.place, self.turn, sequence), self.place, redelivered)
+        delivery = Delivery(envelope, ReplyTag(self.place, self.turn, sequence), self.place, redelivered)
         if self._owned:
             return delivery, given_up
         self._newcomers[sequence] = delivery
@@ -199,7 +199,7 @@ class Partition:
 
     # ------------------------------------------------------------ holding
 
-    def settle(self, tag: Tag, now: float) -> str | None:
+    def settle(self, tag: ReplyTag, now: float) -> str | None:
         """Return the subject on which to report a settled message; None: it is not ours any more."""
         held = self.held.get(tag.sequence)
         if held is None or held.turn != tag.turn or self._is_over(held, now):

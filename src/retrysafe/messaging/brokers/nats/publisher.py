@@ -11,7 +11,7 @@ from nats.errors import ConnectionClosedError
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.nats.confirms import Confirm, Confirms, result_of
-from retrysafe.messaging.brokers.nats.connecting import LOST, Connection, connect
+from retrysafe.messaging.brokers.nats.connecting import LOST, NatsLink, connect
 from retrysafe.messaging.brokers.nats.messages import MODES, Mode, content_of, size_of, subject_of
 from retrysafe.messaging.brokers.publisher import BrokerPublisher
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -72,7 +72,7 @@ class _NatsPublishing:
     ) -> None:
         self._url, self._credentials, self._destination, self._timeout = url, credentials, destination, timeout
         self._mode: Mode = mode
-        self._connection: Connection | None = None
+        self._connection: NatsLink | None = None
         self._confirms: Confirms | None = None
         self._opening = asyncio.Lock()
 
@@ -98,7 +98,7 @@ class _NatsPublishing:
                 one.cancel()
 
     async def _send(
-        self, connection: Connection, confirms: Confirms, envelope: Envelope
+        self, connection: NatsLink, confirms: Confirms, envelope: Envelope
     ) -> asyncio.Future[Confirm] | PublishResult:
         try:
             subject = subject_of("", self._destination(envelope))
@@ -115,7 +115,7 @@ class _NatsPublishing:
         except LOST as error:
             return PublishResult(PublishStatus.UNKNOWN, _error_text(error))
 
-    async def _wait(self, connection: Connection, waiting: set[asyncio.Future[Confirm]]) -> None:
+    async def _wait(self, connection: NatsLink, waiting: set[asyncio.Future[Confirm]]) -> None:
         """Until every confirm has come, the connection is lost, or the time is over."""
         if not waiting:
             return
@@ -124,7 +124,7 @@ class _NatsPublishing:
 
     def _result(
         self,
-        connection: Connection,
+        connection: NatsLink,
         sent: asyncio.Future[Confirm] | PublishResult,
         envelope: Envelope,
         began: float,
@@ -141,7 +141,7 @@ class _NatsPublishing:
         forbidden = connection.forbidden.since(began, subject_of("", self._destination(envelope)))
         return PublishResult(PublishStatus.STALLED, forbidden) if forbidden else _UNCONFIRMED
 
-    async def _answers(self, connection: Connection, waiting: set[asyncio.Future[Confirm]]) -> bool:
+    async def _answers(self, connection: NatsLink, waiting: set[asyncio.Future[Confirm]]) -> bool:
         """Tell whether the server is there, although confirms are missing; else the connection is given up."""
         if all(one.done() for one in waiting):
             return True
@@ -155,7 +155,7 @@ class _NatsPublishing:
 
     # ------------------------------------------------------------ the connection
 
-    async def _connect(self) -> tuple[Connection, Confirms]:
+    async def _connect(self) -> tuple[NatsLink, Confirms]:
         if self._connection is None or self._confirms is None or not self._connection.is_open:
             await self.close()
             connection = await connect(self._url, self._credentials, self._timeout)

@@ -9,7 +9,7 @@ from google.api_core.exceptions import NotFound
 from google.pubsub_v1 import types
 
 from retrysafe.messaging.brokers.checks import BrokerExamination, ask, some
-from retrysafe.messaging.brokers.pubsub.client import Clients, Service
+from retrysafe.messaging.brokers.pubsub.client import PubSubClients, PubSubService
 from retrysafe.messaging.brokers.pubsub.messages import topic_path
 from retrysafe.messaging.brokers.pubsub.opening import options_of
 from retrysafe.messaging.brokers.pubsub.topology import retention_of
@@ -30,7 +30,7 @@ def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
 async def _ask(url: str, names: tuple[str, ...]) -> dict[str, Any]:
     """The settings of the subscriptions of topics, by their names; topics that are missing, or have none."""
     options = options_of(url)
-    service = Service(options.get("endpoint"), _WITHIN)
+    service = PubSubService(options.get("endpoint"), _WITHIN)
     missing, lonely, subscriptions = [], [], {}
     try:
         clients = await service.open()
@@ -48,7 +48,7 @@ async def _ask(url: str, names: tuple[str, ...]) -> dict[str, Any]:
     return {"missing": missing, "lonely": lonely, "subscriptions": subscriptions}
 
 
-async def _subscriptions(clients: Clients, topic: str) -> dict[str, Any]:
+async def _subscriptions(clients: PubSubClients, topic: str) -> dict[str, Any]:
     how: dict[str, Any] = {"retry": None, "timeout": _WITHIN}
     await clients.publisher.get_topic(topic=topic, **how)
     found = {}

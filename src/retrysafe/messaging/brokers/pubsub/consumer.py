@@ -13,7 +13,7 @@ from google.pubsub_v1 import types
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.consumer import BrokerConsumer, names_of
 from retrysafe.messaging.brokers.leased import LeasedSession, QueueSettings, Tag
-from retrysafe.messaging.brokers.pubsub.client import FAILURES, Service
+from retrysafe.messaging.brokers.pubsub.client import FAILURES, PubSubService
 from retrysafe.messaging.brokers.pubsub.messages import envelope_from, subscription_path
 from retrysafe.messaging.brokers.pubsub.results import for_a_consumer, may_be_repeated, refusals_of
 from retrysafe.messaging.brokers.pubsub.topology import retention_of
@@ -80,7 +80,7 @@ class PubSubConsumer(BrokerConsumer["_PubSubSession"]):
             raise ConfigurationError(f"topics=, group= or prefix=: {error}.") from error
         poll_for, within = seconds_of(poll, "poll"), seconds_of(timeout, "timeout")
         super().__init__(
-            lambda: _PubSubSession(Service(endpoint, within), queues, prefetch, prefetch_bytes, poll_for),
+            lambda: _PubSubSession(PubSubService(endpoint, within), queues, prefetch, prefetch_bytes, poll_for),
             redelivery_window,
         )
 
@@ -89,7 +89,7 @@ class _PubSubSession(LeasedSession):
     _failures = (*FAILURES, QueueMissing)
 
     def __init__(
-        self, service: Service, queues: Mapping[str, str], prefetch: int, prefetch_bytes: int, poll: float
+        self, service: PubSubService, queues: Mapping[str, str], prefetch: int, prefetch_bytes: int, poll: float
     ) -> None:
         super().__init__(queues, prefetch, prefetch_bytes)
         self._service, self._poll_for = service, poll

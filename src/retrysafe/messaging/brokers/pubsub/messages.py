@@ -28,7 +28,7 @@ _LONGEST_KEY = 1024
 _SHORTEST_RESOURCE, _LONGEST_RESOURCE = 3, 255
 
 
-class Content(NamedTuple):
+class PubSubContent(NamedTuple):
     """The parts of a message for an event."""
 
     data: bytes
@@ -60,7 +60,7 @@ def _check(name: str) -> str:
     return name
 
 
-def content_of(envelope: Envelope, mode: Mode) -> Content:
+def content_of(envelope: Envelope, mode: Mode) -> PubSubContent:
     """Return the message for an envelope.
 
     A header of the envelope whose name no attribute of an event may have is an attribute of the message under its own
@@ -72,8 +72,8 @@ def content_of(envelope: Envelope, mode: Mode) -> Content:
             raise ValueError(f"a header {name!r} cannot be an attribute of a message of Pub/Sub: its name or its value")
     told = None if mode == "structured" else _binary(envelope, others)
     if told is not None:
-        return Content(envelope.payload, told, ordering_key(envelope))
-    return Content(_structure(envelope), {_MEDIA_TYPE: STRUCTURED, **others}, ordering_key(envelope))
+        return PubSubContent(envelope.payload, told, ordering_key(envelope))
+    return PubSubContent(_structure(envelope), {_MEDIA_TYPE: STRUCTURED, **others}, ordering_key(envelope))
 
 
 def _binary(envelope: Envelope, others: Mapping[str, str]) -> dict[str, str] | None:

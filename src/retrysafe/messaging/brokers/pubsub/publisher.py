@@ -9,7 +9,7 @@ from google.pubsub_v1 import types
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.publisher import ACKED, BatchLimits, BatchSession, BrokerPublisher, PublishEntry
-from retrysafe.messaging.brokers.pubsub.client import FAILURES, Service
+from retrysafe.messaging.brokers.pubsub.client import FAILURES, PubSubService
 from retrysafe.messaging.brokers.pubsub.messages import MODES, Mode, content_of, topic_path
 from retrysafe.messaging.brokers.pubsub.results import blames_one, result_of
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -30,7 +30,7 @@ class _PubSubPublishing(BatchSession):
     _failures = FAILURES
     _blames_one = staticmethod(blames_one)
 
-    def __init__(self, service: Service, project: str, prefix: str, mode: Mode) -> None:
+    def __init__(self, service: PubSubService, project: str, prefix: str, mode: Mode) -> None:
         self._service, self._project, self._prefix = service, project, prefix
         self._mode: Mode = mode
 
@@ -97,7 +97,7 @@ class PubSubPublisher(BrokerPublisher[_PubSubPublishing]):
         if not project:
             raise ConfigurationError("project= must not be empty.")
         self._prefix, within = prefix, seconds_of(timeout, "timeout")
-        super().__init__(lambda: _PubSubPublishing(Service(endpoint, within), project, prefix, mode))
+        super().__init__(lambda: _PubSubPublishing(PubSubService(endpoint, within), project, prefix, mode))
 
     def destination(self, envelope: Envelope, /) -> str:
         """The topic that takes a message."""

@@ -10,7 +10,7 @@ from typing import Any
 from google.api_core.exceptions import AlreadyExists, GoogleAPICallError
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.pubsub.client import Service
+from retrysafe.messaging.brokers.pubsub.client import PubSubService
 from retrysafe.messaging.brokers.pubsub.messages import subscription_path, topic_path
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.records import Duration
@@ -54,7 +54,7 @@ async def declare(
 
     Raises `ConfigurationError` when the service refuses.
     """
-    service = Service(endpoint, seconds_of(within, "within"))
+    service = PubSubService(endpoint, seconds_of(within, "within"))
     wanted = {
         "ack_deadline_seconds": round(seconds_of(lease, "lease")),
         "enable_message_ordering": ordered,

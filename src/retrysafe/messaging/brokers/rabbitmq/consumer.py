@@ -40,7 +40,7 @@ _LEAVE_WITHIN = 5.0
 """Seconds for which a queue that others are to have is kept, until what was handed out of it is settled."""
 
 
-class Tag(NamedTuple):
+class FrameTag(NamedTuple):
     """A delivery of one channel: a later channel knows nothing of it, and numbers its own."""
 
     channel: Wire
@@ -138,7 +138,7 @@ class _RabbitMQSession(ConsumerSession):
             if ours:
                 await self._tell(ours)
 
-    async def _tell(self, ours: Sequence[Tag]) -> None:
+    async def _tell(self, ours: Sequence[FrameTag]) -> None:
         try:
             async with asyncio.timeout(self._timeout):
                 *frames, last = self._acks(ours)
@@ -151,7 +151,7 @@ class _RabbitMQSession(ConsumerSession):
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
 
-    def _acks(self, tags: Iterable[Tag]) -> Iterator[tuple[Wire, int, bool]]:
+    def _acks(self, tags: Iterable[FrameTag]) -> Iterator[tuple[Wire, int, bool]]:
         """The frames that settle these: a channel, a number, and whether it stands for all below it."""
         settled: defaultdict[str, list[int]] = defaultdict(list)
         for tag in tags:
@@ -232,7 +232,7 @@ class _RabbitMQSession(ConsumerSession):
 
     async def _take_in(self, channel: Wire, queue: str, message: DeliveredMessage) -> None:
         if channel is self._wires.get(queue) and message.delivery_tag is not None:
-            tag = Tag(channel, queue, message.delivery_tag)
+            tag = FrameTag(channel, queue, message.delivery_tag)
             self._outstanding[queue].arrive(tag.number)
             self._shelf.put(Delivery(_envelope(message, queue), tag, queue, bool(message.redelivered)))
             self._arrived.set()

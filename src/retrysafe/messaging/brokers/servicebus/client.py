@@ -50,7 +50,7 @@ class Namespace(NamedTuple):
         """Without the key."""
         return f"Namespace({self.host!r})"
 
-    def client(self, timeout: float) -> Client:
+    def client(self, timeout: float) -> NamespaceClient:
         """A client of messages, on whose connections each attempt may take so many seconds."""
         how: dict[str, Any] = {
             "retry_total": 0,
@@ -60,9 +60,9 @@ class Namespace(NamedTuple):
             "keep_alive": 0,
         }
         if self.connection is not None:
-            return Client(ServiceBusClient.from_connection_string(self.connection, **how))
+            return NamespaceClient(ServiceBusClient.from_connection_string(self.connection, **how))
         credential = _default_credential()
-        return Client(ServiceBusClient(self.host, credential, **how), credential)
+        return NamespaceClient(ServiceBusClient(self.host, credential, **how), credential)
 
     @asynccontextmanager
     async def administration(self, patience: float) -> AsyncIterator[ServiceBusAdministrationClient]:
@@ -82,7 +82,7 @@ class Namespace(NamedTuple):
             yield client
 
 
-class Client(NamedTuple):
+class NamespaceClient(NamedTuple):
     """A client of messages, with the credentials that have to be closed."""
 
     messages: ServiceBusClient

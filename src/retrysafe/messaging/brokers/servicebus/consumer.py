@@ -18,15 +18,15 @@ from retrysafe.messaging.brokers.leased import Tag
 from retrysafe.messaging.brokers.servicebus.client import (
     FAILURES,
     LISTENS,
-    Client,
     Namespace,
+    NamespaceClient,
     amend,
     condition_of,
     hang_up,
     namespace_of,
 )
 from retrysafe.messaging.brokers.servicebus.locks import Lock, QueueLock, SessionLock, handle_of
-from retrysafe.messaging.brokers.servicebus.messages import Source, envelope_from, source_of
+from retrysafe.messaging.brokers.servicebus.messages import EntitySource, envelope_from, source_of
 from retrysafe.messaging.brokers.servicebus.results import for_a_consumer
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Delivery
@@ -135,12 +135,12 @@ class ServiceBusConsumer(BrokerConsumer["_ServiceBusSession"]):
 class _ServiceBusSession(ConsumerSession):
     """The sessions of Service Bus that are ours, or messages of queues without any."""
 
-    _client: Client | None = None
+    _client: NamespaceClient | None = None
 
     def __init__(
         self,
         namespace: Namespace,
-        sources: Sequence[Source],
+        sources: Sequence[EntitySource],
         ordered: bool,
         sessions: int,
         prefetch: int,
@@ -195,7 +195,7 @@ class _ServiceBusSession(ConsumerSession):
 
     # ------------------------------------------------------------ tasks
 
-    def _start(self, source: Source) -> None:
+    def _start(self, source: EntitySource) -> None:
         task = asyncio.create_task(self._serve(source), name=f"retrysafe-serve {source.path}")
         task.add_done_callback(self._on_end)
         self._tasks.append(task)
@@ -205,7 +205,7 @@ class _ServiceBusSession(ConsumerSession):
         if task in self._tasks and not task.cancelled() and task.exception() is None:
             self._tasks.remove(task)
 
-    async def _serve(self, source: Source) -> None:
+    async def _serve(self, source: EntitySource) -> None:
         """Take one session after the other; end when one of them rested, for which another task has begun."""
         replaced = False
         while not (replaced or self._closing.is_set()):
@@ -218,7 +218,7 @@ class _ServiceBusSession(ConsumerSession):
             if lock is not None:
                 replaced = await self._empty(lock)
 
-    async def _find(self, source: Source) -> Lock | None:
+    async def _find(self, source: EntitySource) -> Lock | None:
         gate, task = self._gates[source], asyncio.current_task()
         assert task is not None
         self._looking.add(task)
@@ -233,7 +233,7 @@ class _ServiceBusSession(ConsumerSession):
             self._looking.discard(task)
         return None if receiver is None else self._hold(source, receiver)
 
-    def _hold(self, source: Source, receiver: ServiceBusReceiver) -> Lock:
+    def _hold(self, source: EntitySource, receiver: ServiceBusReceiver) -> Lock:
         if self._ordered:
             lock: Lock = SessionLock(source, receiver, self._timeout)
         else:
@@ -244,7 +244,7 @@ class _ServiceBusSession(ConsumerSession):
         self._locks[lock.partition] = lock
         return lock
 
-    async def _open_receiver(self, source: Source) -> ServiceBusReceiver | None:
+    async def _open_receiver(self, source: EntitySource) -> ServiceBusReceiver | None:
         assert self._client is not None
         how: dict[str, Any] = {"max_wait_time": self._poll, "socket_timeout": LISTENS}
         if self._ordered:

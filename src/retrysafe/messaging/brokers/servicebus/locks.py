@@ -16,7 +16,7 @@ from azure.servicebus.exceptions import MessageLockLostError, SessionLockLostErr
 from retrysafe.cancellation import reraise_cancellation
 from retrysafe.messaging.brokers.receipts import Receipts
 from retrysafe.messaging.brokers.servicebus.client import FAILURES, hang_up
-from retrysafe.messaging.brokers.servicebus.messages import Source
+from retrysafe.messaging.brokers.servicebus.messages import EntitySource
 
 _SHORTEST = 1.0
 """Seconds that a lock lasts at least, whatever clocks say."""
@@ -36,7 +36,7 @@ class Lock:
     lease: for how many seconds a lock lasts; 0 if that is not known yet.
     """
 
-    def __init__(self, source: Source, receiver: ServiceBusReceiver, partition: str, timeout: float) -> None:
+    def __init__(self, source: EntitySource, receiver: ServiceBusReceiver, partition: str, timeout: float) -> None:
         self.source, self.partition = source, partition
         self._receiver, self._timeout = receiver, timeout
         self._messages: dict[str, ServiceBusReceivedMessage] = {}
@@ -132,7 +132,7 @@ class Lock:
 class SessionLock(Lock):
     """A session, whose lock covers all of its messages. Closed, it has them again, and no delivery is counted."""
 
-    def __init__(self, source: Source, receiver: ServiceBusReceiver, timeout: float) -> None:
+    def __init__(self, source: EntitySource, receiver: ServiceBusReceiver, timeout: float) -> None:
         super().__init__(source, receiver, f"{source.path} {receiver.session.session_id}", timeout)
         self.lease = self._lock_time(receiver.session.locked_until_utc)
         self._receipts = Receipts(self.lease)

@@ -14,8 +14,8 @@ from retrysafe.messaging.brokers.publisher import ACKED, BrokerPublisher, Publis
 from retrysafe.messaging.brokers.servicebus.client import (
     FAILURES,
     LISTENS,
-    Client,
     Namespace,
+    NamespaceClient,
     amend,
     end_reason_of,
     hang_up,
@@ -156,7 +156,7 @@ class _ServiceBusPublishing(PublisherSession):
         self._namespace, self._prefix, self._timeout = namespace, prefix, timeout
         self._ordered, self._partitions = ordered, partitions
         self._mode: Mode = mode
-        self._client: Client | None = None
+        self._client: NamespaceClient | None = None
         self._destinations: dict[str, _Destination] = {}
 
     def _encode(self, place: int, envelope: Envelope) -> tuple[str, PublishEntry]:
