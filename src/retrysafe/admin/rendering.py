@@ -216,7 +216,6 @@ def result(stored: StoredResult) -> dict[str, Any]:
 
 
 def _describe_encrypted(stored: StoredResult) -> dict[str, Any]:
-    """Size, key id and media type of an encrypted result."""
     shown: dict[str, Any] = {"bytes": len(stored.body or b"")}
     try:
         label = label_of(stored)

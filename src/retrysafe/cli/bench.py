@@ -239,7 +239,6 @@ def _row(one: Measured) -> tuple[str, ...]:
 
 
 def _plan(kind: str, rate: float, found: CapacityPlan, result: int) -> Iterator[str]:
-    """The calculated side of the measured rate."""
     total = render_size(found.store_bytes + found.index_bytes)
     yield (
         f"{rate:,.0f} new keys a second, remembered for {WINDOW}, would be {found.records:,} records of {total}, and "

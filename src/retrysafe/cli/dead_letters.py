@@ -71,7 +71,6 @@ def add_to(below: Any, side: Side) -> None:
 
 
 def _add_selection(parser: argparse.ArgumentParser, side: Side) -> None:
-    """Add the options that choose dead letters."""
     parser.add_argument("--id", metavar="ID", action="append", default=[], help="the message's id; may be repeated")
     parser.add_argument("--topic", metavar="NAME", help="only of this topic")
     parser.add_argument("--key", metavar="TEXT", help="only of this key")
@@ -87,7 +86,6 @@ def _add_consumer(parser: argparse.ArgumentParser, side: Side) -> None:
 
 
 def _filter(options: argparse.Namespace, side: Side) -> DeadLetterFilter:
-    """The filter that the options describe."""
     consumer = options.consumer if side.has_consumers else None
     given = (options.topic, options.key, options.type, options.error, consumer, options.except_type)
     return DeadLetterFilter(tuple(options.id), *given)

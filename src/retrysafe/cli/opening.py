@@ -180,7 +180,6 @@ def import_module(name: str, named: str) -> ModuleType:
 
 
 def _search_here() -> None:
-    """Let the working directory be searched for modules."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
 

@@ -51,7 +51,6 @@ def _of_gauge(gauge: Gauge) -> Panel:
 
 
 def _ratio(title: str, text: str, part: str, whole: str) -> Panel:
-    """The share of one counter in another."""
     rates = [f"sum by ({_BOUNDARY}) (rate({one}{{{_OF}}}[$__rate_interval]))" for one in (part, whole)]
     return Panel(title, text, " / ".join(rates), _legend([_BOUNDARY]), "percentunit")
 

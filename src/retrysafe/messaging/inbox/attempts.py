@@ -266,7 +266,6 @@ class Attempt:
         return HandlerOutcome(MessageOutcome.FAILED, text)
 
     def _outcome_of_claim(self, error: Exception) -> HandlerOutcome:
-        """Turn an error of the claim into an outcome."""
         if isinstance(error, InProgress | QuotaExceeded):
             return HandlerOutcome(MessageOutcome.BUSY, again=pause(error.retry_after))
         if self.ran and self._setting.entry.effects == "transactional" and isinstance(error, _ENDED_WITHIN):

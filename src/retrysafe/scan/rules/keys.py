@@ -52,7 +52,6 @@ def check(view: View) -> Iterator[Finding]:
 
 
 def _keys(project: Project, module: Module, node: ast.AST) -> Iterator[ast.expr]:
-    """Expressions that are used as an idempotency key."""
     match node:
         case ast.Dict(names, values):
             yield from (

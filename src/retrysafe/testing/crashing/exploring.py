@@ -163,7 +163,6 @@ class _Explorer:
             tell(("tried", self._try(point)))
 
     def _try(self, point: Point) -> _Tried:
-        """Take the operation through one point."""
         follow = {Action.CANCEL: self._cancel, Action.FREEZE: self._stop, Action.OVERLAP: self._stop}
         children: list[Child] = []
         try:
