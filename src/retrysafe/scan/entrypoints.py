@@ -145,7 +145,7 @@ class EntryPoints:
                 return Callee(function, framework, frozenset({names[function.name]} if function.name in names else ()))
         return None
 
-    def bypassed_guards(self, module: Module) -> Iterator[ast.expr]:
+    def idle_guards(self, module: Module) -> Iterator[ast.expr]:
         """Guards that stand above the decorator that registers the function: what it registers has none."""
         for _, function in module.functions():
             guard: ast.expr | None = None

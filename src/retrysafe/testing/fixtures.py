@@ -42,7 +42,7 @@ def store(config: pytest.Config, folder: Callable[[], Path]) -> Iterator[str]:
             _empty(backend)
         yield url
     finally:
-        shut_down(backend)
+        close_all(backend)
 
 
 _ASYNC = {"sqlite": ("aiosqlite",), "postgresql": ("asyncpg", "psycopg"), "mysql": ("asyncmy",)}
@@ -93,7 +93,7 @@ async def _aempty(backend: Backend) -> None:
         await backend.aclose()
 
 
-def shut_down(backend: Backend) -> None:
+def close_all(backend: Backend) -> None:
     """Close all connections of a backend, though in use, on loops that stand still too."""
     registry.forget(backend)
     for loop in backend.aclient.loops():
@@ -121,7 +121,7 @@ def boundaries(url: str) -> Iterator[Callable[..., Boundary]]:
     finally:
         for boundary in made:
             boundary.close()
-            shut_down(boundary._settings.backend)
+            close_all(boundary._settings.backend)
 
 
 # ---------------------------------------------------------------- duplicates and redeliveries

@@ -134,7 +134,7 @@ def handlers(view: View) -> Iterator[Finding]:
 
 def guards(view: View) -> Iterator[Finding]:
     """RS102."""
-    for guard in view.entry_points.bypassed_guards(view.module):
+    for guard in view.entry_points.idle_guards(view.module):
         yield finding(PASSED_BY, view.module, guard, "The function that is registered is the one without this guard.")
 
 

@@ -73,7 +73,7 @@ def _place(frame: FrameType) -> Place:
     return Place(_show(filename), line, linecache.getline(filename, line, frame.f_globals).strip())
 
 
-def imported_modules() -> tuple[str, ...]:
+def list_modules() -> tuple[str, ...]:
     """The modules that this process has imported, but for the user's own, which may do things when imported."""
     files = ((name, getattr(module, "__file__", None)) for name, module in tuple(sys.modules.items()))
     return tuple(name for name, file in files if name != "__main__" and (file is None or not is_users(file)))

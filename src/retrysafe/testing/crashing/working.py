@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from retrysafe.errors import InProgress, OutcomeUnknown, StoredFailure
-from retrysafe.testing.crashing.places import imported_modules
+from retrysafe.testing.crashing.places import list_modules
 from retrysafe.testing.crashing.points import STOPS, Action, Point
 from retrysafe.testing.crashing.snapshots import snapshot
 from retrysafe.testing.crashing.tracing import Tell, Tracer
@@ -59,7 +59,7 @@ class CrashWorker:
             if pickle.dumps(state) != before:
                 tell(("in memory", "the value of fresh(), which run() changed"))
             if point is None:
-                tell(("modules", imported_modules()))
+                tell(("modules", list_modules()))
             elif point.action in STOPS:
                 wait()
             if point is not None and not settled:

@@ -24,7 +24,7 @@ def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
     asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in found]
     answers = client.describe_configs(asked, request_timeout=_WITHIN) if asked else {}
     answered = {resource.name: _settings(answer) for resource, answer in answers.items()}
-    hidden = _hidden_topics(client, sorted(set(topics) - set(found)))
+    hidden = _find_hidden(client, sorted(set(topics) - set(found)))
     return {
         "missing": sorted(set(topics) - set(found) - hidden.keys()),
         "settings": {name: set_ for name, set_ in answered.items() if not isinstance(set_, str)},
@@ -35,7 +35,7 @@ def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
     }
 
 
-def _hidden_topics(client: AdminClient, names: list[str]) -> dict[str, str]:
+def _find_hidden(client: AdminClient, names: list[str]) -> dict[str, str]:
     """Those that are left out of the list of topics because this user may not see them, and what the broker says."""
     answers = client.describe_topics(TopicCollection(names), request_timeout=_WITHIN) if names else {}
     told = {name: answer.exception() for name, answer in answers.items()}

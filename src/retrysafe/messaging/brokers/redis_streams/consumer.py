@@ -235,7 +235,7 @@ class _RedisStreamsSession(ConsumerSession):
         self._room = self._arrived
 
     def take(self, limit: int, now: float) -> Sequence[Delivery]:
-        self._forget(self._leases.lost_streams())
+        self._forget(self._leases.find_lost())
         self._leaving = self._leases.leaving
         return super().take(limit, now)
 
@@ -290,7 +290,7 @@ class _RedisStreamsSession(ConsumerSession):
 
     async def _fill(self) -> None:
         """Take and leave streams, and read as many entries as memory allows."""
-        gone = [stream for stream in self._leases.leaving if not self._shelf.out(stream)] + self._leases.lost_streams()
+        gone = [stream for stream in self._leases.leaving if not self._shelf.out(stream)] + self._leases.find_lost()
         self._forget(gone)
         await self._leases.leave(gone)
         await self._leases.share()

@@ -120,7 +120,7 @@ class PartitionLeases:
         """Leave a stream that another consumer holds, as its higher token shows."""
         self.leaving.add(stream)
 
-    def lost_streams(self) -> list[str]:
+    def find_lost(self) -> list[str]:
         """Streams whose leases were lost, until `leave` is called for them."""
         return [stream for stream, lease in self._held.items() if lease.is_over()]
 
