@@ -139,7 +139,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "messages of a broker that keeps them for longer than the inbox are handled",
-        "messaging.subscription.subscription:Subscription._received.receive",
+        "messaging.subscription.subscription:Subscription._receive_into.receive",
         skipping("_retention"),
         (f"{SUBSCRIPTION}::test_a_window_that_is_read_from_the_broker_is_checked_before_anything_is_handled",),
         rows=(57,),

@@ -88,7 +88,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "console: another page may frame it",
-        "console.app:_secured.sending",
+        "console.app:_add_headers.sending",
         skipping("setdefault"),
         (f"{HOSTILE}::test_every_answer_has_the_headers_of_a_page_that_is_nobodys_frame",),
     ),
