@@ -12,7 +12,7 @@ from google.pubsub_v1 import types
 from benchmarks import services
 from benchmarks.brokers.base import AT_ONCE, WAIT, Broker, Receive, new_topic, receiving, windows
 from retrysafe.messaging.brokers.pubsub import PubSubConsumer, PubSubPublisher, declare
-from retrysafe.messaging.brokers.pubsub.client import Service
+from retrysafe.messaging.brokers.pubsub.client import PubSubService
 from retrysafe.messaging.brokers.pubsub.messages import content_of, subscription_path, topic_path
 from retrysafe.messaging.brokers.pubsub.opening import options_of
 from retrysafe.protocol.messages import Envelope
@@ -25,7 +25,7 @@ async def opened() -> AsyncIterator[Broker]:
     """A new topic with a subscription that keeps the order of keys."""
     options, topic = options_of(services.url("pubsub")), new_topic()
     await declare(topics=topic, group=GROUP, **options)
-    service = Service(options.get("endpoint"), WAIT)
+    service = PubSubService(options.get("endpoint"), WAIT)
     clients = await service.open()
     path = topic_path(options["project"], "", topic)
     subscription = subscription_path(options["project"], "", topic, GROUP)

@@ -62,7 +62,7 @@ def tables_tell() -> str:
 def _moved(event: str) -> str:
     if event == "store_request":
         return codes((metrics.STORE_DURATION.name,))
-    return codes(name.removeprefix("retrysafe.") for name in metrics.counted_by(event))
+    return codes(name.removeprefix("retrysafe.") for name in metrics.instruments_of(event))
 
 
 def instruments() -> str:

@@ -10,14 +10,14 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from retrysafe.conformance import wire
-from retrysafe.conformance.wire import Address, Connection, Request, Silent, address
+from retrysafe.conformance.wire import ServerAddress, Silent, WireConnection, WireRequest, address
 from tests.tables import each_row
 
 pytestmark = pytest.mark.slow
 
 
 @contextmanager
-def answering(*pieces: bytes, hold: bool = False) -> Iterator[tuple[Connection, list[bytes]]]:
+def answering(*pieces: bytes, hold: bool = False) -> Iterator[tuple[WireConnection, list[bytes]]]:
     """A connection to a server that takes what comes, sends the pieces, and closes (or, with ``hold``, doesn't)."""
     got: list[bytes] = []
     done = threading.Event()
@@ -35,7 +35,9 @@ def answering(*pieces: bytes, hold: bool = False) -> Iterator[tuple[Connection, 
 
         thread = threading.Thread(target=serve)
         thread.start()
-        connection = Connection(Address("http", "127.0.0.1", listening.getsockname()[1], ""), 0.2 if hold else 10)
+        connection = WireConnection(
+            ServerAddress("http", "127.0.0.1", listening.getsockname()[1], ""), 0.2 if hold else 10
+        )
         try:
             yield connection, got
         finally:
@@ -44,7 +46,7 @@ def answering(*pieces: bytes, hold: bool = False) -> Iterator[tuple[Connection, 
             thread.join()
 
 
-ASK = Request("POST", "/a%2Fb", (("X", '"'), ("X", "ä")), b"{}")
+ASK = WireRequest("POST", "/a%2Fb", (("X", '"'), ("X", "ä")), b"{}")
 
 
 def test_a_request_goes_out_as_it_is() -> None:
@@ -90,7 +92,7 @@ def test_bodies_end_where_their_framing_says(sent: bytes, body: bytes, whole: bo
 
 def test_the_answer_to_head_has_no_body() -> None:
     with answering(COUNTED, hold=True) as (connection, _):
-        assert connection.ask(Request("HEAD", "/")).body == b""
+        assert connection.ask(WireRequest("HEAD", "/")).body == b""
 
 
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nContent-", COUNTED + b"ab"])
@@ -115,13 +117,13 @@ def test_pieces_come_as_they_arrive() -> None:
 @each_row(
     ("url", "found", "again"),
     [
-        ("http://h", Address("http", "h", 80, ""), "http://h"),
-        ("https://h/", Address("https", "h", 443, ""), "https://h"),
-        ("http://h:8080/api/", Address("http", "h", 8080, "/api"), "http://h:8080/api"),
-        ("http://[::1]:80/x", Address("http", "::1", 80, "/x"), "http://[::1]/x"),
+        ("http://h", ServerAddress("http", "h", 80, ""), "http://h"),
+        ("https://h/", ServerAddress("https", "h", 443, ""), "https://h"),
+        ("http://h:8080/api/", ServerAddress("http", "h", 8080, "/api"), "http://h:8080/api"),
+        ("http://[::1]:80/x", ServerAddress("http", "::1", 80, "/x"), "http://[::1]/x"),
     ],
 )
-def test_addresses(url: str, found: Address, again: str) -> None:
+def test_addresses(url: str, found: ServerAddress, again: str) -> None:
     assert address(url) == found
     assert str(found) == again
 
@@ -156,11 +158,11 @@ class Slowly:
         """Nothing is open."""
 
 
-def speaking(pieces: Iterator[bytes], seconds: float = 0.0) -> tuple[Connection, Slowly]:
+def speaking(pieces: Iterator[bytes], seconds: float = 0.0) -> tuple[WireConnection, Slowly]:
     peer = Slowly(pieces, seconds)
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        connection = Connection(
-            Address("http", "127.0.0.1", listening.getsockname()[1], ""), 10.0, clock=lambda: peer.now
+        connection = WireConnection(
+            ServerAddress("http", "127.0.0.1", listening.getsockname()[1], ""), 10.0, clock=lambda: peer.now
         )
     connection._socket.close()
     connection._socket = peer  # type: ignore[assignment]

@@ -20,7 +20,7 @@ from starlette.routing import Mount
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from retrysafe.console import EVERY_RIGHT, Console, Principal
-from retrysafe.console.doors import wsgi
+from retrysafe.console.wsgi_adapter import wsgi
 from retrysafe.errors import ConfigurationError
 from tests.console.conftest import Deck
 from tests.console.visiting import BASE, Page, Visitor
@@ -105,7 +105,7 @@ import django; django.setup()
 from django.urls import path
 from django.test import Client
 from retrysafe.console import Console, EVERY_RIGHT, Principal
-from retrysafe.console.doors import django_view
+from retrysafe.console.wsgi_adapter import django_view
 view = django_view(Console({shelf.url!r}, access=lambda request:
     Principal("ada", EVERY_RIGHT) if request.headers.get("X-User") == "ada" else None))
 urlpatterns = [path("ops/", view), path("ops/<path:path>", view)]

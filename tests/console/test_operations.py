@@ -11,7 +11,7 @@ import pytest
 from retrysafe.admin.operator import Batch, Operator
 from retrysafe.console import Console, Principal, bulk
 from retrysafe.console.bulk import step
-from retrysafe.console.operations import NAME, Operation, Operations, Plan, State
+from retrysafe.console.operations import NAME, Operation, Operations, OperationState, Plan
 from retrysafe.protocol.records import Count, Page
 from tests.console.conftest import ADA, Deck
 from tests.console.visiting import BASE, Visitor
@@ -88,7 +88,7 @@ def test_the_same_plan_twice_is_one_operation(deck: Deck, gated: tuple[Operation
     wait(operations)
     operations.start(dict(PLAN))
     wait(operations)
-    assert found(deck, operations)[1:] == (State.DONE, 250, 0, "")
+    assert found(deck, operations)[1:] == (OperationState.DONE, 250, 0, "")
     assert (unknown(deck), audited(deck), gate.batches) == (0, 250, 4), "the last one is for attempts that died"
     assert [one.plan["id"] for one in operations.recent()] == [PLAN["id"]]
 
@@ -101,11 +101,11 @@ def test_an_operation_goes_on_where_its_process_died(deck: Deck, gated: tuple[Op
     operations.start(dict(PLAN))
     wait(operations)
     assert unknown(deck) == 50, "its batch was made"
-    assert found(deck, operations)[1:] == (State.INTERRUPTED, 100, 0, "")
+    assert found(deck, operations)[1:] == (OperationState.INTERRUPTED, 100, 0, "")
     other = Operations(console, gate)
     other.resume(found(deck, operations).plan)
     wait(other)
-    assert found(deck, other)[1:3] == (State.DONE, 150)
+    assert found(deck, other)[1:3] == (OperationState.DONE, 150)
     assert (unknown(deck), audited(deck)) == (0, 250), "each key is settled once, and audited"
     other.close()
 
@@ -118,14 +118,14 @@ def test_an_operation_that_was_started_or_resumed_is_under_way(
     deck.unknown("K")
     gate.open.clear()
     operations.start(dict(PLAN))
-    assert found(deck, operations).state is State.RUNNING
+    assert found(deck, operations).state is OperationState.RUNNING
     operations._stopping.set()
     gate.open.set()
     wait(operations)
     gate.open.clear()
     other = Operations(console, gate)
     other.resume(dict(PLAN))
-    assert found(deck, other).state is State.RUNNING
+    assert found(deck, other).state is OperationState.RUNNING
     gate.open.set()
     other.close()
 
@@ -137,11 +137,11 @@ def test_a_cancelled_operation_ends_before_its_next_batch(deck: Deck, gated: tup
     operations.start(dict(PLAN))
     assert gate.reached.wait(30)
     elsewhere = Operations(console, gate)
-    assert found(deck, elsewhere).state is State.RUNNING
+    assert found(deck, elsewhere).state is OperationState.RUNNING
     elsewhere.cancel(dict(PLAN), "grace")
     gate.open.set()
     wait(operations)
-    assert found(deck, elsewhere)[1:3] == (State.CANCELLED, 100)
+    assert found(deck, elsewhere)[1:3] == (OperationState.CANCELLED, 100)
     elsewhere.resume(dict(PLAN))
     wait(elsewhere)
     assert unknown(deck) == 150
@@ -159,11 +159,11 @@ def test_a_console_that_is_closed_leaves_an_operation_to_be_resumed(
     operations._stopping.set()
     gate.open.set()
     wait(operations)
-    assert found(deck, operations)[1:3] == (State.INTERRUPTED, 100)
+    assert found(deck, operations)[1:3] == (OperationState.INTERRUPTED, 100)
     other = Operations(console, gate)
     other.resume(dict(PLAN))
     wait(other)
-    assert found(deck, other)[1:3] == (State.DONE, 250)
+    assert found(deck, other)[1:3] == (OperationState.DONE, 250)
     other.close()
 
 
@@ -190,7 +190,7 @@ def test_an_operation_that_cannot_be_carried_out_says_why(deck: Deck) -> None:
     operations.start(dict(PLAN))
     wait(operations)
     state = found(deck, operations)
-    assert (state.state, "is not a state" in state.error) == (State.FAILED, True)
+    assert (state.state, "is not a state" in state.error) == (OperationState.FAILED, True)
     operations.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from retrysafe.messaging.brokers.kafka.progress import Commit, Progress
+from retrysafe.messaging.brokers.kafka.progress import OffsetCommit, Progress
 from tests.tables import each_row
 
 
@@ -31,7 +31,7 @@ def test_the_next_owner_is_told_of_settled_and_handed_out_messages() -> None:
     for offset in (0, 2, 3, 7):
         progress.settle(offset)
     commit = progress.commit()
-    assert commit == Commit(1, 13, "retrysafe 13 2-3 7")
+    assert commit == OffsetCommit(1, 13, "retrysafe 13 2-3 7")
     successor = Progress(commit.offset, commit.text, 3)
     assert received(successor, *range(1, 15)) == [1, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14]
     assert [offset for offset in range(1, 15) if successor.is_again(offset)] == list(range(1, 13))
@@ -40,9 +40,9 @@ def test_the_next_owner_is_told_of_settled_and_handed_out_messages() -> None:
 def test_settled_messages_are_told_on_before_they_come_again() -> None:
     successor = Progress(1, "retrysafe 13 2-3 7-9", 3)
     received(successor, 1, 2)
-    assert successor.commit(leaving=True) == Commit(1, 13, "retrysafe 13 2 3 7-9")
+    assert successor.commit(leaving=True) == OffsetCommit(1, 13, "retrysafe 13 2 3 7-9")
     successor.settle(1)
-    assert successor.commit(leaving=True) == Commit(3, 13, "retrysafe 13 3 7-9")
+    assert successor.commit(leaving=True) == OffsetCommit(3, 13, "retrysafe 13 3 7-9")
 
 
 def test_nothing_may_be_handed_out_before_a_commit_says_so() -> None:
@@ -51,7 +51,7 @@ def test_nothing_may_be_handed_out_before_a_commit_says_so() -> None:
     assert progress.granted == 0
     commit = progress.commit()
     assert progress.granted == 0
-    progress.committed(commit)
+    progress.grant(commit)
     assert progress.granted == 8
     assert progress.commit(leaving=True).upto == 6
 

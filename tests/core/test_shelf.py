@@ -85,16 +85,16 @@ def test_a_partition_that_is_left_hands_out_nothing_and_is_forgotten_alone() -> 
     )
     out = shelf.take(2, 0.0)
     assert tags(out) == [0, 1]
-    assert (shelf.held("q.0"), shelf.out("q.0")) == (2, 1)
+    assert (shelf.count("q.0"), shelf.out("q.0")) == (2, 1)
     assert tags(shelf.take(9, 0.0, leaving={"q.0"})) == [3]
     shelf.forget("q.0")
-    assert (shelf.held("q.0"), shelf.out("q.0"), shelf.held("q.1")) == (0, 0, 2)
+    assert (shelf.count("q.0"), shelf.out("q.0"), shelf.count("q.1")) == (0, 0, 2)
     assert not shelf.has(0)
     assert not shelf.has(2)
     assert shelf.has(1)
     assert not shelf.settle(out[0])
     assert shelf.settle(out[1])
-    assert (shelf.held("q.1"), shelf.has(1)) == (1, False)
+    assert (shelf.count("q.1"), shelf.has(1)) == (1, False)
 
 
 def test_clearing_leaves_nothing() -> None:
@@ -103,7 +103,7 @@ def test_clearing_leaves_nothing() -> None:
     shelf.clear()
     assert not shelf.settle(first)
     assert shelf.take(9, 0.0) == []
-    assert (shelf.held("orders"), shelf.has(0)) == (0, False)
+    assert (shelf.count("orders"), shelf.has(0)) == (0, False)
 
 
 @given(st.lists(st.tuples(st.sampled_from("ABC"), st.integers(0, 3)), max_size=30), st.randoms())
@@ -152,10 +152,10 @@ def test_a_lane_has_one_partition() -> None:
 def test_messages_waiting_for_a_retry_count_a_tenth_and_tell_when_they_fill_a_partition() -> None:
     shelf = shelf_with(*(delivery(number) for number in range(40)), delivery(40, queue="other"))
     shelf.take(99, 0.0)
-    full, seen = [], [(shelf.load("orders"), shelf.crowded(lambda _: False))]
+    full, seen = [], [(shelf.load("orders"), shelf.crowds(lambda _: False))]
     for parked in (20, 39, 40):
         shelf.parked = {"orders": parked}
-        full = shelf.crowded(lambda partition: shelf.load(partition) < 4)
+        full = shelf.crowds(lambda partition: shelf.load(partition) < 4)
         seen.append((shelf.load("orders"), full))
     assert seen == [(40, []), (22, []), (4, ["orders"]), (4, ["orders"])]
     shelf.parked = {"orders": 99}

@@ -105,7 +105,7 @@ def test_a_broker_that_goes_silent_holds_no_thread(monkeypatch: pytest.MonkeyPat
                 left.append("hung up")
 
     with pytest.raises(TimeoutError):
-        checks.asked(silent(), 0.01)
+        checks.ask(silent(), 0.01)
     assert left == ["hung up"]
 
 

@@ -56,7 +56,7 @@ async def test_a_server_that_does_not_answer_keeps_nothing_but_its_thread_waitin
     monkeypatch.setattr(stream, "CONNECT", 2)
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         slot = Slot(f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/nothing")
-        opening = asyncio.create_task(asyncio.to_thread(stream.opened, slot))
+        opening = asyncio.create_task(asyncio.to_thread(stream.open_stream, slot))
         turns = 0
         while not opening.done():
             await asyncio.sleep(0.02)
@@ -232,7 +232,7 @@ async def test_no_more_of_a_large_transaction_is_taken_than_is_read(place: Place
     """libpq keeps in memory what it has taken."""
     place.slot.create()
     place.write(*range(500))
-    reading = await asyncio.to_thread(stream.opened, place.slot)
+    reading = await asyncio.to_thread(stream.open_stream, place.slot)
     reading._connection = counting = Counting(reading._connection)
     one_at_a_time = Most(1, 1 << 20, 1)
 
@@ -558,7 +558,7 @@ async def test_a_relay_stops_while_the_server_of_the_log_is_silent(
         raise LogUnavailable("it is over")
 
     if asks == "opened":
-        monkeypatch.setattr("retrysafe.messaging.cdc.following.opened", silent)
+        monkeypatch.setattr("retrysafe.messaging.cdc.following.open_stream", silent)
     else:
         monkeypatch.setattr(place.slot, asks, silent)
     relay = place.relay()

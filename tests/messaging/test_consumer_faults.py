@@ -108,7 +108,7 @@ async def test_nothing_is_lost_wherever_the_connection_is_cut(broker: AnyBench, 
     consumer = await broker.consumer()
     proxy = broker.proxies[consumer]
     proxy.arm(greetings=True)
-    seen = await consumed(consumer, 12, of=await trial.published(*"A" * 12))
+    seen = await consumed(consumer, 12, of=await trial.publish(*"A" * 12))
     assert in_order(seen)
     points = proxy.count
     await consumer.aclose()
@@ -120,7 +120,7 @@ async def test_nothing_is_lost_wherever_the_connection_is_cut(broker: AnyBench, 
         consumer = await broker.consumer()
         fault = Fault(at, chance.choice(KINDS))
         broker.proxies[consumer].arm(fault, greetings=True)
-        seen = await consumed(consumer, 12, of=await trial.published(*"A" * 12))
+        seen = await consumed(consumer, 12, of=await trial.publish(*"A" * 12))
         assert in_order(seen), f"{fault}: {seen}"
         await consumer.aclose()
         if not isinstance(broker, WITH_LONG_LEASES):
@@ -141,7 +141,7 @@ async def test_a_question_about_topics_that_is_lost_is_asked_again_soon() -> Non
         for _ in range(effort(2, 10)):  # it happens in every third case
             trial, consumer = Trial(made), await made.consumer()
             made.proxies[consumer].arm_on("before", ">", is_about_ours)
-            await trial.published(*"A" * 12)
+            await trial.publish(*"A" * 12)
             assert in_order(await consumed(consumer, 12))
             assert made.proxies[consumer].hits
             await consumer.aclose()
@@ -150,7 +150,7 @@ async def test_a_question_about_topics_that_is_lost_is_asked_again_soon() -> Non
 @pytest.mark.fault(50)
 async def test_an_ack_that_cannot_be_told_raises_nothing(broker: AnyBench) -> None:
     trial = Trial(broker)
-    await trial.published("A")
+    await trial.publish("A")
     async with trial.consumer() as consumer:
         (found,) = await trial.take(consumer, 1)
         broker.proxies[consumer].drop()
@@ -186,7 +186,7 @@ async def mortal(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Any, Any
 async def test_a_broker_that_ends_under_load_hands_out_what_is_left(mortal: tuple[Any, AnyBench]) -> None:
     server, broker = mortal
     trial = Trial(broker)
-    await trial.published(*"AAB" * 30)
+    await trial.publish(*"AAB" * 30)
     async with trial.consumer() as consumer:
         settled = await trial.take(consumer, 20)
         await consumer.ack(settled)
@@ -259,7 +259,7 @@ async def test_consumers_that_are_killed_apply_everything_once(
     workers = [start() for _ in range(2)]
     try:
         for kill in range(kills):
-            await trial.published(*[chance.choice("ABCDEF") for _ in range(count // kills)])
+            await trial.publish(*[chance.choice("ABCDEF") for _ in range(count // kills)])
             await until_applied(store, count // kills * kill + chance.randrange(1, count // kills), 60)
             victim = chance.randrange(2)
             workers[victim].send_signal(signal.SIGKILL)
@@ -280,7 +280,7 @@ async def test_consumers_that_are_killed_apply_everything_once(
 @pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 async def test_nothing_is_ever_sent_back_to_a_queue(broker: AnyBench) -> None:
     trial = Trial(broker)
-    await trial.published("A")
+    await trial.publish("A")
     async with trial.consumer() as consumer:
         for _ in range(30):  # more often than RabbitMQ 4 hands out a message by default
             (found,) = await trial.take(consumer, 1)
@@ -319,7 +319,7 @@ async def test_a_queue_that_does_not_answer_keeps_no_other_one_waiting(broker: A
     queues = partitions_of(broker.topic, PARTITIONS)
     for queue in queues:  # which one a key belongs to depends on the topic
         of_queue = (key for key in map(str, count()) if partition(broker.topic, key, "", PARTITIONS) == queue)
-        await trial.published(*islice(of_queue, 5))
+        await trial.publish(*islice(of_queue, 5))
     async with trial.consumer() as consumer:
         proxy = broker.proxies[consumer]
         proxy.arm_on("set aside", ">", lambda frame: method_of(frame) == (60, 20))
@@ -358,7 +358,7 @@ async def test_an_ack_that_fails_late_ends_no_later_connection(
         raise ChannelInvalidStateError("closed")
 
     trial = Trial(broker)
-    await trial.published("A")
+    await trial.publish("A")
     async with trial.consumer() as consumer:
         first = await trial.take(consumer, 1)
         with monkeypatch.context() as patch:
@@ -381,7 +381,7 @@ async def test_an_ack_that_fails_late_ends_no_later_connection(
 async def test_queues_of_which_none_answers_are_an_error(broker: AnyBench) -> None:
     trial = Trial(broker)
     broker.options |= {"timeout": "2s", "only_partitions": [1]}
-    await trial.published("A")
+    await trial.publish("A")
     async with trial.consumer() as consumer:
         broker.proxies[consumer].arm_on("set aside", ">", lambda frame: method_of(frame) == (60, 20))
         with pytest.raises(TimeoutError, match="none of 1 queues"):
@@ -405,7 +405,7 @@ async def test_a_queue_that_is_deleted_and_made_again_is_consumed_again(broker: 
         async with await aio_pika.connect(broker.url) as connection:
             await connection.channel()
         await declare(broker.url, broker.topic, partitions=4)
-        await trial.published("A")
+        await trial.publish("A")
         assert numbers(await trial.take(consumer, 1)) == [0]
 
 
@@ -432,11 +432,11 @@ async def test_a_message_of_somebody_elses_has_what_it_has(broker: AnyBench) -> 
 async def test_a_consumer_that_has_lost_a_stream_takes_nothing_from_it(broker: AnyBench) -> None:
     assert isinstance(broker, RedisBench)
     trial = Trial(broker)
-    await trial.published("A")
+    await trial.publish("A")
     async with trial.consumer() as consumer, broker.client() as client:
         (found,) = await trial.take(consumer, 1)
         await client.set(f"{found.partition}:owner:inventory", 9_000_000_000_000_000)  # the lease of a later owner
-        await trial.published("A")
+        await trial.publish("A")
         await trial.nothing(consumer)
         (group,) = await client.xinfo_groups(found.partition)
         assert (group["pending"], group["lag"]) == (1, 1), "the second message is its successor's"
@@ -450,9 +450,9 @@ async def test_entries_whose_answer_was_lost_are_handed_out(broker: AnyBench) ->
     async with trial.consumer() as consumer:
         await trial.nothing(consumer)
         proxy = broker.proxies[consumer]
-        await trial.published("A", "A")
+        await trial.publish("A", "A")
         proxy.arm_on("before", "<", lambda message: b"placed.v1" in message and message.startswith(b"*2\r\n$3\r\nnew"))
-        await trial.published("A")
+        await trial.publish("A")
         assert await consumed(consumer, 3) == [0, 1, 2]
         assert proxy.hits
 
@@ -464,7 +464,7 @@ async def test_an_ack_makes_room_at_once(broker: AnyBench, keys: Any, monkeypatc
     monkeypatch.setattr("retrysafe.messaging.brokers.redis_streams.consumer._LOOK", 3600.0)
     broker.options["prefetch"] = 1
     trial = Trial(broker)
-    await trial.published(*map(str, keys))
+    await trial.publish(*map(str, keys))
     async with trial.consumer() as consumer:
         first = await trial.take(consumer, 1 if len(set(keys)) == 1 else PARTITIONS)
         more = asyncio.create_task(consumer.receive(1, 3600.0))
@@ -480,7 +480,7 @@ async def test_an_ack_makes_room_at_once(broker: AnyBench, keys: Any, monkeypatc
 async def test_a_message_is_not_handed_out_again_while_it_is_handled_for_longer_than_a_lease(broker: AnyBench) -> None:
     broker.options["lease"] = "5s"
     trial = Trial(broker)
-    await trial.published("A")
+    await trial.publish("A")
     async with trial.consumer() as consumer, trial.consumer() as other:
         (found,) = await trial.take(consumer, 1)
         assert not await other.receive(1, 6.0)
@@ -491,12 +491,12 @@ async def test_a_message_is_not_handed_out_again_while_it_is_handled_for_longer_
 async def test_a_stream_that_is_gone_is_consumed_again(broker: AnyBench) -> None:
     assert isinstance(broker, RedisBench)
     trial = Trial(broker)
-    await trial.published("A")
+    await trial.publish("A")
     async with trial.consumer() as consumer, broker.client() as client:
         (found,) = await trial.take(consumer, 1)
         await consumer.ack([found])
         await client.delete(found.partition)
-        await trial.published("A")
+        await trial.publish("A")
         assert numbers(await trial.take(consumer, 1)) == [1]
 
 
@@ -505,7 +505,7 @@ async def test_trimming_what_was_not_settled_is_told(broker: AnyBench) -> None:
     assert isinstance(broker, RedisBench)
     told: list[Event] = []
     trial = Trial(broker)
-    await trial.published("A", "A")
+    await trial.publish("A", "A")
     async with trial.consumer() as consumer, broker.client() as client:
         found = await trial.take(consumer, 2)
         await client.xtrim(found[0].partition, maxlen=1, approximate=False)
@@ -519,12 +519,12 @@ async def test_trimming_what_was_not_settled_is_told(broker: AnyBench) -> None:
 async def test_streams_are_shared_evenly_as_consumers_come_and_go(broker: AnyBench) -> None:
     trial = Trial(broker)
     held: dict[str, set[str]] = {}
-    await trial.published(*"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    await trial.publish(*"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
     async def settle(name: str, consumer: Consumer, done: Callable[[], bool]) -> None:
         while not done():
             await consumer.ack(await consumer.receive(50, 0.1))
-            held[name] = set(consumer._session._holdings.tokens())  # type: ignore[attr-defined]
+            held[name] = set(consumer._session._leases.tokens())  # type: ignore[attr-defined]
 
     async with asyncio.timeout(DEADLINE), trial.consumer() as one:
         await settle("one", one, lambda: len(held.get("one", ())) == 4)
@@ -544,7 +544,7 @@ async def test_settled_entries_are_removed_where_that_is_wanted(broker: AnyBench
     assert isinstance(broker, RedisBench)
     broker.options["delete"] = True
     trial = Trial(broker)
-    await trial.published("A", "A")
+    await trial.publish("A", "A")
     async with trial.consumer() as consumer, broker.client() as client:
         found = await trial.take(consumer, 2)
         await consumer.ack(found[:1])

@@ -154,10 +154,10 @@ def test_headers_count_in_what_a_batch_and_a_consumer_may_have() -> None:
     assert most(10, 150).beside([Queued(1, 1, 0, 0, 0, large)]).bytes == 50
     shelf = LaneQueue()
     shelf.put(Delivery(large, 1, "p"))
-    assert shelf.held_bytes("p") == 100
+    assert shelf.count_bytes("p") == 100
     (one,) = shelf.take(1, 0.0)
     shelf.settle(one)
-    assert shelf.held_bytes("p") == 0
+    assert shelf.count_bytes("p") == 0
 
 
 # ---------------------------------------------------------------- late ones

@@ -27,8 +27,8 @@ from retrysafe.messaging import Inbox, Outbox, Subscription
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.brokers.kafka import KafkaConsumer, KafkaPublisher, declare
 from retrysafe.messaging.brokers.kafka.consumer import _KafkaSession
-from retrysafe.messaging.brokers.kafka.delivery import Sender
-from retrysafe.messaging.brokers.kafka.envelope import Mode, Record, envelope_from, record_of
+from retrysafe.messaging.brokers.kafka.delivery import RecordSender
+from retrysafe.messaging.brokers.kafka.envelope import KafkaRecord, Mode, envelope_from, record_of
 from retrysafe.messaging.brokers.kafka.properties import LOG, properties_of
 from retrysafe.protocol.events import Event
 from retrysafe.protocol.messages import Envelope, PublishStatus
@@ -252,7 +252,7 @@ async def settle(consumer: Consumer, trial: Trial, count: int) -> None:
 async def test_unsettled_messages_are_told_to_be_redelivered(broker: KafkaBench) -> None:
     """Kafka counts no deliveries: who dies of a message has said before that it may be handed out."""
     trial = Trial(broker)
-    await trial.published(*"AAA")
+    await trial.publish(*"AAA")
     dying = await broker.consumer()
     await trial.take(dying, 3)
     await broker.crash(dying)
@@ -265,7 +265,7 @@ async def test_unsettled_messages_are_told_to_be_redelivered(broker: KafkaBench)
 async def test_settlements_after_a_partition_has_gone_are_not_committed(broker: KafkaBench) -> None:
     broker.options["leave_within"] = "100ms"
     trial = Trial(broker)
-    await trial.published(*"ABCDEFGH" * 2)
+    await trial.publish(*"ABCDEFGH" * 2)
     async with trial.consumer() as one, trial.consumer() as two:
         before = await trial.take(one, 16)
         again = await trial.take(two, 1)
@@ -286,13 +286,13 @@ async def test_settlements_after_a_partition_has_gone_are_not_committed(broker: 
 async def test_a_partition_is_left_when_what_was_handed_out_is_settled(broker: KafkaBench) -> None:
     broker.options["leave_within"] = "30s"
     trial = Trial(broker)
-    await trial.published(*"ABCDEFGH" * 2)
+    await trial.publish(*"ABCDEFGH" * 2)
     async with trial.consumer() as one, trial.consumer() as two:
         held = await trial.take(one, 16)
         waiting = asyncio.create_task(two.receive(16, 1.0))
         assert await waiting == []
         await one.ack(held)
-        await trial.published(*"ABCDEFGH" * 2)
+        await trial.publish(*"ABCDEFGH" * 2)
         found = [await trial.take(two, 1), await trial.take(one, 1)]
         assert min(numbers([*found[0], *found[1]])) >= 16
 
@@ -303,7 +303,7 @@ async def test_a_paused_partition_that_left_and_came_back_is_read_again(broker: 
     """librdkafka keeps a pause over the end of an assignment: the next one has to end it."""
     broker.options.update(prefetch=2, leave_within="100ms")
     trial = Trial(broker)
-    await trial.published(*"ABCDEFGH" * 4)
+    await trial.publish(*"ABCDEFGH" * 4)
     async with trial.consumer() as one:
         held = await trial.take(one, 4)
         async with trial.consumer() as two:
@@ -320,7 +320,7 @@ async def test_a_paused_partition_that_left_and_came_back_is_read_again(broker: 
 async def test_a_marker_that_ends_a_partition_is_no_lag(broker: KafkaBench) -> None:
     """No message follows it, so it would be seen as lag without progress, and the consumer be ended for it."""
     trial = Trial(broker)
-    await trial.published("A")
+    await trial.publish("A")
     producer = Producer(properties_of(broker.url, {"transactional.id": broker.topic}), logger=LOG)
     producer.init_transactions(10)
     for _ in range(3):
@@ -359,7 +359,7 @@ async def test_a_consumer_that_handles_for_long_keeps_its_partition() -> None:
 async def test_no_more_is_in_memory_than_was_asked_for(broker: KafkaBench) -> None:
     broker.options["prefetch"] = 2
     trial = Trial(broker)
-    await trial.published(*"A" * 30)
+    await trial.publish(*"A" * 30)
     consumer: Any = await broker.consumer()
     try:
         for expected in range(0, 30, 2):
@@ -399,7 +399,7 @@ async def test_messages_that_a_topic_no_longer_has_are_told(broker: KafkaBench) 
     told: list[Event] = []
     broker.options["observers"] = [told.append]
     trial = Trial(broker)
-    await trial.published(*"A" * 5)
+    await trial.publish(*"A" * 5)
     async with trial.consumer() as consumer:
         await settle(consumer, trial, 1)
         (found,) = await trial.take(consumer, 1)
@@ -419,7 +419,7 @@ async def test_a_group_that_is_ahead_of_the_topic_begins_with_the_oldest_message
     from confluent_kafka import KafkaException, TopicPartition
 
     trial = Trial(broker)
-    await trial.published(*"A" * 5)
+    await trial.publish(*"A" * 5)
     async with trial.consumer() as consumer:
         (found,) = await trial.take(consumer, 1)
     place = TopicPartition(broker.topic, int(found.partition.rpartition("-")[2]), 1000)
@@ -467,7 +467,7 @@ async def test_the_text_of_a_commit_is_as_long_as_the_brokers_take(
     monkeypatch.setattr("retrysafe.messaging.brokers.kafka.progress._MOST", 6000)
     broker.options["prefetch"] = 5000
     trial = Trial(broker)
-    await trial.published(*"A" * 2600)
+    await trial.publish(*"A" * 2600)
     async with trial.consumer() as consumer:
         found = await trial.take(consumer, 2600)
         await consumer.ack(found[1::2])
@@ -482,7 +482,7 @@ async def test_a_sender_that_was_closed_reports_what_it_does_not_send() -> None:
     from confluent_kafka import KafkaError
 
     require("kafka")
-    sender = Sender(properties_of(os.environ["RETRYSAFE_TEST_KAFKA"], {}), 1.0)
+    sender = RecordSender(properties_of(os.environ["RETRYSAFE_TEST_KAFKA"], {}), 1.0)
     sender.close()
     async with asyncio.timeout(10):
         (report,) = await asyncio.wrap_future(sender.send([record_of(ENVELOPE, "binary", "")]))
@@ -498,7 +498,7 @@ async def test_a_record_with_a_header_that_is_not_utf_8_is_no_event(broker: Kafk
     """The client fails to read it; where Python has made the call fast, it does not look whether it has failed."""
     trial = Trial(broker)
     headers = [(b"\xff\xfe", b"v"), (b"ce_id", b"1")]
-    await trial.published(*"A" * before)
+    await trial.publish(*"A" * before)
     async with trial.consumer() as consumer:
         await consumer.ack(await trial.take(consumer, before))
         await asyncio.to_thread(produce, broker.url, broker.topic, headers, b"body")
@@ -556,7 +556,7 @@ async def test_a_client_that_has_failed_for_good_is_replaced(
             patch.setattr(consumer._session, "_pause_full", lambda client: 1 // 0)
             with pytest.raises(ZeroDivisionError):
                 await consumer.receive(1, 10)
-        await trial.published("A")
+        await trial.publish("A")
         assert numbers(await trial.take(consumer, 1)) == [0]
     finally:
         await consumer.aclose()
@@ -572,7 +572,7 @@ async def test_a_consumer_is_closed_although_the_brokers_do_not_answer(monkeypat
     with closing(await asyncio.to_thread(KafkaServer)) as server:
         async with bench("kafka", server.url) as broker:
             trial = Trial(broker)
-            await trial.published("A")
+            await trial.publish("A")
             consumer: Any = KafkaConsumer(server.url, broker.topic, group=broker.topic, session="2s")
             (found,) = await trial.take(consumer, 1)
             server.signal(signal.SIGSTOP)
@@ -582,7 +582,7 @@ async def test_a_consumer_is_closed_although_the_brokers_do_not_answer(monkeypat
                     await consumer.aclose()
             finally:
                 server.signal(signal.SIGCONT)
-            await trial.published("A")
+            await trial.publish("A")
             async with asyncio.timeout(DEADLINE):
                 while 1 not in numbers(again := await consumer.receive(2, 1.0)):
                     pass
@@ -593,7 +593,7 @@ async def test_a_consumer_is_closed_although_the_brokers_do_not_answer(monkeypat
 async def test_a_consumer_leaves_its_partitions_when_its_event_loop_is_closed_over_it(broker: KafkaBench) -> None:
     """Its thread went on as long as the process, and no other consumer of the group got them."""
     trial = Trial(broker)
-    await trial.published("A")
+    await trial.publish("A")
     left = KafkaConsumer(broker.url, broker.topic, group=broker.topic, session="6s")
     assert numbers(await asyncio.to_thread(asyncio.run, trial.take(left, 1))) == [0]
     other = KafkaConsumer(broker.url, broker.topic, group=broker.topic, session="6s")
@@ -616,12 +616,12 @@ def test_publishing_while_the_client_is_closed_ends_no_other_wave() -> None:
     require("kafka")
     url, topic = os.environ["RETRYSAFE_TEST_KAFKA"], f"closing-{secrets.token_hex(6)}"
     declare(url, [topic], partitions=1)
-    sender = Sender(properties_of(url, {"linger.ms": 60_000}), 60.0)
+    sender = RecordSender(properties_of(url, {"linger.ms": 60_000}), 60.0)
     with sender._turn:
-        first = sender.send([Record(topic, b"k", b"v", [])])
+        first = sender.send([KafkaRecord(topic, b"k", b"v", [])])
         sender._closing = True
         sender._producer.purge(in_queue=True, in_flight=True)
-        second = sender.send([Record(topic, b"k", b"v", [])])
+        second = sender.send([KafkaRecord(topic, b"k", b"v", [])])
     sender._thread.join(60)
     for reports in (first, second):
         assert [one.name() for one in reports.result(60) if one] == ["_PURGE_QUEUE"]

@@ -111,7 +111,7 @@ def test_topics_that_may_not_be_seen_are_a_note_and_not_missing(guarded: Guarded
 
 def test_of_what_is_abandoned_nobody_can_tell() -> None:
     wave = Wave(3)
-    wave.reported(1, None)
+    wave.record(1, None)
     wave.abandon()
     first, second, third = wave.reports.result()
     assert second is None

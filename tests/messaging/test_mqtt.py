@@ -19,9 +19,9 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from retrysafe import ConfigurationError
 from retrysafe.messaging.brokers.mqtt import MqttConsumer, MqttPublisher, declare
-from retrysafe.messaging.brokers.mqtt.connecting import Connection, ConnectionEnded, address_of, properties
-from retrysafe.messaging.brokers.mqtt.judging import ended, judged
-from retrysafe.messaging.brokers.mqtt.messages import Content, Mode, content_of, envelope_from, topic_of
+from retrysafe.messaging.brokers.mqtt.connecting import ConnectionEnded, MqttLink, address_of, properties
+from retrysafe.messaging.brokers.mqtt.messages import Mode, Packet, content_of, envelope_from, topic_of
+from retrysafe.messaging.brokers.mqtt.results import result_of, result_of_end
 from retrysafe.messaging.brokers.mqtt.sessions import SessionMissing
 from retrysafe.protocol.messages import Delivery, Envelope, PublishStatus
 from tests.conftest import require
@@ -67,7 +67,7 @@ async def taken(consumer: MqttConsumer, number: int) -> list[Delivery]:
 
 async def send(url: str, topic: str, payload: bytes, **told: Any) -> None:
     """Publish as a stranger does."""
-    connection = await Connection.open(address_of(url), patience=10)
+    connection = await MqttLink.open(address_of(url), patience=10)
     retain = told.pop("retain", False)
     answer = await connection.publish(topic, payload, properties(PacketTypes.PUBLISH, **told), retain=retain)
     await connection.first_of(answer)
@@ -91,7 +91,7 @@ async def send(url: str, topic: str, payload: bytes, **told: Any) -> None:
     ],
 )
 def test_meaning_of_acknowledgements(name: str, status: PublishStatus) -> None:
-    assert judged(ReasonCode(PacketTypes.PUBACK, name)).status is status
+    assert result_of(ReasonCode(PacketTypes.PUBACK, name)).status is status
 
 
 @each_row(
@@ -102,7 +102,7 @@ def test_meaning_of_acknowledgements(name: str, status: PublishStatus) -> None:
     ],
 )
 def test_a_broker_that_is_busy_blames_no_message(code: int | None, status: PublishStatus) -> None:
-    assert ended(ConnectionEnded("it ended", code)).status is status
+    assert result_of_end(ConnectionEnded("it ended", code)).status is status
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ async def test_an_abandoned_connect_takes_no_session_later() -> None:
     ):
         port = full.getsockname()[1]
         address = address_of(f"mqtt://127.0.0.1:{port}")
-        opening = asyncio.create_task(Connection.open(address, client_id="session", patience=30))
+        opening = asyncio.create_task(MqttLink.open(address, client_id="session", patience=30))
         await asyncio.to_thread(until, lambda: f"0100007F:{port:04X} 02" in Path("/proc/net/tcp").read_text())
         opening.cancel()
         await asyncio.wait([opening])
@@ -236,7 +236,7 @@ async def test_bytes_that_are_no_mqtt_end_the_connection(sent: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         serving = asyncio.create_task(asyncio.to_thread(serve))
         with pytest.raises((OSError, TimeoutError)):
-            await Connection.open(address_of(f"mqtt://127.0.0.1:{stranger.getsockname()[1]}"), patience=2)
+            await MqttLink.open(address_of(f"mqtt://127.0.0.1:{stranger.getsockname()[1]}"), patience=2)
         await serving
 
 
@@ -258,7 +258,7 @@ async def test_a_password_is_in_no_text() -> None:
 # ---------------------------------------------------------------- messages
 
 
-def told_by(content: Content) -> dict[str, Any]:
+def told_by(content: Packet) -> dict[str, Any]:
     return vars(content.properties)
 
 
@@ -318,15 +318,15 @@ def test_events_of_other_sdks_are_read() -> None:
     body = JSONFormat().write(event)
     kind = properties(PacketTypes.PUBLISH, ContentType="application/cloudevents+json; charset=utf-8")
     for told in (kind, properties(PacketTypes.PUBLISH)):
-        found = envelope_from(Content(body, told), "orders")
+        found = envelope_from(Packet(body, told), "orders")
         assert (found.id, found.source, found.type, found.key) == ("1", "/other", "t", "k")
 
 
 def test_messages_of_strangers_have_an_envelope() -> None:
     nothing = properties(PacketTypes.PUBLISH)
-    assert envelope_from(Content(b"\xff\x00", nothing), "orders")[:3] == ("", "orders", None)
+    assert envelope_from(Packet(b"\xff\x00", nothing), "orders")[:3] == ("", "orders", None)
     twice = properties(PacketTypes.PUBLISH, UserProperty=[("id", "1"), ("id", "2"), ("sequence", "x")])
-    assert envelope_from(Content(b'{"specversion"', twice), "orders").id == "1"
+    assert envelope_from(Packet(b'{"specversion"', twice), "orders").id == "1"
 
 
 # ---------------------------------------------------------------- sessions
@@ -378,7 +378,7 @@ async def test_a_consumer_of_a_used_session_stands_by(url: str, topic: str) -> N
 async def test_a_client_that_takes_the_session_is_told_of_and_not_fought_without_pause(url: str, topic: str) -> None:
     consumer = MqttConsumer(url, topic, group=GROUP, lease="3s", keep="1h")
     assert await consumer.receive(1, 0.5) == []
-    thief = await Connection.open(address_of(url), client_id=f"{GROUP}:{topic}", keep=3600, patience=10)
+    thief = await MqttLink.open(address_of(url), client_id=f"{GROUP}:{topic}", keep=3600, patience=10)
     with pytest.raises(ConnectionEnded, match="Another client has taken the session"):
         await consumer.receive(1, 30)
     await thief.close(10)

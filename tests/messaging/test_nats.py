@@ -16,11 +16,11 @@ from nats.aio.msg import Msg
 
 from retrysafe import ConfigurationError, Event
 from retrysafe.messaging.brokers.nats import NatsConsumer, NatsPublisher, declare
-from retrysafe.messaging.brokers.nats.confirms import judged
+from retrysafe.messaging.brokers.nats.confirms import result_of
 from retrysafe.messaging.brokers.nats.connecting import Forbidden
-from retrysafe.messaging.brokers.nats.consumer import _quoted
+from retrysafe.messaging.brokers.nats.consumer import _quote
 from retrysafe.messaging.brokers.nats.messages import Mode, content_of, envelope_from, headers_of, subject_of
-from retrysafe.messaging.brokers.nats.pinned import Partition, Tag
+from retrysafe.messaging.brokers.nats.pinned import Partition, ReplyTag
 from retrysafe.protocol.messages import Delivery, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require
@@ -37,18 +37,18 @@ class Turns:
 
     def __init__(self) -> None:
         self.partition = Partition("orders.0", "group-orders", LEASE)
-        self.partition.reconnected("inbox")
+        self.partition.reconnect("inbox")
 
     def message(self, sequence: int, pin: str = "ours", *, now: float = 0.0, delivered: int = 1) -> Delivery | None:
         reply = f"$JS.ACK.stream.group.{delivered}.{sequence}.{sequence}.1795388637700051664.0"
         arrived = Msg(_client=None, subject="orders.0", reply=reply, data=b"", headers={"Nats-Pin-Id": pin})  # type: ignore[arg-type]
-        found, self.given_up = self.partition.arrived(arrived, now)
+        found, self.given_up = self.partition.arrive(arrived, now)
         return found
 
     def status(self, status: str, description: str = "") -> list[str]:
         headers = {"Status": status, "Description": description}
         said = Msg(_client=None, subject="inbox.1", reply="", data=b"", headers=headers)  # type: ignore[arg-type]
-        return self.partition.arrived(said, 0.0)[1]
+        return self.partition.arrive(said, 0.0)[1]
 
     def own(self, unsettled: int) -> list[int]:
         found = self.partition.own(unsettled, len(self.partition.held), self.partition.turn)
@@ -105,20 +105,20 @@ def test_messages_that_may_have_been_handed_out_again_are_not_settled(turns: Tur
     turns.message(5, now=0.0)
     turns.message(6, now=0.0)
     turn = turns.partition.turn
-    assert turns.partition.settle(Tag("orders.0", turn, 5), 0.79 * LEASE) is not None
-    assert turns.partition.settle(Tag("orders.0", turn, 6), 0.81 * LEASE) is None
-    assert turns.partition.lapsed(0.81 * LEASE)
+    assert turns.partition.settle(ReplyTag("orders.0", turn, 5), 0.79 * LEASE) is not None
+    assert turns.partition.settle(ReplyTag("orders.0", turn, 6), 0.81 * LEASE) is None
+    assert turns.partition.has_lapsed(0.81 * LEASE)
     assert not turns.partition.held
     turns.message(6, now=LEASE, delivered=2)
-    assert turns.partition.settle(Tag("orders.0", turn, 6), LEASE) is None, "it was handed out in an earlier turn"
+    assert turns.partition.settle(ReplyTag("orders.0", turn, 6), LEASE) is None, "it was handed out in an earlier turn"
 
 
 def test_held_messages_are_kept(turns: Turns) -> None:
     turns.message(5, now=0.0)
     assert list(turns.partition.in_progress(0.3 * LEASE)) == []
     assert len(list(turns.partition.in_progress(0.4 * LEASE))) == 1
-    assert not turns.partition.lapsed(1.1 * LEASE)
-    assert turns.partition.lapsed(1.3 * LEASE)
+    assert not turns.partition.has_lapsed(1.1 * LEASE)
+    assert turns.partition.has_lapsed(1.3 * LEASE)
 
 
 def test_a_client_that_is_pinned_no_more_gives_up_its_messages(turns: Turns) -> None:
@@ -151,11 +151,11 @@ def test_a_message_larger_than_the_room_comes_alone(turns: Turns) -> None:
     turns.asked(0.0)
     turns.message(1)
     turns.own(1)
-    assert turns.partition.settle(Tag("orders.0", turns.partition.turn, 1), 0.0) is not None
+    assert turns.partition.settle(ReplyTag("orders.0", turns.partition.turn, 1), 0.0) is not None
     turns.partition.request(0.0, 200, 10)
     headers = {"Status": "409", "Description": "Message Size Exceeds MaxBytes"}
     said = Msg(_client=None, subject="inbox.2", reply="", data=b"", headers=headers)  # type: ignore[arg-type]
-    turns.partition.arrived(said, 0.0)
+    turns.partition.arrive(said, 0.0)
     alone = turns.asked(0.0)
     assert alone is not None
     assert (alone["batch"], "max_bytes" in alone) == (1, False)
@@ -219,7 +219,7 @@ def test_a_topic_that_is_no_subject_is_refused(topic: str) -> None:
 
 def test_no_two_durable_consumers_have_one_name() -> None:
     names = ["a.b", "a_b", "a_2e_b", "a b", "ä", "a-b"]
-    assert len({_quoted(name) for name in names}) == len(names)
+    assert len({_quote(name) for name in names}) == len(names)
 
 
 @each_row(
@@ -237,7 +237,7 @@ def test_no_two_durable_consumers_have_one_name() -> None:
     ],
 )
 def test_meaning_of_a_streams_answers(said: dict[str, Any], status: str) -> None:
-    assert judged(said).status is PublishStatus(status)
+    assert result_of(said).status is PublishStatus(status)
 
 
 # ---------------------------------------------------------------- on the server
@@ -251,7 +251,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_it
     require("nats")
     async with bench("nats", lease="5s") as broker:
         trial = Trial(broker)
-        await trial.published("A")
+        await trial.publish("A")
         async with trial.consumer() as one, trial.consumer() as two:
             (found,) = await trial.take(one, 1)
             assert not await two.receive(1, 6.0), "more than a lease"
@@ -279,10 +279,10 @@ async def test_consumers_share_the_partitions() -> None:
 
         async with trial.consumer() as one, trial.consumer() as two, asyncio.timeout(60):
             working = [asyncio.create_task(work(0, one))]
-            await trial.published(*ascii_letters)
+            await trial.publish(*ascii_letters)
             working.append(asyncio.create_task(work(1, two)))
             while len(handled[1]) < 2:
-                await trial.published(*ascii_letters)
+                await trial.publish(*ascii_letters)
             done.set()
             await asyncio.gather(*working)
 
@@ -294,7 +294,7 @@ async def test_a_held_backlog_is_handed_over_long_before_the_lease_ends() -> Non
     async with bench("nats") as broker:
         broker.options["lease"] = "60s"
         trial = Trial(broker)
-        await trial.published(*ascii_letters * 4)
+        await trial.publish(*ascii_letters * 4)
         async with trial.consumer() as two:
             async with trial.consumer() as one:
                 await trial.take(one, 8)
@@ -312,7 +312,7 @@ async def test_messages_that_a_stream_no_longer_has_are_told(monkeypatch: pytest
     async with bench("nats") as broker:
         broker.options.update(prefetch=4, lease="2s", observers=[told.append])
         trial = Trial(broker)
-        await trial.published(*ascii_letters)
+        await trial.publish(*ascii_letters)
         async with trial.consumer() as consumer, await nats.connect(broker.url) as client, asyncio.timeout(60):
             held = await trial.take(consumer, 4)
             partitions = consumer._session._partitions.values()  # type: ignore[attr-defined]
@@ -395,13 +395,13 @@ async def test_a_durable_consumer_that_is_deleted_is_made_again() -> None:
     require("nats")
     async with bench("nats") as broker:
         trial = Trial(broker)
-        await trial.published("A")
+        await trial.publish("A")
         async with trial.consumer() as consumer:
             await consumer.ack(await trial.take(consumer, 1))
             async with await nats.connect(broker.url) as client:
                 for one in await client.jetstream().consumers_info(broker.topic):
                     await client.jetstream().delete_consumer(broker.topic, one.name)
-            await trial.published("A")
+            await trial.publish("A")
             seen: set[int] = set()
             async with asyncio.timeout(30):
                 while 1 not in seen:
@@ -424,12 +424,12 @@ async def test_a_server_that_greets_nobody_is_hung_up_on() -> None:
 
 def test_refusals_of_the_server_are_known_by_subject_and_time() -> None:
     forbidden = Forbidden()
-    forbidden.heard('nats: permissions violation for publish to "orders.1"')
+    forbidden.note('nats: permissions violation for publish to "orders.1"')
     later = time.monotonic()
     for number in range(2, 100):
         for _ in range(2):
-            forbidden.heard(f'nats: permissions violation for publish to "orders.{number}"')
-    forbidden.heard("nats: slow consumer")
+            forbidden.note(f'nats: permissions violation for publish to "orders.{number}"')
+    forbidden.note("nats: slow consumer")
     assert forbidden.since(0.0, "Orders.1") == 'nats: permissions violation for publish to "orders.1"'
     assert forbidden.since(later, "orders.1") is None
     assert forbidden.since(later, "orders.2") == 'nats: permissions violation for publish to "orders.2"'
@@ -441,5 +441,5 @@ def test_no_more_forbidden_subjects_are_remembered_than_one_client_has(monkeypat
     monkeypatch.setattr("retrysafe.messaging.brokers.nats.connecting._SUBJECTS", 2)
     forbidden = Forbidden()
     for name in ("a", "b", "a", "c"):
-        forbidden.heard(f'permissions violation for publish to "{name}"')
+        forbidden.note(f'permissions violation for publish to "{name}"')
     assert [bool(forbidden.since(0.0, name)) for name in ("a", "b", "c")] == [True, False, True]

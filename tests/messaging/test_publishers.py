@@ -211,11 +211,11 @@ async def test_unconfirmed_messages_are_read_before_anything_else_is_published(
         await confirmed(wire, parcels, within)
         return [TimeoutError()] * len(parcels)
 
-    confirmed, wires = module.confirmed, list[Any]()
+    confirmed, wires = module.publish_and_confirm, list[Any]()
     require("rabbitmq")
     async for bench in _rabbitmq(f"test-{secrets.token_hex(6)}"):
         with monkeypatch.context() as patched:
-            patched.setattr(module, "confirmed", late)
+            patched.setattr(module, "publish_and_confirm", late)
             (said,) = await bench.publish(bench.envelope(1))
         assert (said.status, wires[0].is_closed) == (PublishStatus.STALLED, True)
         assert await bench.publish(bench.envelope(2)) == [ACKED]

@@ -28,16 +28,16 @@ from retrysafe.messaging import QueueMissing
 from retrysafe.messaging.brokers.pubsub import PubSubConsumer, PubSubPublisher, declare
 from retrysafe.messaging.brokers.pubsub import publisher as publishers
 from retrysafe.messaging.brokers.pubsub.client import FAILURES
-from retrysafe.messaging.brokers.pubsub.judging import blames_one, failed
 from retrysafe.messaging.brokers.pubsub.messages import (
-    Content,
     Mode,
+    PubSubContent,
     content_of,
     envelope_from,
     ordering_key,
     subscription_path,
     topic_path,
 )
+from retrysafe.messaging.brokers.pubsub.results import blames_one, result_of
 from retrysafe.messaging.brokers.registry import broker_at
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
@@ -67,7 +67,7 @@ def event(**other: Any) -> Envelope:
     return envelope("1")._replace(payload=b'{"n":1}', media_type="application/json", headers={})._replace(**other)
 
 
-def read(content: Content, topic: str = "orders") -> Envelope:
+def read(content: PubSubContent, topic: str = "orders") -> Envelope:
     return envelope_from(content.data, content.attributes, content.ordering_key, topic)
 
 
@@ -200,9 +200,9 @@ def test_no_two_topics_or_subscriptions_have_one_name() -> None:
     ],
 )
 def test_a_request_that_fails_blames_no_message_for_the_topic(error: Exception, status: str) -> None:
-    assert failed(error).status is PublishStatus(status)
+    assert result_of(error).status is PublishStatus(status)
     assert blames_one(error) == (status == "retryable")
-    assert failed(error).error
+    assert result_of(error).error
 
 
 Answer = Callable[[bytes, grpc.aio.ServicerContext], Awaitable[bytes | None]]
@@ -322,7 +322,7 @@ async def test_acknowledgements_that_fail_for_a_while_are_repeated() -> None:
     """As a subscription with exactly-once delivery says of each."""
     async with between() as (server, broker, consumer):
         trial = Trial(broker)
-        await trial.published("A", "B", "C")
+        await trial.publish("A", "B", "C")
         found = await trial.take(consumer, 3)
         ids = [one.tag.handle for one in found]
         fates = [
@@ -414,7 +414,7 @@ async def test_a_message_that_is_refused_alone_leaves_the_others_of_its_request(
 ) -> None:
     """An attribute that is too long: as if it were not found before."""
     require("pubsub")
-    monkeypatch.setattr(publishers, "content_of", lambda given, _: Content(given.payload, {"id": given.id}, ""))
+    monkeypatch.setattr(publishers, "content_of", lambda given, _: PubSubContent(given.payload, {"id": given.id}, ""))
     async with topics() as made:
         said = await made.publish(made.envelope(1), made.envelope(2, id="x" * 1025), made.envelope(3))
         assert [one.status for one in said] == [PublishStatus.ACKED, PublishStatus.RETRYABLE, PublishStatus.ACKED]
@@ -497,7 +497,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_deadline_stays_with
     require("pubsub")
     async with bench("pubsub", lease="5s", prefetch=1) as broker:
         trial = Trial(broker)
-        await trial.published(*"AA")
+        await trial.publish(*"AA")
         async with trial.consumer() as one, trial.consumer() as two:
             (found,) = await trial.take(one, 1)
             assert not await two.receive(2, 6.0), "more than a deadline"
@@ -512,7 +512,7 @@ async def test_a_consumer_that_has_gone_takes_no_message_from_others() -> None:
         trial = Trial(broker)
         async with trial.consumer() as one:
             assert await one.receive(1, 0.1) == []
-        await trial.published("A")
+        await trial.publish("A")
         async with trial.consumer() as two:
             assert numbers(await two.receive(1, 5.0)) == [0]
 
@@ -525,7 +525,7 @@ async def test_a_consumer_cut_off_until_the_deadline_hands_out_nothing_that_anot
         road = road_to(options_of(broker.url)["endpoint"])
         consumer, trial = broker.make(led_by(broker.url, road.port)), Trial(broker)
         try:
-            await trial.published(*"AB")
+            await trial.publish(*"AB")
             first = await trial.take(consumer, 1)
             await asyncio.to_thread(road.close)
             async with trial.consumer() as other:
@@ -545,7 +545,7 @@ async def test_a_consumer_cut_off_until_the_deadline_hands_out_nothing_that_anot
 async def test_no_more_are_held_than_are_to_be_fetched_ahead() -> None:
     async with between(prefetch=3, prefetch_bytes=1 << 20) as (server, broker, consumer):
         trial = Trial(broker)
-        await trial.published(*"ABCDE")
+        await trial.publish(*"ABCDE")
         found = await trial.take(consumer, 3)
         assert await consumer.receive(2, 0.5) == []
         await consumer.ack(found[:1])
@@ -623,7 +623,7 @@ async def test_closing_leaves_no_thread_and_no_task() -> None:
     before = {thread.ident for thread in threading.enumerate()}
     async with bench("pubsub", lease="2s") as broker:
         trial = Trial(broker)
-        await trial.published("A")
+        await trial.publish("A")
         consumer = broker.make(broker.url)
         await consumer.ack(await trial.take(consumer, 1))
         await consumer.aclose()

@@ -126,7 +126,7 @@ async def test_a_consumer_that_joins_gets_its_share_of_a_held_backlog_in_order()
     require("rabbitmq")
     async with bench("rabbitmq") as broker:
         trial = Trial(broker)
-        await trial.published(*ascii_letters * 10)
+        await trial.publish(*ascii_letters * 10)
         seen: dict[str, list[int]] = defaultdict(list)
         handled: Counter[str] = Counter()
         done = asyncio.Event()

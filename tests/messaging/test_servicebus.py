@@ -22,8 +22,7 @@ from retrysafe import ConfigurationError
 from retrysafe.messaging import QueueMissing
 from retrysafe.messaging.brokers.servicebus import ServiceBusConsumer, ServiceBusPublisher, declare, publisher
 from retrysafe.messaging.brokers.servicebus.client import FAILURES, VARIABLE, namespace_of
-from retrysafe.messaging.brokers.servicebus.holdings import QueueHolding
-from retrysafe.messaging.brokers.servicebus.judging import alone, blames_one, failed, for_a_consumer
+from retrysafe.messaging.brokers.servicebus.locks import QueueLock
 from retrysafe.messaging.brokers.servicebus.messages import (
     Mode,
     envelope_from,
@@ -33,6 +32,7 @@ from retrysafe.messaging.brokers.servicebus.messages import (
     session_of,
     source_of,
 )
+from retrysafe.messaging.brokers.servicebus.results import alone, blames_one, for_a_consumer, result_of
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require
@@ -345,12 +345,12 @@ def refused(condition: bytes) -> exceptions.ServiceBusError:
     ],
 )
 def test_meaning_of_errors_for_messages(error: Exception, status: str) -> None:
-    said = failed(error)
+    said = result_of(error)
     assert said.status is PublishStatus(status)
     assert said.error
     assert "TrackingId" not in said.error, "errors are grouped by their text"
     assert blames_one(error) == (status in ("retryable", "rejected"))
-    before = failed(error, sent=False).status
+    before = result_of(error, sent=False).status
     assert before is (said.status if status in ("stalled", "rejected") else PublishStatus.UNAVAILABLE)
 
 
@@ -618,7 +618,7 @@ async def test_a_session_that_rested_leaves_no_task() -> None:
     require("servicebus")
     async with bench("servicebus", sessions=1) as broker:
         trial = Trial(broker)
-        await trial.published(*"AB")
+        await trial.publish(*"AB")
         async with trial.consumer() as consumer:
             (first,) = await trial.take(consumer, 1)
             await consumer.give_back(first, 2.0)
@@ -636,7 +636,7 @@ async def test_a_session_that_rests_keeps_no_other_waiting_after_a_cut() -> None
     require("servicebus")
     async with bench("servicebus", sessions=1) as broker:
         trial = Trial(broker)
-        await trial.published(*"AB")
+        await trial.publish(*"AB")
         async with trial.consumer() as consumer:
             (first,) = await trial.take(consumer, 1)
             await consumer.give_back(first, 3600.0)
@@ -655,7 +655,7 @@ async def test_a_lock_that_is_lost_costs_no_other() -> None:
     require("servicebus")
     async with bench("servicebus", lease="5s", ordered=False) as broker:
         trial = Trial(broker)
-        await trial.published(*"AB")
+        await trial.publish(*"AB")
         async with trial.consumer() as consumer:
             one, other = await trial.take(consumer, 2)
             async with messages(broker.url) as client:
@@ -675,7 +675,7 @@ async def test_a_connection_that_is_silent_costs_no_session_of_another() -> None
     require("servicebus")
     async with bench("servicebus", lease="9s", timeout="18s") as broker:
         trial = Trial(broker)
-        await trial.published(*"AB")
+        await trial.publish(*"AB")
         async with trial.consumer() as consumer:
             held = await trial.take(consumer, 2)
             broker.proxies[consumer].arm_on("half-open", ">", lambda message: b"renew-session-lock" in message)
@@ -691,7 +691,7 @@ async def test_a_consumer_without_sessions_closes_where_nothing_answers() -> Non
     require("servicebus")
     async with bench("servicebus", lease="60s", ordered=False, timeout="2s") as broker:
         trial = Trial(broker)
-        await trial.published(*"A" * 30)
+        await trial.publish(*"A" * 30)
         consumer = await broker.consumer()
         held: list[Any] = []
         async with asyncio.timeout(180):
@@ -730,7 +730,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_lock_stays_with_its
     require("servicebus")
     async with bench("servicebus", lease="5s", ordered=ordered) as broker:
         trial = Trial(broker)
-        await trial.published("A")
+        await trial.publish("A")
         async with trial.consumer() as one, trial.consumer() as two:
             (found,) = await trial.take(one, 1)
             assert not await two.receive(2, 8.0), "much more than a lock"
@@ -748,7 +748,7 @@ async def test_a_consumer_cut_off_until_the_lock_ended_settles_and_hands_out_not
         road = road_to(broker.url)
         consumer, trial = broker.make(by_road(road, broker.url)), Trial(broker)
         try:
-            await trial.published(*"AA")
+            await trial.publish(*"AA")
             first = await trial.take(consumer, 1)
             await asyncio.to_thread(road.close)
             async with trial.consumer() as other:
@@ -772,7 +772,7 @@ async def test_a_consumer_that_closes_counts_no_delivery() -> None:
     require("servicebus")
     async with bench("servicebus") as broker:
         trial = Trial(broker)
-        await trial.published(*"AAB")
+        await trial.publish(*"AAB")
         for _ in range(3):
             async with trial.consumer() as consumer:
                 assert len(await trial.take(consumer, 3)) == 3
@@ -794,7 +794,7 @@ async def test_messages_without_sessions_are_given_up_by_a_consumer_that_closes(
     require("servicebus")
     async with bench("servicebus", lease="30s", ordered=False) as broker:
         trial = Trial(broker)
-        await trial.published(*"AB")
+        await trial.publish(*"AB")
         async with trial.consumer() as one:
             await trial.take(one, 2)
         assert await counts(broker.url, broker.topic) == [1, 1]
@@ -810,7 +810,7 @@ async def test_a_session_whose_message_was_given_back_keeps_no_other_waiting() -
     require("servicebus")
     async with bench("servicebus", sessions=1) as broker:
         trial = Trial(broker)
-        await trial.published(*"ABC")
+        await trial.publish(*"ABC")
         async with trial.consumer() as consumer:
             for number in range(3):
                 (found,) = await trial.take(consumer, 1)
@@ -832,7 +832,7 @@ async def test_sessions_are_partitions_of_keys_if_publishers_say_so() -> None:
     require("servicebus")
     async with bench("servicebus", partitions=2, prefetch=30) as broker:
         trial = Trial(broker)
-        await trial.published(*"ABCDEFGH" * 3)
+        await trial.publish(*"ABCDEFGH" * 3)
         async with trial.consumer() as consumer:
             found = await trial.take(consumer, 24)
             assert len({one.partition for one in found}) == 2
@@ -849,7 +849,7 @@ async def test_no_more_are_held_than_are_to_be_fetched_ahead(ordered: bool) -> N
     require("servicebus")
     async with bench("servicebus", prefetch=3, ordered=ordered) as broker:
         trial = Trial(broker)
-        await trial.published(*"AAAAA")
+        await trial.publish(*"AAAAA")
         async with trial.consumer() as consumer:
             found = await trial.take(consumer, 3)
             assert await consumer.receive(2, 0.5) == []
@@ -927,7 +927,7 @@ async def test_closing_leaves_no_thread_and_no_task() -> None:
     before = {thread.ident for thread in threading.enumerate()}
     async with bench("servicebus", lease="2s") as broker:
         trial = Trial(broker)
-        await trial.published("A")
+        await trial.publish("A")
         consumer = broker.make(broker.url)
         await consumer.ack(await trial.take(consumer, 1))
         await consumer.aclose()
@@ -1066,8 +1066,8 @@ async def test_a_new_link_is_asked_why_the_last_one_was_ended_if_nothing_said_so
     monkeypatch.setattr(publisher._Destination, "open", opened)
     destination = publisher._Destination(cast(Any, None), "orders", 1.0)
     lost = exceptions.ServiceBusError(message="ended")
-    assert failed(lost).status is PublishStatus.UNKNOWN
-    assert failed(await destination.why(lost)).status is PublishStatus.STALLED
+    assert result_of(lost).status is PublishStatus.UNKNOWN
+    assert result_of(await destination.why(lost)).status is PublishStatus.STALLED
     refusals.pop(0)
     assert await destination.why(lost) is lost
     refusals.pop(0)
@@ -1087,7 +1087,7 @@ async def test_a_cancellation_that_the_library_loses_is_heeded() -> None:
             found: list[Any] = await asyncio.wait_for(came, 30)
             return found
 
-    holding = QueueHolding(source_of("", "orders", None), cast(Any, Receiving()), "orders", 10.0)
+    holding = QueueLock(source_of("", "orders", None), cast(Any, Receiving()), "orders", 10.0)
     task = asyncio.create_task(holding.receive(1, 10.0))
     with pytest.raises(asyncio.CancelledError):
         await task

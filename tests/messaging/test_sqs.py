@@ -21,8 +21,8 @@ from retrysafe.messaging.brokers.registry import broker_at
 from retrysafe.messaging.brokers.sqs import SnsPublisher, SqsConsumer, SqsPublisher, declare
 from retrysafe.messaging.brokers.sqs import publisher as publishers
 from retrysafe.messaging.brokers.sqs.client import FAILURES, TopicMissing
-from retrysafe.messaging.brokers.sqs.judging import blames_one, failed, refused
 from retrysafe.messaging.brokers.sqs.messages import Mode, content_of, envelope_from, name_of, order_of
+from retrysafe.messaging.brokers.sqs.results import blames_one, result_of, result_of_answer
 from retrysafe.messaging.brokers.sqs.topology import _allowing
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
@@ -178,7 +178,7 @@ def test_no_two_queues_have_one_name() -> None:
     ],
 )
 def test_results_of_one_message_of_a_batch(code: str, sender: bool, status: str) -> None:
-    assert refused({"Code": code, "SenderFault": sender}).status is PublishStatus(status)
+    assert result_of_answer({"Code": code, "SenderFault": sender}).status is PublishStatus(status)
 
 
 def said(code: str, status: int = 400) -> ClientError:
@@ -205,10 +205,10 @@ def said(code: str, status: int = 400) -> ClientError:
     ],
 )
 def test_a_call_that_fails_blames_no_message_for_the_queue(error: Exception, status: str, unsent: str) -> None:
-    assert failed(error).status is PublishStatus(status)
-    assert failed(error, sent=False).status is PublishStatus(unsent)
+    assert result_of(error).status is PublishStatus(status)
+    assert result_of(error, sent=False).status is PublishStatus(unsent)
     assert blames_one(error) == (status in ("retryable", "rejected"))
-    assert failed(error).error
+    assert result_of(error).error
 
 
 # ---------------------------------------------------------------- for how long messages are held
@@ -223,8 +223,8 @@ def test_held_messages_are_kept_until_they_are_settled() -> None:
     receipts.keep(["a", "gone"], 3.0)
     assert (receipts.due(4.9), receipts.due(5.0), list(receipts)) == ([], ["b"], ["a", "b"])
     receipts.settle("b")
-    assert (receipts.lapsed(11.9), receipts.due(11.9)) == (False, ["a"])
-    assert (receipts.lapsed(12.0), receipts.due(12.0)) == (True, [])
+    assert (receipts.have_lapsed(11.9), receipts.due(11.9)) == (False, ["a"])
+    assert (receipts.have_lapsed(12.0), receipts.due(12.0)) == (True, [])
     assert (receipts.clear(), len(receipts)) == (["a"], 0)
 
 
@@ -246,7 +246,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_it
     require("sqs")
     async with bench("sqs", lease="5s", prefetch=1) as broker:
         trial = Trial(broker)
-        await trial.published(*"AA")
+        await trial.publish(*"AA")
         async with trial.consumer() as one, trial.consumer() as two:
             (found,) = await trial.take(one, 1)
             assert not await two.receive(2, 6.0), "more than a lease"
@@ -261,7 +261,7 @@ async def test_a_consumer_that_has_gone_takes_no_message_from_others() -> None:
         trial = Trial(broker)
         async with trial.consumer() as one:
             assert await one.receive(1, 0.1) == []
-        await trial.published("A")
+        await trial.publish("A")
         async with trial.consumer() as two:
             assert numbers(await two.receive(1, 5.0)) == [0]
 
@@ -285,7 +285,7 @@ async def cut_off() -> AsyncIterator[tuple[Any, Any, SqsConsumer]]:
 async def test_a_consumer_cut_off_for_the_lease_hands_out_nothing_that_another_one_has() -> None:
     async with cut_off() as (broker, road, consumer):
         trial = Trial(broker)
-        await trial.published(*"AAA")
+        await trial.publish(*"AAA")
         (first,) = await trial.take(consumer, 1)
         await asyncio.to_thread(road.close)
         async with trial.consumer() as other:

@@ -21,7 +21,7 @@ from aiormq.abc import ChannelFrame
 from retrysafe import Boundary
 from retrysafe.messaging import Inbox, InboxMessage, InboxOperator, Subscription
 from retrysafe.messaging.brokers.rabbitmq import RabbitMQConsumer, declare
-from retrysafe.messaging.brokers.rabbitmq.confirms import packed
+from retrysafe.messaging.brokers.rabbitmq.confirms import encode_frames
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE
 
@@ -56,7 +56,7 @@ async def published(id: str, properties: dict[str, Any], before: bytes, after: b
         wire = cast(Wire, await (await connection.channel(publisher_confirms=False)).get_underlay_channel())
         told = {"message_id": id, "content_type": "application/json", "headers": {**HEADERS}, **properties}
         command = spec.Basic.Publish(exchange="amq.fanout", routing_key="ROUTED")
-        octets = packed(wire, command, spec.Basic.Properties(**told), b'{"n":1}').octets
+        octets = encode_frames(wire, command, spec.Basic.Properties(**told), b'{"n":1}').octets
         drained = wire.create_future()
         frame = ChannelFrame(octets.replace(before, after), should_close=False, drain_future=drained)
         await wire.write_queue.put(frame)

@@ -35,7 +35,7 @@ from retrysafe.observability.metrics import (
     ENDINGS,
     GAUGES,
     MEASURES,
-    counted_by,
+    instruments_of,
 )
 from retrysafe.observability.otel import MOST, OpenTelemetryObserver
 from retrysafe.protocol import keys
@@ -336,7 +336,7 @@ def test_no_metric_carries_a_key_an_attempt_or_a_scope(name: str, telemetry: Tel
     watch.close(None)
     points = telemetry.points()
     assert set(points) <= {instrument.name for instrument in (*COUNTERS, *GAUGES, *MEASURES)}
-    assert set(counted_by(name)) <= set(points)
+    assert set(instruments_of(name)) <= set(points)
     for labels, _ in (point for found in points.values() for point in found):
         assert labels.keys() <= ALLOWED
         for hidden in (key, "attempt-id", "secret", "987654321"):
@@ -344,7 +344,7 @@ def test_no_metric_carries_a_key_an_attempt_or_a_scope(name: str, telemetry: Tel
 
 
 def test_every_occurrence_is_counted_or_measured_or_known_not_to_be() -> None:
-    uncounted = {name for name in EVENTS if not counted_by(name)}
+    uncounted = {name for name in EVENTS if not instruments_of(name)}
     known = {
         "received": "the sum of the claims",
         "store_request": "measured",

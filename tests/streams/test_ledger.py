@@ -20,7 +20,7 @@ import pytest
 
 from retrysafe import ConfigurationError
 from retrysafe.streams import Fenced, OriginChanged, PositionMissing, Span, SqlLedger
-from retrysafe.streams.ledger import decided, source_of
+from retrysafe.streams.ledger import first_to_write, source_of
 from retrysafe.streams.positions import NONE, Position
 from tests.conftest import require
 from tests.docs.pages import ROOT
@@ -205,7 +205,7 @@ def test_a_connection_that_has_died_is_replaced(kind: str, tmp_path: Path) -> No
 @each_row("span", [Span(3, 3), Span(3, 2), Span(-2, 2)])
 def test_an_empty_span_is_refused(span: Span) -> None:
     with pytest.raises(ValueError, match="is empty, or begins below 0"):
-        decided("job", "in/0", Position(NONE, 0, ""), span, origin="", epoch=None, gaps=True)
+        first_to_write("job", "in/0", Position(NONE, 0, ""), span, origin="", epoch=None, gaps=True)
 
 
 @each_row(

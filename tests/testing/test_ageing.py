@@ -34,7 +34,7 @@ def bench(harness: AnyHarness) -> Bench:
 
 
 def settled(bench: Bench, event: Transition) -> None:
-    held = bench.won()
+    held = bench.win()
     assert bench.settle(held, event, RESULT if event in (Transition.COMPLETE, Transition.FAIL) else None)
 
 
@@ -68,7 +68,7 @@ def test_time_passes_for_the_boundaries_that_are_named(bench: Bench) -> None:
 def test_only_running_records_lapse(bench: Bench) -> None:
     done = bench.sibling(1)
     settled(done, Transition.COMPLETE)
-    held = bench.won(bench.want(lease=LEASE * 20))
+    held = bench.win(bench.want(lease=LEASE * 20))
     lapsed = bench.harness.do(lapse(bench.harness.store, [bench.boundary]))
     assert [record.key for record in lapsed] == [held.key]
     assert (standing(bench), standing(done)) == (EffectiveState.LAPSED, EffectiveState.COMPLETED)
@@ -80,14 +80,14 @@ def test_every_kind_of_record_is_cleared_and_no_other(bench: Bench) -> None:
     other = Bench(bench.harness, secrets.token_bytes(32), boundary=unique())
     settled(other, Transition.COMPLETE)
     benches = [bench.sibling(number) for number in range(5)]
-    benches[0].won()
+    benches[0].win()
     for one, event in zip(
         benches[1:], (Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE), strict=True
     ):
         settled(one, event)
     assert bench.harness.do(clear(bench.harness.store, [bench.boundary])) == 5
     assert {standing(one) for one in benches} == {EffectiveState.FORGOTTEN}
-    assert all(one.won() for one in benches)
+    assert all(one.win() for one in benches)
     assert standing(other) is EffectiveState.COMPLETED
 
 
@@ -102,7 +102,7 @@ def test_more_records_than_one_statement_ages(tmp_path: Path) -> None:
         first = Bench(harness, bytes(32), boundary="many")
         benches = [Bench(harness, number.to_bytes(2) + bytes(30), boundary="many") for number in range(600)]
         for one in benches:
-            one.won()
+            one.win()
         assert len(first.harness.do(elapse_all(harness.store, round((LEASE + 1) * 1e6)))) == 600
         assert {standing(one) for one in benches} == {EffectiveState.LAPSED}
     finally:
@@ -190,7 +190,7 @@ def test_dynamodb_loses_what_has_grown_old() -> None:
 
 
 def test_a_frozen_owner_has_lost_its_lease_when_another_took_over(bench: Bench) -> None:
-    first = bench.won()
+    first = bench.win()
     bench.harness.do(lapse(bench.harness.store, [bench.boundary]))
     outcome = bench.harness.do(claim(bench.harness.store, bench.want()))
     assert isinstance(outcome, Won)

@@ -11,7 +11,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.records import StoredResult
 
 
-def stored_json(text: str) -> StoredResult:
+def json_result(text: str) -> StoredResult:
     """JSON as the result of a key; raise `ValueError` for any other text."""
     try:
         value = json.loads(text, parse_constant=_refuse)
@@ -30,10 +30,10 @@ def response_of(text: str) -> Response:
     status, *lines = [line for line in head.strip().split("\n") if line.strip()] or [""]
     if not status.strip().isdigit():
         raise ValueError("its first line is not a status, such as 201")
-    return given_response(status, "\n".join(lines), body)
+    return response_from_form(status, "\n".join(lines), body)
 
 
-def given_response(status: str, headers: str, body: str, content_type: str = "") -> Response:
+def response_from_form(status: str, headers: str, body: str, content_type: str = "") -> Response:
     """The response that fields of a form give; ``headers`` has one on each line. Raises `ValueError`."""
     fields = [
         (name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in headers.splitlines())

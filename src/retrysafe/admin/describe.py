@@ -45,31 +45,31 @@ def describe(boundary: Boundary | EntryPoint) -> dict[str, Any]:
         "shared": "with others of its name"
         if entry.shared
         else "no: a second boundary of this name is refused in one process",
-        "operations": [_owned(entry, name) for name in sorted(entry.owners)],
+        "operations": [_by_owner(entry, name) for name in sorted(entry.owners)],
         "retries": {mode.value: outlook(settings, mode) for mode in MODES[settings.effects]},
     }
 
 
-def _owned(entry: EntryPoint, name: str) -> dict[str, Any]:
+def _by_owner(entry: EntryPoint, name: str) -> dict[str, Any]:
     """The function or entry point that claims keys under an operation."""
     owner, guarded = entry.owners[name], entry.guarded.get(name)
     told = {"entry point": owner.title, "key": owner.key} if guarded is None else operation(guarded)
     handlers: Mapping[str, object] = getattr(owner.what, "handlers", None) or {}
     return {
         "operation": name,
-        **declared(owner.what),
+        **purpose_of(owner.what),
         **told,
         **({"shared": "with others that set shared=True"} if owner.shared else {}),
-        **({"events": [{"event": kind, **declared(handlers[kind])} for kind in handlers]} if handlers else {}),
+        **({"events": [{"event": kind, **purpose_of(handlers[kind])} for kind in handlers]} if handlers else {}),
     }
 
 
-def served(route: str, policy: str, handler: object) -> dict[str, str]:
+def describe_route(route: str, policy: str, handler: object) -> dict[str, str]:
     """A route of an application, in words."""
-    return {"route": route, "policy": policy, **declared(handler)}
+    return {"route": route, "policy": policy, **purpose_of(handler)}
 
 
-def declared(what: object) -> dict[str, str]:
+def purpose_of(what: object) -> dict[str, str]:
     """Return the team's declaration of an operation; of a function without one, the first line of its docstring."""
     found = declaration_of(what)
     said = {"sentence": found.sentence, "safety": found.safety or "", "side effects": ", ".join(found.side_effects)}
@@ -81,8 +81,8 @@ def operation(guarded: Guarded) -> dict[str, str]:
     return {
         "named": "by operation=" if guarded.named else "by module and name: keys are new when either changes",
         "function": f"{guarded.function.__module__}.{getattr(guarded.function, '__qualname__', '(callable)')}",
-        "key": selected(guarded.key_by),
-        "payload": "not checked" if guarded.payload_by is None else selected(guarded.payload_by),
+        "key": selector_text(guarded.key_by),
+        "payload": "not checked" if guarded.payload_by is None else selector_text(guarded.payload_by),
     }
 
 
@@ -100,7 +100,7 @@ def _answer(prospect: Prospect, settings: BoundarySettings) -> str:
     if decision is Decision.REPLAY and prospect.withheld:
         return WITHHELD
     if decision is Decision.DOUBT and settings.probe is not None:
-        return f"asks probe={selected(settings.probe)}; if the probe does not know, it {ANSWERS[decision]}"
+        return f"asks probe={selector_text(settings.probe)}; if the probe does not know, it {ANSWERS[decision]}"
     if decision is Decision.BUSY and not isinstance(settings.concurrency, Reject):
         return f"waits up to {settings.concurrency.seconds:g} s for its result, then {ANSWERS[decision]}"
     return ANSWERS[decision]
@@ -147,9 +147,9 @@ def scope_text(scope: str | Callable[[], str] | None) -> str:
     """A scope in words."""
     if scope is None:
         return "none, unless claim(scope=) gives one"
-    return repr(scope) if isinstance(scope, str) else f"what {selected(scope)}() returns"
+    return repr(scope) if isinstance(scope, str) else f"what {selector_text(scope)}() returns"
 
 
-def selected(given: Any) -> str:
+def selector_text(given: Any) -> str:
     """A selector in words: its path, or the name of its function."""
     return given if isinstance(given, str) else str(getattr(given, "__qualname__", type(given).__qualname__))

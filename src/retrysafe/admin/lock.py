@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrysafe.admin.describe import scope_text, selected
+from retrysafe.admin.describe import scope_text, selector_text
 from retrysafe.claims import key_spaces
 from retrysafe.claims.decorator import Guarded
 from retrysafe.entrypoint import EntryPoint
@@ -74,7 +74,7 @@ def _operation(entry: EntryPoint, name: str, guarded: Guarded | None) -> dict[st
     found: dict[str, Any] = {"owner": owner.title}
     if guarded is not None:
         payload = guarded.payload_by
-        found |= {"key": selected(guarded.key_by), "payload": None if payload is None else selected(payload)}
+        found |= {"key": selector_text(guarded.key_by), "payload": None if payload is None else selector_text(payload)}
     types = getattr(owner.what, "types", None)
     return found if types is None else {**found, "types": list(types)}
 

@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.admin.forgetting import Forgotten, forget_keys
-from retrysafe.admin.operator import Operator, connected
+from retrysafe.admin.operator import Operator, connect
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
 from retrysafe.boundary import Boundary
@@ -55,7 +55,7 @@ class Profile(StrEnum):
     """All clients claim one new key at the same time, again and again."""
 
 
-class Load(NamedTuple):
+class BenchLoad(NamedTuple):
     """The amount of claims.
 
     clients: threads that claim at the same time.
@@ -130,7 +130,7 @@ class Measured(NamedTuple):
 
 
 @contextmanager
-def measuring(store: Any, load: Load) -> Iterator[Measurement]:
+def measuring(store: Any, load: BenchLoad) -> Iterator[Measurement]:
     """A measurement on a store that exists and has its schema; the caller calls `Measurement.forget` in the end.
 
     Raises `ConfigurationError` for a load or a store that cannot be measured, `SchemaOutdated`, and
@@ -156,7 +156,7 @@ def measuring(store: Any, load: Load) -> Iterator[Measurement]:
 class Measurement:
     """Runs profiles on a boundary of its own, and forgets its records."""
 
-    def __init__(self, boundary: Boundary, load: Load) -> None:
+    def __init__(self, boundary: Boundary, load: BenchLoad) -> None:
         self._boundary = boundary
         self._load = load
         self._stop = threading.Event()
@@ -201,7 +201,7 @@ class Measurement:
             workers = self._together(work, keys.start)
         finally:
             self._last[profile] = max(self._last.get(profile, -1), keys.last)
-        return _added_up(profile, workers, runs, keys.began)
+        return _add_up(profile, workers, runs, keys.began)
 
     def forget(self) -> Forgotten:
         """Forget, and remove, the records of all profiles that were run. Raises `StoreUnavailable`."""
@@ -230,14 +230,14 @@ class Measurement:
         """Work in all clients, which begin together, after ``start`` was called; what each returned."""
         line = threading.Barrier(self._load.clients, start)
 
-        def begun(client: int) -> R:
-            with self._counted():
+        def run_in_line(client: int) -> R:
+            with self._count():
                 line.wait()
                 return work(client)
 
         with ThreadPoolExecutor(self._load.clients, "retrysafe-bench") as threads:
             try:
-                running = [threads.submit(begun, client) for client in range(self._load.clients)]
+                running = [threads.submit(run_in_line, client) for client in range(self._load.clients)]
                 return [one.result() for one in running]
             except BaseException:
                 self._stop.set()
@@ -245,7 +245,7 @@ class Measurement:
                 raise
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _count(self) -> Iterator[None]:
         with self._ended:
             self._at_work += 1
         try:
@@ -259,7 +259,7 @@ class Measurement:
 class _Keys:
     """Numbers of the keys that the clients claim, until the load is done or it is stopped."""
 
-    def __init__(self, profile: Profile, load: Load, stop: threading.Event) -> None:
+    def __init__(self, profile: Profile, load: BenchLoad, stop: threading.Event) -> None:
         self._load = load
         self._stop = stop
         self._ends = math.inf
@@ -301,7 +301,7 @@ class _Keys:
         self._hot = self._next()
 
 
-def _most(profile: Profile, load: Load) -> float:
+def _most(profile: Profile, load: BenchLoad) -> float:
     """Return the largest number of keys that a profile hands out; a storm uses one in each round."""
     if profile is Profile.REPLAY:
         return math.inf if load.claims is None else load.claims
@@ -345,7 +345,7 @@ class _Worker:
         while (number := keys.take()) is not None:
             began = time.perf_counter()
             try:
-                self.counts[self._claimed(number)] += 1
+                self.counts[self._claim_key(number)] += 1
             except Exception as error:  # noqa: BLE001 - a store that breaks its driver is measured too
                 self.errors[type(error).__name__] += 1
                 stop.wait(PAUSE)
@@ -357,7 +357,7 @@ class _Worker:
         """Claim a key that must be completed then; raises what the claim raises."""
         self._claim(number)
 
-    def _claimed(self, number: int) -> str:
+    def _claim_key(self, number: int) -> str:
         try:
             return "replayed" if self._claim(number) else "ran"
         except InProgress:
@@ -371,7 +371,7 @@ class _Worker:
         return claim.replayed
 
 
-def _added_up(profile: Profile, workers: list[_Worker], runs: Runs, began: float) -> Measured:
+def _add_up(profile: Profile, workers: list[_Worker], runs: Runs, began: float) -> Measured:
     latencies, counts, errors = Latencies(), Counter[str](), Counter[str]()
     for worker in workers:
         latencies.update(worker.latencies)
@@ -397,7 +397,7 @@ def _check_sync(backend: Backend) -> None:
         )
 
 
-def _check(load: Load) -> None:
+def _check(load: BenchLoad) -> None:
     if not 1 <= load.clients <= MOST_CLIENTS:
         raise ConfigurationError(f"clients={load.clients!r}: expected a number of threads from 1 to {MOST_CLIENTS}.")
     if load.claims is not None and not 1 <= load.claims <= MOST_KEYS:
@@ -415,7 +415,7 @@ def forget_boundary(store: Any, name: str) -> Forgotten:
     """
     if re.fullmatch(rf"{PREFIX}[0-9a-f]{{8}}", name) is None:
         raise ConfigurationError(f"{name!r} is not the boundary of a measurement, which is {PREFIX} and eight digits.")
-    backend = connected(store)
+    backend = connect(store)
     _check_sync(backend)
     with Operator(store, observers=()) as operator:
         hashes = [record.key for record in operator.each(Filter(boundary=name))]

@@ -123,7 +123,7 @@ class Operator:
         encryption: Keyring | None = None,
         audit: Audit | None = None,
     ) -> None:
-        self._backend = connected(store)
+        self._backend = connect(store)
         self._backend.users += 1
         self._runner = None if self._backend.serves_sync else asyncio.Runner()
         self._secret = keys.check_secret(secret)
@@ -169,9 +169,9 @@ class Operator:
         found = self._under(key, sorted(known))
         if sample.whole or look == "sample" or (found and look == "until found"):
             return found
-        return self._walked(key, wanted)
+        return self._walk(key, wanted)
 
-    def _walked(self, key: Key, wanted: Filter) -> list[Record]:
+    def _walk(self, key: Key, wanted: Filter) -> list[Record]:
         """The records of a key, found by a look at all: a record is the key's if it has the key's hash."""
         hashes: dict[tuple[str, str, str], bytes] = {}
         found = list[Record]()
@@ -309,12 +309,12 @@ class Operator:
         Raises `ConfigurationError` for a result that retries could not be given.
         """
         event = resolution(outcome)
-        stored = self._sealed(seen, event, _answer_of(seen, outcome, result))
+        stored = self._seal(seen, event, _answer_of(seen, outcome, result))
         stored = noted(stored, f"operator {self.actor}", reason)
         steps = procedures.settle_doubt(self._backend.store, seen.key, event, stored, attempt=seen.attempt)
         return self._change("resolved", seen, outcome, steps, {"outcome": outcome, "reason": reason})
 
-    def _sealed(self, seen: Record, event: Transition, stored: StoredResult | None) -> StoredResult | None:
+    def _seal(self, seen: Record, event: Transition, stored: StoredResult | None) -> StoredResult | None:
         """The answer as the boundary would store it; the result of the attempt shows whether it encrypts."""
         target = RULES[event].target
         assert target is not None
@@ -420,10 +420,10 @@ class Operator:
         if self._runner is None:
             return run(steps, backend.client())
 
-        async def driven() -> R:
+        async def drive() -> R:
             return await arun(steps, backend.aclient())
 
-        return self._runner.run(driven())
+        return self._runner.run(drive())
 
     def _check(self) -> None:
         backend = self._backend
@@ -472,7 +472,7 @@ def check_digits(digits: str) -> str:
     return digits
 
 
-def connected(store: Any) -> Backend:
+def connect(store: Any) -> Backend:
     """Connect to a store that exists; do not create or migrate it."""
     backend = registry.connect(store, migrate=False)
     if backend.kind == "memory":

@@ -110,12 +110,12 @@ def answer(record: Record) -> str:
     return ANSWERS[met]
 
 
-def explained(record: Record) -> str:
+def explain(record: Record) -> str:
     """Why a key is as it is, and what can be done about it now."""
     state, worker = record.effective_state, worker_of(record.attempt)
     named = "" if worker is None else f" on {worker.host}, pid {worker.pid},"
     if state is EffectiveState.RUNNING:
-        told = _RUNNING.format(worker=named.rstrip(","), started=started(record), left=duration(record.lease_left))
+        told = _RUNNING.format(worker=named.rstrip(","), started=start_time(record), left=duration(record.lease_left))
         return told + _IF_DEAD[LAPSED_AS[record.effects]]
     if state is EffectiveState.LAPSED:
         return _DIED.format(worker=named, ago=duration(-record.lease_left)) + _LEFT[record.reported_state]
@@ -128,7 +128,7 @@ def explained(record: Record) -> str:
     return _EXPLAINED[state].format(worker=named)
 
 
-def started(record: Record) -> str:
+def start_time(record: Record) -> str:
     """Show the time at which the last attempt claimed the key: its fencing token, unless an earlier one was larger."""
     return instant(min(record.token, record.updated))
 
@@ -179,12 +179,12 @@ def details(record: Record) -> dict[str, Any]:
     return {
         **summary(record),
         "state": record.state.value,
-        "why": explained(record),
+        "why": explain(record),
         "settled_by": None if note is None else note.by,
         "settled_because": None if note is None else note.reason,
         "host": None if worker is None else worker.host,
         "pid": None if worker is None else worker.pid,
-        "started": started(record),
+        "started": start_time(record),
         "attempt": record.attempt,
         "token": record.token,
         "version": record.version,
@@ -206,7 +206,7 @@ def result(stored: StoredResult) -> dict[str, Any]:
     if stored.body is None:
         return {**shown, "withheld": True}
     if stored.media_type == MEDIA_TYPE:
-        return shown | _encrypted(stored)
+        return shown | _describe_encrypted(stored)
     body = stored.body[:LONGEST_RESULT]
     shown |= {"bytes": len(stored.body), "truncated": len(stored.body) > len(body)}
     try:
@@ -215,8 +215,7 @@ def result(stored: StoredResult) -> dict[str, Any]:
         return {**shown, "base64": base64.b64encode(body).decode()}
 
 
-def _encrypted(stored: StoredResult) -> dict[str, Any]:
-    """Size, key id and media type of an encrypted result."""
+def _describe_encrypted(stored: StoredResult) -> dict[str, Any]:
     shown: dict[str, Any] = {"bytes": len(stored.body or b"")}
     try:
         label = label_of(stored)

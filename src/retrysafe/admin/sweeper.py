@@ -87,7 +87,7 @@ class Sweeper:
         if store == "memory://":
             raise ConfigurationError("store=: a memory:// store belongs to one boundary and cannot be swept.")
         self._backend = registry.connect(store)
-        self._store = self._swept(self._backend)
+        self._store = self._store_to_sweep(self._backend)
         self._archive = archive
         self._rotate = rotate
         self._schedule = Sweeps(batch, seconds_of(pause, "pause"), seconds_of(every, "every"))
@@ -99,7 +99,7 @@ class Sweeper:
         self._task: asyncio.Task[None] | None = None
         self._pid = runtime.pid
 
-    def _swept(self, backend: Backend) -> Any:
+    def _store_to_sweep(self, backend: Backend) -> Any:
         """An object with a store's ``sweep``, ``forgotten`` and ``remove``."""
         return backend.store
 
@@ -176,7 +176,7 @@ class Sweeper:
                     stop.wait(self._rest_after(began))
         finally:
             self._tell_swept(count)
-        return count.swept()
+        return count.total()
 
     async def _arun(self, client: AsyncClient, stop: StopSignal, limit: int | None = None) -> Swept:
         await self._backend.acheck(client)
@@ -193,7 +193,7 @@ class Sweeper:
                     await stop.await_for(self._rest_after(began))
         finally:
             self._tell_swept(count)
-        return count.swept()
+        return count.total()
 
     def _rest_after(self, began: float) -> float:
         self._schedule, rest = self._schedule.goes_on(time.monotonic() - began)
@@ -316,7 +316,7 @@ class Sweeper:
                     self._run(client, stop)
                     rest = self._idle()
                 except Exception as error:  # noqa: BLE001 - one failed batch must not end the sweeper
-                    rest = self._failed(error)
+                    rest = self._report_failure(error)
                 stop.wait(rest)
         finally:
             self._stops.end(stop)
@@ -329,7 +329,7 @@ class Sweeper:
                     await self._arun(client, stop)
                     rest = self._idle()
                 except Exception as error:  # noqa: BLE001 - one failed batch must not end the sweeper
-                    rest = self._failed(error)
+                    rest = self._report_failure(error)
                 await stop.await_for(rest)
         finally:
             await client.aclose()
@@ -338,7 +338,7 @@ class Sweeper:
         self._schedule, rest = self._schedule.when_done(random.random())
         return rest
 
-    def _failed(self, error: Exception) -> float:
+    def _report_failure(self, error: Exception) -> float:
         self._tell("sweep_failed", error=str(error) or type(error).__name__)
         self._schedule, rest = self._schedule.failed(random.random())
         return rest
@@ -352,7 +352,7 @@ class Sweeper:
 
     def _tell_swept(self, count: _Count) -> None:
         if count.removed or count.archived:
-            swept = count.swept()
+            swept = count.total()
             seconds = round(swept.seconds, 3)
             self._tell("swept", side=self._side, removed=swept.removed, archived=swept.archived, seconds=seconds)
 
@@ -380,7 +380,7 @@ class _Count:
             self._left -= seen
             self.size = min(self.size, max(self._left, 0))
 
-    def swept(self) -> Swept:
+    def total(self) -> Swept:
         return Swept(self.removed, self.archived, time.monotonic() - self._began, self.skipped)
 
 

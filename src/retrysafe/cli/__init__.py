@@ -61,7 +61,7 @@ def main(
     parser.add_argument("--version", action="version", version=f"retrysafe {retrysafe.__version__}")
     words = sys.argv[1:] if argv is None else argv
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for name in named(words):
+    for name in verbs_in(words):
         module_of(name).add_to(verbs)
     parser.set_defaults(program=program, default_store=store, default_secret=secret)
     options = parser.parse_args(words)
@@ -81,7 +81,7 @@ def main(
         return 141
 
 
-def named(words: Sequence[str]) -> Sequence[str]:
+def verbs_in(words: Sequence[str]) -> Sequence[str]:
     """The verb that a command line names, or all of them if it names none: what is not needed is not imported."""
     first = next((word for word in words if not word.startswith("-")), None)
     return (first,) if first in VERBS else VERBS

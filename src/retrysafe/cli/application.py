@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from retrysafe.admin.describe import served
+from retrysafe.admin.describe import describe_route
 from retrysafe.admin.lock import lock_of
 from retrysafe.http.policy import ServedRoute
 from retrysafe.http.served import served_routes
 from retrysafe.messaging.outbox import Outbox, living
 
 
-def locked(objects: Iterable[object]) -> dict[str, Any]:
+def lock_file(objects: Iterable[object]) -> dict[str, Any]:
     """Build the lock file of this process's boundaries and outboxes, with the applications among these objects."""
     types: defaultdict[str, set[str]] = defaultdict(set)
     for outbox in living():
@@ -21,11 +21,11 @@ def locked(objects: Iterable[object]) -> dict[str, Any]:
     return lock_of({one.route: one.policy for one in _routes(objects)}, types)
 
 
-def described(objects: Iterable[object]) -> list[dict[str, str]]:
+def describe(objects: Iterable[object]) -> list[dict[str, str]]:
     """Each route, each outbox and each of its types among these objects, in words."""
     found = list(objects)
     outboxes = [told for one in found if isinstance(one, Outbox) for told in _outbox(one)]
-    return [served(one.route, one.policy, one.handler) for one in _routes(found)] + outboxes
+    return [describe_route(one.route, one.policy, one.handler) for one in _routes(found)] + outboxes
 
 
 def _outbox(outbox: Outbox) -> Iterator[dict[str, str]]:

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         for found in both.differences():
             counts[found.difference] += 1
             if counts[found.difference] <= options.limit:
-                print(_shown(found, options))
+                print(_render(found, options))
         _summarise(options, both, counts)
     return int(bool(counts))
 
@@ -81,7 +81,7 @@ def _rows(options: argparse.Namespace) -> Iterator[effect_rows.Row]:
     return ((key, scope if options.scope is None else options.scope) for key, scope in rows)
 
 
-def _shown(found: Found, options: argparse.Namespace) -> str:
+def _render(found: Found, options: argparse.Namespace) -> str:
     key = found.key if options.show_keys else None
     digits = found.key_hash.hex()
     if options.json:

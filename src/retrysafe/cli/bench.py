@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 from retrysafe.admin import capacity, measuring
 from retrysafe.admin.capacity import CapacityPlan
 from retrysafe.admin.forgetting import Forgotten
-from retrysafe.admin.measuring import PREFIX, WINDOW, Load, Measured, Measurement, Profile
+from retrysafe.admin.measuring import PREFIX, WINDOW, BenchLoad, Measured, Measurement, Profile
 from retrysafe.backends.footprint import Sizes
 from retrysafe.cli.opening import add_store, commands_of, store_of
 from retrysafe.cli.plan import size_of
-from retrysafe.cli.rendering import as_json, lines, say, shown_size, table
+from retrysafe.cli.rendering import as_json, lines, render_size, say, table
 from retrysafe.errors import RetrysafeError
 from retrysafe.protocol import durations
 
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     """Measure, and forget what was written."""
     if options.forget is not None:
         return _forget_left(options)
-    load = Load(
+    load = BenchLoad(
         options.clients,
         size_of(options.result, "--result"),
         None if options.claims is not None else options.seconds,
@@ -118,7 +118,7 @@ def _forget(measurement: Measurement, options: argparse.Namespace) -> bool:
             return False
         raise
     if done.left:
-        _say_left(measurement.name, _held(done), options)
+        _say_left(measurement.name, _render_left(done), options)
     return not done.left
 
 
@@ -129,7 +129,7 @@ def _say_left(boundary: str, why: str, options: argparse.Namespace) -> None:
     )
 
 
-def _held(done: Forgotten) -> str:
+def _render_left(done: Forgotten) -> str:
     return f"{done.left} records are held by attempts whose end is not stored; their leases end within 30 s."
 
 
@@ -137,7 +137,7 @@ def _forget_left(options: argparse.Namespace) -> int:
     done = measuring.forget_boundary(store_of(options), options.forget)
     print(as_json(done._asdict()) if options.json else f"forgotten: {done.forgotten}")
     if done.left:
-        print(f"retrysafe: {_held(done)} Then run this again.", file=sys.stderr)
+        print(f"retrysafe: {_render_left(done)} Then run this again.", file=sys.stderr)
     return 2 if done.left else 0
 
 
@@ -148,10 +148,10 @@ class _Report(NamedTuple):
     """The measurements, and their conditions."""
 
     measurement: Measurement
-    load: Load
+    load: BenchLoad
     measured: Sequence[Measured]
 
-    def planned(self) -> tuple[float, CapacityPlan] | None:
+    def plan(self) -> tuple[float, CapacityPlan] | None:
         """The measured rate of new keys, and what it needs; None where it was not measured or there is no plan."""
         rate = next((one.rate for one in self.measured if one.profile is Profile.FRESH), 0.0)
         if not rate or self.measurement.kind not in capacity.kinds():
@@ -171,7 +171,7 @@ def _show(report: _Report, options: argparse.Namespace) -> None:
 
 
 def _as_data(report: _Report) -> dict[str, Any]:
-    planned = report.planned()
+    planned = report.plan()
     return {
         "store": report.measurement.address,
         "kind": report.measurement.kind,
@@ -211,7 +211,7 @@ def _as_text(report: _Report) -> Iterator[str]:
         {
             "store": measurement.address + (only if measurement.kind == "memory" else ""),
             "clients": f"{load.clients} threads of this process",
-            "result": shown_size(load.result),
+            "result": render_size(load.result),
             "boundary": measurement.name,
         }
     )
@@ -228,7 +228,7 @@ def _as_text(report: _Report) -> Iterator[str]:
             yield f"!! {one.profile}: no claim was answered"
     if not any(one.ran_twice for one in report.measured):
         yield "no key ran twice"
-    if (planned := report.planned()) is not None:
+    if (planned := report.plan()) is not None:
         yield from _plan(measurement.kind, *planned, load.result)
 
 
@@ -239,8 +239,7 @@ def _row(one: Measured) -> tuple[str, ...]:
 
 
 def _plan(kind: str, rate: float, found: CapacityPlan, result: int) -> Iterator[str]:
-    """The calculated side of the measured rate."""
-    total = shown_size(found.store_bytes + found.index_bytes)
+    total = render_size(found.store_bytes + found.index_bytes)
     yield (
         f"{rate:,.0f} new keys a second, remembered for {WINDOW}, would be {found.records:,} records of {total}, and "
         f"{found.requests:,.0f} requests a second. For your own rate:"

@@ -36,7 +36,7 @@ def add_broker(parser: argparse.ArgumentParser, side: Side) -> None:
         )
 
 
-def chosen(options: argparse.Namespace, side: Side, instead: str = "") -> tuple[str, BrokerSpec, dict[str, Any]]:
+def choose(options: argparse.Namespace, side: Side, instead: str = "") -> tuple[str, BrokerSpec, dict[str, Any]]:
     """The URL of the broker, its spec, and the arguments made of its options that were given.
 
     Raises `ConfigurationError` without a URL (``instead``: what else could be given), and for another broker's option.
@@ -47,12 +47,12 @@ def chosen(options: argparse.Namespace, side: Side, instead: str = "") -> tuple[
     spec = registry.spec_of(url)
     for option, titles in _options(side).items():
         if option not in side(spec) and getattr(options, option.name) != option.default:
-            raise ConfigurationError(f"{_flag(option)} is for {_listed(titles)}; --broker is {spec.title}.")
+            raise ConfigurationError(f"{_flag(option)} is for {_join(titles)}; --broker is {spec.title}.")
     given = {option: value for option in side(spec) if (value := getattr(options, option.name)) is not None}
     return url, spec, {option.argument or option.name: option.convert(value) for option, value in given.items()}
 
 
-def made(side: Side, make: Callable[[], R]) -> R:
+def make_for(side: Side, make: Callable[[], R]) -> R:
     """Call ``make``; an error that names arguments names the options of the command line instead."""
     try:
         return make()
@@ -86,6 +86,6 @@ def _flag(option: Option) -> str:
     return f"--{option.name.replace('_', '-')}"
 
 
-def _listed(titles: list[str]) -> str:
+def _join(titles: list[str]) -> str:
     *others, last = titles
     return f"{', '.join(others)} and {last}" if others else last

@@ -16,7 +16,7 @@ from typing import Any
 
 from retrysafe.admin.audit import AuditFile
 from retrysafe.claims.encryption import Keyring
-from retrysafe.cli.opening import AUDIT, SECRET, add_store_option, loaded, secret_of, store_of
+from retrysafe.cli.opening import AUDIT, SECRET, add_store_option, load_object, secret_of, store_of
 from retrysafe.errors import ConfigurationError
 
 _NEEDED = ("jinja2", "starlette", "uvicorn")
@@ -75,10 +75,10 @@ def run(options: argparse.Namespace) -> int:
         host=options.host,
         port=options.port,
         rights=options.allow,
-        access=None if options.access is None else loaded("--access", options.access),
+        access=None if options.access is None else load_object("--access", options.access),
         names=options.name,
         told=lambda url: print(f"console  {url}", flush=True),
-        boundaries=[loaded("--boundary", one) for one in options.boundary],
+        boundaries=[load_object("--boundary", one) for one in options.boundary],
         brokers=options.broker,
         topics=options.topic,
         audit=AuditFile(audit) if audit else None,

@@ -71,7 +71,6 @@ def add_to(below: Any, side: Side) -> None:
 
 
 def _add_selection(parser: argparse.ArgumentParser, side: Side) -> None:
-    """Add the options that choose dead letters."""
     parser.add_argument("--id", metavar="ID", action="append", default=[], help="the message's id; may be repeated")
     parser.add_argument("--topic", metavar="NAME", help="only of this topic")
     parser.add_argument("--key", metavar="TEXT", help="only of this key")
@@ -86,8 +85,7 @@ def _add_consumer(parser: argparse.ArgumentParser, side: Side) -> None:
         parser.add_argument("--consumer", metavar="NAME", help="only of this consumer")
 
 
-def _chosen(options: argparse.Namespace, side: Side) -> DeadLetterFilter:
-    """The filter that the options describe."""
+def _filter(options: argparse.Namespace, side: Side) -> DeadLetterFilter:
     consumer = options.consumer if side.has_consumers else None
     given = (options.topic, options.key, options.type, options.error, consumer, options.except_type)
     return DeadLetterFilter(tuple(options.id), *given)
@@ -95,7 +93,7 @@ def _chosen(options: argparse.Namespace, side: Side) -> DeadLetterFilter:
 
 def run_list(side: Side, options: argparse.Namespace) -> int:
     """List dead letters, grouped or one by one."""
-    chosen = _chosen(options, side)
+    chosen = _filter(options, side)
     with side.operator(store_of(options), observers=()) as operator:
         if options.groups:
             show_groups(operator.count(chosen), json=options.json)
@@ -118,13 +116,13 @@ def run_show(side: Side, options: argparse.Namespace) -> int:
 
 def run_redrive(side: Side, options: argparse.Namespace) -> int:
     """Redrive the chosen dead letters after a confirmation."""
-    chosen = _chosen(options, side)
+    chosen = _filter(options, side)
     if chosen == DeadLetterFilter() and not options.all:
         ways = ["--id", "--topic", "--key", "--type", "--except-type", "--error", *["--consumer"] * side.has_consumers]
         raise ConfigurationError(f"Choose by {', '.join(ways[:-1])} or {ways[-1]}, or give --all.")
     with side.operator(store_of(options), actor=options.actor) as operator:
         groups = operator.count(chosen)
-        if not confirmed(groups, options):
+        if not confirm(groups, options):
             return 0 if options.dry_run else 1
         done = operator.redrive(chosen, limit=options.limit, reason=options.reason)
     told = as_json({"chosen": sum(groups.values()), "redriven": done})
@@ -196,7 +194,7 @@ def show_groups(groups: Mapping[tuple[str, str, str], int], *, json: bool) -> No
         say(table([[str(count), *group] for group, count in groups.items()], ("messages", *names)))
 
 
-def confirmed(groups: Mapping[tuple[str, str, str], int], options: argparse.Namespace) -> bool:
+def confirm(groups: Mapping[tuple[str, str, str], int], options: argparse.Namespace) -> bool:
     """Print the counts and ask for confirmation; False for a dry run, or if nothing is chosen."""
     total = sum(groups.values())
     if not options.json and total:

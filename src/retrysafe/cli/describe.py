@@ -19,7 +19,7 @@ from retrysafe.admin.describe import describe
 from retrysafe.boundary import Boundary
 from retrysafe.claims import key_spaces
 from retrysafe.cli import application
-from retrysafe.cli.opening import imported
+from retrysafe.cli.opening import import_module
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.entrypoint import EntryPoint
 from retrysafe.errors import ConfigurationError
@@ -49,9 +49,9 @@ def run(options: argparse.Namespace) -> int:
     if options.lock:
         return _lock(options)
     name, _, attribute = options.target.partition(":")
-    module = imported(name, f"Module {name!r} could not be imported")
+    module = import_module(name, f"Module {name!r} could not be imported")
     boundaries = [describe(one) for one in _boundaries(module, attribute)]
-    around = [] if attribute else application.described(vars(module).values())
+    around = [] if attribute else application.describe(vars(module).values())
     if options.json:
         say(as_json(one) for one in (*boundaries, *around))
         return 0
@@ -64,8 +64,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _lock(options: argparse.Namespace) -> int:
     name = options.target.partition(":")[0]
-    module = imported(name, f"Module {name!r} could not be imported")
-    now = application.locked(vars(module).values())
+    module = import_module(name, f"Module {name!r} could not be imported")
+    now = application.lock_file(vars(module).values())
     if not options.check:
         lock.write(options.lock, now)
         return 0
@@ -80,7 +80,7 @@ def _lock(options: argparse.Namespace) -> int:
 def _boundaries(module: ModuleType, attribute: str) -> list[EntryPoint]:
     """The boundary of a name; or all of the module: those among its names, and those that it gave away unnamed."""
     if attribute:
-        return [_named(module, attribute).entrypoint]
+        return [_boundary_at(module, attribute).entrypoint]
     named = {id(one.entrypoint): one.entrypoint for one in vars(module).values() if isinstance(one, Boundary)}
     built = (one for one in key_spaces.living() if isinstance(one, EntryPoint))
     found = list((named | {id(one): one for one in built if one.origin.module == module.__name__}).values())
@@ -89,7 +89,7 @@ def _boundaries(module: ModuleType, attribute: str) -> list[EntryPoint]:
     return found
 
 
-def _named(module: ModuleType, attribute: str) -> Boundary:
+def _boundary_at(module: ModuleType, attribute: str) -> Boundary:
     found: Any = module
     for part in attribute.split("."):
         found = getattr(found, part, None)

@@ -17,7 +17,7 @@ from typing import Any
 from retrysafe.admin import lock
 from retrysafe.backends.commands import STORE
 from retrysafe.cli import application
-from retrysafe.cli.opening import PROJECT, imported, loaded
+from retrysafe.cli.opening import PROJECT, import_module, load_object
 from retrysafe.cli.rendering import as_json, say
 from retrysafe.doctor import registry
 from retrysafe.doctor.diagnosing import diagnose
@@ -73,11 +73,11 @@ def run(options: argparse.Namespace) -> int:
             f"There is nothing to examine: give --store, --broker, --app or --settings, or {STORE}."
         )
     waivers = [] if options.waivers is None else read_waivers(options.waivers, registry.every())
-    found = _found(options, stores, waivers)
+    found = _diagnose(options, stores, waivers)
     if options.fix:
-        for text in _mended(found, stores, durations.seconds(options.within, "--within")):
+        for text in _repair_all(found, stores, durations.seconds(options.within, "--within")):
             say([text])
-        found = _found(options, stores, waivers)
+        found = _diagnose(options, stores, waivers)
     if options.json:
         say(as_json(one.as_json()) for one in found)
     else:
@@ -92,11 +92,11 @@ def _project_store(options: argparse.Namespace) -> Any:
     return getattr(options, "default_store", None)
 
 
-def _found(options: argparse.Namespace, stores: list[Any], waivers: list[Waiver]) -> list[Diagnosis]:
+def _diagnose(options: argparse.Namespace, stores: list[Any], waivers: list[Waiver]) -> list[Diagnosis]:
     app, drift = None, list[str]()
     settings = options.settings or (_project_store(options) and os.environ.get(PROJECT))
     if options.app:
-        app = loaded("--app", options.app)
+        app = load_object("--app", options.app)
         if options.lock:
             module = sys.modules[options.app.partition(":")[0]]
             drift = [f"{one.where}: {one.text}." for one in lock.drift(lock.read(options.lock), _now(module))]
@@ -107,7 +107,7 @@ def _found(options: argparse.Namespace, stores: list[Any], waivers: list[Waiver]
         stores=stores,
         brokers=options.broker,
         topics=list(dict.fromkeys(topic for topic, _ in given)),
-        consumed_by=_consumed_by(given),
+        consumed_by=_consumers_of(given),
         app=app,
         app_name=options.app or settings or "",
         retried_for=options.retried_for,
@@ -124,7 +124,7 @@ def _topic(text: str) -> tuple[str, str]:
     return name, boundary
 
 
-def _consumed_by(given: list[tuple[str, str]]) -> dict[str, list[str]]:
+def _consumers_of(given: list[tuple[str, str]]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for topic, boundary in given:
         if boundary:
@@ -133,15 +133,15 @@ def _consumed_by(given: list[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def _now(module: ModuleType) -> dict[str, Any]:
-    return application.locked(vars(module).values())
+    return application.lock_file(vars(module).values())
 
 
 def _django(settings: str) -> Any:
     """A Django project; importing its URLs and middleware builds the boundaries of its views."""
     os.environ[PROJECT] = settings
     named = f"--settings {settings}"
-    urls = imported("django.urls", named)
-    handler = imported("django.core.handlers.base", named).BaseHandler()
+    urls = import_module("django.urls", named)
+    handler = import_module("django.core.handlers.base", named).BaseHandler()
     try:
         _ = urls.get_resolver().url_patterns
         handler.load_middleware()
@@ -152,7 +152,7 @@ def _django(settings: str) -> Any:
     return handler
 
 
-def _mended(found: list[Diagnosis], stores: list[Any], within: float) -> Iterator[str]:
+def _repair_all(found: list[Diagnosis], stores: list[Any], within: float) -> Iterator[str]:
     """Run the repairs of the findings in stores that were given; tell what became of each."""
     by_name = {name_of(store): store for store in stores}
     for one in found:

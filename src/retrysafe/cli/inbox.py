@@ -18,10 +18,10 @@ from typing import Any
 from retrysafe.admin.operator import user
 from retrysafe.admin.rendering import duration
 from retrysafe.cli import dead_letters
-from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr, made
-from retrysafe.cli.opening import add_reason, add_store_verb, add_verb, add_verbs, loaded, store_of
+from retrysafe.cli.brokers import add_broker, choose, log_to_stderr, make_for
+from retrysafe.cli.opening import add_reason, add_store_verb, add_verb, add_verbs, load_object, store_of
 from retrysafe.cli.rendering import as_json, say, table
-from retrysafe.cli.stopping import add_stop_within, ended_by_signals, stop_within
+from retrysafe.cli.stopping import add_stop_within, end_by_signals, stop_within
 from retrysafe.cli.worker import add_metrics, serve_health
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.brokers.base import Consumer
@@ -91,7 +91,7 @@ def _add_run(below: Any) -> None:
 def run_consumer(options: argparse.Namespace) -> int:
     """Handle messages; with --once, print what became of them."""
     log_to_stderr(options)
-    handler = loaded("MODULE:NAME", options.handler)
+    handler = load_object("MODULE:NAME", options.handler)
     if not isinstance(handler, Handler):
         raise ConfigurationError(f"{options.handler} is a {type(handler).__qualname__}: name a handler of an Inbox.")
     entry = handler.setting.entry
@@ -107,7 +107,7 @@ def _run(options: argparse.Namespace, handler: Handler[Any, Any]) -> int:
     )
     try:
         waits_for = lambda: _in_progress(subscription.in_progress)  # noqa: E731
-        with ended_by_signals(subscription.stop, waits_for, within=stop_within(options)):
+        with end_by_signals(subscription.stop, waits_for, within=stop_within(options)):
             if wait is None:
                 subscription.run_forever()
                 return 0
@@ -137,13 +137,13 @@ def _once(subscription: Subscription, wait: float) -> Counter[MessageOutcome]:
 
 
 def _consumer(options: argparse.Namespace) -> Consumer:
-    url, spec, given = chosen(options, _SIDE)
+    url, spec, given = choose(options, _SIDE)
     if not spec.consumer:
         raise ConfigurationError(f"--broker: retrysafe inbox run cannot consume from {spec.title}.")
     if not all(options.topic):
         raise ConfigurationError("--topic is empty: is a variable of the shell not set?")
     load = spec.load(spec.consumer)
-    consumer: Consumer = made(_SIDE, lambda: load(url, options.topic, group=options.group, **given))
+    consumer: Consumer = make_for(_SIDE, lambda: load(url, options.topic, group=options.group, **given))
     return consumer
 
 
@@ -171,7 +171,7 @@ def run_forget(options: argparse.Namespace) -> int:
 
 def run_skip(options: argparse.Namespace) -> int:
     """Skip a sequence."""
-    inbox = loaded("MODULE:NAME", options.inbox)
+    inbox = load_object("MODULE:NAME", options.inbox)
     if not isinstance(inbox, Inbox):
         raise ConfigurationError(f"{options.inbox} is a {type(inbox).__qualname__}: name an Inbox.")
     actor = options.actor or f"{user()}@{socket.gethostname()}"

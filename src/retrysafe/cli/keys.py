@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from retrysafe.admin import selection
-from retrysafe.admin.answers import stored_json
+from retrysafe.admin.answers import json_result
 from retrysafe.admin.operator import MOST_COUNTED, SHORTEST_PREFIX, UNKNOWN, Look, Operator
-from retrysafe.admin.rendering import RELEASING, consequence, details, explained, next_steps, result, summary
+from retrysafe.admin.rendering import RELEASING, consequence, details, explain, next_steps, result, summary
 from retrysafe.admin.selection import STATES
 from retrysafe.claims.codec import JSONCodec
 from retrysafe.claims.notes import without_note
@@ -255,7 +255,7 @@ def run_show(options: argparse.Namespace) -> int:
         shown = details(record)
         differing: tuple[str, ...] = ()
         if options.payload is not None:
-            differing = _compared(record, options)
+            differing = _compare(record, options)
             shown["payload"] = f"differs in: {', '.join(differing)}" if differing else "is the same"
         if options.result:
             stored = without_note(record.result)
@@ -282,12 +282,12 @@ def _print(shown: dict[str, Any]) -> None:
         say([f"{step['when']}:", f"  {step['command']}"])
 
 
-def _compared(record: Record, options: argparse.Namespace) -> tuple[str, ...]:
+def _compare(record: Record, options: argparse.Namespace) -> tuple[str, ...]:
     """The names of the parts that differ between a payload and the one of the claim."""
     if not record.fingerprint:
         raise ConfigurationError("--payload: this key was claimed without a payload.")
     path = options.payload
-    given = _decoded(_json(sys.stdin.read() if path == "-" else _read(path), "--payload"), "--payload")
+    given = _decode(_json(sys.stdin.read() if path == "-" else _read(path), "--payload"), "--payload")
     secrets = fingerprint_secrets(keys.check_secret(secret_of(options)), keyring_of(options))
     counted = secrets.counted_as(record.fingerprint, fingerprint.of_payload(given), record.key)
     if counted is None:
@@ -321,9 +321,9 @@ def run_resolve(options: argparse.Namespace) -> int:
         if resolution(options.outcome) not in possible(record):
             return _not_possible(record, options)
         if options.outcome == "released" and not _may_run_twice(consequence(record), options):
-            return _unchanged("Nothing was changed.", options)
+            return _report_unchanged("Nothing was changed.", options)
         change = operator.resolve(record, options.outcome, result=answer, reason=options.reason)
-        return _concluded(change, log, options)
+        return _conclude(change, log, options)
 
 
 def _resolve_all(operator: Operator, answer: Any, options: argparse.Namespace) -> int:
@@ -349,10 +349,10 @@ def _may_run_twice(warning: str, options: argparse.Namespace) -> bool:
     """Tell whether a release that could be wrong is meant; without a reason it is refused."""
     if not options.reason.strip():
         raise ConfigurationError(f"{warning} Nothing was changed. Say with --reason how you know that it did not.")
-    return _meant(warning, "Release it?", options)
+    return _ask(warning, "Release it?", options)
 
 
-def _meant(warning: str, question: str, options: argparse.Namespace) -> bool:
+def _ask(warning: str, question: str, options: argparse.Namespace) -> bool:
     """Ask for a confirmation that was not given beforehand."""
     if options.yes:
         return True
@@ -374,7 +374,7 @@ def _all_confirmed(counted: Count, first: list[Record], options: argparse.Namesp
     warning = f"{number} keys would be settled."
     if options.outcome == "released":
         return _may_run_twice(f"{warning} {RELEASING}", options)
-    return _meant(warning, f"Settle {number} keys as {options.outcome}?", options)
+    return _ask(warning, f"Settle {number} keys as {options.outcome}?", options)
 
 
 def _answer(outcome: Outcome, given: str | None) -> Any:
@@ -387,7 +387,7 @@ def _answer(outcome: Outcome, given: str | None) -> Any:
             )
         stored = _json(given, "--result")
         if '"object"' not in given:  # which only the return annotation can rebuild
-            _decoded(stored, "--result")
+            _decode(stored, "--result")
         return stored
     if outcome == "released" and given is not None:
         raise ConfigurationError("--result does not go with --as released: the next attempt makes its own.")
@@ -423,7 +423,7 @@ def _bytes(path: str) -> bytes:
 
 def _json(text: str, option: str) -> StoredResult:
     try:
-        return stored_json(text)
+        return json_result(text)
     except ValueError as error:
         raise ConfigurationError(
             f"{option} is not JSON: {error}. Write what the operation returns, quoted for the shell: "
@@ -431,7 +431,7 @@ def _json(text: str, option: str) -> StoredResult:
         ) from error
 
 
-def _decoded(stored: StoredResult, option: str) -> Any:
+def _decode(stored: StoredResult, option: str) -> Any:
     """The value of JSON with our tags for types that JSON lacks."""
     try:
         return JSONCodec().decode(stored, None)
@@ -449,24 +449,24 @@ def run_expire(options: argparse.Namespace) -> int:
         if Transition.EXPIRE not in possible(record):
             return _not_possible(record, options)
         if record.effective_state is EffectiveState.EXPIRED and not options.forget:
-            return _unchanged("Its window has already ended. To end its memory too, add --forget.", options)
-        if not _confirmed(record, options):
-            return _unchanged("Nothing was changed.", options)
-        return _concluded(operator.expire(record, forget=options.forget, reason=options.reason), log, options)
+            return _report_unchanged("Its window has already ended. To end its memory too, add --forget.", options)
+        if not _confirm(record, options):
+            return _report_unchanged("Nothing was changed.", options)
+        return _conclude(operator.expire(record, forget=options.forget, reason=options.reason), log, options)
 
 
-def _confirmed(record: Record, options: argparse.Namespace) -> bool:
+def _confirm(record: Record, options: argparse.Namespace) -> bool:
     warning = (
         f"Key {record.key.hex()[:8]} of {record.boundary!r}, operation {record.operation!r}, is "
         f"{record.effective_state}. "
         "After expiry its next use runs the work again."
     )
-    return _meant(warning, "Expire it?", options)
+    return _ask(warning, "Expire it?", options)
 
 
-def _concluded(change: Change, log: AuditLog, options: argparse.Namespace) -> int:
+def _conclude(change: Change, log: AuditLog, options: argparse.Namespace) -> int:
     if not change.done:
-        return _unchanged(
+        return _report_unchanged(
             f"Nothing was changed: another process changed the key meanwhile. {_state(change.record)}", options
         )
     if options.json:
@@ -481,10 +481,10 @@ def _concluded(change: Change, log: AuditLog, options: argparse.Namespace) -> in
 def _not_possible(record: Record, options: argparse.Namespace) -> int:
     steps = "; ".join(step["command"] for step in next_steps(record, commands_of(options)))
     can = f"Possible commands: {steps}" if steps else "No command applies."
-    return _unchanged(f"Nothing was changed. {_state(record)} {can}", options)
+    return _report_unchanged(f"Nothing was changed. {_state(record)} {can}", options)
 
 
-def _unchanged(message: str, options: argparse.Namespace) -> int:
+def _report_unchanged(message: str, options: argparse.Namespace) -> int:
     if options.json:
         print(as_json({"done": False, "message": message}))
     print(f"retrysafe: {plain(message)}", file=sys.stderr)
@@ -496,7 +496,7 @@ def _state(record: Record | None) -> str:
     if record is None:
         return "The key no longer exists."
     told = f"The key is {record.reported_state.value}."
-    return told if record.effective_state in _PLAIN else f"{told} {explained(record)}"
+    return told if record.effective_state in _PLAIN else f"{told} {explain(record)}"
 
 
 _EMPTY = "The store has no records at all: is it the one that the application uses?"
@@ -514,7 +514,7 @@ def _the_record(operator: Operator, options: argparse.Namespace, *, changes: boo
     wanted = Filter(options.boundary, options.operation, options.scope)
     found = operator.matching(options.hash, wanted)
     if not found:
-        _unchanged(f"No record has a hash that begins with {options.hash}.", options)
+        _report_unchanged(f"No record has a hash that begins with {options.hash}.", options)
         return None
     return operator.show(_only(found, f"--hash {options.hash}", options).key)
 
@@ -545,7 +545,7 @@ def _by_key(operator: Operator, options: argparse.Namespace, *, changes: bool) -
         found = operator.matching(key, Filter(boundary, operation, scope))
     if found:
         return operator.show(_only(found, "The key", options).key)
-    _unchanged(_missing(operator, options), options)
+    _report_unchanged(_missing(operator, options), options)
     return None
 
 

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     if options.after is not None:
         raise ConfigurationError("--after goes with --sql only.")
     backend = connect(store, migrate=False)
-    applied = _applied(backend, options.partitions, in_loop=scheme in _ASYNC_ONLY)
+    applied = _apply(backend, options.partitions, in_loop=scheme in _ASYNC_ONLY)
     for migration in applied:
         print(f"applied {migration.version:04d} {migration.name}")
     if not applied:
@@ -66,7 +66,7 @@ def _dialect(scheme: str, store: str) -> str:
     return dialect
 
 
-def _applied(backend: Backend, partitions: int | None, *, in_loop: bool) -> list[Migration]:
+def _apply(backend: Backend, partitions: int | None, *, in_loop: bool) -> list[Migration]:
     if in_loop:
         return asyncio.run(_amigrate(backend, partitions))
     try:

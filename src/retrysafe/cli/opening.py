@@ -149,13 +149,13 @@ class AuditLog:
         return f"--audit {self._path}: {error}. {made}."
 
 
-def loaded(option: str, target: str) -> Any:
+def load_object(option: str, target: str) -> Any:
     """Import the object that ``module:attribute`` names; the working directory is searched too."""
     name, colon, attribute = target.partition(":")
     if not colon or not attribute:
         module, _, last = target.rpartition(".")
         raise ConfigurationError(f"{option} {target}: write MODULE:NAME, such as {module or name}:{last or 'handle'}.")
-    found: Any = imported(name, f"{option} {target}")
+    found: Any = import_module(name, f"{option} {target}")
     try:
         for part in attribute.split("."):
             found = getattr(found, part)
@@ -164,7 +164,7 @@ def loaded(option: str, target: str) -> Any:
     return found
 
 
-def imported(name: str, named: str) -> ModuleType:
+def import_module(name: str, named: str) -> ModuleType:
     """Import one of your modules from the working directory too; a project of Django is set up before.
 
     Raises `ConfigurationError`, which begins with ``named``.
@@ -180,7 +180,6 @@ def imported(name: str, named: str) -> ModuleType:
 
 
 def _search_here() -> None:
-    """Let the working directory be searched for modules."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
 

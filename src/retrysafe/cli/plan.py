@@ -14,7 +14,7 @@ from typing import Any
 from retrysafe.admin import capacity
 from retrysafe.admin.capacity import CapacityPlan, Load
 from retrysafe.backends.footprint import Sizes
-from retrysafe.cli.rendering import shown_size
+from retrysafe.cli.rendering import render_size
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import durations
 
@@ -77,14 +77,14 @@ def _as_data(found: CapacityPlan) -> dict[str, Any]:
 
 def _lines(kind: str, found: CapacityPlan) -> list[str]:
     each = found.footprint
-    total = shown_size(found.store_bytes + found.index_bytes)
+    total = render_size(found.store_bytes + found.index_bytes)
     lines = [
         f"records        {found.records:,}",
-        f"bytes          {total} ({shown_size(each.record)} a record, {shown_size(each.indexes)} in indexes)",
+        f"bytes          {total} ({render_size(each.record)} a record, {render_size(each.indexes)} in indexes)",
         f"requests       {found.requests:,.0f} a second: two for a new key, one for a replay",
     ]
     if each.log:
-        lines.append(f"log            {shown_size(found.log_rate)} a second")
+        lines.append(f"log            {render_size(found.log_rate)} a second")
     if each.write_units:
         lines.append(f"write units    {found.write_units:,.0f} a second ({each.write_units} for a new key)")
         lines.append(f"read units     {found.read_units:,.1f} a second ({each.read_units} for a replay)")

@@ -16,12 +16,12 @@ import json
 from operator import attrgetter
 from typing import Any
 
-from retrysafe.admin.operator import connected
+from retrysafe.admin.operator import connect
 from retrysafe.backends.backend import Backend
 from retrysafe.claims.observers import LoggingObserver
-from retrysafe.cli.brokers import add_broker, chosen, log_to_stderr, made
-from retrysafe.cli.opening import add_store, loaded, store_of
-from retrysafe.cli.stopping import add_stop_within, ended_by_signals, stop_within
+from retrysafe.cli.brokers import add_broker, choose, log_to_stderr, make_for
+from retrysafe.cli.opening import add_store, load_object, store_of
+from retrysafe.cli.stopping import add_stop_within, end_by_signals, stop_within
 from retrysafe.cli.worker import add_metrics, serve_health
 from retrysafe.messaging.brokers.sync_publisher import SyncPublisher
 from retrysafe.messaging.cdc.slot import SLOT, Slot
@@ -137,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
     """Relay, and with --once print what was published."""
     log_to_stderr(options)
     store = store_of(options)
-    backend = connected(store)
+    backend = connect(store)
     publisher = _publisher(options, backend)
     with serve_health(options, store) as observers:
         return _run(options, store, publisher, observers)
@@ -166,7 +166,7 @@ def _run(options: argparse.Namespace, store: str, publisher: Any, observers: tup
         observers=(LoggingObserver(), *observers),
         cdc=None if options.cdc is None else Slot(options.cdc or store, name=options.slot),
     )
-    with ended_by_signals(relay.stop, lambda: _WAITS, within=stop_within(options)):
+    with end_by_signals(relay.stop, lambda: _WAITS, within=stop_within(options)):
         if inspect.iscoroutinefunction(publisher.publish):
             done = asyncio.run(_arelay(relay, publisher, once=options.once))
         else:
@@ -204,15 +204,15 @@ async def _arelay(relay: Relay, publisher: Any, *, once: bool) -> Relayed | None
 
 def _publisher(options: argparse.Namespace, backend: Backend) -> Any:
     if options.publisher:
-        return _loaded(options.publisher)
-    url, spec, given = chosen(options, _SIDE, ", or give --publisher")
+        return _load_publisher(options.publisher)
+    url, spec, given = choose(options, _SIDE, ", or give --publisher")
     load = spec.load((backend.serves_async and spec.async_publisher) or spec.publisher)
-    publisher = made(_SIDE, lambda: load(url, **given))
+    publisher = make_for(_SIDE, lambda: load(url, **given))
     if backend.serves_async or not inspect.iscoroutinefunction(publisher.publish):
         return publisher
     return SyncPublisher(lambda: publisher)
 
 
-def _loaded(target: str) -> Any:
-    found = loaded("--publisher", target)
+def _load_publisher(target: str) -> Any:
+    found = load_object("--publisher", target)
     return found if hasattr(found, "publish") and not isinstance(found, type) else found()

@@ -50,7 +50,7 @@ def table(rows: Sequence[Sequence[str]], head: Sequence[str] = HEAD, *, titled: 
         yield "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
 
 
-def shown_size(size: float) -> str:
+def render_size(size: float) -> str:
     """Bytes in the unit that fits them."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:

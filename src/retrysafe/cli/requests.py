@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from retrysafe.admin.rendering import duration, instant
-from retrysafe.cli.opening import add_verb, add_verbs, loaded
+from retrysafe.cli.opening import add_verb, add_verbs, load_object
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client.hosts import shown
@@ -77,7 +77,7 @@ def run_list(options: argparse.Namespace) -> int:
 def run_show(options: argparse.Namespace) -> int:
     """Show a request."""
     with closing(_journal(options)) as journal:
-        entry = _named(journal, options.name)
+        entry = _entry_by_name(journal, options.name)
         if entry is None:
             return _not_found(options.name)
         shown = {
@@ -114,7 +114,7 @@ def run_resume(options: argparse.Namespace) -> int:
 def run_discard(options: argparse.Namespace) -> int:
     """Discard a request."""
     with closing(_journal(options)) as journal:
-        entry = _named(journal, options.name)
+        entry = _entry_by_name(journal, options.name)
         if entry is None:
             return _not_found(options.name)
         if journal.is_held(entry, time.time()):
@@ -134,7 +134,7 @@ def _journal(options: argparse.Namespace) -> Journal:
     return Journal(given, scope=options.scope)
 
 
-def _named(journal: Journal, name: str) -> Entry | None:
+def _entry_by_name(journal: Journal, name: str) -> Entry | None:
     found = [entry for entry in journal.pending() if entry.id.hex().startswith(name.lower()) and name]
     if len(found) > 1:
         raise ConfigurationError(f"{name!r} is the beginning of {len(found)} keys: give more digits of it.")
@@ -166,7 +166,7 @@ def _state(journal: Journal, entry: Entry, now: float) -> str:
 
 
 def _client(target: str) -> Any:
-    found = loaded("--client", target)
+    found = load_object("--client", target)
     return found() if callable(found) else found
 
 

@@ -20,7 +20,7 @@ WITHIN = 25.0
 
 
 @contextmanager
-def ended_by_signals(
+def end_by_signals(
     stop: Callable[[], None],
     waits_for: Callable[[], str],
     say: Callable[[str], None] = _LOG.info,

@@ -17,7 +17,7 @@ from typing import Any
 from retrysafe.admin.archive import JsonLines
 from retrysafe.admin.sweeper import Sweeper
 from retrysafe.cli.opening import add_store, store_of
-from retrysafe.cli.stopping import ended_by_signals
+from retrysafe.cli.stopping import end_by_signals
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.events import Event, Observer
 
@@ -79,7 +79,7 @@ def carry_out(options: argparse.Namespace, make: Callable[[Observer], Sweeper], 
     total = _Total(what)
     sweeper = make(total)
     try:
-        with ended_by_signals(sweeper.stop, lambda: _WAITS, _complain):
+        with end_by_signals(sweeper.stop, lambda: _WAITS, _complain):
             if sweeper.serves_sync:
                 total.skipped = _sweep(sweeper, options)
             else:

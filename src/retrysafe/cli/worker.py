@@ -128,7 +128,7 @@ def _handler_of(health: Health) -> type[BaseHTTPRequestHandler]:
 
     asked = {"/live": health.live, "/ready": health.ready}
 
-    class Handler(BaseHTTPRequestHandler):
+    class WorkerHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path == "/metrics":
@@ -149,4 +149,4 @@ def _handler_of(health: Health) -> type[BaseHTTPRequestHandler]:
         def log_message(self, format: str, *args: Any) -> None:
             """Log nothing: probes come every few seconds."""
 
-    return Handler
+    return WorkerHandler

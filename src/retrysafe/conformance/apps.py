@@ -34,7 +34,7 @@ class Told(Exception):
     """The handler raises what its script told it to raise."""
 
 
-class Script(NamedTuple):
+class HandlerScript(NamedTuple):
     """The runner's instructions for the handler; the members are those of the fixture contract."""
 
     id: str = ""
@@ -49,7 +49,7 @@ class Script(NamedTuple):
     background: str = ""
 
     @classmethod
-    def read(cls, header: str) -> Script:
+    def read(cls, header: str) -> HandlerScript:
         """Read the field ``Fixture-Script``; an empty one means the defaults."""
         told = json.loads(header or "{}")
         return cls(**{"raises" if name == "raise" else name: value for name, value in told.items()})
@@ -84,7 +84,7 @@ class Gate:
         """Wait in a thread."""
         self._open.wait(LONGEST_WAIT)
 
-    async def passed(self) -> None:
+    async def pass_through(self) -> None:
         """Wait in a task."""
         loop, opened = asyncio.get_running_loop(), asyncio.Event()
         with self._lock:
@@ -96,7 +96,7 @@ class Gate:
                 await opened.wait()
 
 
-class State:
+class AppState:
     """Calls and gates, shared by all threads and loops of a process.
 
     Arguments:
@@ -119,7 +119,7 @@ class State:
         self._gates: dict[str, Gate] = {}
         self._lock = threading.Lock()
 
-    def run(self, script: Script, effect: Callable[[str], object] | None = None) -> None:
+    def run(self, script: HandlerScript, effect: Callable[[str], object] | None = None) -> None:
         """Do what comes before the response, in a thread: count, write the effect, wait at the gate, raise."""
         self._begin(script)
         if effect is not None:
@@ -128,16 +128,16 @@ class State:
             self.gate(script.id).wait()
         _raise("before", script)
 
-    async def arun(self, script: Script, effect: Callable[[str], Awaitable[object]] | None = None) -> None:
+    async def arun(self, script: HandlerScript, effect: Callable[[str], Awaitable[object]] | None = None) -> None:
         """`run` in a task."""
         self._begin(script)
         if effect is not None:
             await effect(script.id)
         if script.gate == "before":
-            await self.gate(script.id).passed()
+            await self.gate(script.id).pass_through()
         _raise("before", script)
 
-    def pieces(self, script: Script, piece: bytes) -> Iterator[bytes]:
+    def pieces(self, script: HandlerScript, piece: bytes) -> Iterator[bytes]:
         """The body of a response that is streamed, in a thread."""
         for number in range(script.repeat):
             if number == 1 and script.gate == "between":
@@ -146,20 +146,20 @@ class State:
                 _raise("between", script)
             yield piece
 
-    async def apieces(self, script: Script, piece: bytes) -> AsyncIterator[bytes]:
+    async def apieces(self, script: HandlerScript, piece: bytes) -> AsyncIterator[bytes]:
         """`pieces` in a task."""
         for number in range(script.repeat):
             if number == 1 and script.gate == "between":
-                await self.gate(script.id).passed()
+                await self.gate(script.id).pass_through()
             if number == 1:
                 _raise("between", script)
             yield piece
 
-    def _begin(self, script: Script) -> None:
+    def _begin(self, script: HandlerScript) -> None:
         with self._lock:
             self._executions[script.id] += 1
 
-    def work_after(self, script: Script) -> None:
+    def work_after(self, script: HandlerScript) -> None:
         """The work in the background: counted; raises if told to."""
         with self._lock:
             self._background[script.id] += 1
@@ -176,9 +176,9 @@ class State:
         name = path.strip("/")
         value = next((value for _, value in parse_qsl(query)), "")
         if name == "":
-            return _told(self._capabilities)
+            return _answer(self._capabilities)
         if name == "calls":
-            return _told(self._calls(value))
+            return _answer(self._calls(value))
         if name == "release":
             self.gate(value).open()
         elif name == "reset":
@@ -187,7 +187,7 @@ class State:
             return 404, b"{}"
         if name in self._controls:
             self._controls[name](value)
-        return _told({})
+        return _answer({})
 
     def _calls(self, id: str) -> dict[str, int]:
         with self._lock:
@@ -203,12 +203,12 @@ class State:
             gate.open()
 
 
-def _raise(where: str, script: Script) -> None:
+def _raise(where: str, script: HandlerScript) -> None:
     if script.raises == where:
         raise Told(f"told to raise {where} the response")
 
 
-def _told(value: Any) -> tuple[int, bytes]:
+def _answer(value: Any) -> tuple[int, bytes]:
     return 200, json.dumps(value).encode()
 
 
@@ -234,10 +234,10 @@ def asgi(
         effect: Writes an effect for an id into the transaction of the layer.
         effects: Counts the committed effects of an id.
     """
-    return asgi_on(State(capabilities, controls, effects), effect)
+    return asgi_on(AppState(capabilities, controls, effects), effect)
 
 
-def asgi_on(state: State, effect: Callable[[str], Awaitable[None]] | None = None) -> AsgiApp:
+def asgi_on(state: AppState, effect: Callable[[str], Awaitable[None]] | None = None) -> AsgiApp:
     """`asgi` on a `State` of the caller's."""
 
     async def app(scope: Any, receive: Receive, send: Send) -> None:
@@ -263,9 +263,9 @@ async def _lifespan(receive: Receive, send: Send) -> None:
     await send({"type": "lifespan.shutdown.complete"})
 
 
-async def _act(state: State, effect: Any, scope: Any, receive: Receive, send: Send) -> None:
+async def _act(state: AppState, effect: Any, scope: Any, receive: Receive, send: Send) -> None:
     fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-    script = Script.read(fields.get("fixture-script", ""))
+    script = HandlerScript.read(fields.get("fixture-script", ""))
     body = await _body(receive)
     await state.arun(script, effect)
     lines, piece = script.answer(body, fields.get("content-type", ""))
@@ -289,7 +289,7 @@ async def _body(receive: Receive) -> bytes:
     return b"".join(parts)
 
 
-async def _stream(send: Send, script: Script, lines: Lines, pieces: AsyncIterator[bytes]) -> None:
+async def _stream(send: Send, script: HandlerScript, lines: Lines, pieces: AsyncIterator[bytes]) -> None:
     await send(_start(script.status, lines))
     async for piece in pieces:
         await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -321,10 +321,10 @@ def wsgi(
     effects: Callable[[str], int] | None = None,
 ) -> WsgiApp:
     """The fixture as a WSGI application; the arguments are those of `asgi`, and `WSGI_FEATURES` its features."""
-    return wsgi_on(State(capabilities, controls, effects), effect)
+    return wsgi_on(AppState(capabilities, controls, effects), effect)
 
 
-def wsgi_on(state: State, effect: Callable[[str], None] | None = None) -> WsgiApp:
+def wsgi_on(state: AppState, effect: Callable[[str], None] | None = None) -> WsgiApp:
     """`wsgi` on a `State` of the caller's."""
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -339,9 +339,9 @@ def wsgi_on(state: State, effect: Callable[[str], None] | None = None) -> WsgiAp
 
 
 def _act_in_wsgi(
-    state: State, effect: Any, environ: dict[str, Any], start_response: Callable[..., Any]
+    state: AppState, effect: Any, environ: dict[str, Any], start_response: Callable[..., Any]
 ) -> Iterable[bytes]:
-    script = Script.read(environ.get("HTTP_FIXTURE_SCRIPT", ""))
+    script = HandlerScript.read(environ.get("HTTP_FIXTURE_SCRIPT", ""))
     body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     state.run(script, effect)
     lines, piece = script.answer(body, environ.get("CONTENT_TYPE", ""))

@@ -61,9 +61,9 @@ class Capabilities:
         object.__setattr__(self, "features", frozenset(self.features))
         if self.mode not in MODES:
             raise ConfigurationError(f"mode {self.mode!r}: it is one of {', '.join(MODES)}")
-        _known("feature", self.features, FEATURES)
-        _known("limit", self.limits, LIMITS)
-        _known("choice", self.choices, CHOICES)
+        _check_known("feature", self.features, FEATURES)
+        _check_known("limit", self.limits, LIMITS)
+        _check_known("choice", self.choices, CHOICES)
         for name, value in self.choices.items():
             if name not in _FREE and value not in CHOICES[name]:
                 raise ConfigurationError(f"choice {name}={value!r}: it is one of {CHOICES[name]}")
@@ -91,7 +91,7 @@ class Capabilities:
         return None
 
 
-def _known(what: str, found: Any, known: Any) -> None:
+def _check_known(what: str, found: Any, known: Any) -> None:
     if unknown := sorted(set(found) - set(known)):
         raise ConfigurationError(f"{what} {unknown[0]!r} is unknown; there are {', '.join(sorted(known))}")
 
@@ -104,7 +104,7 @@ def parse(document: Any) -> Capabilities:
             f'"fixture": {VERSION}. See the reference page "The conformance fixture"'
         )
     members = {name: value for name, value in document.items() if name != "fixture"}
-    _known("member", members, {one.name for one in dataclasses.fields(Capabilities)})
+    _check_known("member", members, {one.name for one in dataclasses.fields(Capabilities)})
     for name, value in members.items():
         if not _KINDS.get(name, _is_text)(value):
             raise ConfigurationError(f"member {name!r} of the capability document can't be {value!r}")

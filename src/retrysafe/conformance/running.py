@@ -6,12 +6,12 @@ import json
 import time
 from collections.abc import Collection, Iterable
 
-from retrysafe.conformance.bench import Bench, Broken, Inapplicable, Unusable
 from retrysafe.conformance.capabilities import Capabilities, Mode, parse
 from retrysafe.conformance.cases import CASES
+from retrysafe.conformance.harness import Harness, Inapplicable, RuleBroken, Unusable
 from retrysafe.conformance.report import Report, Result, Verdict
 from retrysafe.conformance.rules import RULES
-from retrysafe.conformance.wire import Address, Connection, Request, Silent, address
+from retrysafe.conformance.wire import ServerAddress, Silent, WireConnection, WireRequest, address
 from retrysafe.errors import ConfigurationError
 
 TIMEOUT = 10.0
@@ -54,12 +54,12 @@ def check(rule: str, url: str, capabilities: Capabilities, *, timeout: float = T
     return _check(rule, address(url), capabilities, timeout)
 
 
-def read(to: Address, timeout: float = TIMEOUT) -> Capabilities:
+def read(to: ServerAddress, timeout: float = TIMEOUT) -> Capabilities:
     """Read the capability document of a server."""
     try:
-        connection = Connection(to, timeout)
+        connection = WireConnection(to, timeout)
         try:
-            response = connection.ask(Request("GET", f"{to.prefix}/fixture"))
+            response = connection.ask(WireRequest("GET", f"{to.prefix}/fixture"))
         finally:
             connection.close()
     except (OSError, Silent) as error:
@@ -75,30 +75,30 @@ def read(to: Address, timeout: float = TIMEOUT) -> Capabilities:
         raise ConfigurationError(f"{to}/fixture answered no JSON: {error}") from error
 
 
-def _reset(to: Address, able: Capabilities, timeout: float) -> None:
-    bench = Bench(to, able, timeout)
+def _reset(to: ServerAddress, able: Capabilities, timeout: float) -> None:
+    harness = Harness(to, able, timeout)
     try:
-        bench.control("/reset")
+        harness.control("/reset")
     except (OSError, Silent, Unusable) as error:
         raise ConfigurationError(f"{to}: the fixture can't be reset: {error}") from error
     finally:
-        bench.close()
+        harness.close()
 
 
-def _check(rule: str, to: Address, able: Capabilities, timeout: float) -> Result:
-    left_out = _left_out(rule, able)
+def _check(rule: str, to: ServerAddress, able: Capabilities, timeout: float) -> Result:
+    left_out = _result_of_omitted(rule, able)
     if left_out is not None:
         return left_out
     begun = time.perf_counter()
-    bench = Bench(to, able, timeout)
+    harness = Harness(to, able, timeout)
     try:
-        result = _tried(rule, bench)
+        result = _try(rule, harness)
     finally:
-        bench.close()
-    return result._replace(sent=bench.sent, seconds=time.perf_counter() - begun)
+        harness.close()
+    return result._replace(sent=harness.sent, seconds=time.perf_counter() - begun)
 
 
-def _left_out(rule: str, able: Capabilities) -> Result | None:
+def _result_of_omitted(rule: str, able: Capabilities) -> Result | None:
     """The result of a rule whose case isn't run."""
     known = RULES[rule]
     if not known.visible:
@@ -112,20 +112,20 @@ def _left_out(rule: str, able: Capabilities) -> Result | None:
     return None
 
 
-def _tried(rule: str, bench: Bench) -> Result:
+def _try(rule: str, harness: Harness) -> Result:
     text = RULES[rule].text
     try:
-        CASES[rule](bench)
-    except Broken as error:
-        return Result(rule, Verdict.FAILED, _told(bench.notes), error.expected, error.came)
+        CASES[rule](harness)
+    except RuleBroken as error:
+        return Result(rule, Verdict.FAILED, _join(harness.notes), error.expected, error.came)
     except Inapplicable as error:
         return Result(rule, Verdict.SKIPPED, f"{error}.", text)
     except Unusable as error:
         return Result(rule, Verdict.FAILED, "the fixture, not the rule", "the fixture to keep its contract", str(error))
     except (Silent, OSError) as error:
-        return Result(rule, Verdict.FAILED, _told(bench.notes), text, str(error) or type(error).__name__)
-    return Result(rule, Verdict.PASSED, _told(bench.notes), text)
+        return Result(rule, Verdict.FAILED, _join(harness.notes), text, str(error) or type(error).__name__)
+    return Result(rule, Verdict.PASSED, _join(harness.notes), text)
 
 
-def _told(notes: Iterable[str]) -> str:
+def _join(notes: Iterable[str]) -> str:
     return "; ".join(notes)

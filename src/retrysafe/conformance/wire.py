@@ -30,7 +30,7 @@ class Silent(Exception):
     """The server sent nothing, or did not go on, within the time that it was given."""
 
 
-class Address(NamedTuple):
+class ServerAddress(NamedTuple):
     """The address of a server, and the prefix of all its paths."""
 
     scheme: str
@@ -52,7 +52,7 @@ class Address(NamedTuple):
 _PORTS = {"http": 80, "https": 443}
 
 
-def address(url: str) -> Address:
+def address(url: str) -> ServerAddress:
     """Read an ``http`` or ``https`` URL; `ConfigurationError` if it is none."""
     try:
         found = urlsplit(url)
@@ -63,10 +63,10 @@ def address(url: str) -> Address:
         raise ConfigurationError(f"{url!r} is not the URL of an HTTP server: write http://HOST:PORT or https://HOST")
     if found.query or found.fragment or found.username:
         raise ConfigurationError(f"{url!r}: a user, a query or a fragment can't be part of a server's address")
-    return Address(found.scheme, found.hostname, port or _PORTS[found.scheme], found.path.rstrip("/"))
+    return ServerAddress(found.scheme, found.hostname, port or _PORTS[found.scheme], found.path.rstrip("/"))
 
 
-class Request(NamedTuple):
+class WireRequest(NamedTuple):
     """A request as it goes over the wire. Field values are latin-1."""
 
     method: str
@@ -88,7 +88,7 @@ def head(method: str, target: str, fields: Iterable[tuple[str, str]]) -> bytes:
     return "\r\n".join(lines).encode("latin-1")
 
 
-class Response(NamedTuple):
+class Reply(NamedTuple):
     """A response as it came: field lines in their order, none merged; ``whole`` unless the body broke off."""
 
     status: int
@@ -110,7 +110,7 @@ class Response(NamedTuple):
         return {token.strip().lower() for token in (self.one(name) or "").split(",") if token.strip()}
 
 
-class Connection:
+class WireConnection:
     """One connection to a server; requests follow each other on it.
 
     One step, a request that is sent or a response that is read to its end, takes ``timeout`` seconds at most, however
@@ -118,7 +118,7 @@ class Connection:
     a response began, or sends more than any rule asks for.
     """
 
-    def __init__(self, to: Address, timeout: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, to: ServerAddress, timeout: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._timeout = timeout
         self._clock = clock
         self._end = clock() + timeout
@@ -136,12 +136,12 @@ class Connection:
         """Send bytes."""
         self._begin_step()
         try:
-            self._socket.settimeout(self._left())
+            self._socket.settimeout(self._time_left())
             self._socket.sendall(data)
         except TimeoutError as error:
             raise Silent("the server stopped reading") from error
 
-    def ask(self, request: Request) -> Response:
+    def ask(self, request: WireRequest) -> Reply:
         """Send a request and read its whole response.
 
         A server may answer and close before it has read everything (RFC 9112 §9.5); the answer is still read.
@@ -150,7 +150,7 @@ class Connection:
             self.send(request.encode(self.host))
         return self.receive(request.method)
 
-    def receive(self, method: str = "POST") -> Response:
+    def receive(self, method: str = "POST") -> Reply:
         """Read a response to its end."""
         begun = self.begin(method)
         body = bytearray()
@@ -160,15 +160,15 @@ class Connection:
                 raise ConnectionError(f"the body has more than {_MOST_BODY} bytes")
         return begun._replace(body=bytes(body), whole=self._whole)
 
-    def begin(self, method: str = "POST") -> Response:
+    def begin(self, method: str = "POST") -> Reply:
         """Read the head of a response, past interim ones (1xx); the body is then in `pieces`."""
         self._begin_step()
         status, fields = self._head()
         while 100 <= status < 200:
             status, fields = self._head()
-        response = Response(status, fields, b"")
+        response = Reply(status, fields, b"")
         self._whole = True
-        self._pieces = self._framed(response, method)
+        self._pieces = self._frame(response, method)
         return response
 
     def pieces(self) -> Iterator[bytes]:
@@ -194,7 +194,7 @@ class Connection:
         """From now on the server has all its time again."""
         self._end, self._lines = self._clock() + self._timeout, 0
 
-    def _left(self) -> float:
+    def _time_left(self) -> float:
         """Seconds that the server still has for this step; raises `TimeoutError` if there are none."""
         left = self._end - self._clock()
         if left <= 0:
@@ -203,7 +203,7 @@ class Connection:
 
     def _more(self) -> bool:
         try:
-            self._socket.settimeout(self._left())
+            self._socket.settimeout(self._time_left())
             data = self._socket.recv(65_536)
         except TimeoutError as error:
             raise Silent("no answer came") from error
@@ -235,18 +235,18 @@ class Connection:
             fields.append((name, value.strip(" \t")))
         return int(line[1]), tuple(fields)
 
-    def _framed(self, response: Response, method: str) -> Iterator[bytes]:
+    def _frame(self, response: Reply, method: str) -> Iterator[bytes]:
         """The body, by the rules of RFC 9112 §6.3."""
         if method == "HEAD" or response.status in _WITHOUT_BODY:
             return iter(())
         if "chunked" in response.tokens("transfer-encoding"):
             return self._chunks()
         length = length_of(next(iter(response.all("content-length")), ""))
-        return self._to_the_end() if length is None else self._counted(length)
+        return self._to_the_end() if length is None else self._read_counted(length)
 
-    def _counted(self, left: int) -> Iterator[bytes]:
+    def _read_counted(self, left: int) -> Iterator[bytes]:
         while left:
-            if not self._read and not self._received():
+            if not self._read and not self._receive():
                 return
             piece = bytes(self._read[:left])
             del self._read[:left]
@@ -259,7 +259,7 @@ class Connection:
             while size := int(self._line().split(b";")[0], 16):
                 if size > _MOST_BODY:
                     raise ValueError(size)
-                piece = b"".join(self._counted(size))
+                piece = b"".join(self._read_counted(size))
                 if not self._whole:
                     return
                 self._line()
@@ -270,12 +270,12 @@ class Connection:
             self._whole = False
 
     def _to_the_end(self) -> Iterator[bytes]:
-        while self._read or self._received(expected=True):
+        while self._read or self._receive(expected=True):
             piece = bytes(self._read)
             self._read.clear()
             yield piece
 
-    def _received(self, *, expected: bool = False) -> bool:
+    def _receive(self, *, expected: bool = False) -> bool:
         """Read on; the end of the connection is the end of the body, whether ``expected`` here or too early."""
         try:
             more = self._more()

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrysafe.admin.audit import Audit
-from retrysafe.admin.operator import Operator, connected
+from retrysafe.admin.operator import Operator, connect
 from retrysafe.backends import registry
 from retrysafe.boundary import Boundary
 from retrysafe.claims.encryption import Keyring
@@ -26,8 +26,8 @@ from retrysafe.console import boundaries as boundary_pages
 from retrysafe.console import bulk, doctor, keys, messages, now, templates
 from retrysafe.console.access import Access, Principal
 from retrysafe.console.operations import Operations
-from retrysafe.console.security import HEADERS, Forms, Refused, check_host, check_origin, host_of, page_before
-from retrysafe.console.visit import Fields, Page, Visit, texts
+from retrysafe.console.security import HEADERS, Denied, Forms, check_host, check_origin, host_of, page_before
+from retrysafe.console.visit import ConsolePage, Fields, Visit, texts
 from retrysafe.doctor.brokers import examination_of
 from retrysafe.errors import ConfigurationError, RetrysafeError, StoreUnavailable
 from retrysafe.protocol.events import Observer
@@ -41,7 +41,7 @@ MOST_BYTES = 1 << 20
 MOST_FIELDS = 100
 
 _OF_MESSAGES = (*bulk.MESSAGE_PAGES, *messages.PAGES)
-PAGES: tuple[Page, ...] = (
+PAGES: tuple[ConsolePage, ...] = (
     *now.PAGES, *bulk.KEY_PAGES, *keys.PAGES, *_OF_MESSAGES, *boundary_pages.PAGES, *doctor.PAGES, *bulk.PAGES
 )  # fmt: skip
 """Every page; where paths overlap, the first one is meant."""
@@ -86,7 +86,7 @@ class Console:
         key_secret: str | bytes | None = None,
         encryption: Keyring | None = None,
     ) -> None:
-        self._backend = connected(store)
+        self._backend = connect(store)
         if not self._backend.serves_sync:
             raise ConfigurationError(
                 f"store= ({self._backend.address}) serves async code only, and the console asks from threads: give the "
@@ -103,7 +103,7 @@ class Console:
         self.observers = tuple(observers)
         self.key_secret = key_secret
         self.encryption = encryption
-        self.audit: Audit = _logged if audit is None else audit
+        self.audit: Audit = _log if audit is None else audit
         self.forms = Forms(secret)
         self.has_messages = self._backend.store.capabilities.transactions
         self._hosts = None if hosts is None else frozenset(map(host_of, hosts))
@@ -124,9 +124,9 @@ class Console:
         try:
             check_host(Request(scope), self._hosts)
             app: ASGIApp = self._app
-        except Refused as refused:
-            app = _told(Request(scope), refused)
-        await app(scope, receive, _secured(send))
+        except Denied as refused:
+            app = _refusal_page(Request(scope), refused)
+        await app(scope, receive, _add_headers(send))
 
     def operator(self, actor: str) -> Operator:
         """The operator of keys, acting for a principal."""
@@ -152,13 +152,13 @@ class Console:
 
     # ------------------------------------------------------------ a request
 
-    def _endpoint(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+    def _endpoint(self, page: ConsolePage) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             return await self._answer(page, request)
 
         return endpoint
 
-    async def _answer(self, page: Page, request: Request) -> Response:
+    async def _answer(self, page: ConsolePage, request: Request) -> Response:
         try:
             principal = await self._principal(request)
             nonce = self.forms.nonce(request)
@@ -173,25 +173,25 @@ class Console:
             response = await run_in_threadpool(page.show, visit)
             self.forms.remember(request, response, nonce)
             return response
-        except Refused as refused:
-            return _told(request, refused)
+        except Denied as refused:
+            return _refusal_page(request, refused)
         except StoreUnavailable as error:
             _LOG.warning("the store cannot be used: %s", error.detail)
-            return _told(request, Refused(503, "The store cannot be used", error.detail or ""))
+            return _refusal_page(request, Denied(503, "The store cannot be used", error.detail or ""))
         except RetrysafeError as error:
-            return _told(request, Refused(400, "That cannot be done", error.detail or str(error)))
+            return _refusal_page(request, Denied(400, "That cannot be done", error.detail or str(error)))
         except Exception:  # noqa: BLE001 - a page shows nothing of an error that it does not know
             _LOG.exception("a page of the console has failed")
-            return _told(request, Refused(500, "The page has failed", "The console's log says why."))
+            return _refusal_page(request, Denied(500, "The page has failed", "The console's log says why."))
 
     async def _principal(self, request: Request) -> Principal:
         found = request.scope.get(PRINCIPAL) or await self.principal_of(request)
         if not isinstance(found, Principal) or not found.name:
-            raise Refused(403, "No access", "The application in front of this console does not let you in.")
+            raise Denied(403, "No access", "The application in front of this console does not let you in.")
         return found
 
 
-def _secured(send: Send) -> Send:
+def _add_headers(send: Send) -> Send:
     """Add the headers of every page to all responses, also to those of the router."""
 
     async def sending(message: Message) -> None:
@@ -208,20 +208,20 @@ async def _form(request: Request) -> Fields:
     """The fields of a form; files are not taken."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
-        raise Refused(415, "No form", "This address takes the fields of a form.")
+        raise Denied(415, "No form", "This address takes the fields of a form.")
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > MOST_BYTES:
-            raise Refused(413, "Too large", f"A form has at most {MOST_BYTES} bytes.")
+            raise Denied(413, "Too large", f"A form has at most {MOST_BYTES} bytes.")
     try:
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
     except ValueError:
-        raise Refused(400, "No form", "The fields of the form cannot be read.") from None
+        raise Denied(400, "No form", "The fields of the form cannot be read.") from None
     return texts(fields)
 
 
-def _told(request: Request, refused: Refused) -> Response:
+def _refusal_page(request: Request, refused: Denied) -> Response:
     values = {"title": refused.title, "text": refused.text, "version": templates.version()}
     places = {"root": str(request.scope.get("root_path", "")), "before": page_before(request)}
     return HTMLResponse(templates.render("refused.html", {**values, **places}), refused.status)
@@ -229,7 +229,7 @@ def _told(request: Request, refused: Refused) -> Response:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    return _told(request, Refused(status, "Not found", "The console has no such page."))
+    return _refusal_page(request, Denied(status, "Not found", "The console has no such page."))
 
 
 def _file(name: str, kind: str) -> Callable[[Request], Response]:
@@ -240,5 +240,5 @@ def _file(name: str, kind: str) -> Callable[[Request], Response]:
     return serve
 
 
-def _logged(entry: Mapping[str, Any], /) -> None:
+def _log(entry: Mapping[str, Any], /) -> None:
     _AUDIT.info("%s", json.dumps(entry, ensure_ascii=False))

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from retrysafe.admin.describe import describe
 from retrysafe.console.now import shares
-from retrysafe.console.visit import Area, Page, Visit
+from retrysafe.console.visit import Area, ConsolePage, Visit
 
 AREA = Area("Boundaries", "/boundaries")
 
@@ -33,4 +33,4 @@ def show(visit: Visit) -> Response:
     )
 
 
-PAGES = (Page("/boundaries", show),)
+PAGES = (ConsolePage("/boundaries", show),)

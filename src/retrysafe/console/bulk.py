@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from retrysafe.admin import selection
-from retrysafe.admin.answers import response_of, stored_json
+from retrysafe.admin.answers import json_result, response_of
 from retrysafe.admin.operator import UNKNOWN, Batch
 from retrysafe.claims.responses import is_http
 from retrysafe.console.access import Right
 from retrysafe.console.keys import answer_of, first_page, outcome_of, reason_of
-from retrysafe.console.messages import INBOX, OUTBOX, Counted, Side, chosen_by, counted_by, fields_of
-from retrysafe.console.operations import Operation, Plan, State
-from retrysafe.console.security import Refused
-from retrysafe.console.visit import Area, Page, Visit
+from retrysafe.console.messages import INBOX, OUTBOX, Counted, LetterSide, count_letters, fields_of, filter_from
+from retrysafe.console.operations import Operation, OperationState, Plan
+from retrysafe.console.security import Denied
+from retrysafe.console.visit import Area, ConsolePage, Visit
 from retrysafe.messaging.inbox.operator import InboxOperator
 from retrysafe.messaging.relay.operator import OutboxOperator
 from retrysafe.protocol.messages import DeadLetter
@@ -55,22 +55,22 @@ def preview_keys(visit: Visit) -> Response:
 
 def preview_outbox(visit: Visit) -> Response:
     """Preview the redriving of dead letters of the outbox."""
-    chosen = chosen_by(visit.query, OUTBOX)
+    chosen = filter_from(visit.query, OUTBOX)
     with visit.outbox() as outbox:
-        counted, page = counted_by(outbox, chosen), outbox.page(chosen, limit=SAMPLE)
+        counted, page = count_letters(outbox, chosen), outbox.page(chosen, limit=SAMPLE)
     return _preview_letters(visit, OUTBOX, "outbox redrive", counted, page)
 
 
 def preview_inbox(visit: Visit) -> Response:
     """Preview the redriving of dead letters of inboxes."""
-    chosen = chosen_by(visit.query, INBOX)
+    chosen = filter_from(visit.query, INBOX)
     with visit.inbox() as inbox:
-        counted, page = counted_by(inbox, chosen), inbox.page(chosen, limit=SAMPLE)
+        counted, page = count_letters(inbox, chosen), inbox.page(chosen, limit=SAMPLE)
     return _preview_letters(visit, INBOX, "inbox redrive", counted, [one.letter for one in page])
 
 
-def _preview_letters(visit: Visit, side: Side, verb: str, counted: Counted, page: list[DeadLetter]) -> Response:
-    fields, groups = list(fields_of(chosen_by(visit.query, side))), counted.groups
+def _preview_letters(visit: Visit, side: LetterSide, verb: str, counted: Counted, page: list[DeadLetter]) -> Response:
+    fields, groups = list(fields_of(filter_from(visit.query, side))), counted.groups
     plan = {"verb": verb, "fields": fields, "count": counted.total, "capped": counted.capped and bool(page)}
     plan["until"] = max((letter.now for letter in page), default=0)
     command = visit.commands.line(f"{side.verb} redrive", fields or [("all", "")])
@@ -90,12 +90,12 @@ def _preview(visit: Visit, plan: Plan, command: str, **shown: Any) -> Response:
 
 def start(visit: Visit) -> Response:
     """Carry out the plan that was confirmed."""
-    plan = visit.console.forms.signed(visit.field("plan"), visit.principal.name)
+    plan = visit.console.forms.verify(visit.field("plan"), visit.principal.name)
     visit.require(RIGHTS[plan["verb"]])
     if not plan["count"] and not plan["capped"]:
-        raise Refused(400, "Nothing is selected", "Nothing was changed: the filter selects nothing.")
+        raise Denied(400, "Nothing is selected", "Nothing was changed: the filter selects nothing.")
     if visit.field("confirmed") != "yes":
-        raise Refused(400, "Not confirmed", "Nothing was changed: confirm the number that is shown.")
+        raise Denied(400, "Not confirmed", "Nothing was changed: confirm the number that is shown.")
     if plan["verb"] == "keys resolve":
         plan["outcome"] = outcome_of(visit)
         reason_of(visit, plan["outcome"])
@@ -106,7 +106,7 @@ def start(visit: Visit) -> Response:
             try:
                 response_of(plan["result"])
             except ValueError as error:
-                raise Refused(400, "No response", f"Nothing was changed: {error}") from None
+                raise Denied(400, "No response", f"Nothing was changed: {error}") from None
     plan |= {"by": visit.principal.name, "reason": visit.field("reason")}
     with visit.operator() as operator:
         operator.note("operation_started", {name: plan[name] for name in ("verb", "fields", "count", "reason")})
@@ -117,27 +117,27 @@ def start(visit: Visit) -> Response:
 def show_list(visit: Visit) -> Response:
     """The operations of the last days."""
     found = visit.console.operations.recent()
-    return visit.page("operations.html", AREA.title, AREA.title, operations=found, describe=described)
+    return visit.page("operations.html", AREA.title, AREA.title, operations=found, describe=describe)
 
 
 def show_one(visit: Visit) -> Response:
     """Show the progress of an operation."""
-    found = _found(visit)
+    found = _find(visit)
     return visit.page(
         "operation.html",
         AREA.title,
         "Operation",
         operation=found,
-        described=described(found),
-        running=found.state in (State.WAITING, State.RUNNING),
-        resumable=found.state in (State.INTERRUPTED, State.WAITING),
+        described=describe(found),
+        running=found.state in (OperationState.WAITING, OperationState.RUNNING),
+        resumable=found.state in (OperationState.INTERRUPTED, OperationState.WAITING),
         allowed=visit.principal.may(RIGHTS[found.plan["verb"]]),
     )
 
 
 def cancel(visit: Visit) -> Response:
     """Let an operation end before its next batch."""
-    found = _found(visit)
+    found = _find(visit)
     visit.require(RIGHTS[found.plan["verb"]])
     visit.console.operations.cancel(found.plan, visit.principal.name)
     return visit.go(f"/operations/{visit.path('number')}")
@@ -145,20 +145,20 @@ def cancel(visit: Visit) -> Response:
 
 def resume(visit: Visit) -> Response:
     """Go on with an operation that was interrupted."""
-    found = _found(visit)
+    found = _find(visit)
     visit.require(RIGHTS[found.plan["verb"]])
     visit.console.operations.resume(found.plan)
     return visit.go(f"/operations/{visit.path('number')}")
 
 
-def _found(visit: Visit) -> Operation:
+def _find(visit: Visit) -> Operation:
     found = visit.console.operations.find(visit.path("number"))
     if found is None:
-        raise Refused(404, "No such operation", "Operations are kept for a week.")
+        raise Denied(404, "No such operation", "Operations are kept for a week.")
     return found
 
 
-def described(operation: Operation) -> str:
+def describe(operation: Operation) -> str:
     """Describe an operation in words."""
     plan = operation.plan
     told = (f"{name} {value}" for name, value in plan["fields"] if name not in _OF_ALL)
@@ -185,7 +185,7 @@ def step(console: Console, plan: Plan, cursor: str | None) -> Batch:
         operator.note("redriven", {"side": side.verb.split()[0], "chosen": fields, "after": cursor, "reason": reason})
     kind = OutboxOperator if side is OUTBOX else InboxOperator
     with kind(console.store, actor=plan["by"], observers=console.observers) as letters:
-        return letters.redrive_batch(chosen_by(fields, side), until=plan["until"], cursor=cursor, reason=reason)
+        return letters.redrive_batch(filter_from(fields, side), until=plan["until"], cursor=cursor, reason=reason)
 
 
 def _is_http(plan: Plan) -> bool:
@@ -196,18 +196,18 @@ def _is_http(plan: Plan) -> bool:
 def _result(plan: Plan) -> Any:
     if _is_http(plan):
         return None if plan["outcome"] == "released" else response_of(plan["result"])
-    return stored_json(plan["result"]) if plan["outcome"] == "completed" else plan["result"] or None
+    return json_result(plan["result"]) if plan["outcome"] == "completed" else plan["result"] or None
 
 
-MESSAGE_PAGES: tuple[Page, ...] = (
-    Page("/messages/dead/redrive", preview_outbox, right=Right.REDRIVE),
-    Page("/messages/inbox/redrive", preview_inbox, right=Right.REDRIVE),
+MESSAGE_PAGES: tuple[ConsolePage, ...] = (
+    ConsolePage("/messages/dead/redrive", preview_outbox, right=Right.REDRIVE),
+    ConsolePage("/messages/inbox/redrive", preview_inbox, right=Right.REDRIVE),
 )
-KEY_PAGES: tuple[Page, ...] = (Page("/keys/resolve", preview_keys, right=Right.RESOLVE),)
-PAGES: Iterable[Page] = (
-    Page("/operations", show_list),
-    Page("/operations", start, "POST"),
-    Page("/operations/{number}", show_one),
-    Page("/operations/{number}/cancel", cancel, "POST"),
-    Page("/operations/{number}/resume", resume, "POST"),
+KEY_PAGES: tuple[ConsolePage, ...] = (ConsolePage("/keys/resolve", preview_keys, right=Right.RESOLVE),)
+PAGES: Iterable[ConsolePage] = (
+    ConsolePage("/operations", show_list),
+    ConsolePage("/operations", start, "POST"),
+    ConsolePage("/operations/{number}", show_one),
+    ConsolePage("/operations/{number}/cancel", cancel, "POST"),
+    ConsolePage("/operations/{number}/resume", resume, "POST"),
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from retrysafe.backends.urls import without_password
-from retrysafe.console.visit import Area, Page, Visit
+from retrysafe.console.visit import Area, ConsolePage, Visit
 from retrysafe.doctor.diagnosing import diagnose
-from retrysafe.doctor.telling import tell
+from retrysafe.doctor.events import tell
 
 AREA = Area("Doctor", "/doctor")
 WITHIN = 3.0
@@ -29,4 +29,4 @@ def show(visit: Visit) -> Response:
     )
 
 
-PAGES = (Page("/doctor", show),)
+PAGES = (ConsolePage("/doctor", show),)

@@ -9,15 +9,15 @@ from typing import Any, get_args
 from starlette.responses import Response
 
 from retrysafe.admin import selection
-from retrysafe.admin.answers import given_response, stored_json
+from retrysafe.admin.answers import json_result, response_from_form
 from retrysafe.admin.describe import describe
 from retrysafe.admin.operator import SHORTEST_PREFIX, Operator
 from retrysafe.admin.rendering import RELEASING, next_steps, result
 from retrysafe.claims.notes import without_note
 from retrysafe.claims.responses import is_http
 from retrysafe.console.access import Right
-from retrysafe.console.security import Refused
-from retrysafe.console.visit import Area, Page, Visit
+from retrysafe.console.security import Denied
+from retrysafe.console.visit import Area, ConsolePage, Visit
 from retrysafe.console.why import why
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import fingerprint, records
@@ -59,12 +59,12 @@ def show_unknown(visit: Visit) -> Response:
 
 
 def _list(visit: Visit, area: Area, wanted: Filter) -> Response:
-    cursor = visit.asked("after") or None
+    cursor = visit.ask("after") or None
     with visit.operator() as operator:
         try:
             page = first_page(operator, wanted, cursor, ROWS)
         except ValueError:
-            raise Refused(400, "No such page", "The place in the list cannot be read.") from None
+            raise Denied(400, "No such page", "The place in the list cannot be read.") from None
         counted = operator.count(wanted)
     fields = [(name, value) for name, value in selection.fields_of(wanted) if (name, area) != ("state", UNKNOWN)]
     shown = [(name, value) for name, value in fields if area is AREA or name != "state"]
@@ -118,13 +118,13 @@ def find(visit: Visit) -> Response:
 
 def show_key(visit: Visit) -> Response:
     """One key, and why it is as it is."""
-    return _key(visit, done=_DONE.get(visit.asked("done"), ""))
+    return _key(visit, done=_DONE.get(visit.ask("done"), ""))
 
 
 def reveal(visit: Visit) -> Response:
     """The same with its stored result."""
     with visit.operator() as operator:
-        stored = operator.reveal(_seen(visit, operator), reason=visit.field("reason"))
+        stored = operator.reveal(_record_as_seen(visit, operator), reason=visit.field("reason"))
     return _key(visit, revealed=None if stored is None else result(stored))
 
 
@@ -132,7 +132,7 @@ def _key(visit: Visit, *, done: str = "", revealed: dict[str, Any] | None = None
     with visit.operator() as operator:
         record = operator.show(_hash(visit))
     if record is None:
-        raise Refused(404, "No such key", "The store has no record under this hash. It may have been swept.")
+        raise Denied(404, "No such key", "The store has no record under this hash. It may have been swept.")
     named = next((one for one in visit.console.boundaries if one.name == record.boundary), None)
     return visit.page(
         "key.html",
@@ -161,27 +161,27 @@ def resolve(visit: Visit) -> Response:
     outcome = outcome_of(visit)
     reason = reason_of(visit, outcome)
     with visit.operator() as operator:
-        seen = _seen(visit, operator)
+        seen = _record_as_seen(visit, operator)
         if resolution(outcome) not in possible(seen):
-            raise _changed(seen)
+            raise _change_refusal(seen)
         answer = _response_of(visit, outcome) if is_http(seen.operation) else answer_of(visit, outcome)
         try:
             change = operator.resolve(seen, outcome, result=answer, reason=reason)
         except ConfigurationError as error:
-            raise Refused(400, "No result", error.detail) from error
-    return _concluded(visit, change, "released" if outcome == "released" else "resolved")
+            raise Denied(400, "No result", error.detail) from error
+    return _conclude(visit, change, "released" if outcome == "released" else "resolved")
 
 
 def expire(visit: Visit) -> Response:
     """End the window of a settled key."""
     if visit.field("confirmed") != "yes":
-        raise Refused(400, "Not confirmed", "Nothing was changed: confirm that the work may run again.")
+        raise Denied(400, "Not confirmed", "Nothing was changed: confirm that the work may run again.")
     with visit.operator() as operator:
-        seen = _seen(visit, operator)
+        seen = _record_as_seen(visit, operator)
         if Transition.EXPIRE not in possible(seen):
-            raise _changed(seen)
+            raise _change_refusal(seen)
         change = operator.expire(seen, forget=visit.field("forget") == "yes", reason=visit.field("reason"))
-    return _concluded(visit, change, "expired")
+    return _conclude(visit, change, "expired")
 
 
 def outcome_of(visit: Visit) -> Outcome:
@@ -190,7 +190,7 @@ def outcome_of(visit: Visit) -> Outcome:
     for outcome in get_args(Outcome):
         if outcome == given:
             return outcome  # type: ignore[no-any-return]
-    raise Refused(400, "No outcome", "Nothing was changed: choose completed, failed or released.")
+    raise Denied(400, "No outcome", "Nothing was changed: choose completed, failed or released.")
 
 
 def reason_of(visit: Visit, outcome: Outcome) -> str:
@@ -198,7 +198,7 @@ def reason_of(visit: Visit, outcome: Outcome) -> str:
     reason = visit.field("reason")
     if outcome == "released" and not reason:
         told = f"Nothing was changed: say how you know that the effect did not happen. {RELEASING}"
-        raise Refused(400, "No reason", told)
+        raise Denied(400, "No reason", told)
     return reason
 
 
@@ -210,10 +210,10 @@ def answer_of(visit: Visit, outcome: Outcome) -> Any:
     if outcome == "failed":
         return text or None
     try:
-        return stored_json(text)
+        return json_result(text)
     except ValueError:
         told = "Nothing was changed: a completed key needs the result that retries get, as JSON; null for nothing."
-        raise Refused(400, "No result", told) from None
+        raise Denied(400, "No result", told) from None
 
 
 def _response_of(visit: Visit, outcome: Outcome) -> Any:
@@ -222,9 +222,9 @@ def _response_of(visit: Visit, outcome: Outcome) -> Any:
         return None
     fields = (visit.field(name) for name in ("status", "headers", "body", "content_type"))
     try:
-        return given_response(*fields)
+        return response_from_form(*fields)
     except ValueError as error:
-        raise Refused(400, "No response", f"Nothing was changed: {error}") from None
+        raise Denied(400, "No response", f"Nothing was changed: {error}") from None
 
 
 def _hash(visit: Visit) -> bytes:
@@ -233,39 +233,39 @@ def _hash(visit: Visit) -> bytes:
     except ValueError:
         found = b""
     if len(found) != 32:
-        raise Refused(404, "No such key", "A key's hash is 64 hex digits.")
+        raise Denied(404, "No such key", "A key's hash is 64 hex digits.")
     return found
 
 
-def _seen(visit: Visit, operator: Any) -> Record:
+def _record_as_seen(visit: Visit, operator: Any) -> Record:
     """The record, if it is still as the form's page showed it."""
     record: Record | None = operator.show(_hash(visit))
     if record is None:
-        raise Refused(404, "No such key", "Nothing was changed: the key no longer exists.")
+        raise Denied(404, "No such key", "Nothing was changed: the key no longer exists.")
     if f"{record.attempt}:{record.version}" != visit.field("seen"):
-        raise _changed(record)
+        raise _change_refusal(record)
     return record
 
 
-def _changed(record: Record) -> Refused:
+def _change_refusal(record: Record) -> Denied:
     told = f"Nothing was changed: the key is {record.reported_state.value} by now. Load its page again."
-    return Refused(409, "The key has changed", told)
+    return Denied(409, "The key has changed", told)
 
 
-def _concluded(visit: Visit, change: Change, done: str) -> Response:
+def _conclude(visit: Visit, change: Change, done: str) -> Response:
     if not change.done:
         if change.record is None:
-            raise Refused(409, "The key has changed", "Nothing was changed: the key no longer exists.")
-        raise _changed(change.record)
+            raise Denied(409, "The key has changed", "Nothing was changed: the key no longer exists.")
+        raise _change_refusal(change.record)
     return visit.go(f"/keys/{visit.path('digits')}", [("done", done)])
 
 
-PAGES: Iterable[Page] = (
-    Page("/keys", show_list),
-    Page("/unknown", show_unknown),
-    Page("/keys/find", find, "POST"),
-    Page("/keys/{digits}", show_key),
-    Page("/keys/{digits}/reveal", reveal, "POST", Right.REVEAL),
-    Page("/keys/{digits}/resolve", resolve, "POST", Right.RESOLVE),
-    Page("/keys/{digits}/expire", expire, "POST", Right.EXPIRE),
+PAGES: Iterable[ConsolePage] = (
+    ConsolePage("/keys", show_list),
+    ConsolePage("/unknown", show_unknown),
+    ConsolePage("/keys/find", find, "POST"),
+    ConsolePage("/keys/{digits}", show_key),
+    ConsolePage("/keys/{digits}/reveal", reveal, "POST", Right.REVEAL),
+    ConsolePage("/keys/{digits}/resolve", resolve, "POST", Right.RESOLVE),
+    ConsolePage("/keys/{digits}/expire", expire, "POST", Right.EXPIRE),
 )

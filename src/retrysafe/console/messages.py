@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from retrysafe.admin.operator import MOST_COUNTED
 from retrysafe.console.access import Right
-from retrysafe.console.security import Refused
-from retrysafe.console.visit import Area, Page, Visit
+from retrysafe.console.security import Denied
+from retrysafe.console.visit import Area, ConsolePage, Visit
 from retrysafe.messaging.inbox.operator import InboxOperator, name_of, place_of
 from retrysafe.messaging.needs import STALLED
 from retrysafe.messaging.relay.operator import OutboxOperator
@@ -25,7 +25,7 @@ _LONGEST_NUMBER = 18
 _FIELDS = ("topic", "type", "except-type", "key", "error", "consumer")
 
 
-class Side(NamedTuple):
+class LetterSide(NamedTuple):
     """The outbox or the inboxes: where their dead letters are, and how they are named."""
 
     tab: str
@@ -53,8 +53,8 @@ class Counted(NamedTuple):
         return sum(self.groups.values())
 
 
-OUTBOX = Side("Dead letters", "/messages/dead", "outbox dead")
-INBOX = Side("Inbox", "/messages/inbox", "inbox dead")
+OUTBOX = LetterSide("Dead letters", "/messages/dead", "outbox dead")
+INBOX = LetterSide("Inbox", "/messages/inbox", "inbox dead")
 
 
 # ---------------------------------------------------------------- outbox, topics and relays
@@ -99,31 +99,31 @@ def resume(visit: Visit) -> Response:
 def _topic(visit: Visit) -> str:
     topic = visit.field("topic")
     if not topic:
-        raise Refused(400, "No topic", "Nothing was changed: name the topic.")
+        raise Denied(400, "No topic", "Nothing was changed: name the topic.")
     return topic
 
 
 # ---------------------------------------------------------------- dead letters
 
 
-def show_dead(visit: Visit) -> Response:
+def show_dead_letters(visit: Visit) -> Response:
     """Dead letters of the outbox."""
-    chosen, after = chosen_by(visit.query, OUTBOX), visit.asked("after")
+    chosen, after = filter_from(visit.query, OUTBOX), visit.ask("after")
     with visit.outbox() as outbox:
         found = outbox.page(chosen, _number(after or "0"), ROWS)
         more = bool(found) and bool(outbox.page(chosen, found[-1].number, 1))
-        counted = counted_by(outbox, chosen)
+        counted = count_letters(outbox, chosen)
     letters = [Letter(str(one.number), one, marked=False) for one in found]
     return _list(visit, OUTBOX, chosen, letters, counted, more=more)
 
 
 def show_inbox(visit: Visit) -> Response:
     """Dead letters of inboxes."""
-    chosen, after = chosen_by(visit.query, INBOX), visit.asked("after")
+    chosen, after = filter_from(visit.query, INBOX), visit.ask("after")
     with visit.inbox() as inbox:
         found = inbox.page(chosen, _place(after) if after else None, ROWS)
         more = bool(found) and bool(inbox.page(chosen, found[-1].place, 1))
-        counted = counted_by(inbox, chosen)
+        counted = count_letters(inbox, chosen)
         consumers = inbox.status()
     letters = [Letter(name_of(one.place), one.letter, one.marked) for one in found]
     return _list(visit, INBOX, chosen, letters, counted, more=more, consumers=consumers)
@@ -131,7 +131,7 @@ def show_inbox(visit: Visit) -> Response:
 
 def _list(
     visit: Visit,
-    side: Side,
+    side: LetterSide,
     chosen: DeadLetterFilter,
     letters: list[Letter],
     counted: Counted,
@@ -141,7 +141,7 @@ def _list(
 ) -> Response:
     fields = list(fields_of(chosen))
     return visit.page(
-        "dead.html",
+        "dead_letters.html",
         AREA.title,
         side.tab if side is OUTBOX else "Dead letters of consumers",
         tab=side.tab,
@@ -153,7 +153,7 @@ def _list(
         fields=dict(fields),
         query=fields,
         more=visit.url(side.path, [*fields, ("after", letters[-1].at)]) if more else None,
-        first=visit.url(side.path, fields) if visit.asked("after") else None,
+        first=visit.url(side.path, fields) if visit.ask("after") else None,
         bulk=visit.url(f"{side.path}/redrive", fields),
         command=visit.commands.line(f"{side.verb} list", fields),
         **values,
@@ -185,7 +185,7 @@ def _dead_letter(visit: Visit) -> Letter:
     with visit.outbox() as outbox:
         found = outbox.page(after=number - 1, limit=1)
     if not found or found[0].number != number:
-        raise _gone()
+        raise _missing()
     return Letter(str(number), found[0], marked=False)
 
 
@@ -194,7 +194,7 @@ def _inbox_letter(visit: Visit) -> Letter:
     with visit.inbox() as inbox:
         found = inbox.page(after=_before(place), limit=1)
     if not found or found[0].place != place:
-        raise _gone()
+        raise _missing()
     return Letter(visit.path("at"), found[0].letter, found[0].marked)
 
 
@@ -205,19 +205,19 @@ def _before(place: Place) -> Place:
     return (died, (number - 1).to_bytes(len(identity))) if number else (died - 1, b"\xff" * len(identity))
 
 
-def _reveal(visit: Visit, side: Side, one: Letter) -> Response:
+def _reveal(visit: Visit, side: LetterSide, one: Letter) -> Response:
     envelope = one.letter.envelope
     with visit.operator() as operator:
         operator.note("revealed", {"message_id": envelope.id, "topic": envelope.topic, "side": side.verb.split()[0]})
     return _show(visit, side, one, payload=_text(envelope.payload), headers=dict(envelope.headers))
 
 
-def _show(visit: Visit, side: Side, one: Letter, **revealed: Any) -> Response:
+def _show(visit: Visit, side: LetterSide, one: Letter, **revealed: Any) -> Response:
     options = [("consumer", one.letter.consumer)] if one.letter.consumer else []
     shown = visit.commands.line(f"{side.verb} show", options, one.letter.envelope.id)
     named = [("id", one.letter.envelope.id), *options]
     return visit.page(
-        "letter.html",
+        "dead_letter.html",
         AREA.title,
         "Dead letter",
         tab=side.tab,
@@ -241,7 +241,7 @@ def _text(payload: bytes) -> str:
 # ---------------------------------------------------------------- which are meant
 
 
-def chosen_by(fields: Any, side: Side) -> DeadLetterFilter:
+def filter_from(fields: Any, side: LetterSide) -> DeadLetterFilter:
     """The dead letters that the fields of an address choose; those of the outbox have no consumer."""
     names = (name for name in _FIELDS if side is INBOX or name != "consumer")
     given = {name.replace("-", "_"): (fields.get(name) or [""])[-1] or None for name in names}
@@ -257,7 +257,7 @@ def fields_of(chosen: DeadLetterFilter) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
-def counted_by(letters: OutboxOperator | InboxOperator, chosen: DeadLetterFilter) -> Counted:
+def count_letters(letters: OutboxOperator | InboxOperator, chosen: DeadLetterFilter) -> Counted:
     """Count the chosen dead letters, among the first ones."""
     groups = letters.count(chosen, MOST_COUNTED)
     return Counted(groups, sum(letters.count(DeadLetterFilter(), MOST_COUNTED + 1).values()) > MOST_COUNTED)
@@ -277,23 +277,23 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _nowhere() -> Refused:
-    return Refused(400, "No such page", "The place in the list cannot be read.")
+def _nowhere() -> Denied:
+    return Denied(400, "No such page", "The place in the list cannot be read.")
 
 
-def _gone() -> Refused:
-    return Refused(404, "No such dead letter", "It may have been redriven.")
+def _missing() -> Denied:
+    return Denied(404, "No such dead letter", "It may have been redriven.")
 
 
-PAGES: Iterable[Page] = (
-    Page("/messages", show_outbox),
-    Page("/messages/relays", show_relays),
-    Page("/messages/pause", pause, "POST", Right.PAUSE),
-    Page("/messages/resume", resume, "POST", Right.PAUSE),
-    Page("/messages/dead", show_dead),
-    Page("/messages/dead/{at}", show_dead_letter),
-    Page("/messages/dead/{at}/reveal", reveal_dead_letter, "POST", Right.REVEAL),
-    Page("/messages/inbox", show_inbox),
-    Page("/messages/inbox/{at}", show_inbox_letter),
-    Page("/messages/inbox/{at}/reveal", reveal_inbox_letter, "POST", Right.REVEAL),
+PAGES: Iterable[ConsolePage] = (
+    ConsolePage("/messages", show_outbox),
+    ConsolePage("/messages/relays", show_relays),
+    ConsolePage("/messages/pause", pause, "POST", Right.PAUSE),
+    ConsolePage("/messages/resume", resume, "POST", Right.PAUSE),
+    ConsolePage("/messages/dead", show_dead_letters),
+    ConsolePage("/messages/dead/{at}", show_dead_letter),
+    ConsolePage("/messages/dead/{at}/reveal", reveal_dead_letter, "POST", Right.REVEAL),
+    ConsolePage("/messages/inbox", show_inbox),
+    ConsolePage("/messages/inbox/{at}", show_inbox_letter),
+    ConsolePage("/messages/inbox/{at}/reveal", reveal_inbox_letter, "POST", Right.REVEAL),
 )

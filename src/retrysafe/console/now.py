@@ -11,7 +11,7 @@ from starlette.responses import Response
 from retrysafe.admin.operator import Operator, Sample
 from retrysafe.admin.rendering import duration
 from retrysafe.backends.commands import Commands
-from retrysafe.console.visit import Area, Page, Visit
+from retrysafe.console.visit import Area, ConsolePage, Visit
 from retrysafe.messaging.inbox.operator import Consuming
 from retrysafe.messaging.needs import Need, of_inboxes, of_outbox
 from retrysafe.messaging.relay.procedures import GONE
@@ -84,4 +84,4 @@ def _of_keys(unknown: Count, oldest: float, commands: Commands) -> Iterator[Need
         yield Need(text, "/unknown", commands.line("keys list", [("state", "unknown")]))
 
 
-PAGES = (Page("/", show),)
+PAGES = (ConsolePage("/", show),)

@@ -38,7 +38,7 @@ Plan = dict[str, Any]
 Step = Callable[[Plan, str | None], Batch]
 
 
-class State(StrEnum):
+class OperationState(StrEnum):
     """The state of an operation."""
 
     WAITING = "waiting"
@@ -53,13 +53,13 @@ class Operation(NamedTuple):
     """A plan, and how far it has come; ``error`` is why it failed."""
 
     plan: Plan
-    state: State
+    state: OperationState
     changed: int
     unchanged: int
     error: str = ""
 
 
-class Stopped(Exception):
+class OperationStopped(Exception):
     """The process ends: the run is released, to be resumed."""
 
 
@@ -115,25 +115,25 @@ class Operations:
     def find(self, number: str) -> Operation | None:
         """An operation by its id."""
         with self._operator() as operator:
-            return self._found(operator, number)
+            return self._find(operator, number)
 
     def recent(self, most: int = 20) -> list[Operation]:
         """The operations of the last days, the latest first."""
         with self._operator() as operator:
-            return list(islice(self._listed(operator), most))
+            return list(islice(self._list(operator), most))
 
-    def _found(self, operator: Operator, number: str) -> Operation | None:
+    def _find(self, operator: Operator, number: str) -> Operation | None:
         plan = self._result(operator, number, _PLAN)
         if not isinstance(plan, dict):
             return None
         run = self._record(operator, number, _RUN)
         totals = self._totals(operator, number)
-        state, error = State.WAITING, ""
+        state, error = OperationState.WAITING, ""
         if run is not None:
-            state, stored = _STATES.get(run.effective_state, State.INTERRUPTED), operator.plain(run)
-            if state is State.DONE and stored is not None and JSONCodec().decode(stored, None)["cancelled"]:
-                state = State.CANCELLED
-            if state is State.FAILED and stored is not None:
+            state, stored = _STATES.get(run.effective_state, OperationState.INTERRUPTED), operator.plain(run)
+            if state is OperationState.DONE and stored is not None and JSONCodec().decode(stored, None)["cancelled"]:
+                state = OperationState.CANCELLED
+            if state is OperationState.FAILED and stored is not None:
                 error = decode_failure(stored)[1]
         return Operation(plan, state, totals.get("changed", 0), totals.get("unchanged", 0), error)
 
@@ -146,12 +146,12 @@ class Operations:
                 return dict(totals)
         return {}
 
-    def _listed(self, operator: Operator) -> Iterator[Operation]:
+    def _list(self, operator: Operator) -> Iterator[Operation]:
         today = datetime.now(UTC).date()
         for day in (today - timedelta(days=ago) for ago in range(LISTED_DAYS)):
             for place in range(self._last(operator, _LIST, str(day)), -1, -1):
                 number = self._result(operator, f"{day}/{place}", _LIST)
-                found = None if number is None else self._found(operator, str(number))
+                found = None if number is None else self._find(operator, str(number))
                 if found is not None:
                     yield found
 
@@ -160,7 +160,7 @@ class Operations:
     def _carry_out(self, plan: Plan, begun: threading.Event) -> None:
         try:
             self._run(plan, begun)
-        except (InProgress, Stopped, StoredFailure):
+        except (InProgress, OperationStopped, StoredFailure):
             return
         except RetrysafeError as error:
             _LOG.warning("operation %s was interrupted: %s", plan["id"], error.detail)
@@ -179,7 +179,7 @@ class Operations:
             cancelled = False
             for place in range(1 << 62):
                 if self._stopping.is_set():
-                    raise Stopped
+                    raise OperationStopped
                 if cancelled := self._is_cancelled(number):
                     break
                 with boundary.claim(f"{number}/{place}", operation=_BATCH) as batch:
@@ -256,7 +256,7 @@ class Operations:
 
 
 _STATES = {
-    EffectiveState.RUNNING: State.RUNNING,
-    EffectiveState.COMPLETED: State.DONE,
-    EffectiveState.FAILED: State.FAILED,
+    EffectiveState.RUNNING: OperationState.RUNNING,
+    EffectiveState.COMPLETED: OperationState.DONE,
+    EffectiveState.FAILED: OperationState.FAILED,
 }

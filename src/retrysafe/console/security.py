@@ -29,7 +29,7 @@ HEADERS: Mapping[str, str] = {
 }
 
 
-class Refused(Exception):
+class Denied(Exception):
     """A request that is not carried out, with the page that says why."""
 
     def __init__(self, status: int, title: str, text: str) -> None:
@@ -69,7 +69,7 @@ class Forms:
         """Refuse a form that is not ours, or was made for somebody else."""
         nonce = request.cookies.get(_cookie_of(request), "")
         if not nonce or not hmac.compare_digest(self.token(nonce, principal).encode(), given.encode()):
-            raise Refused(
+            raise Denied(
                 403,
                 "The form is out of date",
                 "Nothing was changed. The form was made for another session, or before the console was restarted: go "
@@ -81,11 +81,11 @@ class Forms:
         body = base64.urlsafe_b64encode(json.dumps(plan, sort_keys=True).encode()).decode()
         return f"{body}.{self._mac('plan', body, principal)}"
 
-    def signed(self, text: str, principal: str) -> dict[str, Any]:
+    def verify(self, text: str, principal: str) -> dict[str, Any]:
         """The plan that was signed for this principal."""
         body, _, mac = text.partition(".")
         if not hmac.compare_digest(self._mac("plan", body, principal).encode(), mac.encode()):
-            raise Refused(400, "The plan was changed", "Nothing was changed: this is not the selection that was shown.")
+            raise Denied(400, "The plan was changed", "Nothing was changed: this is not the selection that was shown.")
         plan: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body))
         return plan
 
@@ -100,7 +100,7 @@ def check_host(request: Request, hosts: Collection[str] | None) -> None:
         return
     host = host_of(request.headers.get("host", ""))
     if host not in hosts:
-        raise Refused(421, "Unknown host", "This console does not answer to the name in the request's Host header.")
+        raise Denied(421, "Unknown host", "This console does not answer to the name in the request's Host header.")
 
 
 def check_origin(request: Request) -> None:
@@ -112,7 +112,7 @@ def check_origin(request: Request) -> None:
         else origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
     )
     if foreign:
-        raise Refused(403, "Refused", "Nothing was changed: the form was submitted by a page of another origin.")
+        raise Denied(403, "Refused", "Nothing was changed: the form was submitted by a page of another origin.")
 
 
 def page_before(request: Request) -> str | None:

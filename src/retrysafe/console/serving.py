@@ -45,7 +45,7 @@ def serve(
     config = uvicorn.Config(
         console, log_level="warning", access_log=False, server_header=False, lifespan="off", proxy_headers=False
     )
-    with _bound(host, port) as listening:
+    with _bind(host, port) as listening:
         name = f"[{host}]" if ":" in host else host
         told(f"http://{name}:{listening.getsockname()[1]}/")
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -66,7 +66,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -41,7 +41,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"duration": duration, "instant": instant, "number": _number, "counted": _counted, "ago": _ago}
+    made.filters |= {"duration": duration, "instant": instant, "number": _number, "counted": _render_count, "ago": _ago}
     return made
 
 
@@ -54,7 +54,7 @@ def _number(value: int) -> str:
     return f"{value:,}"
 
 
-def _counted(number: int, capped: bool) -> str:
+def _render_count(number: int, capped: bool) -> str:
     return counted(number, capped=capped)
 
 

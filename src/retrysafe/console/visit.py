@@ -13,7 +13,7 @@ from retrysafe.admin.operator import Operator
 from retrysafe.backends.commands import Commands
 from retrysafe.console import templates
 from retrysafe.console.access import Principal, Right
-from retrysafe.console.security import Refused
+from retrysafe.console.security import Denied
 from retrysafe.messaging.inbox.operator import InboxOperator
 from retrysafe.messaging.relay.operator import OutboxOperator
 
@@ -30,7 +30,7 @@ class Area(NamedTuple):
     path: str
 
 
-class Page(NamedTuple):
+class ConsolePage(NamedTuple):
     """A path of the console: what answers it, by which method, and the right that it takes."""
 
     path: str
@@ -42,7 +42,7 @@ class Page(NamedTuple):
 def texts(fields: Fields) -> Fields:
     """Fields as they are, if stores can compare them with what they have: no database keeps a NUL in a text."""
     if any("\0" in value for values in fields.values() for value in values):
-        raise Refused(400, "No text", "Nothing was changed: a field has the character NUL, which no record has.")
+        raise Denied(400, "No text", "Nothing was changed: a field has the character NUL, which no record has.")
     return fields
 
 
@@ -64,7 +64,7 @@ class Visit:
         params = self.request.query_params
         return texts({name: [value.strip() for value in params.getlist(name)] for name in params})
 
-    def asked(self, name: str) -> str:
+    def ask(self, name: str) -> str:
         """One field of the URL, or nothing."""
         return (self.query.get(name) or [""])[-1]
 
@@ -79,7 +79,7 @@ class Visit:
     def require(self, right: Right) -> None:
         """Refuse the request unless its principal has the right."""
         if not self.principal.may(right):
-            raise Refused(
+            raise Denied(
                 403, "Not allowed", f"{self.principal.name} does not have the right “{right}”. Nothing was changed."
             )
 

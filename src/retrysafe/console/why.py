@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from retrysafe.admin.rendering import answer, duration, explained
+from retrysafe.admin.rendering import answer, duration, explain
 from retrysafe.protocol.records import EffectiveState, Micros, Record
 
 
@@ -35,7 +35,7 @@ _SETTLED = {
 
 def why(record: Record) -> Why:
     """The panel of a record."""
-    return Why(explained(record), f"A retry {answer(record)}.", sorted(_moments(record)))
+    return Why(explain(record), f"A retry {answer(record)}.", sorted(_moments(record)))
 
 
 def _moments(record: Record) -> Iterator[Moment]:

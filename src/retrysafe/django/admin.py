@@ -16,9 +16,9 @@ from django.db import connections, transaction
 from django.db.models import Q, QuerySet
 from django.template.response import TemplateResponse
 
-from retrysafe.admin.answers import response_of, stored_json
+from retrysafe.admin.answers import json_result, response_of
 from retrysafe.admin.operator import SHORTEST_PREFIX, Operator
-from retrysafe.admin.rendering import RELEASING, answer, duration, explained, instant, next_steps, started
+from retrysafe.admin.rendering import RELEASING, answer, duration, explain, instant, next_steps, start_time
 from retrysafe.admin.selection import STATES
 from retrysafe.backends.commands import MANAGE, Commands
 from retrysafe.claims.attempt_ids import worker_of
@@ -68,7 +68,7 @@ def _completed(operator: Operator, seen: records.Record, reason: str, result: st
     if is_http(seen.operation):
         return operator.resolve(seen, "completed", result=_response(result), reason=reason)
     try:
-        stored = stored_json(result)
+        stored = json_result(result)
     except ValueError as error:
         raise Refused(f"The result is not JSON: {error}. For nothing, write null.") from error
     return operator.resolve(seen, "completed", result=stored, reason=reason)
@@ -229,7 +229,7 @@ class RecordAdmin(admin.ModelAdmin):
     @_column("why")
     def why(self, record: Record) -> str:
         """Why it is as it is, and what can be done now."""
-        return explained(record.as_read(_now()))
+        return explain(record.as_read(_now()))
 
     @_column("a retry")
     def retry(self, record: Record) -> str:
@@ -251,7 +251,7 @@ class RecordAdmin(admin.ModelAdmin):
     @_column("last attempt began")
     def started(self, record: Record) -> str:
         """Show the time of the last claim."""
-        return started(record.as_read(_now()))
+        return start_time(record.as_read(_now()))
 
     @_column("age")
     def age(self, record: Record) -> str:
@@ -356,7 +356,7 @@ def _fitting(operator: Operator, chosen: Iterable[Record], verb: Verb) -> Iterat
     for one in chosen:
         seen = operator.show(bytes(one.key_hash))
         if seen is not None and verb.event in possible(seen):
-            yield {"digits": seen.key.hex(), "seen": _version(seen), "record": seen, "why": explained(seen)}
+            yield {"digits": seen.key.hex(), "seen": _version(seen), "record": seen, "why": explain(seen)}
 
 
 def _version(record: records.Record) -> str:

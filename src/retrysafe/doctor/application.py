@@ -7,7 +7,7 @@ from typing import Any
 
 from retrysafe.claims import key_spaces
 from retrysafe.claims.settings import BoundarySettings
-from retrysafe.doctor.diagnosis import Diagnosis, judged
+from retrysafe.doctor.diagnosis import Diagnosis, judge
 from retrysafe.entrypoint import EntryPoint
 from retrysafe.http.policy import ServedRoute
 from retrysafe.protocol.checks import Check, Facts, Severity
@@ -49,19 +49,19 @@ def _long_wait(facts: Facts) -> str | None:
     return f"A duplicate waits for {settings.concurrency.seconds:g} s, and requests end after {timeout:g} s."
 
 
-def _unbounded(facts: Facts) -> str | None:
+def _no_probe(facts: Facts) -> str | None:
     settings = _settings(facts)
     if settings.effects != "external" or settings.probe is not None:
         return None
     return "effects='external' without probe=: each unclear outcome waits for a person."
 
 
-def _unnamed(facts: Facts) -> str | None:
+def _default_names(facts: Facts) -> str | None:
     found: list[str] = facts["unnamed"]
     return f"Named by their functions: {', '.join(found)}." if found else None
 
 
-def _unnamed_operations(entry: EntryPoint) -> list[str]:
+def _operations_without_name(entry: EntryPoint) -> list[str]:
     return [
         name
         for name, owner in entry.owners.items()
@@ -113,7 +113,7 @@ BOUNDARY_CHECKS = (
         Severity.NOTE,
         "probe= in Boundary({name!r}, …), or effects='keyed' if the receiver recognises key_for(…)",
         "how-to/settle-an-unknown-outcome.md",
-        _unbounded,
+        _no_probe,
     ),
     Check(
         "boundary-unnamed-operation",
@@ -121,12 +121,12 @@ BOUNDARY_CHECKS = (
         Severity.NOTE,
         "operation='…' in @once(…); the name that it has now keeps the keys that are there",
         "how-to/guard-a-function.md",
-        _unnamed,
+        _default_names,
     ),
 )
 
 
-def _unguarded(facts: Facts) -> str | None:
+def _routes_without_guard(facts: Facts) -> str | None:
     routes: list[str] = facts["unguarded"]
     return f"Nothing guards {', '.join(routes)}." if routes else None
 
@@ -149,7 +149,7 @@ APPLICATION_CHECKS = (
         Severity.WARNING,
         'Guard the application, and say routes={{"POST /…": "off"}} or @policy("off") for a route that needs none',
         "reference/http-integrations.md",
-        _unguarded,
+        _routes_without_guard,
     ),
     Check(
         "application-late-dependency",
@@ -181,8 +181,8 @@ APPLICATION_CHECKS = (
 def examine_boundary(entry: EntryPoint, retried_for: float | None, request_timeout: float | None) -> list[Diagnosis]:
     """Diagnose a boundary, for clients that retry for so many seconds."""
     facts: dict[str, Any] = {"settings": entry.settings, "name": entry.name, "retried_for": retried_for}
-    facts |= {"unnamed": _unnamed_operations(entry), "request_timeout": request_timeout}
-    return judged(BOUNDARY_CHECKS, facts, f"boundary {entry.name}")
+    facts |= {"unnamed": _operations_without_name(entry), "request_timeout": request_timeout}
+    return judge(BOUNDARY_CHECKS, facts, f"boundary {entry.name}")
 
 
 def examine_application(
@@ -196,4 +196,4 @@ def examine_application(
         "boundaries": list(boundaries),
         "drift": drift,
     }
-    return judged(APPLICATION_CHECKS, facts, title)
+    return judge(APPLICATION_CHECKS, facts, title)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from retrysafe.backends.urls import without_password
-from retrysafe.doctor.diagnosis import Diagnosis, judged
-from retrysafe.doctor.stores import limited
+from retrysafe.doctor.diagnosis import Diagnosis, judge
+from retrysafe.doctor.stores import run_within
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.brokers.checks import UNREACHABLE, WINDOW, BrokerExamination
 from retrysafe.messaging.brokers.registry import spec_of
@@ -39,22 +39,22 @@ def examine(
     for topic in topics:
         groups.setdefault(consumed_by.get(topic), []).append(topic)
 
-    def asked() -> tuple[Facts, list[Facts]]:
+    def ask() -> tuple[Facts, list[Facts]]:
         """Ask for the facts of all topics and of each group; the queues need not have the topics' names."""
         every = examination.facts(url, topics)
         alone = len(groups) == 1
         return every, [every if alone else examination.facts(url, tuple(group)) for group in groups.values()]
 
     try:
-        facts, parts = limited(asked, within)
+        facts, parts = run_within(ask, within)
     except TimeoutError:
-        return judged((UNREACHABLE,), {"unreachable": f"It did not answer within {within:g} s."}, name)
+        return judge((UNREACHABLE,), {"unreachable": f"It did not answer within {within:g} s."}, name)
     except RetrysafeError as error:
-        return judged((UNREACHABLE,), {"unreachable": error.detail or str(error)}, name)
+        return judge((UNREACHABLE,), {"unreachable": error.detail or str(error)}, name)
     except Exception as error:  # noqa: BLE001 - whatever its client raises is a finding
         said = f"{type(error).__name__} when it was asked."
-        return judged((UNREACHABLE,), {"unreachable": said}, name)
-    found = judged(examination.checks, facts, name)
+        return judge((UNREACHABLE,), {"unreachable": said}, name)
+    found = judge(examination.checks, facts, name)
     for boundaries, part in zip(groups, parts, strict=True):
         compared = {one: window for one, window in windows.items() if boundaries is None or one in boundaries}
         found += _window(examination.kept(part), compared, name, named=boundaries is not None)
@@ -64,4 +64,4 @@ def examine(
 def _window(kept: Mapping[str, float], windows: Mapping[str, float], name: str, *, named: bool) -> list[Diagnosis]:
     needed = max(kept.values(), default=0.0)
     told = {"redelivered_for": kept, "windows": windows, "needed": needed, "named": named}
-    return judged((WINDOW,), told, name)
+    return judge((WINDOW,), told, name)

@@ -15,7 +15,7 @@ from retrysafe.doctor.brokers import examine as examine_broker
 from retrysafe.doctor.diagnosis import Diagnosis
 from retrysafe.doctor.stores import examine as examine_store
 from retrysafe.doctor.stores import name_of
-from retrysafe.doctor.waivers import Waiver, waived
+from retrysafe.doctor.waivers import Waiver, apply_waivers
 from retrysafe.entrypoint import EntryPoint
 from retrysafe.errors import ConfigurationError
 from retrysafe.http import served
@@ -82,7 +82,7 @@ def diagnose(
         for entry in entries:
             found += application.examine_boundary(entry, longest, timeout)
     found.sort(key=lambda one: (_ORDER.index(one.severity), one.id, one.subject))
-    return waived(found, list(waivers), date.today())  # noqa: DTZ011 - the day of the team that has set the end
+    return apply_waivers(found, list(waivers), date.today())  # noqa: DTZ011 - the day of the team that has set the end
 
 
 def _at_once(asked: Iterable[Callable[[], list[Diagnosis]]]) -> list[Diagnosis]:

@@ -40,7 +40,7 @@ class _Known(dict[str, Any]):
         return f"<{name}>"
 
 
-def judged(checks: Iterable[Check], facts: Facts, subject: str) -> list[Diagnosis]:
+def judge(checks: Iterable[Check], facts: Facts, subject: str) -> list[Diagnosis]:
     """The checks that fail on these facts."""
     found = []
     for check in checks:

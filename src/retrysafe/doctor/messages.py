@@ -16,7 +16,7 @@ def gather(backend: Backend) -> Steps[dict[str, Any]]:
     return {"messages": (yield from messages_of(backend))}
 
 
-def _stalled(facts: Facts) -> str | None:
+def _stall(facts: Facts) -> str | None:
     found: Messages | None = facts.get("messages")
     if found is None or found.outbox is None or found.outbox.oldest_due <= STALLED:
         return None
@@ -43,7 +43,7 @@ CHECKS = (
         "{program} outbox status --store {store}  shows the relays; start one with  retrysafe relay --store {store} "
         "--broker URL, or read in the log of those that run why the broker takes nothing",
         "how-to/relay.md",
-        _stalled,
+        _stall,
     ),
     Check(
         "dead-letters",

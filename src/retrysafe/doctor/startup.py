@@ -8,7 +8,7 @@ from typing import Any
 
 from retrysafe.doctor.diagnosing import WITHIN, diagnose
 from retrysafe.doctor.diagnosis import Diagnosis
-from retrysafe.doctor.telling import tell
+from retrysafe.doctor.events import tell
 from retrysafe.doctor.waivers import Waiver
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.checks import Severity

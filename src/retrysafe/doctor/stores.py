@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from retrysafe.admin.operator import connected
+from retrysafe.admin.operator import connect
 from retrysafe.backends import checks, registry
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.checks import Examination, gather
@@ -16,7 +16,7 @@ from retrysafe.backends.commands import naming
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.urls import without_password
 from retrysafe.doctor import messages
-from retrysafe.doctor.diagnosis import Diagnosis, judged
+from retrysafe.doctor.diagnosis import Diagnosis, judge
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.protocol.checks import Facts
 from retrysafe.protocol.requests import Steps
@@ -37,16 +37,16 @@ def examine(store: Any, within: float, leases: list[float]) -> list[Diagnosis]:
     """
     name = name_of(store)
     try:
-        backend = store if isinstance(store, Backend) else connected(store)
+        backend = store if isinstance(store, Backend) else connect(store)
         name = backend.address
-        facts = limited(lambda: _asked(backend, leases), within)
+        facts = run_within(lambda: _ask(backend, leases), within)
     except TimeoutError:
         return _unreachable(name, f"It did not answer within {within:g} s.")
     except RetrysafeError as error:
         return _unreachable(name, error.detail or str(error))
     except Exception as error:  # noqa: BLE001 - a store that breaks its driver is a finding
         return _unreachable(name, f"{type(error).__name__} while it was asked")
-    return judged((*checks.CHECKS, *messages.CHECKS, *examination_of(backend.kind).checks), facts, name)
+    return judge((*checks.CHECKS, *messages.CHECKS, *examination_of(backend.kind).checks), facts, name)
 
 
 def name_of(store: Any) -> str:
@@ -58,18 +58,18 @@ def name_of(store: Any) -> str:
     if "://" in store:
         return without_password(store)
     try:
-        return connected(store).address  # an alias of Django's is called what a boundary on it calls it
+        return connect(store).address  # an alias of Django's is called what a boundary on it calls it
     except ConfigurationError:
         return store
 
 
 def repair(store: Any, statements: tuple[str, ...], within: float) -> None:
     """Run statements that mend a finding. Raises `TimeoutError`, or what the store raises."""
-    backend = store if isinstance(store, Backend) else connected(store)
+    backend = store if isinstance(store, Backend) else connect(store)
     if backend.serves_sync:
-        limited(lambda: backend.perform_on_schema(statements), within)
+        run_within(lambda: backend.perform_on_schema(statements), within)
     else:
-        limited(lambda: asyncio.run(_repair_async(backend, statements)), within)
+        run_within(lambda: asyncio.run(_repair_async(backend, statements)), within)
 
 
 async def _repair_async(backend: Backend, statements: tuple[str, ...]) -> None:
@@ -79,7 +79,7 @@ async def _repair_async(backend: Backend, statements: tuple[str, ...]) -> None:
         await backend.aclose()
 
 
-def limited(work: Callable[[], R], within: float) -> R:
+def run_within(work: Callable[[], R], within: float) -> R:
     """Do work in a thread that does not keep the process alive; raise `TimeoutError` when it takes longer."""
     ended: queue.Queue[tuple[R | None, BaseException | None]] = queue.Queue()
 
@@ -99,11 +99,11 @@ def limited(work: Callable[[], R], within: float) -> R:
     return result  # type: ignore[return-value] # only an error leaves it None
 
 
-def _asked(backend: Backend, leases: list[float]) -> Facts:
+def _ask(backend: Backend, leases: list[float]) -> Facts:
     examination = examination_of(backend.kind)
     steps = _facts(backend, examination, leases)
     if not backend.serves_sync:
-        return asyncio.run(_asked_async(backend, steps))
+        return asyncio.run(_ask_async(backend, steps))
     if not backend.own_connections:
         return run(steps, backend.client())
     client = backend.another()  # a session that was opened earlier has the settings of that time
@@ -122,7 +122,7 @@ def _facts(backend: Backend, examination: Examination, leases: list[float]) -> S
     return facts
 
 
-async def _asked_async(backend: Backend, steps: Any) -> Facts:
+async def _ask_async(backend: Backend, steps: Any) -> Facts:
     try:
         facts: Facts = await arun(steps, backend.aclient())
         return facts
@@ -133,4 +133,4 @@ async def _asked_async(backend: Backend, steps: Any) -> Facts:
 def _unreachable(name: str, why: str) -> list[Diagnosis]:
     shown = naming(name)
     facts = {"program": shown.program, "store": shown.store, "unreachable": why}
-    return judged((checks.UNREACHABLE,), facts, name)
+    return judge((checks.UNREACHABLE,), facts, name)

@@ -46,7 +46,7 @@ def _waiver(path: str | Path, table: dict[str, Any], known: set[str]) -> Waiver:
     return Waiver(name, str(table.get("subject", "*")), reason, until)
 
 
-def waived(found: Iterable[Diagnosis], waivers: list[Waiver], today: date) -> list[Diagnosis]:
+def apply_waivers(found: Iterable[Diagnosis], waivers: list[Waiver], today: date) -> list[Diagnosis]:
     """The findings, with the reason of the waiver that covers each. One that has ended covers nothing."""
     return [one._replace(waived=_reason(one, waivers, today)) for one in found]
 

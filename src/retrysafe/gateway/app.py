@@ -67,7 +67,7 @@ class Gateway:
         elif (path := self._admin_path(scope)) is not None:
             await self._admin(path, send)
         else:
-            await self._counted(scope, receive, send)
+            await self._serve_counted(scope, receive, send)
 
     def _admin_path(self, scope: Scope) -> str | None:
         """Return the path of a request to the admin's endpoints; None for the upstream's."""
@@ -96,7 +96,7 @@ class Gateway:
             await self._issuer.close()
         await self.guards.aclose()
 
-    def _opened(self) -> Upstream:
+    def _open_upstream(self) -> Upstream:
         """The upstream; made on the loop that serves."""
         if self._upstream is None:
             self._upstream = Upstream(self.settings)
@@ -104,12 +104,12 @@ class Gateway:
             self.guards.open(finder_of(self.settings.principal, self._issuer))
         return self._upstream
 
-    async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_counted(self, scope: Scope, receive: Receive, send: Send) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)
         try:
-            await ProxiedRequest(self, self._opened(), scope).serve(receive, send)
+            await ProxiedRequest(self, self._open_upstream(), scope).serve(receive, send)
         finally:
             self._running.discard(task)
 
@@ -137,7 +137,7 @@ class ProxiedRequest:
 
         async def answering(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message = self._begun(message)
+                message = self._begin_response(message)
             await send(message)
 
         try:
@@ -167,7 +167,7 @@ class ProxiedRequest:
     async def _whose(self, scope: Scope) -> object:
         return await afind(self._place.guard.principal, scope)
 
-    def _begun(self, message: Message) -> Message:
+    def _begin_response(self, message: Message) -> Message:
         """The start of whatever response it is: with a date, and an error of ours signed as such."""
         self._status = status = message["status"]
         headers = list(message["headers"])
@@ -214,12 +214,12 @@ class ProxiedRequest:
             body = length > 0 if length is not None else _has_body(request)
             await working.run(request.method, url, lines, head, body=body, heeds_client=unwanted)
         except UpstreamFailed as failure:
-            self._failed(failure, exchange)
+            self._record_failure(failure, exchange)
             raise
         finally:
             self._metrics.duration.labels(route.match).observe(time.perf_counter() - began)
 
-    def _failed(self, failure: UpstreamFailed, exchange: asgi.AsgiExchange | None) -> None:
+    def _record_failure(self, failure: UpstreamFailed, exchange: asgi.AsgiExchange | None) -> None:
         """Say what it means for the key; then the error takes its course through the guard."""
         error, sent = failure.failed.error, failure.failed.sent
         self._metrics.failures.labels(self._place.route.match, error).inc()

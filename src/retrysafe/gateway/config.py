@@ -13,8 +13,8 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.gateway.settings import EVERYTHING, Claims, Principal, Route, Settings, Timeouts, TrustedHeader
 from retrysafe.gateway.tables import (
     Read,
-    Source,
-    Table,
+    TomlSource,
+    TomlTable,
     address,
     duplicates,
     flag,
@@ -124,9 +124,9 @@ def parse(content: str, name: str = "the file") -> Loaded:
         document = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{name}: {error}") from error
-    source = Source(name, content)
+    source = TomlSource(name, content)
     plain = {key: value for key, value in document.items() if key not in _TABLES}
-    top = Table(source, "", 0, plain)
+    top = TomlTable(source, "", 0, plain)
     values = top.read({**_PLAIN, **dict.fromkeys(_TABLES, text)})
     openapi = values.pop("openapi", None)
     if (variable := values.pop("secret_env", None)) is not None:
@@ -141,14 +141,14 @@ def parse(content: str, name: str = "the file") -> Loaded:
     return Loaded({**values, **_routes(source, document)}, openapi)
 
 
-def _table(source: Source, document: Mapping[str, Any], name: str) -> Table:
+def _table(source: TomlSource, document: Mapping[str, Any], name: str) -> TomlTable:
     found = document.get(name, {})
     if not isinstance(found, dict):
         raise source.wrong("", 0, name, f"it is a table: write [{name}].")
-    return Table(source, name, 0, found)
+    return TomlTable(source, name, 0, found)
 
 
-def _variable(table: Table, key: str, variable: str) -> str:
+def _variable(table: TomlTable, key: str, variable: str) -> str:
     if not os.environ.get(variable):
         raise table.wrong(key, f"there is no environment variable {variable}.")
     return os.environ[variable]
@@ -157,7 +157,7 @@ def _variable(table: Table, key: str, variable: str) -> str:
 # ---------------------------------------------------------------- principals
 
 
-def _principal(table: Table) -> Principal:
+def _principal(table: TomlTable) -> Principal:
     token = {"jwks_url", "key_file", "algorithms"} & table.values.keys()
     found = table.read(_CLAIMS if token else _HEADER)
     try:
@@ -173,7 +173,7 @@ def _principal(table: Table) -> Principal:
 # ---------------------------------------------------------------- routes
 
 
-def _routes(source: Source, document: Mapping[str, Any]) -> dict[str, Any]:
+def _routes(source: TomlSource, document: Mapping[str, Any]) -> dict[str, Any]:
     waiting = Timeouts(**_table(source, document, "timeouts").read(_TIMEOUTS))
     defaults = _route(_table(source, document, "defaults"), _POLICY, Route(timeouts=waiting))
     listed = document.get("routes", [])
@@ -181,14 +181,14 @@ def _routes(source: Source, document: Mapping[str, Any]) -> dict[str, Any]:
         raise source.wrong("", 0, "routes", "it is a list of tables: write [[routes]].")
     routes = []
     for place, values in enumerate(listed):
-        table = Table(source, "routes", place, values)
+        table = TomlTable(source, "routes", place, values)
         if "match" not in values:
             raise source.wrong("routes", place, next(iter(values), "match"), 'the route has no match="POST /payments".')
         routes.append(_route(table, {"match": text, **_POLICY}, defaults))
     return {"defaults": defaults, "routes": tuple(routes)}
 
 
-def _route(table: Table, known: Mapping[str, Read], base: Route) -> Route:
+def _route(table: TomlTable, known: Mapping[str, Read], base: Route) -> Route:
     """The policy of a table; what it does not say is as in ``base``."""
     found = table.read(known)
     options = {key: found.pop(key) for key in list(found) if key in _OPTIONS}
@@ -208,8 +208,8 @@ def _route(table: Table, known: Mapping[str, Read], base: Route) -> Route:
         raise table.wrong(blamed, error.detail) from error
 
 
-def _timeouts(table: Table, value: Any, base: Timeouts) -> Timeouts:
+def _timeouts(table: TomlTable, value: Any, base: Timeouts) -> Timeouts:
     if not isinstance(value, dict):
         raise table.wrong("timeouts", 'it is a table: { read = "30s" }.')
-    inner = Table(table.source, f"{table.name}.timeouts", table.number, value)
+    inner = TomlTable(table.source, f"{table.name}.timeouts", table.number, value)
     return replace(base, **inner.read(_TIMEOUTS))

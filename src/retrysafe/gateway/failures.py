@@ -79,7 +79,7 @@ class UpstreamFailed(Exception):
         """The fate of the key, for the client; empty if there is none."""
 
 
-def failed_by(error: BaseException) -> Failed | None:
+def failure_of(error: BaseException) -> Failed | None:
     """Find the upstream failure of an exception; None for an error of ours."""
     return next((failed for kind, failed in _KINDS if isinstance(error, kind)), None)
 

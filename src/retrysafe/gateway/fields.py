@@ -69,7 +69,7 @@ def to_upstream(request: Request, hop: Hop, *, host: str | None, key: str | None
     lines = [
         (name.decode("latin-1"), text_of(value))
         for name, value in request.headers
-        if not (spelt(name) in gone or name in gone or _is_claimed(name, hop))
+        if not (cgi_name(name) in gone or name in gone or _is_claimed(name, hop))
     ]
     if host is not None:
         lines.insert(0, ("host", host))
@@ -77,10 +77,10 @@ def to_upstream(request: Request, hop: Hop, *, host: str | None, key: str | None
         lines.append((HEADER.decode(), key))
     if length:
         lines.append(("content-length", str(length)))
-    return [*lines, *_told(request, hop)]
+    return [*lines, *_forwarding_fields(request, hop)]
 
 
-def spelt(name: bytes) -> bytes:
+def cgi_name(name: bytes) -> bytes:
     """A name in small letters as CGI, WSGI and PHP have it: servers make one character of several that separate words.
 
     All of them of ``-`` and ``_``, some of every one that is no letter or digit.
@@ -96,7 +96,7 @@ def _is_claimed(name: bytes, hop: Hop) -> bool:
     """
     if name in hop.believed:
         return False
-    name, proxied = spelt(name), {spelt(one) for one in (hop.principal, *hop.believed)}
+    name, proxied = cgi_name(name), {cgi_name(one) for one in (hop.principal, *hop.believed)}
     told = name in proxied or _IDENTITY.fullmatch(name) is not None
     return told or (not hop.trusted and _FORWARDING.fullmatch(name) is not None)
 
@@ -160,7 +160,7 @@ def refuse_unclear(request: Request, method: str, version: str | None) -> None:
         raise Refusal("request-invalid", "Nothing was done. The only transfer coding here is chunked.")
 
 
-def _told(request: Request, hop: Hop) -> Lines:
+def _forwarding_fields(request: Request, hop: Hop) -> Lines:
     """Via, and who asks, by the standard (RFC 7239) and as everybody did before it."""
     host = next(iter(request.lines(b"host")), b"").decode("latin-1")
     told = [("via", f"{hop.version} {hop.name}"), ("x-forwarded-proto", hop.scheme)]

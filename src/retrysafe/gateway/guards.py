@@ -54,7 +54,7 @@ class Guards:
         self.defaults = GuardedRoute(defaults, self._guard(defaults, {**_options(defaults), **required}))
         routes: dict[str, GuardedRoute] = {}
         for route in settings.routes:
-            routes.setdefault(pattern_of(route), self._guarded(route))
+            routes.setdefault(pattern_of(route), self._guard_route(route))
         ranked = {pattern: (rank, guarded) for rank, (pattern, guarded) in enumerate(routes.items())}
         self._routes = Patterns(ranked)
         strict = {pattern: said for pattern, said in ranked.items() if said[1].route.key == "required"}
@@ -95,7 +95,7 @@ class Guards:
         for boundary in self._boundaries.values():
             await boundary.aclose()
 
-    def _guarded(self, route: Route) -> GuardedRoute:
+    def _guard_route(self, route: Route) -> GuardedRoute:
         options = _options(route)
         method = pattern_of(route).partition("/")[0].strip()
         if method and route.key != "off":

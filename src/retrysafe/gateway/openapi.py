@@ -35,13 +35,13 @@ def routes_of(document: Any, base: Route, upstream: str = "") -> tuple[Route, ..
         raise ConfigurationError("openapi: this is not an OpenAPI document (version 3, as JSON).")
     known = {path: _item(document, path, item) for path, item in document["paths"].items() if path[:2] != "x-"}
     found: dict[str, Route] = {}
-    for path in sorted(known, key=_templated):
+    for path in sorted(known, key=_template_segments):
         item = known[path]
         for method in _METHODS:
             if (operation := item.get(method)) is None:
                 continue
             where = f"{method.upper()} {path}"
-            said = _said(document, where, item, _table(operation, where))
+            said = _key_statement(document, where, item, _table(operation, where))
             for prefix in _prefixes(where, operation, item, document):
                 route = _route(f"{method.upper()} {_within(prefix, upstream)}{path}", said, base)
                 found.setdefault(route.match, route)
@@ -52,17 +52,17 @@ def _item(document: Mapping[str, Any], path: str, item: Any) -> Mapping[str, Any
     if not path.startswith("/"):
         raise _unclear(path, "it is no path")
     table = _table(item, path)
-    return {**_table(_resolved(document, table, path), path), **table} if "$ref" in table else table
+    return {**_table(_resolve(document, table, path), path), **table} if "$ref" in table else table
 
 
-def _templated(path: str) -> list[bool]:
+def _template_segments(path: str) -> list[bool]:
     return ["{" in segment for segment in path.split("/")]
 
 
 # ---------------------------------------------------------------- what an operation says of its key
 
 
-def _said(
+def _key_statement(
     document: Mapping[str, Any], where: str, item: Mapping[str, Any], operation: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Return an operation's statement about its key; None if it has none."""
@@ -71,14 +71,14 @@ def _said(
         return None
     said = dict(extension) if isinstance(extension, dict) else {} if extension is True else None
     for one in [*_list(operation, "parameters", where), *_list(item, "parameters", where)]:
-        parameter = _table(_resolved(document, one, where), where)
+        parameter = _table(_resolve(document, one, where), where)
         named = str(parameter.get("name", "")).lower() == "idempotency-key"
         if named and parameter.get("in") == "header":
             return {"required": parameter.get("required", False), **(said or {})}
     return said
 
 
-def _resolved(document: Mapping[str, Any], value: Any, where: str) -> Any:
+def _resolve(document: Mapping[str, Any], value: Any, where: str) -> Any:
     """Follow a reference inside the document; return anything else unchanged."""
     for _ in range(_LONGEST_CHAIN):
         if not isinstance(value, dict) or "$ref" not in value:

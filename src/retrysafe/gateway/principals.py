@@ -85,7 +85,7 @@ class TokenFinder:
             )
         except jwt.PyJWTError as error:
             logger().info("A token was refused: %s", error)
-            raise Refusal("principal-missing", f"Nothing was done. The token is not valid: {_said(error)}.") from error
+            raise Refusal("principal-missing", f"Nothing was done. The token is not valid: {_text(error)}.") from error
         principal = found[claims.claim]
         if isinstance(principal, bool) or not isinstance(principal, str | int) or principal == "":
             raise Refusal(
@@ -122,19 +122,19 @@ class PublishedKeys:
     async def key_of(self, token: str) -> jwt.PyJWK:
         """The key that a token names; raises `jwt.PyJWTError`, or `Refusal` when the issuer could not be asked."""
         kid = jwt.get_unverified_header(token).get("kid")
-        found = self._found(kid)
+        found = self._find(kid)
         if found is None or self._clock() - self._loaded > AGE:
             self._ask()
         if found is None and self._asking is not None:
             await asyncio.shield(self._asking)
-            found = self._found(kid)
+            found = self._find(kid)
         if found is None and self._failed:
             raise Refusal("identity-unavailable")
         if found is None:
             raise jwt.InvalidKeyError("its key is not among those published")
         return found
 
-    def _found(self, kid: Any) -> jwt.PyJWK | None:
+    def _find(self, kid: Any) -> jwt.PyJWK | None:
         """The key of an id; of a token without one, the only key that there is."""
         if kid is None and len(self._keys) == 1:
             return next(iter(self._keys.values()))
@@ -149,7 +149,7 @@ class PublishedKeys:
         try:
             async with self._session.get(self._url, timeout=_PATIENCE) as response:
                 response.raise_for_status()
-                keys = jwt.PyJWKSet.from_dict(json.loads(await _bounded(response))).keys
+                keys = jwt.PyJWKSet.from_dict(json.loads(await _read_bounded(response))).keys
         except _UNREADABLE as error:
             level = logging.WARNING if self._keys else logging.ERROR
             logger().log(level, "The keys at %s could not be read: %r", self._url, error)
@@ -162,7 +162,7 @@ class PublishedKeys:
             self._asking = None
 
 
-async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
     """The body; raises `ValueError` for one that is larger than any set of keys."""
     body = b""
     async for chunk in response.content.iter_chunked(1 << 16):
@@ -181,5 +181,5 @@ def _only(scope: Scope, name: bytes) -> str:
     return str(values[0].strip().decode("latin-1"))
 
 
-def _said(error: Exception) -> str:
+def _text(error: Exception) -> str:
     return str(error).rstrip(".") or type(error).__name__

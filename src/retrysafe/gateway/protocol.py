@@ -137,11 +137,11 @@ class Protocol(HttpToolsProtocol):
             self._patience = self.loop.call_later(self.limits.head_seconds, self._late)
         try:
             while data and not self._ended:
-                data = self._unread(data)
+                data = self._parse_slice(data)
         except httptools.HttpParserError:
             self._refuse(self._status)
 
-    def _unread(self, data: bytes) -> bytes:
+    def _parse_slice(self, data: bytes) -> bytes:
         """Have a slice of it parsed; what remains is to be parsed anew."""
         slice, rest = data[:_SLICE], data[_SLICE:]
         self._advanced = False

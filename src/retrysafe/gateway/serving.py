@@ -170,14 +170,14 @@ def serve(settings: Settings, told: Callable[[str], None]) -> None:
     effects want it. A worker that dies is replaced. Raises `ConfigurationError` if an address cannot be bound.
     """
     with ExitStack() as stack:
-        listening = [_bound(settings.listen, "listen")]
+        listening = [_bind(settings.listen, "listen")]
         if settings.admin is not None:
-            listening.append(_bound(settings.admin, "admin"))
+            listening.append(_bind(settings.admin, "admin"))
         for one in listening:
             stack.enter_context(one)
         admin_port = listening[1].getsockname()[1] if settings.admin is not None else None
         for one, what in zip(listening, ("serving", "admin"), strict=False):
-            told(f"{what:<13}http://{_shown(one)}")
+            told(f"{what:<13}http://{_render_address(one)}")
         if settings.workers > 1:
             os.environ[DIRECTORY] = stack.enter_context(tempfile.TemporaryDirectory(prefix="retrysafe-gateway-"))
         config = uvicorn.Config(
@@ -214,7 +214,7 @@ def _run(server: uvicorn.Server, listening: list[socket.socket]) -> None:
             signal.signal(number, handler)
 
 
-def _bound(address: Address, name: str) -> socket.socket:
+def _bind(address: Address, name: str) -> socket.socket:
     host, port = address
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
@@ -229,6 +229,6 @@ def _bound(address: Address, name: str) -> socket.socket:
     return made
 
 
-def _shown(listening: socket.socket) -> str:
+def _render_address(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

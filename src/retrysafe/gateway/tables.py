@@ -20,7 +20,7 @@ _SIZE = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB)")
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
-class Source(NamedTuple):
+class TomlSource(NamedTuple):
     """A file: its name for people, and its text."""
 
     name: str
@@ -51,10 +51,10 @@ class Source(NamedTuple):
         return ConfigurationError(f"{where}: {key}{inside}: {what}")
 
 
-class Table(NamedTuple):
+class TomlTable(NamedTuple):
     """One table of the file."""
 
-    source: Source
+    source: TomlSource
     name: str
     number: int
     values: Mapping[str, Any]

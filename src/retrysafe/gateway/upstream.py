@@ -20,7 +20,7 @@ from retrysafe.gateway.failures import (
     SilenceDeadline,
     Unasked,
     UpstreamFailed,
-    failed_by,
+    failure_of,
 )
 from retrysafe.gateway.fields import Lines, has_controls
 from retrysafe.gateway.settings import Settings, Timeouts
@@ -136,14 +136,14 @@ class UpstreamExchange:
                     if response.connection is None:  # it was read to its end, and may serve another request by now
                         self.transport = None
         except asyncio.CancelledError:
-            if not self._gone or _cancelled_by_others():
+            if not self._gone or _is_cancelled_by_others():
                 raise
             raise ClientGone from None
         except (aiohttp.ClientError, OSError) as error:
             if self._gone:
                 raise ClientGone from None
             ended = patience.ended if self.sent else patience.ended and CONNECT_TIMEOUT
-            failed = ended or failed_by(error)
+            failed = ended or failure_of(error)
             assert failed is not None
             raise UpstreamFailed(failed) from error
         finally:
@@ -211,7 +211,7 @@ def _refuse_unwritable(response: aiohttp.ClientResponse) -> None:
         raise UpstreamFailed(NO_HTTP)
 
 
-def _cancelled_by_others() -> bool:
+def _is_cancelled_by_others() -> bool:
     """Take a cancellation of our own back; whether there is one more."""
     task = asyncio.current_task()
     return task is not None and task.uncancel() > 0

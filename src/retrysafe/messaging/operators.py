@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from retrysafe.admin.operator import connected, user
+from retrysafe.admin.operator import connect, user
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
@@ -24,7 +24,7 @@ class Operating:
     """Connections to a database of messages, for a person or a monitor."""
 
     def __init__(self, store: Any, *, actor: str | None = None, observers: Iterable[Observer] | None = None) -> None:
-        self._backend = connected(store)
+        self._backend = connect(store)
         self._backend.users += 1
         self._runner = None if self._backend.serves_sync else asyncio.Runner()
         self._observers = Observers((LoggingObserver(),) if observers is None else observers)

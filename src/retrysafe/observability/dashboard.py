@@ -30,28 +30,27 @@ class Panel(NamedTuple):
     signed: bool = False
 
 
-def exposed(name: str, unit: str = "", kind: str = "") -> str:
+def series(name: str, unit: str = "", kind: str = "") -> str:
     """The name of a metric in Prometheus; ``kind``: "total" of a counter, "bucket" of a histogram."""
     words = {"s": ["seconds"], "By": ["bytes"]}.get(unit, [])
     return "_".join((name.replace(".", "_"), *words, *[kind] * bool(kind)))
 
 
-def _counted(counter: Counter) -> Panel:
+def _of_counter(counter: Counter) -> Panel:
     by = [_BOUNDARY, *["retrysafe_outcome"] * (counter.outcome or bool(counter.field))]
-    metric = exposed(counter.name, counter.unit, "total")
+    metric = series(counter.name, counter.unit, "total")
     expr = f"sum by ({', '.join(by)}) (rate({metric}{{{_OF}}}[$__rate_interval]))"
     unit = "none" if counter.unit == "s" else "cps"
     return Panel(f"{counter.name}, per second", counter.text, expr, _legend(by), unit)
 
 
-def _gauged(gauge: Gauge) -> Panel:
+def _of_gauge(gauge: Gauge) -> Panel:
     by = [_BOUNDARY, *([f"retrysafe_{gauge.by}"] if gauge.by else [])]
-    expr = f"max by ({', '.join(by)}) ({exposed(gauge.name, gauge.unit)}{{{_OF}}})"
+    expr = f"max by ({', '.join(by)}) ({series(gauge.name, gauge.unit)}{{{_OF}}})"
     return Panel(gauge.name, gauge.text, expr, _legend(by), {"s": "s", "By": "bytes"}.get(gauge.unit, "short"))
 
 
 def _ratio(title: str, text: str, part: str, whole: str) -> Panel:
-    """The share of one counter in another."""
     rates = [f"sum by ({_BOUNDARY}) (rate({one}{{{_OF}}}[$__rate_interval]))" for one in (part, whole)]
     return Panel(title, text, " / ".join(rates), _legend([_BOUNDARY]), "percentunit")
 
@@ -61,8 +60,8 @@ def _legend(by: Iterable[str]) -> str:
 
 
 def _glance() -> Iterator[Panel]:
-    hits, misses = exposed("idempotency.cache.hits", kind="total"), exposed("idempotency.cache.misses", kind="total")
-    claims = exposed("retrysafe.claims", kind="total")
+    hits, misses = series("idempotency.cache.hits", kind="total"), series("idempotency.cache.misses", kind="total")
+    claims = series("retrysafe.claims", kind="total")
     ran = f"sum by ({_BOUNDARY}) (rate({misses}{{{_OF}}}[$__rate_interval]))"
     hit = f"sum by ({_BOUNDARY}) (rate({hits}{{{_OF}}}[$__rate_interval]))"
     yield Panel(
@@ -72,14 +71,14 @@ def _glance() -> Iterator[Panel]:
         _legend([_BOUNDARY]),
         "percentunit",
     )
-    avoided = exposed("retrysafe.duplicates_avoided", kind="total")
+    avoided = series("retrysafe.duplicates_avoided", kind="total")
     yield _ratio("Duplicate rate", "The share of calls that would have run an operation again.", avoided, claims)
     for measure in (STORE_DURATION, WORK_DURATION):
-        bucket = exposed(measure.name, measure.unit, "bucket")
+        bucket = series(measure.name, measure.unit, "bucket")
         inner = f"sum by (le, {_BOUNDARY}) (rate({bucket}{{{_OF}}}[$__rate_interval]))"
         expr = f"histogram_quantile(0.99, {inner})"
         yield Panel(f"{measure.name}, 99 %", measure.text, expr, _legend([_BOUNDARY]), "s")
-    running = f"sum by ({_BOUNDARY}) ({exposed(IN_PROGRESS.name)}{{{_OF}}})"
+    running = f"sum by ({_BOUNDARY}) ({series(IN_PROGRESS.name)}{{{_OF}}})"
     yield Panel(IN_PROGRESS.name, IN_PROGRESS.text, running, _legend([_BOUNDARY]))
     yield _waits()
     yield _growth()
@@ -88,7 +87,7 @@ def _glance() -> Iterator[Panel]:
 def _waits() -> Panel:
     """Waits in the database: what it holds up is seen from here only as a claim that takes long."""
     told = _OF + ', retrysafe_step="claim"'
-    buckets = exposed(STORE_DURATION.name, STORE_DURATION.unit, "bucket")
+    buckets = series(STORE_DURATION.name, STORE_DURATION.unit, "bucket")
     all_of, quick = (
         f"sum by ({_BOUNDARY}) (rate({buckets}{{{told}, le={bound}}}[$__rate_interval]))"
         for bound in ('"+Inf"', '"0.1"')
@@ -106,7 +105,7 @@ def _waits() -> Panel:
 def _growth() -> Panel:
     """Records that came, less those that sweepers removed, of all stores: a sweeper asks for no boundary."""
     began, undone, batched, gone = (
-        f"(sum(rate({exposed(name, kind='total')}{chosen}[$__rate_interval])) or vector(0))"
+        f"(sum(rate({series(name, kind='total')}{chosen}[$__rate_interval])) or vector(0))"
         for name, chosen in (
             ("retrysafe.claims", '{retrysafe_outcome="started"}'),
             ("retrysafe.attempts", '{retrysafe_outcome=~"released|rolled_back"}'),
@@ -133,7 +132,7 @@ def rows() -> dict[str, list[Panel]]:
         _, word, *_ = [*metric.name.split("."), ""]
         subject = "outbox" if metric.name.startswith("outbox.") else word
         row = subject.capitalize() if subject in _SUBJECTS else _KEYS
-        found.setdefault(row, []).append(_counted(metric) if isinstance(metric, Counter) else _gauged(metric))
+        found.setdefault(row, []).append(_of_counter(metric) if isinstance(metric, Counter) else _of_gauge(metric))
     return found
 
 
@@ -143,13 +142,11 @@ def dashboard() -> dict[str, Any]:
     top = 0
     for title, panels in rows().items():
         placed.append(
-            _placed(len(placed), {"type": "row", "title": title, "collapsed": False, "panels": []}, 24, 1, top)
+            _place(len(placed), {"type": "row", "title": title, "collapsed": False, "panels": []}, 24, 1, top)
         )
         for at, panel in enumerate(panels):
             line, column = divmod(at, _A_ROW)
-            placed.append(
-                _placed(len(placed), _drawn(panel), _WIDTH, _HEIGHT, top + 1 + line * _HEIGHT, column * _WIDTH)
-            )
+            placed.append(_place(len(placed), _draw(panel), _WIDTH, _HEIGHT, top + 1 + line * _HEIGHT, column * _WIDTH))
         top += 1 + -(-len(panels) // _A_ROW) * _HEIGHT
     return {
         "uid": "retrysafe",
@@ -168,11 +165,11 @@ def dashboard() -> dict[str, Any]:
     }
 
 
-def _placed(number: int, panel: dict[str, Any], width: int, height: int, top: int, left: int = 0) -> dict[str, Any]:
+def _place(number: int, panel: dict[str, Any], width: int, height: int, top: int, left: int = 0) -> dict[str, Any]:
     return {"id": number + 1, **panel, "gridPos": {"x": left, "y": top, "w": width, "h": height}}
 
 
-def _drawn(panel: Panel) -> dict[str, Any]:
+def _draw(panel: Panel) -> dict[str, Any]:
     source = {"type": "prometheus", "uid": "${datasource}"}
     target = {"refId": "A", "datasource": source, "expr": panel.expr, "legendFormat": panel.legend}
     return {

@@ -356,7 +356,7 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 """Bounds of the histograms, in seconds: from a local file to a store that is nearly away, and to long work."""
 
 
-def counted_by(event: str) -> list[str]:
+def instruments_of(event: str) -> list[str]:
     """The names of the counters and gauges that an event moves."""
     return [
         *(counter.name for counter in COUNTERS if event in counter.events),

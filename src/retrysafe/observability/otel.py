@@ -117,7 +117,7 @@ class AttemptWatch:
         """Note what the attempt does; it may be told from the heartbeat's thread."""
         name, fields = event.name, event.fields
         if name == "store_request":
-            self._asked(fields)
+            self._record_request(fields)
         elif name in BEGINNINGS:
             self._began = clock()
             self._instruments.runs(self)
@@ -132,7 +132,7 @@ class AttemptWatch:
         if name not in _NO_EVENTS and not self._closed:
             self._span.add_event(name, {f"retrysafe.{field}": _value(value) for field, value in fields.items()})
 
-    def _asked(self, fields: Mapping[str, Any]) -> None:
+    def _record_request(self, fields: Mapping[str, Any]) -> None:
         seconds, step = fields["seconds"], fields["step"]
         labels = {"retrysafe.step": step, "retrysafe.answered": fields["answered"], "retrysafe.store": self._store}
         self._instruments.store_duration.record(seconds, self.labels | labels)

@@ -13,7 +13,7 @@ from retrysafe.scan.source import comments
 _COMMENT = re.compile(r"#\s*+retrysafe:\s*+allow\[([^\]]*+)\]\s*+(.*)")
 
 
-class Allowance(NamedTuple):
+class Excuse(NamedTuple):
     """A comment that allows rules at the statement it stands in, or above."""
 
     line: int
@@ -21,20 +21,20 @@ class Allowance(NamedTuple):
     reason: str
 
 
-def allowances(data: bytes) -> list[Allowance]:
+def allowances(data: bytes) -> list[Excuse]:
     """The allowances of a file."""
     if b"retrysafe" not in data:
         return []
     found = []
     for line, text in comments(data):
         if match := _COMMENT.match(text):
-            found.append(Allowance(line, frozenset(one.strip() for one in match[1].split(",")), match[2].strip()))
+            found.append(Excuse(line, frozenset(one.strip() for one in match[1].split(",")), match[2].strip()))
     return found
 
 
-def judge(shown: str, findings: Iterable[Finding], allowed: list[Allowance]) -> Iterator[Finding]:
+def judge(shown: str, findings: Iterable[Finding], allowed: list[Excuse]) -> Iterator[Finding]:
     """The findings that are not allowed, and allowances that allow nothing or give no reason."""
-    used: set[Allowance] = set()
+    used: set[Excuse] = set()
     for one in findings:
         fitting = [a for a in allowed if one.rule.id in a.rules and one.first_line - 1 <= a.line <= one.last_line]
         used.update(fitting)
@@ -48,6 +48,6 @@ def judge(shown: str, findings: Iterable[Finding], allowed: list[Allowance]) -> 
             yield _complaint(shown, allowance, f"allow[{ids}] allows nothing: no such finding is here.")
 
 
-def _complaint(shown: str, allowance: Allowance, message: str) -> Finding:
+def _complaint(shown: str, allowance: Excuse, message: str) -> Finding:
     line = allowance.line
     return Finding(ALLOWANCE, message, shown, line, 1, line, line, code=",".join(sorted(allowance.rules)))

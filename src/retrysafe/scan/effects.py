@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from retrysafe.scan import catalogue as known
-from retrysafe.scan.guards import in_guard, is_guarded, known_once, looked_up, reads_key
+from retrysafe.scan.guards import in_guard, is_guarded, is_looked_up, reads_key, runs_once_known
 from retrysafe.scan.module import Function, Module
 from retrysafe.scan.project import Project, own_nodes
 from retrysafe.scan.rows import is_new, is_row, is_tracked, saves
@@ -26,7 +26,7 @@ _DEPTH = 3
 _BREADTH = 200
 
 
-class Kind(Enum):
+class EffectKind(Enum):
     """The kind of an effect, as a verb in a message."""
 
     CREATE = "creates a row"
@@ -39,7 +39,7 @@ class Kind(Enum):
 class Effect(NamedTuple):
     """One effect. ``what`` is the source text; ``through`` names the functions between, outermost first."""
 
-    kind: Kind
+    kind: EffectKind
     what: str
     line: int
     shown: str
@@ -48,7 +48,7 @@ class Effect(NamedTuple):
     keyed: bool = False
     """The call carries an idempotency key, by which the other side recognises it."""
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The effect in words, with its place if that is in another function."""
         if not self.through:
             return f"{self.kind.value}: {self.what}"
@@ -78,13 +78,13 @@ class Effects:
                     if not self._is_known(module, node, below.kind):
                         yield below._replace(node=node)
 
-    def _is_known(self, module: Module, node: ast.AST, kind: Kind) -> bool:
+    def _is_known(self, module: Module, node: ast.AST, kind: EffectKind) -> bool:
         """Tell whether a second run is recognised where the effect is."""
-        if in_guard(self.project, module, node) or known_once(self.project, module, node):
+        if in_guard(self.project, module, node) or runs_once_known(self.project, module, node):
             return True
-        if kind is Kind.CREATE and looked_up(self.project, module, node):
+        if kind is EffectKind.CREATE and is_looked_up(self.project, module, node):
             return True
-        return kind in (Kind.CREATE, Kind.INCREMENT) and (
+        return kind in (EffectKind.CREATE, EffectKind.INCREMENT) and (
             leaves_its_state(self.project, module, node) or takes_a_mark(self.project, module, node)
         )
 
@@ -119,7 +119,7 @@ class Effects:
         for node in nodes:
             if isinstance(node, ast.Call):
                 symbol = self.project.resolve(module, node.func)
-                if ":" in symbol and not self._is_known(module, node, Kind.CREATE):
+                if ":" in symbol and not self._is_known(module, node, EffectKind.CREATE):
                     yield symbol
 
     # ------------------------------------------------------------ one node
@@ -128,22 +128,22 @@ class Effects:
         """The effect that a node has by itself."""
         kind = self._kind_of_call(module, node) if isinstance(node, ast.Call) else None
         if kind is None and isinstance(node, ast.Assign | ast.AugAssign | ast.Call) and self._counts(module, node):
-            kind = Kind.INCREMENT
+            kind = EffectKind.INCREMENT
         if kind is None:
             return None
         assert isinstance(node, ast.Call | ast.Assign | ast.AugAssign)
         shown = node.func if isinstance(node, ast.Call) else node
         return Effect(kind, _text(shown), node.lineno, module.shown, node, keyed=_is_keyed(node))
 
-    def _kind_of_call(self, module: Module, node: ast.Call) -> Kind | None:
+    def _kind_of_call(self, module: Module, node: ast.Call) -> EffectKind | None:
         symbol = self.project.resolve(module, node.func)
         if symbol in known.SENDS:
-            return Kind.SEND
+            return EffectKind.SEND
         if symbol in known.CALLS_OUT:
-            return Kind.CALL if self._writes(symbol, node) else Kind.READ
+            return EffectKind.CALL if self._writes(symbol, node) else EffectKind.READ
         if symbol in known.READS_OUT:
-            return Kind.READ
-        return Kind.CREATE if self._creates(module, node, symbol) else None
+            return EffectKind.READ
+        return EffectKind.CREATE if self._creates(module, node, symbol) else None
 
     @staticmethod
     def _writes(symbol: str, node: ast.Call) -> bool:
@@ -223,7 +223,7 @@ class Effects:
         symbol = self.project.resolve(module, node.func)
         if symbol in known.DJANGO_UPDATES:
             fields = {one.arg for one in node.keywords}
-            if fields & _filtered(node.func):
+            if fields & _filter_fields(node.func):
                 return False  # compare-and-set: a second run finds no row
             return any(self._adds_f(module, one.value, one.arg or "") for one in node.keywords)
         if symbol.endswith(".values") and symbol in known.SQL_UPDATE:
@@ -261,7 +261,7 @@ def _is_keyed(node: ast.AST) -> bool:
     return named or any(reads_key(one) for keyword in node.keywords for one in ast.walk(keyword.value))
 
 
-def _filtered(node: ast.expr) -> set[str | None]:
+def _filter_fields(node: ast.expr) -> set[str | None]:
     """The fields that a chain of queryset methods compares."""
     fields: set[str | None] = set()
     while isinstance(node, ast.Attribute | ast.Call):

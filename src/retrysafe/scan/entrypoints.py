@@ -47,7 +47,7 @@ _POLLS = Symbols(
 )
 
 
-class Handler(NamedTuple):
+class Callee(NamedTuple):
     """A handler of requests that change something."""
 
     function: Function
@@ -55,7 +55,7 @@ class Handler(NamedTuple):
     methods: frozenset[str]
 
 
-class Consumer(NamedTuple):
+class Callback(NamedTuple):
     """A consumer of messages: the node that is reported, its function or its loop, and why messages come again."""
 
     node: ast.AST
@@ -72,7 +72,7 @@ class EntryPoints:
 
     # ------------------------------------------------------------ requests
 
-    def handlers(self, module: Module) -> Iterator[Handler]:
+    def handlers(self, module: Module) -> Iterator[Callee]:
         """Handlers of POST, PUT and PATCH that nothing guards."""
         for qualname, function in module.functions():
             found = self._handler(module, qualname, function)
@@ -82,9 +82,9 @@ class EntryPoints:
             if _FAMILIES.get(family, family) not in self._facts.guarded:
                 yield found
 
-    def _handler(self, module: Module, qualname: str, function: Function) -> Handler | None:
+    def _handler(self, module: Module, qualname: str, function: Function) -> Callee | None:
         for decorator in function.decorator_list:
-            found = self._decorated(module, function, decorator)
+            found = self._handler_by_decorator(module, function, decorator)
             if found is not None:
                 return found
         owner = module.parents.get(function)
@@ -96,18 +96,18 @@ class EntryPoints:
         framework, methods = routed
         if framework == "Django":
             methods = frozenset({"POST"}) if _asks_for_post(function) else frozenset()
-        return Handler(function, framework, methods)
+        return Callee(function, framework, methods)
 
-    def _decorated(self, module: Module, function: Function, decorator: ast.expr) -> Handler | None:
+    def _handler_by_decorator(self, module: Module, function: Function, decorator: ast.expr) -> Callee | None:
         call = decorator if isinstance(decorator, ast.Call) else None
         symbol = self._project.resolve(module, call.func if call is not None else decorator)
         if symbol in _ROUTERS:
             if call is None or self._router_is_guarded(module, call.func):
-                return Handler(function, "guarded", frozenset())
+                return Callee(function, "guarded", frozenset())
             verb = symbol.rpartition(".")[2].upper()
             methods = frozenset({verb}) if verb in CHANGING else methods_of(call) & CHANGING
             framework = {"fastapi": "FastAPI", "flask": "Flask"}.get(symbol.partition(".")[0], symbol.partition(".")[0])
-            return Handler(function, framework, methods)
+            return Callee(function, framework, methods)
         if symbol in _DJANGO_METHODS or symbol in _DRF_METHODS:
             methods = methods_of(call) & CHANGING if call is not None else frozenset({"POST"})
             framework = "Django" if symbol in _DJANGO_METHODS else "DRF"
@@ -115,9 +115,9 @@ class EntryPoints:
                 return (
                     None
                     if isinstance(module.parents.get(function), ast.ClassDef)
-                    else Handler(function, framework, methods)
+                    else Callee(function, framework, methods)
                 )
-            return Handler(function, framework, methods)
+            return Callee(function, framework, methods)
         return None
 
     def _router_is_guarded(self, module: Module, function: ast.expr) -> bool:
@@ -135,17 +135,17 @@ class EntryPoints:
             for target in node.targets
         )
 
-    def _method(self, module: Module, owner: ast.ClassDef, function: Function) -> Handler | None:
+    def _method(self, module: Module, owner: ast.ClassDef, function: Function) -> Callee | None:
         if function.name not in _DRF_VIEW_METHODS:
             return None
         symbol = f"{module.name}:{module.scopes[owner].qualname}"
         for framework, classes in _VIEWS:
             if self._project.is_a(symbol, classes):
                 names = _DRF_VIEW_METHODS if framework == "DRF" else _VIEW_METHODS
-                return Handler(function, framework, frozenset({names[function.name]} if function.name in names else ()))
+                return Callee(function, framework, frozenset({names[function.name]} if function.name in names else ()))
         return None
 
-    def passed_by(self, module: Module) -> Iterator[ast.expr]:
+    def idle_guards(self, module: Module) -> Iterator[ast.expr]:
         """Guards that stand above the decorator that registers the function: what it registers has none."""
         for _, function in module.functions():
             guard: ast.expr | None = None
@@ -160,12 +160,12 @@ class EntryPoints:
 
     # ------------------------------------------------------------ messages
 
-    def consumers(self, module: Module) -> Iterator[Consumer]:
+    def consumers(self, module: Module) -> Iterator[Callback]:
         """Consumers whose messages can come again."""
         for _, function in module.functions():
-            because = self._redelivered(module, function)
+            because = self._redelivery(module, function)
             if because and not is_guarded(self._project, module, function):
-                yield Consumer(function, *because)
+                yield Callback(function, *because)
         for node in module.nodes:
             found = self._loop_or_callback(module, node)
             if found is None:
@@ -174,7 +174,7 @@ class EntryPoints:
             if around is None or not is_guarded(self._project, module, around):
                 yield found
 
-    def _redelivered(self, module: Module, function: Function) -> tuple[str, str] | None:
+    def _redelivery(self, module: Module, function: Function) -> tuple[str, str] | None:
         for decorator in function.decorator_list:
             call = decorator if isinstance(decorator, ast.Call) else None
             symbol = self._project.resolve(module, call.func if call is not None else decorator)
@@ -200,12 +200,12 @@ class EntryPoints:
                         return "it calls self.retry()"
         return ""
 
-    def _loop_or_callback(self, module: Module, node: ast.AST) -> Consumer | None:
+    def _loop_or_callback(self, module: Module, node: ast.AST) -> Callback | None:
         match node:
             case ast.For() | ast.AsyncFor() if self._project.resolve(module, node.iter) in _STREAMS:
-                return Consumer(node, "Kafka consumer", "offsets are committed after some messages")
+                return Callback(node, "Kafka consumer", "offsets are committed after some messages")
             case ast.While() if any(self._polls(module, one) for one in ast.walk(node)):
-                return Consumer(node, "Kafka consumer", "offsets are committed after some messages")
+                return Callback(node, "Kafka consumer", "offsets are committed after some messages")
             case ast.Call() if self._project.resolve(module, node.func) in _CALLBACKS:
                 return self._callback(module, node)
         return None
@@ -213,14 +213,14 @@ class EntryPoints:
     def _polls(self, module: Module, node: ast.AST) -> bool:
         return isinstance(node, ast.Call) and self._project.resolve(module, node.func) in _POLLS
 
-    def _callback(self, module: Module, node: ast.Call) -> Consumer | None:
+    def _callback(self, module: Module, node: ast.Call) -> Callback | None:
         if any(one.arg in ("auto_ack", "no_ack") and _is(one.value, True) for one in node.keywords):
             return None
         given = [*node.args, *(one.value for one in node.keywords)]
         for one in given:
             found = self._project.function(self._project.resolve(module, one))
             if found is not None and found[0].shown == module.shown:
-                return Consumer(found[1], "message callback", "its broker delivers again what was not acknowledged")
+                return Callback(found[1], "message callback", "its broker delivers again what was not acknowledged")
         return None
 
 

@@ -57,7 +57,7 @@ def in_guard(project: Project, module: Module, node: ast.AST) -> bool:
     return False
 
 
-def known_once(project: Project, module: Module, node: ast.AST) -> bool:
+def runs_once_known(project: Project, module: Module, node: ast.AST) -> bool:
     """Tell whether a node runs only if a row of its own was made before: ``if created:`` after `get_or_create`."""
     current = module.parents.get(node)
     while current is not None and not isinstance(current, Function):
@@ -83,7 +83,7 @@ def _is_method(function: ast.expr) -> bool:
     return isinstance(function, ast.Attribute) and f".{function.attr}" in known.GET_OR_CREATE
 
 
-def looked_up(project: Project, module: Module, node: ast.AST) -> bool:
+def is_looked_up(project: Project, module: Module, node: ast.AST) -> bool:
     """Tell whether a row is made only if a look-up found none, or where a unique constraint's error is handled.
 
     Two at once may still both find none; a retry after the first has ended does not.
@@ -100,22 +100,22 @@ def looked_up(project: Project, module: Module, node: ast.AST) -> bool:
                 for one in own_nodes(current)
             ):
                 return True
-            case ast.If(test, body) if inner in body and _found(project, module, test) is False:
+            case ast.If(test, body) if inner in body and _says_found(project, module, test) is False:
                 return True
-            case ast.If(test, _, orelse) if inner in orelse and _found(project, module, test) is True:
+            case ast.If(test, _, orelse) if inner in orelse and _says_found(project, module, test) is True:
                 return True
-        if isinstance(inner, ast.stmt) and _left_before(project, module, current, inner):
+        if isinstance(inner, ast.stmt) and _leaves_before(project, module, current, inner):
             return True
         inner, current = current, module.parents.get(current)
     return False
 
 
-def _left_before(project: Project, module: Module, around: ast.AST, statement: ast.stmt) -> bool:
+def _leaves_before(project: Project, module: Module, around: ast.AST, statement: ast.stmt) -> bool:
     """Tell whether the statements before this one leave if a look-up found something."""
-    return any(_found(project, module, one.test) is True for one in leaving_before(around, statement))
+    return any(_says_found(project, module, one.test) is True for one in leaving_before(around, statement))
 
 
-def _found(project: Project, module: Module, test: ast.expr) -> bool | None:
+def _says_found(project: Project, module: Module, test: ast.expr) -> bool | None:
     """Tell whether a condition says that a look-up found something (True) or nothing (False); None if neither."""
     positive = True
     for _ in range(10):

@@ -124,7 +124,7 @@ class Project:
                 base = self.resolve(module, value)
                 return self.member(base, attribute) if base else ""
             case ast.Call(function):
-                return self.called(self.resolve(module, function))
+                return self.call_of(self.resolve(module, function))
             case ast.Await(value) | ast.NamedExpr(value=value):
                 return self.resolve(module, value)
             case ast.Subscript(value):
@@ -162,17 +162,17 @@ class Project:
     def _name(self, module: Module, node: ast.Name) -> str:
         found = self.binding(module, node)
         if found is not None:
-            return self._bound(module, found)
+            return self._resolve_binding(module, found)
         for star in module.stars:
             other = self.module(star)
             if other is not None and (symbol := self._export(other, node.id)):
                 return symbol
         return f"builtins.{node.id}" if hasattr(builtins, node.id) else ""
 
-    def _bound(self, module: Module, found: Binding) -> str:
+    def _resolve_binding(self, module: Module, found: Binding) -> str:
         match found.how:
             case How.SYMBOL:
-                return self._imported(found.symbol)
+                return self._resolve_import(found.symbol)
             case How.VALUE:
                 return self.resolve(module, found.node)
             case How.UNPACKED | How.ITEM:
@@ -181,15 +181,15 @@ class Project:
             case How.ENTERED:
                 return simplify(self.resolve(module, found.node))
             case How.TYPED:
-                return self._typed(module, found.node)
+                return self._resolve_annotation(module, found.node)
             case How.INJECTED:
-                return self._injected(module, found.node)
+                return self._resolve_injection(module, found.node)
             case How.OWNER:
                 return f"{module.name}:{module.scopes[found.node].qualname}{'' if found.place else '()'}"  # type: ignore[index]
             case How.DEFINED:
-                return self._defined(module, found.node)
+                return self._resolve_definition(module, found.node)
 
-    def _defined(self, module: Module, node: ast.AST | None) -> str:
+    def _resolve_definition(self, module: Module, node: ast.AST | None) -> str:
         assert isinstance(node, ast.ClassDef | Function)
         for decorator in node.decorator_list:
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
@@ -206,16 +206,16 @@ class Project:
         members = (self.definition(f"{one}.{name}") for one in self.bases(base) for name in ("apply_async", "delay"))
         return any(one is not None for one in members)
 
-    def _typed(self, module: Module, node: ast.AST | None) -> str:
+    def _resolve_annotation(self, module: Module, node: ast.AST | None) -> str:
         assert isinstance(node, ast.arg | ast.AnnAssign)
         symbol = self.annotation(module, node.annotation)
         if symbol and not symbol.startswith(("builtins.", "typing.")):
             return simplify(f"{symbol}()")
         return self.resolve(module, node.value) if isinstance(node, ast.AnnAssign) else ""
 
-    def _injected(self, module: Module, node: ast.AST | None) -> str:
+    def _resolve_injection(self, module: Module, node: ast.AST | None) -> str:
         if isinstance(node, ast.Call) and node.args and self.resolve(module, node.func) in INJECTING:
-            return self.called(self.resolve(module, node.args[0]))
+            return self.call_of(self.resolve(module, node.args[0]))
         return self.resolve(module, node)
 
     def annotation(self, module: Module, node: ast.AST | None, steps: int = 0) -> str:
@@ -224,7 +224,7 @@ class Project:
             return ""
         match node:
             case ast.Constant(str(text)) if len(text) < 200:
-                return self._quoted(module, node, text, steps)
+                return self._resolve_quoted(module, node, text, steps)
             case ast.BinOp(left, ast.BitOr(), right):
                 return self.annotation(module, left, steps + 1) or self.annotation(module, right, steps + 1)
             case ast.Subscript(value, inner):
@@ -237,7 +237,7 @@ class Project:
                 return self._alias(module, node, steps) or self.resolve(module, node)
         return ""
 
-    def _quoted(self, module: Module, node: ast.AST, text: str, steps: int) -> str:
+    def _resolve_quoted(self, module: Module, node: ast.AST, text: str, steps: int) -> str:
         try:
             parsed = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -263,7 +263,7 @@ class Project:
 
     # ------------------------------------------------------------ symbols
 
-    def called(self, symbol: str) -> str:
+    def call_of(self, symbol: str) -> str:
         """Return the result of calling this symbol."""
         found = self.function(symbol)
         if found is None:
@@ -284,7 +284,7 @@ class Project:
                 return self._class_member(base.removesuffix("()"), attribute, instance=instance)
             return simplify(f"{base}.{attribute}")
         if base.isidentifier() or base.replace(".", "").isidentifier():
-            return self._imported(f"{base}.{attribute}")
+            return self._resolve_import(f"{base}.{attribute}")
         return simplify(f"{base}.{attribute}")
 
     def _class_member(self, symbol: str, attribute: str, *, instance: bool) -> str:
@@ -305,10 +305,10 @@ class Project:
     def _of_class(self, module: Module, owner: str, binding: Binding) -> str:
         node = binding.node
         if binding.how is not How.DEFINED or not isinstance(node, Function):
-            return self._bound(module, binding)
+            return self._resolve_binding(module, binding)
         symbol = f"{owner}.{node.name}"
         if any(self.resolve(module, one) in PROPERTIES for one in node.decorator_list):
-            return self.called(symbol)
+            return self.call_of(symbol)
         return symbol
 
     def bases(self, symbol: str) -> list[str]:
@@ -330,7 +330,7 @@ class Project:
         """Tell whether a class is one of these or inherits from one."""
         return any(one in classes for one in self.bases(symbol))
 
-    def _imported(self, symbol: str) -> str:
+    def _resolve_import(self, symbol: str) -> str:
         parts = symbol.split(".")
         for size in range(len(parts), 0, -1):
             name = ".".join(parts[:size])
@@ -354,7 +354,7 @@ class Project:
         self._active.add(key)
         try:
             found = module.top.at(name, None)
-            symbol = self._bound(module, found) if found is not None else self._from_stars(module, name)
+            symbol = self._resolve_binding(module, found) if found is not None else self._from_stars(module, name)
         finally:
             self._active.discard(key)
         self._exports[key] = symbol

@@ -16,14 +16,14 @@ from retrysafe.scan.rules.view import View
 from retrysafe.scan.source import SourceFile, find, read
 
 
-class Scan(NamedTuple):
+class ScanResult(NamedTuple):
     """The findings of a scan, in the order of files and lines."""
 
     findings: list[Finding]
     files: int
 
 
-def scan(paths: Sequence[str], *, exclude: Sequence[str] = (), tests: bool = False) -> Scan:
+def scan(paths: Sequence[str], *, exclude: Sequence[str] = (), tests: bool = False) -> ScanResult:
     """Scan the Python files at and below these paths. Nothing of them is imported or run.
 
     Raises `ConfigurationError` for a path that does not exist.
@@ -32,11 +32,11 @@ def scan(paths: Sequence[str], *, exclude: Sequence[str] = (), tests: bool = Fal
     project = Project(files)
     entry_points = EntryPoints(project, gather(project, files))
     effects = Effects(project)
-    found = (one for file in files for one in _scanned(project, effects, entry_points, file))
-    return Scan(list(with_fingerprints(found)), len(files))
+    found = (one for file in files for one in _scan(project, effects, entry_points, file))
+    return ScanResult(list(with_fingerprints(found)), len(files))
 
 
-def _scanned(project: Project, effects: Effects, entry_points: EntryPoints, file: SourceFile) -> Iterator[Finding]:
+def _scan(project: Project, effects: Effects, entry_points: EntryPoints, file: SourceFile) -> Iterator[Finding]:
     try:
         allowed = allowances(read(file.path))
         view = View(project, project.open(file), effects, entry_points)

@@ -66,18 +66,18 @@ def _below(given: Path, patterns: Iterable[str]) -> Iterator[Path]:
         return
     for folder, folders, files in os.walk(given):
         here = Path(folder)
-        folders[:] = sorted(one for one in folders if not _skipped(here / one, one, patterns))
+        folders[:] = sorted(one for one in folders if not _is_skipped(here / one, one, patterns))
         for name in sorted(files):
             path = here / name
-            if name.endswith(".py") and not _excluded(path, name, patterns):
+            if name.endswith(".py") and not _is_excluded(path, name, patterns):
                 yield path
 
 
-def _skipped(path: Path, name: str, patterns: Iterable[str]) -> bool:
-    return name.startswith(".") or name in SKIPPED_FOLDERS or _excluded(path, name, patterns)
+def _is_skipped(path: Path, name: str, patterns: Iterable[str]) -> bool:
+    return name.startswith(".") or name in SKIPPED_FOLDERS or _is_excluded(path, name, patterns)
 
 
-def _excluded(path: Path, name: str, patterns: Iterable[str]) -> bool:
+def _is_excluded(path: Path, name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatch(name, one) or fnmatch.fnmatch(path.as_posix(), one) for one in patterns)
 
 

@@ -65,7 +65,7 @@ def _is_left(project: Project, module: Module, function: Function, around: list[
     saved = is_tracked(project, module, condition.owner) or any(
         _always(module, one, around) for one in saves(function, condition.owner)
     )
-    made = list(_assigned(function, condition)) if saved else []
+    made = list(_assignments(function, condition)) if saved else []
     return any(_always(module, one, around) for one in made) and all(
         _fails(project, module, condition, one.value) for one in made
     )
@@ -96,20 +96,20 @@ def conditions(module: Module, node: ast.AST) -> Iterator[Condition]:
     inner = node
     for current in _around(module, node):
         if isinstance(current, ast.If) and inner is not current.test:
-            yield from _said(current.test, holds=inner in current.body)
+            yield from _conditions(current.test, holds=inner in current.body)
         for left in leaving_before(current, inner):
-            yield from _said(left.test, holds=False)
+            yield from _conditions(left.test, holds=False)
         inner = current
 
 
-def _said(test: ast.expr, *, holds: bool) -> Iterator[Condition]:
+def _conditions(test: ast.expr, *, holds: bool) -> Iterator[Condition]:
     match test:
         case ast.UnaryOp(ast.Not(), inner):
-            yield from _said(inner, holds=not holds)
+            yield from _conditions(inner, holds=not holds)
         case ast.BoolOp(ast.And(), values) if holds:
-            yield from (one for each in values for one in _said(each, holds=True))
+            yield from (one for each in values for one in _conditions(each, holds=True))
         case ast.BoolOp(ast.Or(), values) if not holds:
-            yield from (one for each in values for one in _said(each, holds=False))
+            yield from (one for each in values for one in _conditions(each, holds=False))
         case ast.Attribute(owner, attribute):
             yield Condition(owner, attribute, None, holds)
         case ast.Compare(ast.Attribute(owner, attribute), [operator], [right]):
@@ -121,7 +121,7 @@ def _said(test: ast.expr, *, holds: bool) -> Iterator[Condition]:
                 yield Condition(owner, attribute, tuple(right.elts), is_one)
 
 
-def _assigned(function: Function, condition: Condition) -> Iterator[ast.Assign]:
+def _assignments(function: Function, condition: Condition) -> Iterator[ast.Assign]:
     """Yield the assignments by which a function sets the attribute of a condition."""
     owner = ast.unparse(condition.owner)
     for one in own_nodes(function):

@@ -60,7 +60,7 @@ class Ledger(Protocol):
         ...
 
 
-def decided(
+def first_to_write(
     job: str, source: str, found: Position, span: Span, *, origin: str, epoch: int | None, gaps: bool
 ) -> int | None:
     """The first position to write, or None if there is none. Pure. Raises `LedgerError` as `Ledger.apply` says."""
@@ -154,11 +154,11 @@ class SqlLedger:
 
     def take(self, source: str) -> int:
         """See `Ledger.take`."""
-        return self._positions.take(self._opened(), source).epoch
+        return self._positions.take(self._open(), source).epoch
 
     def position(self, source: str) -> int:
         """The first position of a source that is not written; below 0: none is."""
-        found = self._positions.find(self._opened(), source)
+        found = self._positions.find(self._open(), source)
         return NONE if found is None else found.next
 
     def apply(
@@ -174,8 +174,8 @@ class SqlLedger:
         """See `Ledger.apply`. ``work`` gets the connection; it neither commits nor rolls back."""
         try:
             for _ in range(_TURNS):
-                found = self._found(source, origin)
-                first = decided(self._positions.job, source, found, span, origin=origin, epoch=epoch, gaps=gaps)
+                found = self._find(source, origin)
+                first = first_to_write(self._positions.job, source, found, span, origin=origin, epoch=epoch, gaps=gaps)
                 if first is None:
                     return False
                 to = Position(span.next, found.epoch, origin)
@@ -193,7 +193,7 @@ class SqlLedger:
 
     def forget(self) -> int:
         """Delete what the ledger knows of the job, and return how many sources that were."""
-        return self._positions.forget(self._opened())
+        return self._positions.forget(self._open())
 
     def close(self) -> None:
         """Close the connection."""
@@ -201,11 +201,11 @@ class SqlLedger:
         if connection is not None:
             connection.close()
 
-    def _found(self, source: str, origin: str) -> Position:
-        connection = self._opened()
+    def _find(self, source: str, origin: str) -> Position:
+        connection = self._open()
         return self._positions.find(connection, source) or self._positions.begin(connection, source, origin)
 
-    def _opened(self) -> Any:
+    def _open(self) -> Any:
         if self._connection is None:
             connection = self._connect()
             try:

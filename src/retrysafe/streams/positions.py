@@ -53,7 +53,7 @@ class Positions:
             raise ConfigurationError(f'placeholder={placeholder!r}: write "?" for sqlite3, "%s" for other drivers.')
         if not _NAME.fullmatch(table):
             raise ConfigurationError(f"table={table!r}: write the name of a table, with or without its schema.")
-        self.job, self._table, self._mark = named(job, "job"), table, placeholder
+        self.job, self._table, self._mark = check_name(job, "job"), table, placeholder
         self._where = f"WHERE id = {placeholder}"
 
     def create(self, connection: Any) -> None:
@@ -100,7 +100,7 @@ class Positions:
         """The row of a source of which nothing was written; that of its first maker. Commits."""
         marks = ", ".join([self._mark] * 6)
         inserting = f"INSERT INTO {self._table} (id, job, source, origin, position, epoch) VALUES ({marks})"
-        values = (self._id(source), self.job, source, named(origin, "origin"), NONE, 0)
+        values = (self._id(source), self.job, source, check_name(origin, "origin"), NONE, 0)
         connection.rollback()
         with suppress(Exception):  # another may make it at the same time; drivers share no class for it
             self._perform(connection, inserting, values)
@@ -131,7 +131,7 @@ class Positions:
         return len(ours)
 
     def _id(self, source: str) -> str:
-        return hashlib.sha256(f"{self.job}\0{named(source, 'source')}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.job}\0{check_name(source, 'source')}".encode()).hexdigest()
 
     def _perform(self, connection: Any, sql: str, parameters: Sequence[Any] = ()) -> Any:
         cursor = connection.cursor()
@@ -139,7 +139,7 @@ class Positions:
         return cursor
 
 
-def named(text: str, what: str) -> str:
+def check_name(text: str, what: str) -> str:
     """A name that fits its column. Raises `ConfigurationError` for another one."""
     if len(text) > LONGEST or "\0" in text or (not text and what == "job"):
         raise ConfigurationError(f"{what}={text!r:.80}: write 1 to {LONGEST} characters, without NUL.")

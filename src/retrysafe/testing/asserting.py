@@ -42,7 +42,7 @@ def assert_once(operation: Callable[[], T], *, effects: Counted, copies: int = 1
         seen.together(concurrently(operation, copies), _count(effects))
     for _ in range(retries + (copies == 1)):
         seen.alone(outcome_of(operation), _count(effects))
-    answer: T = seen.judged()
+    answer: T = seen.judge()
     return answer
 
 
@@ -55,7 +55,7 @@ async def aassert_once(
         seen.together(await aconcurrently(operation, copies), await _acount(effects))
     for _ in range(retries + (copies == 1)):
         seen.alone(await aoutcome_of(operation), await _acount(effects))
-    answer: T = seen.judged()
+    answer: T = seen.judge()
     return answer
 
 
@@ -64,17 +64,17 @@ def _count(effects: Counted) -> int:
         return len(effects)
     found = effects()
     refuse_coroutine(found)
-    return _checked(found)
+    return _check(found)
 
 
 async def _acount(effects: ACounted) -> int:
     if isinstance(effects, Sized):
         return len(effects)
     found = effects()
-    return _checked(await found if isawaitable(found) else found)
+    return _check(await found if isawaitable(found) else found)
 
 
-def _checked(found: Any) -> int:
+def _check(found: Any) -> int:
     if not isinstance(found, int):
         raise ConfigurationError(f"effects= counted {found!r}; it returns how many effects there are, or has a length.")
     return found
@@ -121,9 +121,9 @@ class _Seen:
         name = f"call {len(self._calls) + 1}" if not self._copies else f"retry {len(self._calls) - self._copies + 1}"
         self._calls.append(_Call(name, outcome, effects - self._before))
 
-    def judged(self) -> Any:
+    def judge(self) -> Any:
         """The one answer; else an `AssertionError` that says what is wrong."""
-        wrong = [*self._too_many(), *self._unanswered(), *self._differing()]
+        wrong = [*self._too_many(), *self._missing_answers(), *self._differing()]
         answered = [call.outcome for call in self._calls if call.outcome.error is None]
         if not wrong:
             return answered[0].answer
@@ -136,7 +136,7 @@ class _Seen:
             return []
         return [f"{len(self._calls)} calls of {self._operation} had {_effects(total or 0)}, not one:"]
 
-    def _unanswered(self) -> list[str]:
+    def _missing_answers(self) -> list[str]:
         wrong = [f"{call.name} of {self._operation} {call.outcome}:" for call in self._calls if _is_wrong(call)]
         copies = self._calls[: self._copies]
         if copies and all(isinstance(call.outcome.error, InProgress) for call in copies):

@@ -86,12 +86,12 @@ class Bench:
         outcome: ClaimResult = self.harness.do(claim(self.harness.store, want or self.want()))
         return outcome
 
-    def won(self, want: ClaimRequest | None = None) -> Ownership:
+    def win(self, want: ClaimRequest | None = None) -> Ownership:
         outcome = self.claim(want)
         assert isinstance(outcome, Won), outcome
         return outcome.held
 
-    def refused(self, want: ClaimRequest | None = None) -> NotWon:
+    def lose(self, want: ClaimRequest | None = None) -> NotWon:
         outcome = self.claim(want)
         assert isinstance(outcome, NotWon), outcome
         return outcome
@@ -120,7 +120,7 @@ class Bench:
         """Another key of the same case, whatever this one begins with."""
         return Bench(self.harness, bytes([self.key[0] ^ (number + 1)]) + self.key[1:], boundary=self.boundary)
 
-    def found(self, *states: EffectiveState) -> dict[bytes, Record]:
+    def find(self, *states: EffectiveState) -> dict[bytes, Record]:
         """The records of this bench's boundary, by key."""
         wanted = Filter(boundary=self.boundary, states=frozenset(states))
         records: list[Record] = self.harness.do(find(self.harness.store, wanted, 1000))

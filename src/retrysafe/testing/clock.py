@@ -126,7 +126,7 @@ def _place(given: Any) -> _Place:
 def _on_a_loop_of_its_own(backend: Backend, steps: Steps[list[Record]]) -> list[Record]:
     """Drive a program of a store for async code alone in a thread, where no loop of the test's is in the way."""
 
-    async def driven() -> list[Record]:
+    async def drive() -> list[Record]:
         client = backend.aanother()
         try:
             return await arun(steps, client)
@@ -134,7 +134,7 @@ def _on_a_loop_of_its_own(backend: Backend, steps: Steps[list[Record]]) -> list[
             await client.aclose()
 
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, driven()).result()
+        return thread.submit(asyncio.run, drive()).result()
 
 
 def _drop(near: ReadThroughCache, records: list[Record]) -> None:

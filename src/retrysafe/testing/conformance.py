@@ -33,7 +33,7 @@ __all__ = ["CASES", "Bench", "Case", "Harness", "case"]
 @case
 def first_claim_wins_and_is_written_whole(bench: Bench) -> None:
     want = bench.want()
-    held = bench.won(want)
+    held = bench.win(want)
     record = bench.record()
     assert (record.boundary, record.scope, record.operation) == ("suite", "tenant", "operation")
     assert (record.fingerprint, record.attempt, record.effects) == (want.fingerprint, want.attempt, "keyed")
@@ -45,8 +45,8 @@ def first_claim_wins_and_is_written_whole(bench: Bench) -> None:
 
 @case
 def duplicate_of_a_running_attempt_is_busy(bench: Bench) -> None:
-    bench.won()
-    outcome = bench.refused()
+    bench.win()
+    outcome = bench.lose()
     assert outcome.decision is Decision.BUSY
     assert outcome.record is not None
     assert 0 < outcome.record.lease_left <= LEASE
@@ -55,14 +55,14 @@ def duplicate_of_a_running_attempt_is_busy(bench: Bench) -> None:
 @case
 def same_attempt_recognises_its_own_claim(bench: Bench) -> None:
     want = bench.want()
-    assert bench.won(want) == bench.won(want)
+    assert bench.win(want) == bench.win(want)
 
 
 @case
 def completed_result_is_replayed_byte_for_byte(bench: Bench) -> None:
-    held = bench.won()
+    held = bench.win()
     assert bench.settle(held, Transition.COMPLETE, RESULT)
-    outcome = bench.refused()
+    outcome = bench.lose()
     assert outcome.decision is Decision.REPLAY
     assert outcome.record is not None
     assert outcome.record.result == RESULT
@@ -70,18 +70,18 @@ def completed_result_is_replayed_byte_for_byte(bench: Bench) -> None:
 
 @case
 def withheld_and_empty_results_stay_apart(bench: Bench) -> None:
-    held = bench.won()
+    held = bench.win()
     assert bench.settle(held, Transition.COMPLETE, StoredResult(None, "", 0))
     assert bench.record().result == StoredResult(None, "", 0)
     other = Bench(bench.harness, bench.key[::-1])
-    held = other.won()
+    held = other.win()
     assert other.settle(held, Transition.COMPLETE, StoredResult(b"", "text/plain", 1))
     assert other.record().result == StoredResult(b"", "text/plain", 1)
 
 
 @case
 def completing_twice_reads_back_as_done(bench: Bench) -> None:
-    held = bench.won()
+    held = bench.win()
     assert bench.settle(held, Transition.COMPLETE, RESULT)
     assert bench.settle(held, Transition.COMPLETE, RESULT)
     assert bench.record().result == RESULT
@@ -89,9 +89,9 @@ def completing_twice_reads_back_as_done(bench: Bench) -> None:
 
 @case
 def stored_failure_is_replayed(bench: Bench) -> None:
-    held = bench.won()
+    held = bench.win()
     assert bench.settle(held, Transition.FAIL, RESULT)
-    outcome = bench.refused()
+    outcome = bench.lose()
     assert outcome.decision is Decision.REPLAY_FAILURE
     assert outcome.record is not None
     assert outcome.record.result == RESULT
@@ -99,30 +99,30 @@ def stored_failure_is_replayed(bench: Bench) -> None:
 
 @case
 def other_payload_is_refused_while_running_done_and_released(bench: Bench) -> None:
-    held = bench.won()
-    assert bench.refused(bench.want(b"other")).decision is Decision.REUSED
+    held = bench.win()
+    assert bench.lose(bench.want(b"other")).decision is Decision.REUSED
     before = bench.record()
     assert bench.settle(held, Transition.RELEASE)
-    assert bench.refused(bench.want(b"other")).decision is Decision.REUSED
-    held = bench.won()
+    assert bench.lose(bench.want(b"other")).decision is Decision.REUSED
+    held = bench.win()
     assert bench.settle(held, Transition.COMPLETE, RESULT)
-    assert bench.refused(bench.want(b"other")).decision is Decision.REUSED
+    assert bench.lose(bench.want(b"other")).decision is Decision.REUSED
     assert bench.record().fingerprint == before.fingerprint
 
 
 @case
 def empty_fingerprint_switches_the_check_off(bench: Bench) -> None:
-    held = bench.won()
+    held = bench.win()
     assert bench.settle(held, Transition.COMPLETE, RESULT)
-    assert bench.refused(bench.want(b"")).decision is Decision.REPLAY
+    assert bench.lose(bench.want(b"")).decision is Decision.REPLAY
 
 
 @case
 def lapsed_keyed_attempt_is_taken_over_and_fenced(bench: Bench) -> None:
-    first = bench.won()
+    first = bench.win()
     bench.elapse(LEASE + 1)
     assert bench.record().effective_state is EffectiveState.LAPSED
-    second = bench.won()
+    second = bench.win()
     assert second.token > first.token
     assert bench.record().attempts == 2
     assert not bench.settle(first, Transition.COMPLETE, RESULT)
@@ -137,17 +137,17 @@ def lapsed_keyed_attempt_is_taken_over_and_fenced(bench: Bench) -> None:
 
 @case
 def lapsed_attempt_that_nobody_replaced_may_still_complete(bench: Bench) -> None:
-    held = bench.won()
+    held = bench.win()
     bench.elapse(LEASE + 1)
     assert bench.settle(held, Transition.COMPLETE, RESULT)
 
 
 @case
 def release_keeps_the_row_and_tokens_only_rise(bench: Bench) -> None:
-    first = bench.won()
+    first = bench.win()
     assert bench.settle(first, Transition.RELEASE)
     assert bench.record().effective_state is EffectiveState.RELEASED
-    second = bench.won()
+    second = bench.win()
     assert second.token > first.token
     assert bench.record().attempts == 2
     assert not bench.settle(first, Transition.COMPLETE, RESULT)
@@ -157,10 +157,10 @@ def release_keeps_the_row_and_tokens_only_rise(bench: Bench) -> None:
 @case
 def release_without_a_window_frees_the_key_for_any_payload(bench: Bench) -> None:
     """A redirected request comes again as another one, with the same key."""
-    held = bench.won()
+    held = bench.win()
     bare = held._replace(clocks=held.clocks._replace(window=0))
     assert bench.settle(bare, Transition.RELEASE)
-    again = bench.won(bench.want(b"other"))
+    again = bench.win(bench.want(b"other"))
     assert again.token > held.token
     bare = again._replace(clocks=again.clocks._replace(window=0, memory=0))
     assert bench.settle(bare, Transition.RELEASE)
@@ -169,7 +169,7 @@ def release_without_a_window_frees_the_key_for_any_payload(bench: Bench) -> None
 
 @case
 def renewal_extends_a_live_lease_and_never_revives_a_lapsed_one(bench: Bench) -> None:
-    held = bench.won()
+    held = bench.win()
     bench.elapse(LEASE - 10)
     assert bench.renew(held)
     bench.elapse(LEASE - 10)
@@ -182,7 +182,7 @@ def renewal_extends_a_live_lease_and_never_revives_a_lapsed_one(bench: Bench) ->
 @case
 def renewal_of_many_keeps_the_live_ones(bench: Bench) -> None:
     benches = [Bench(bench.harness, bytes([number]) + bench.key[1:]) for number in range(3)]
-    held = [one.won() for one in benches]
+    held = [one.win() for one in benches]
     assert benches[1].settle(held[1], Transition.COMPLETE, RESULT)
     kept = bench.harness.do(renew(bench.harness.store, held))
     assert kept == {held[0], held[2]}
@@ -190,12 +190,12 @@ def renewal_of_many_keeps_the_live_ones(bench: Bench) -> None:
 
 @case
 def lapsed_external_attempt_becomes_unknown(bench: Bench) -> None:
-    first = bench.won(bench.want(effects="external"))
+    first = bench.win(bench.want(effects="external"))
     bench.elapse(LEASE + 1)
-    assert bench.refused(bench.want(effects="external")).decision is Decision.DOUBT
+    assert bench.lose(bench.want(effects="external")).decision is Decision.DOUBT
     assert bench.record().state is State.UNKNOWN
     bench.elapse(10 * MEMORY)
-    assert bench.refused(bench.want(effects="external")).decision is Decision.DOUBT
+    assert bench.lose(bench.want(effects="external")).decision is Decision.DOUBT
     assert bench.settle(first, Transition.COMPLETE, RESULT), "the same attempt may still settle it"
 
 
@@ -207,32 +207,32 @@ def unknown_is_resolved_once_and_only_as_seen(bench: Bench) -> None:
         (Transition.RESOLVE_FAILED, Decision.REPLAY_FAILURE),
     ):
         one = Bench(bench.harness, bytes([len(event)]) + bench.key[1:])
-        held = one.won()
+        held = one.win()
         assert one.settle(held, Transition.DOUBT)
         seen = one.record()
         assert one.harness.do(resolve(one.harness.store, seen, event, RESULT, clocks))
         assert not one.harness.do(resolve(one.harness.store, seen, Transition.RESOLVE_RELEASED, None, clocks))
-        assert one.refused().decision is expected
+        assert one.lose().decision is expected
         assert not one.settle(held, Transition.RELEASE)
 
 
 @case
 def unknown_released_by_a_person_runs_again_with_a_higher_token(bench: Bench) -> None:
-    first = bench.won()
+    first = bench.win()
     assert bench.settle(first, Transition.DOUBT)
     clocks = bench.want().clocks
     assert bench.harness.do(resolve(bench.harness.store, bench.record(), Transition.RESOLVE_RELEASED, None, clocks))
-    second = bench.won()
+    second = bench.win()
     assert second.token > first.token
     assert not bench.settle(first, Transition.COMPLETE, RESULT)
 
 
 @case
 def expired_key_is_new_work_with_a_higher_token(bench: Bench) -> None:
-    first = bench.won()
+    first = bench.win()
     assert bench.settle(first, Transition.COMPLETE, RESULT)
     bench.elapse(WINDOW + 1)
-    second = bench.won(bench.want(b"another payload"))
+    second = bench.win(bench.want(b"another payload"))
     assert second.token > first.token
     assert bench.record().attempts == 1
     assert bench.record().result is None
@@ -240,17 +240,17 @@ def expired_key_is_new_work_with_a_higher_token(bench: Bench) -> None:
 
 @case
 def expired_key_is_refused_while_remembered(bench: Bench) -> None:
-    held = bench.won(bench.want(on_expired="refuse"))
+    held = bench.win(bench.want(on_expired="refuse"))
     assert bench.settle(held, Transition.COMPLETE, RESULT)
     bench.elapse(WINDOW + 1)
-    assert bench.refused(bench.want(b"another", on_expired="refuse")).decision is Decision.EXPIRED
+    assert bench.lose(bench.want(b"another", on_expired="refuse")).decision is Decision.EXPIRED
     bench.elapse(MEMORY - WINDOW)
     assert isinstance(bench.claim(bench.want(b"another", on_expired="refuse")), Won)
 
 
 @case
 def running_never_expires(bench: Bench) -> None:
-    held = bench.won()
+    held = bench.win()
     bench.elapse(10 * MEMORY)
     assert bench.record().effective_state is EffectiveState.LAPSED
     assert bench.settle(held, Transition.COMPLETE, RESULT)
@@ -260,8 +260,8 @@ def running_never_expires(bench: Bench) -> None:
 def sweep_removes_only_what_is_forgotten(bench: Bench) -> None:
     store = bench.harness.store
     running = bench.sibling(1)
-    running.won()
-    held = bench.won()
+    running.win()
+    held = bench.win()
     assert bench.settle(held, Transition.COMPLETE, RESULT)
     bench.elapse(WINDOW + 1)
     bench.harness.do(sweep(store, 1000))
@@ -288,7 +288,7 @@ def one_of_many_simultaneous_claims_wins(bench: Bench) -> None:
 def one_of_many_simultaneous_takeovers_wins(bench: Bench) -> None:
     for number in range(5):
         one = Bench(bench.harness, bytes([number]) + bench.key[1:])
-        one.won()
+        one.win()
         one.elapse(LEASE + 1)
         outcomes = bench.harness.race([claim(bench.harness.store, one.want()) for _ in range(8)])
         assert sum(isinstance(outcome, Won) for outcome in outcomes) == 1, outcomes
@@ -298,7 +298,7 @@ def one_of_many_simultaneous_takeovers_wins(bench: Bench) -> None:
 def completion_races_with_takeover_to_one_end(bench: Bench) -> None:
     for number in range(5):
         one = Bench(bench.harness, bytes([number]) + bench.key[1:])
-        held = one.won()
+        held = one.win()
         one.elapse(LEASE + 1)
         store = bench.harness.store
         completed, outcome = bench.harness.race(
@@ -310,22 +310,22 @@ def completion_races_with_takeover_to_one_end(bench: Bench) -> None:
 @case
 def settled_key_is_expired_by_hand_once_and_only_as_seen(bench: Bench) -> None:
     store = bench.harness.store
-    first = bench.won()
+    first = bench.win()
     assert not bench.harness.do(expire(store, bench.record())), "a running key is its attempt's"
     assert bench.settle(first, Transition.COMPLETE, RESULT)
     seen = bench.record()
     assert bench.harness.do(expire(store, seen))
     assert bench.record().effective_state is EffectiveState.EXPIRED
     assert not bench.harness.do(expire(store, seen))
-    assert bench.refused(bench.want(on_expired="refuse")).decision is Decision.EXPIRED
-    second = bench.won(bench.want(b"another payload"))
+    assert bench.lose(bench.want(on_expired="refuse")).decision is Decision.EXPIRED
+    second = bench.win(bench.want(b"another payload"))
     assert second.token > first.token
     assert not bench.settle(first, Transition.COMPLETE, RESULT)
 
 
 @case
 def expiring_by_hand_can_end_the_memory_too(bench: Bench) -> None:
-    held = bench.won()
+    held = bench.win()
     assert bench.settle(held, Transition.FAIL, RESULT)
     assert bench.harness.do(expire(bench.harness.store, bench.record(), forget=True))
     left = bench.read()
@@ -337,7 +337,7 @@ def expiring_by_hand_can_end_the_memory_too(bench: Bench) -> None:
 def scan_finds_what_is_wanted_and_goes_on_where_it_stopped(bench: Bench) -> None:
     bench.boundary = "scan " + bench.key.hex()[:16]
     made = {number: bench.sibling(number) for number in range(7)}
-    held = {number: one.won() for number, one in made.items()}
+    held = {number: one.win() for number, one in made.items()}
     for number, event in (
         (1, Transition.COMPLETE),
         (2, Transition.FAIL),
@@ -347,14 +347,14 @@ def scan_finds_what_is_wanted_and_goes_on_where_it_stopped(bench: Bench) -> None
         assert made[number].settle(held[number], event, RESULT if number < 3 else None)
     made[5].elapse(LEASE + 1)
     standings = {one.key: one.record().effective_state for one in made.values()}
-    found = bench.found()
+    found = bench.find()
     assert {key: record.effective_state for key, record in found.items()} == standings
     assert {record.result for record in found.values()} == {None}, "a list does not carry results"
     assert found[made[1].key]._replace(result=RESULT, now=0) == made[1].record()._replace(now=0)
-    assert set(bench.found(EffectiveState.UNKNOWN)) == {
+    assert set(bench.find(EffectiveState.UNKNOWN)) == {
         key for key, one in standings.items() if one is EffectiveState.UNKNOWN
     }
-    assert set(bench.found(EffectiveState.UNKNOWN, EffectiveState.LAPSED)) == {
+    assert set(bench.find(EffectiveState.UNKNOWN, EffectiveState.LAPSED)) == {
         key for key, standing in standings.items() if standing in (EffectiveState.UNKNOWN, EffectiveState.LAPSED)
     }
     assert set(_by_pages(bench, Filter(boundary=bench.boundary), 2)) == set(found)
@@ -383,7 +383,7 @@ def _scan(store: OperableStore, wanted: Filter, cursor: str | None, limit: int) 
 def tally_counts_by_standing(bench: Bench) -> None:
     bench.boundary = "tally " + bench.key.hex()[:16]
     made = [bench.sibling(number) for number in range(4)]
-    held = [one.won() for one in made]
+    held = [one.win() for one in made]
     assert made[0].settle(held[0], Transition.COMPLETE, RESULT)
     assert made[1].settle(held[1], Transition.COMPLETE, RESULT)
     made[1].elapse(10)
@@ -406,11 +406,11 @@ def what_was_archived_is_removed_unless_its_key_was_used_again(bench: Bench) -> 
         return  # forgotten records expire natively
     again = bench.sibling(1)
     for one in (bench, again):
-        assert one.settle(one.won(), Transition.COMPLETE, RESULT)
+        assert one.settle(one.win(), Transition.COMPLETE, RESULT)
         one.elapse(MEMORY + 1)
     archived = [one for one in bench.harness.do(forgotten(store, 10_000)) if one.key in (bench.key, again.key)]
     assert {one.key: one.result for one in archived} == {bench.key: RESULT, again.key: RESULT}
-    newcomer = again.won()
+    newcomer = again.win()
     assert bench.harness.do(remove(store, archived)) == 1
     assert bench.read() is None
     assert again.settle(newcomer, Transition.COMPLETE, RESULT)

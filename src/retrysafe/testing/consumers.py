@@ -73,11 +73,11 @@ CASES: dict[str, tuple[Case, str]] = {}
 
 
 def _case(needs: str = "") -> Callable[[Case], Case]:
-    def named(function: Case) -> Case:
+    def add(function: Case) -> Case:
         CASES[getattr(function, "__name__", "")] = (function, needs)
         return function
 
-    return named
+    return add
 
 
 class Trial:
@@ -108,7 +108,7 @@ class Trial:
             name, self.bench.topic, key, "placed.v1", "/suite", None, {}, str(number).encode(), "application/json"
         )
 
-    async def published(self, *keys: str | None) -> list[Envelope]:
+    async def publish(self, *keys: str | None) -> list[Envelope]:
         """Publish a message for each key."""
         envelopes = self.envelopes(*keys)
         await self.bench.publish(envelopes)
@@ -179,7 +179,7 @@ async def an_empty_topic_gives_nothing(trial: Trial) -> None:
 
 @_case()
 async def no_more_are_handed_out_than_asked_for(trial: Trial) -> None:
-    await trial.published(*"ABCDEFG")
+    await trial.publish(*"ABCDEFG")
     async with trial.consumer() as consumer:
         assert len(await consumer.receive(1, _SOON)) == 1
         assert 1 <= len(await consumer.receive(3, _SOON)) <= 3
@@ -188,7 +188,7 @@ async def no_more_are_handed_out_than_asked_for(trial: Trial) -> None:
 
 @_case()
 async def messages_of_a_key_come_in_their_order(trial: Trial) -> None:
-    await trial.published(*"ABAABBABAB" * 5)
+    await trial.publish(*"ABAABBABAB" * 5)
     async with trial.consumer() as consumer:
         found = await trial.take(consumer, 50, settle=not trial.bench.features.ahead)
         assert sorted(numbers(found)) == list(range(50))
@@ -203,13 +203,13 @@ async def a_consumer_that_waits_is_woken(trial: Trial) -> None:
         await trial.nothing(consumer)
         async with _under_way(trial.take(consumer, 1)) as waiting:
             await asyncio.sleep(0)
-            await trial.published("A")
+            await trial.publish("A")
             assert numbers(await waiting) == [0]
 
 
 @_case()
 async def what_is_settled_is_never_handed_out_again(trial: Trial) -> None:
-    await trial.published(*"AABBCC")
+    await trial.publish(*"AABBCC")
     async with trial.consumer() as consumer:
         await consumer.ack(await trial.take_all(consumer, 6))
         await trial.nothing(consumer)
@@ -220,7 +220,7 @@ async def what_is_settled_is_never_handed_out_again(trial: Trial) -> None:
 @_case()
 async def the_lag_is_what_is_not_settled(trial: Trial) -> None:
     """Of a consumer that can tell it."""
-    await trial.published(*"ABCDE")
+    await trial.publish(*"ABCDE")
     async with trial.consumer() as consumer:
         lag: Callable[[], Awaitable[Mapping[str, int]]] | None = getattr(consumer, "lag", None)
         found = await trial.take(consumer, 5)
@@ -234,7 +234,7 @@ async def the_lag_is_what_is_not_settled(trial: Trial) -> None:
 
 @_case("durable")
 async def what_is_not_settled_is_handed_out_again_in_its_order(trial: Trial) -> None:
-    await trial.published(*"A" * 10)
+    await trial.publish(*"A" * 10)
     async with trial.consumer() as consumer:
         found = await trial.hold(consumer, 6)
         settled = [found[0], found[2]] if len(found) > 1 else []
@@ -246,7 +246,7 @@ async def what_is_not_settled_is_handed_out_again_in_its_order(trial: Trial) -> 
 
 @_case("durable")
 async def what_a_dead_consumer_left_is_handed_out_again_in_its_order(trial: Trial) -> None:
-    await trial.published(*"A" * 10)
+    await trial.publish(*"A" * 10)
     dying = await trial.bench.consumer()
     settled = await trial.hold(dying, 2)
     await dying.ack(settled)
@@ -262,7 +262,7 @@ async def what_a_dead_consumer_left_is_handed_out_again_in_its_order(trial: Tria
 
 @_case()
 async def what_is_given_back_comes_again(trial: Trial) -> None:
-    await trial.published("A")
+    await trial.publish("A")
     async with trial.consumer() as consumer:
         for _ in range(3):
             (found,) = await trial.take(consumer, 1)
@@ -276,12 +276,12 @@ async def what_is_given_back_comes_again(trial: Trial) -> None:
 
 @_case()
 async def what_follows_a_message_that_was_given_back_stays_behind_it(trial: Trial) -> None:
-    await trial.published(*"AAA")
+    await trial.publish(*"AAA")
     async with trial.consumer() as consumer:
         (first,) = await trial.take(consumer, 1)
         assert numbers([first]) == [0]
         await consumer.give_back(first, 3600.0)
-        await trial.published("B")
+        await trial.publish("B")
         (other,) = await trial.take(consumer, 1)
         assert other.envelope.key == "B", "what follows a message that is not due was handed out before it"
         await consumer.ack([other])
@@ -290,7 +290,7 @@ async def what_follows_a_message_that_was_given_back_stays_behind_it(trial: Tria
 
 @_case("several")
 async def messages_that_are_given_back_come_in_their_order(trial: Trial) -> None:
-    await trial.published(*"A" * 6)
+    await trial.publish(*"A" * 6)
     async with trial.consumer() as consumer:
         found = await trial.take(consumer, 3)
         for delivery in (found[2], found[0], found[1]):
@@ -303,7 +303,7 @@ async def messages_that_are_given_back_come_in_their_order(trial: Trial) -> None
 
 @_case("durable")
 async def what_was_given_back_is_left_to_others(trial: Trial) -> None:
-    await trial.published(*"AA")
+    await trial.publish(*"AA")
     async with trial.consumer() as consumer:
         (first,) = await trial.take(consumer, 1)
         await consumer.give_back(first, 0.01)
@@ -313,14 +313,14 @@ async def what_was_given_back_is_left_to_others(trial: Trial) -> None:
 
 @_case()
 async def settling_twice_or_too_late_harms_nobody(trial: Trial) -> None:
-    await trial.published(*"AB")
+    await trial.publish(*"AB")
     async with trial.consumer() as consumer:
         found = await trial.take(consumer, 2)
         await consumer.ack(found)
         await consumer.ack(found)
         await consumer.give_back(found[0], 0.01)
         await trial.nothing(consumer)
-        await trial.published("A")
+        await trial.publish("A")
         assert numbers(await trial.take(consumer, 1)) == [2]
 
 
@@ -333,7 +333,7 @@ async def a_receive_that_is_cancelled_loses_nothing(trial: Trial) -> None:
                     await asyncio.sleep(0)
             if not waiting.cancelled():
                 await consumer.ack(waiting.result())
-        await trial.published(*"A" * 20)
+        await trial.publish(*"A" * 20)
         found: set[int] = set()
         while len(found) < 20:
             async with _under_way(consumer.receive(5, _SOON)) as waiting:
@@ -357,10 +357,10 @@ async def consumers_together_take_everything_in_the_order_of_keys(trial: Trial) 
                 if len({one.envelope.id for one in handled}) == 120:
                     done.set()
 
-    await trial.published(*"ABCDEF" * 10)
+    await trial.publish(*"ABCDEF" * 10)
     async with trial.consumer() as one, trial.consumer() as two, trial.consumer() as three:
         workers = [asyncio.create_task(work(consumer)) for consumer in (one, two)]
-        await trial.published(*"ABCDEF" * 10)
+        await trial.publish(*"ABCDEF" * 10)
         workers.append(asyncio.create_task(work(three)))
         try:
             async with asyncio.timeout(PATIENCE):

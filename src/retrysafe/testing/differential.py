@@ -45,7 +45,7 @@ def check_prepared(harness: Harness) -> None:
             )
 
 
-def settled_by(event: Transition) -> Prepare:
+def settle_by(event: Transition) -> Prepare:
     """A record that its owner has settled."""
 
     def prepare(both: Lockstep) -> None:
@@ -63,11 +63,11 @@ def running(both: Lockstep) -> None:
 def later(prepare: Prepare, seconds: float) -> Prepare:
     """Return ``prepare``, followed by some time."""
 
-    def prepared(both: Lockstep) -> None:
+    def prepare_and_wait(both: Lockstep) -> None:
         prepare(both)
         both.both("time", lambda world: world.elapse(seconds))
 
-    return prepared
+    return prepare_and_wait
 
 
 _ENDINGS = (Transition.COMPLETE, Transition.FAIL, Transition.RELEASE)
@@ -76,12 +76,12 @@ PREPARE: dict[EffectiveState, list[Prepare]] = {
     EffectiveState.ABSENT: [lambda both: None],
     EffectiveState.RUNNING: [running],
     EffectiveState.LAPSED: [later(running, LAPSE), later(running, 10 * FORGET)],
-    EffectiveState.COMPLETED: [settled_by(Transition.COMPLETE)],
-    EffectiveState.FAILED: [settled_by(Transition.FAIL)],
-    EffectiveState.UNKNOWN: [settled_by(Transition.DOUBT), later(settled_by(Transition.DOUBT), 10 * FORGET)],
-    EffectiveState.RELEASED: [settled_by(Transition.RELEASE)],
-    EffectiveState.EXPIRED: [later(settled_by(event), EXPIRE) for event in _ENDINGS],
-    EffectiveState.FORGOTTEN: [later(settled_by(event), FORGET) for event in _ENDINGS],
+    EffectiveState.COMPLETED: [settle_by(Transition.COMPLETE)],
+    EffectiveState.FAILED: [settle_by(Transition.FAIL)],
+    EffectiveState.UNKNOWN: [settle_by(Transition.DOUBT), later(settle_by(Transition.DOUBT), 10 * FORGET)],
+    EffectiveState.RELEASED: [settle_by(Transition.RELEASE)],
+    EffectiveState.EXPIRED: [later(settle_by(event), EXPIRE) for event in _ENDINGS],
+    EffectiveState.FORGOTTEN: [later(settle_by(event), FORGET) for event in _ENDINGS],
 }
 """The ways to come to each standing."""
 

@@ -39,10 +39,10 @@ def store(config: pytest.Config, folder: Callable[[], Path]) -> Iterator[str]:
     backend = registry.connect(url)
     try:
         if given:
-            _emptied(backend)
+            _empty(backend)
         yield url
     finally:
-        shut(backend)
+        close_all(backend)
 
 
 _ASYNC = {"sqlite": ("aiosqlite",), "postgresql": ("asyncpg", "psycopg"), "mysql": ("asyncmy",)}
@@ -73,7 +73,7 @@ def _of_this_worker(given: str, config: pytest.Config) -> str:
     return given.replace("{worker}", xdist["workerid"].removeprefix("gw"))
 
 
-def _emptied(backend: Backend) -> None:
+def _empty(backend: Backend) -> None:
     """Migrate, and forget what is there; async clients are driven on a loop in another thread, not to disturb any."""
     if backend.serves_sync:
         if isinstance(backend.store, CreatedStore) or run(backend.schema(), backend.client()) is not None:
@@ -81,10 +81,10 @@ def _emptied(backend: Backend) -> None:
         run(clear(backend.store), backend.client())
         return
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, _aemptied(backend)).result()
+        thread.submit(asyncio.run, _aempty(backend)).result()
 
 
-async def _aemptied(backend: Backend) -> None:
+async def _aempty(backend: Backend) -> None:
     try:
         if isinstance(backend.store, CreatedStore) or await arun(backend.schema(), backend.aclient()) is not None:
             await backend.amigrate()
@@ -93,7 +93,7 @@ async def _aemptied(backend: Backend) -> None:
         await backend.aclose()
 
 
-def shut(backend: Backend) -> None:
+def close_all(backend: Backend) -> None:
     """Close all connections of a backend, though in use, on loops that stand still too."""
     registry.forget(backend)
     for loop in backend.aclient.loops():
@@ -121,7 +121,7 @@ def boundaries(url: str) -> Iterator[Callable[..., Boundary]]:
     finally:
         for boundary in made:
             boundary.close()
-            shut(boundary._settings.backend)
+            close_all(boundary._settings.backend)
 
 
 # ---------------------------------------------------------------- duplicates and redeliveries

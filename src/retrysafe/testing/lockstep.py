@@ -102,13 +102,13 @@ class World:
         return self.seen
 
     def claim(self, attempt: str, payload: bytes = b"p", effects: Effects = "keyed") -> Shape | None:
-        return self._claimed(self.harness.do(_put(self.store.claim(self._want(attempt, payload, effects)))), attempt)
+        return self._claim_of(self.harness.do(_put(self.store.claim(self._want(attempt, payload, effects)))), attempt)
 
     def take(self, attempt: str, payload: bytes = b"p", effects: Effects = "keyed") -> Shape | None:
         if self.seen is None:
             return None
         want = self._want(attempt, payload, effects)
-        return self._claimed(self.harness.do(_put(self.store.take(want, self.seen))), attempt)
+        return self._claim_of(self.harness.do(_put(self.store.take(want, self.seen))), attempt)
 
     def settle(self, event: Transition, held: Ownership | None = None) -> bool:
         held = held or self.held
@@ -140,7 +140,7 @@ class World:
     def _want(self, attempt: str, payload: bytes, effects: Effects) -> ClaimRequest:
         return ClaimRequest(self.key, "b", "s", "o", payload, attempt, effects, CLOCKS)
 
-    def _claimed(self, record: Record | None, attempt: str) -> Shape | None:
+    def _claim_of(self, record: Record | None, attempt: str) -> Shape | None:
         if record is not None and record.attempt == attempt:
             self.held = Ownership(self.key, attempt, record.token, CLOCKS, False)
         return shape(record)

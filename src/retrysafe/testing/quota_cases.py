@@ -30,7 +30,7 @@ def _refusal(outcome: ClaimResult) -> QuotaRefusal:
 def new_key_over_the_rate_is_refused_and_not_written(bench: Bench) -> None:
     quota = Quota(rate="2/1h")
     for one in (made := _counting(bench, 3))[:2]:
-        one.won(one.want(quota=quota))
+        one.win(one.want(quota=quota))
     for one in made[2:]:
         limit, retry_after = _refusal(one.claim(one.want(quota=quota)))
         assert limit == "rate"
@@ -43,7 +43,7 @@ def new_key_over_what_may_be_outstanding_is_refused_and_not_written(bench: Bench
     quota = Quota(outstanding=2)
     made = _counting(bench, 3)
     for one in made[:2]:
-        assert one.settle(one.won(one.want(quota=quota)), Transition.COMPLETE, RESULT)
+        assert one.settle(one.win(one.want(quota=quota)), Transition.COMPLETE, RESULT)
     for one in made[2:]:
         limit, retry_after = _refusal(one.claim(one.want(quota=quota)))
         assert limit == "outstanding"
@@ -57,25 +57,25 @@ def quota_never_refuses_a_key_that_has_a_record(bench: Bench) -> None:
     made = _counting(bench, 6)
     if not made:
         return
-    held = [one.won(one.want(quota=quota)) for one in made[:4]]
+    held = [one.win(one.want(quota=quota)) for one in made[:4]]
     for one, hold, event in zip(made, held, (Transition.COMPLETE, Transition.FAIL, Transition.RELEASE), strict=False):
         assert one.settle(hold, event, RESULT if event is not Transition.RELEASE else None)
     _refusal(made[4].claim(made[4].want(quota=quota)))
-    met = [one.refused(one.want(quota=quota)).decision for one in (made[0], made[1], made[3])]
+    met = [one.lose(one.want(quota=quota)).decision for one in (made[0], made[1], made[3])]
     assert met == [Decision.REPLAY, Decision.REPLAY_FAILURE, Decision.BUSY]
-    assert made[0].refused(made[0].want(b"other", quota=quota)).decision is Decision.REUSED
-    made[2].won(made[2].want(quota=quota))
+    assert made[0].lose(made[0].want(b"other", quota=quota)).decision is Decision.REUSED
+    made[2].win(made[2].want(quota=quota))
     made[3].elapse(LEASE + 1)
-    made[3].won(made[3].want(quota=quota))
-    made[5].won()  # without a quota
-    assert made[5].refused(made[5].want(quota=quota)).decision is Decision.BUSY
+    made[3].win(made[3].want(quota=quota))
+    made[5].win()  # without a quota
+    assert made[5].lose(made[5].want(quota=quota)).decision is Decision.BUSY
 
 
 @case
 def same_attempt_recognises_its_own_claim_when_it_filled_the_quota(bench: Bench) -> None:
     for one in _counting(bench, 1):
         want = one.want(quota=Quota(rate="1/1h", outstanding=1))
-        assert one.won(want) == one.won(want)
+        assert one.win(want) == one.win(want)
 
 
 @case
@@ -83,7 +83,7 @@ def quota_has_room_again_when_the_period_is_over(bench: Bench) -> None:
     quota = Quota(rate="1/1m")
     made = _counting(bench, 3)
     for one, other in pairwise(made):
-        one.won(one.want(quota=quota))
+        one.win(one.want(quota=quota))
         _refusal(other.claim(other.want(quota=quota)))
         one.elapse(61)
 
@@ -95,14 +95,14 @@ def retries_of_a_key_do_not_count_as_new(bench: Bench) -> None:
     if not made:
         return
     first, second, third = made
-    assert first.settle(first.won(first.want(quota=quota)), Transition.COMPLETE, RESULT)
+    assert first.settle(first.win(first.want(quota=quota)), Transition.COMPLETE, RESULT)
     first.elapse(40)
     for _ in range(3):
-        assert first.refused(first.want(quota=quota)).decision is Decision.REPLAY
-    second.won(second.want(quota=quota))
+        assert first.lose(first.want(quota=quota)).decision is Decision.REPLAY
+    second.win(second.want(quota=quota))
     _refusal(third.claim(third.want(quota=quota)))
     first.elapse(21)
-    third.won(third.want(quota=quota))
+    third.win(third.want(quota=quota))
 
 
 @case
@@ -110,7 +110,7 @@ def quota_has_room_again_when_a_key_is_forgotten(bench: Bench) -> None:
     quota = Quota(outstanding=1)
     made = _counting(bench, 3)
     for one, other in pairwise(made):
-        assert one.settle(one.won(one.want(quota=quota)), Transition.COMPLETE, RESULT)
+        assert one.settle(one.win(one.want(quota=quota)), Transition.COMPLETE, RESULT)
         one.elapse(WINDOW + 1)
         _refusal(other.claim(other.want(quota=quota)))
         one.elapse(MEMORY - WINDOW)
@@ -122,7 +122,7 @@ def quotas_of_two_scopes_do_not_meet(bench: Bench) -> None:
     for one in _counting(bench, 2):
         want = one.want(quota=quota)
         scope = one.key.hex()
-        one.won(want._replace(scope=scope, quota=quota.allowance(one.boundary, scope)))
+        one.win(want._replace(scope=scope, quota=quota.allowance(one.boundary, scope)))
 
 
 @case
@@ -143,6 +143,6 @@ def quota_is_filled_by_claims_at_once_and_then_full(bench: Bench) -> None:
 def keys_claimed_without_a_quota_are_not_refused(bench: Bench) -> None:
     made = _counting(bench, 2)
     for one in made[:1]:
-        one.won(one.want(quota=Quota(rate="1/1h", outstanding=1)))
+        one.win(one.want(quota=Quota(rate="1/1h", outstanding=1)))
     for one in made[1:]:
-        one.won()
+        one.win()

@@ -47,7 +47,7 @@ def elapse(store: object, keys: Collection[bytes], micros: Micros) -> Steps[None
 
 def elapse_all(store: OperableStore, micros: Micros, boundaries: Collection[str] | None = None) -> Steps[list[Record]]:
     """Let time pass for every record of these boundaries, or of all; the records are returned as they were."""
-    records = yield from found(store, boundaries)
+    records = yield from find_all(store, boundaries)
     yield from elapse(store, [record.key for record in records], micros)
     return records
 
@@ -57,7 +57,7 @@ def lapse(store: OperableStore, boundaries: Collection[str] | None = None) -> St
 
     It is as if the attempts had been frozen for so long. The records are returned as they were.
     """
-    running = yield from found(store, boundaries, {EffectiveState.RUNNING})
+    running = yield from find_all(store, boundaries, {EffectiveState.RUNNING})
     for record in running:
         yield from elapse(store, [record.key], record.lease_until - record.now + _beyond(store))
     return running
@@ -66,11 +66,11 @@ def lapse(store: OperableStore, boundaries: Collection[str] | None = None) -> St
 def clear(store: OperableStore, boundaries: Collection[str] | None = None) -> Steps[int]:
     """Forget every record of these boundaries, or of all, running ones too; returns how many there were."""
     yield from lapse(store, boundaries)
-    for record in (yield from found(store, boundaries, {EffectiveState.LAPSED})):
+    for record in (yield from find_all(store, boundaries, {EffectiveState.LAPSED})):
         yield from suspect(store, record, clocks_of(record))
-    for record in (yield from found(store, boundaries, {EffectiveState.UNKNOWN})):
+    for record in (yield from find_all(store, boundaries, {EffectiveState.UNKNOWN})):
         yield from resolve(store, record, Transition.RESOLVE_RELEASED, None, clocks_of(record))
-    records = yield from found(store, boundaries)
+    records = yield from find_all(store, boundaries)
     for record in records:
         yield from elapse(store, [record.key], max(0, record.tombstone_until - record.now) + _beyond(store))
     yield from sweep(store, len(records))
@@ -81,7 +81,7 @@ def _beyond(store: OperableStore) -> Micros:
     return BEYOND + store.capabilities.margin
 
 
-def found(
+def find_all(
     store: OperableStore, boundaries: Collection[str] | None = None, states: Iterable[EffectiveState] = ()
 ) -> Steps[list[Record]]:
     """Return every record that stands in one of these ways, once each."""

@@ -63,7 +63,7 @@ def answer_of(error: RetrysafeError, concurrent_status: int) -> Response | None:
     for kind, (status, code, retry_after, detail) in ANSWERS:
         if isinstance(error, kind):
             if status == DUPLICATE:
-                return acknowledged(replayed=True)
+                return acknowledge(replayed=True)
             if isinstance(error, InProgress):
                 status = concurrent_status
             report(code, error)
@@ -72,14 +72,14 @@ def answer_of(error: RetrysafeError, concurrent_status: int) -> Response | None:
     return None
 
 
-def refused(refusal: DeliveryRefused) -> Response:
+def refuse(refusal: DeliveryRefused) -> Response:
     """The answer to a refused delivery."""
     more = [(b"accept-encoding", b"identity")] if refusal.reason == "encoding-unsupported" else []
     made = problem(refusal.status, refusal.reason, "Nothing was done.")
     return made._replace(headers=(*made.headers, *more))
 
 
-def acknowledged(*, replayed: bool = False) -> Response:
+def acknowledge(*, replayed: bool = False) -> Response:
     """The success that makes a provider stop: empty, as Slack requires; marked if the event was handled before."""
     marked = [(MARKER, b"true")] if replayed else []
     return _response(200, b"", marked)

@@ -18,7 +18,7 @@ from retrysafe.webhooks.deliveries import WebhookEvent
 T = TypeVar("T")
 
 
-def taken(handler: Function, event: WebhookEvent[Any]) -> WebhookEvent[Any]:
+def parse_data(handler: Function, event: WebhookEvent[Any]) -> WebhookEvent[Any]:
     """The event, with its data parsed as its handler expects."""
     return event if handler.parse is None else dataclasses.replace(event, data=handler.parse(event.data))
 
@@ -110,7 +110,7 @@ class Handling:
 
         Its type may not be signed, and may have a handler when the event is delivered again.
         """
-        event, operation = self._event, self._operation if self.handler else unhandled(self._operation)
+        event, operation = self._event, self._operation if self.handler else operation_without_handler(self._operation)
         fingerprint = fingerprint_of(dict(event.payload))
         return self._entry.open(event.key, operation=operation, fingerprint=fingerprint, codec=CODEC)
 
@@ -136,7 +136,7 @@ class Handling:
         failed: BaseException | None = None
         with self._around():
             try:
-                refuse_unfinished(claim, handler.call(self._given(handler, claim)))
+                refuse_unfinished(claim, handler.call(self._event_for(handler, claim)))
             except BaseException as error:
                 failed = error
                 raise
@@ -148,16 +148,16 @@ class Handling:
             self._keep(claim)
             return
         try:
-            refuse_unfinished(claim, await self.handler.acall(self._given(self.handler, claim)), ran=True)
+            refuse_unfinished(claim, await self.handler.acall(self._event_for(self.handler, claim)), ran=True)
         except BaseException as error:
             self.raised = error
             raise
         claim.result = HANDLED
 
-    def _given(self, handler: Function, claim: Claim) -> WebhookEvent[Any]:
+    def _event_for(self, handler: Function, claim: Claim) -> WebhookEvent[Any]:
         """The event, with its data parsed; if that fails, the handler is not run."""
         try:
-            given = taken(handler, self._event)
+            given = parse_data(handler, self._event)
         except BaseException:
             claim.not_executed()
             raise
@@ -173,6 +173,6 @@ class Handling:
         claim.result = result
 
 
-def unhandled(operation: str) -> str:
+def operation_without_handler(operation: str) -> str:
     """The operation under which events without a handler are stored."""
     return f"{operation} unhandled"

@@ -16,7 +16,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.http.messages import Response
 from retrysafe.protocol.keys import hash_of
 from retrysafe.protocol.records import Duration
-from retrysafe.webhooks.answers import acknowledged, text
+from retrysafe.webhooks.answers import acknowledge, text
 from retrysafe.webhooks.deliveries import FORM, JSON, Head, Known, text_at
 from retrysafe.webhooks.errors import DeliveryRefused
 from retrysafe.webhooks.signatures import (
@@ -27,9 +27,9 @@ from retrysafe.webhooks.signatures import (
     content_of,
     seconds_of,
     secrets_of,
-    signed_for,
     signs,
     tolerance_of,
+    validity_of,
 )
 
 SLACK_SIGNATURE, SLACK_TIME = "X-Slack-Signature", "X-Slack-Request-Timestamp"
@@ -56,7 +56,7 @@ class Slack:
     def __init__(self, secrets: Secrets, *, tolerance: Duration = TOLERANCE) -> None:
         self._secrets = secrets_of(secrets)
         self._tolerance = tolerance_of(tolerance)
-        self.redelivery_window = signed_for(_SLACK_REDELIVERS, self._tolerance)
+        self.redelivery_window = validity_of(_SLACK_REDELIVERS, self._tolerance)
 
     def verify(self, head: Head, body: bytes, now: float) -> int:
         """Raise `DeliveryRefused` unless the time and ``body`` are signed; returns the time."""
@@ -122,7 +122,7 @@ class GitHub:
         if not event:
             raise DeliveryRefused("payload-invalid", f"There is no {EVENT}.")
         if event == "ping":
-            return acknowledged()
+            return acknowledge()
         known = {"type": event, "delivery": delivery}
         identity = hash_of(body)
         if self._identity == "delivery":
@@ -151,7 +151,7 @@ class Stripe:
     def __init__(self, secrets: Secrets, *, tolerance: Duration = TOLERANCE) -> None:
         self._secrets = secrets_of(secrets)
         self._tolerance = tolerance_of(tolerance)
-        self.redelivery_window = signed_for(_STRIPE_REDELIVERS, self._tolerance)
+        self.redelivery_window = validity_of(_STRIPE_REDELIVERS, self._tolerance)
 
     def verify(self, head: Head, body: bytes, now: float) -> int:
         """Raise `DeliveryRefused` unless the time and ``body`` are signed; returns the time."""

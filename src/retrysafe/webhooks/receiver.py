@@ -12,10 +12,10 @@ from retrysafe.claims.key_spaces import origin_of_caller
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.http.messages import Response
 from retrysafe.protocol.keys import check_name
-from retrysafe.webhooks.answers import acknowledged, answer_of, refused
+from retrysafe.webhooks.answers import acknowledge, answer_of, refuse
 from retrysafe.webhooks.deliveries import Head, HeaderLines, WebhookEvent, document_of, event_of
 from retrysafe.webhooks.errors import DeliveryRefused
-from retrysafe.webhooks.handling import Around, Handlers, Handling, unhandled
+from retrysafe.webhooks.handling import Around, Handlers, Handling, operation_without_handler
 from retrysafe.webhooks.signatures import Scheme
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class Receiver:
         self.operation = boundary.entrypoint.take_operation(
             name, self, origin=origin, shared=shared, key="id of the event, as it is signed"
         )
-        self.unhandled = check_name(unhandled(self.operation), "operation")
+        self.unhandled = check_name(operation_without_handler(self.operation), "operation")
         """The operation under which events without a handler are stored."""
         self.body_limit = scheme.body_limit if body_limit is None else body_limit
         self._concurrent_status = concurrent_status
@@ -146,23 +146,23 @@ class Receiver:
         transaction of the framework; an error that it suppresses is raised nevertheless. Raises the error of the
         handler, and `ConfigurationError`.
         """
-        found = self._found(headers, body)
+        found = self._verify(headers, body)
         if isinstance(found, Response):
             return found
         handling = self._handling(found, around)
         try:
-            return acknowledged(replayed=not handling.run())
+            return acknowledge(replayed=not handling.run())
         except RetrysafeError as error:
             return self._answer(handling, error)
 
     async def areceive(self, headers: HeaderLines, body: bytes) -> Response:
         """`receive` on an event loop. A sync handler and its claim run in a thread, to the end."""
-        found = self._found(headers, body)
+        found = self._verify(headers, body)
         if isinstance(found, Response):
             return found
         handling = self._handling(found)
         try:
-            return acknowledged(replayed=not await self._arun(handling))
+            return acknowledge(replayed=not await self._arun(handling))
         except RetrysafeError as error:
             return self._answer(handling, error)
 
@@ -207,9 +207,9 @@ class Receiver:
     def refuse(self, refusal: DeliveryRefused) -> Response:
         """Return the answer to a refused delivery, and emit an event."""
         self._entry.emit("delivery_refused", self.operation, scheme=self.scheme.name, refusal=refusal.reason)
-        return refused(refusal)
+        return refuse(refusal)
 
-    def _found(self, headers: HeaderLines, body: bytes) -> WebhookEvent[Any] | Response:
+    def _verify(self, headers: HeaderLines, body: bytes) -> WebhookEvent[Any] | Response:
         try:
             return self.verify(headers, body)
         except DeliveryRefused as refusal:

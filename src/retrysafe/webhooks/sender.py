@@ -69,7 +69,7 @@ class _Attempt:
         """Note that a request is sent: the answer to an earlier one, such as for authentication, does not count."""
         self._tried = None
 
-    def answered(self, response: httpx.Response) -> None:
+    def note_answer(self, response: httpx.Response) -> None:
         """Note an answer; its body is not read, and its cookies are not kept."""
         fields = response.headers
         wait = retry_after(fields.get("retry-after"), fields.get("date"), self._clock())
@@ -78,7 +78,7 @@ class _Attempt:
             with suppress(KeyError):
                 self._cookies.clear(cookie.domain, cookie.path, cookie.name)
 
-    def ended(self, error: Exception | None = None) -> Tried:
+    def result(self, error: Exception | None = None) -> Tried:
         """The result of the attempt. Raises ``error`` when the endpoint did not cause it."""
         if self._tried is not None:
             return self._tried
@@ -96,7 +96,7 @@ def _asks(request: httpx.Request) -> None:
 def _is_answered(response: httpx.Response) -> None:
     attempt = response.request.extensions.get(_ATTEMPT)
     if attempt is not None:
-        attempt.answered(response)
+        attempt.note_answer(response)
 
 
 async def _aasks(request: httpx.Request) -> None:
@@ -179,7 +179,7 @@ class _Sending:
             "extensions": {_ATTEMPT: attempt},
         }
 
-    def _left(self, began: float) -> float:
+    def _time_left(self, began: float) -> float:
         """Seconds until the deadline of a call that began at ``began``."""
         return began + self._deadline - self._monotonic()
 
@@ -188,7 +188,7 @@ class _Sending:
 
     def _is_over(self, delivery: Delivery, made: int, began: float, endpoint: Endpoint) -> bool:
         """Tell whether this was the last attempt of the call; emits an event."""
-        over = is_over(delivery, made, self._attempts, self._left(began))
+        over = is_over(delivery, made, self._attempts, self._time_left(began))
         status = delivery.status or delivery.reason
         fields = {"destination": endpoint.destination, "attempts": delivery.attempts, "status": status}
         if over:
@@ -252,9 +252,9 @@ class Sender(_Sending):
         attempt = _Attempt(self._client, self._clock)
         try:
             with self._client.stream(**self._request(message, endpoint, attempt)):
-                return attempt.ended()
+                return attempt.result()
         except Exception as error:  # noqa: BLE001 - an error after an answer does not replace the answer
-            return attempt.ended(error)
+            return attempt.result(error)
 
 
 class AsyncSender(_Sending):
@@ -280,7 +280,7 @@ class AsyncSender(_Sending):
             return earlier
         began, made = self._monotonic(), 0
         while True:
-            earlier = self._judge(await self._try(message, endpoint, self._left(began)), message, earlier)
+            earlier = self._judge(await self._try(message, endpoint, self._time_left(began)), message, earlier)
             made += 1
             if self._is_over(earlier, made, began, endpoint):
                 return earlier
@@ -292,6 +292,6 @@ class AsyncSender(_Sending):
         request = self._request(message, endpoint, attempt)
         try:
             async with asyncio.timeout(max(left, self._timeout)), self._client.stream(**request):
-                return attempt.ended()
+                return attempt.result()
         except Exception as error:  # noqa: BLE001 - an error after an answer does not replace the answer
-            return attempt.ended(error)
+            return attempt.result(error)

@@ -35,7 +35,7 @@ class Scheme(Protocol):
         """Seconds for which an event may be delivered again. The boundary's window must be at least as long.
 
         The provider may deliver it again, and so may an attacker who has seen a delivery, as long as its signed time is
-        accepted: see `signatures.signed_for`.
+        accepted: see `signatures.validity_of`.
         """
         ...
 
@@ -106,7 +106,7 @@ def is_known(key: bytes) -> bool:
     return not key.strip(b" \t\r\n\0")
 
 
-def signed_for(redelivery_window: float, tolerance: float) -> float:
+def validity_of(redelivery_window: float, tolerance: float) -> float:
     """Seconds for which an event may be delivered again: by the provider, or with one signature, whichever is longer.
 
     A delivery whose signed time is as far in the future as the tolerance allows is accepted for twice the tolerance.

@@ -26,9 +26,9 @@ from retrysafe.webhooks.signatures import (
     seconds_of,
     secrets_of,
     several_of,
-    signed_for,
     signs,
     tolerance_of,
+    validity_of,
 )
 
 
@@ -61,7 +61,7 @@ class StandardWebhooks:
         self._secrets = keys_of(secrets)
         self._tolerance = tolerance_of(tolerance)
         self._id, self._time, self._signature = (f"{headers}-{name}" for name in ("id", "timestamp", "signature"))
-        self.redelivery_window = signed_for(tolerance_of(redelivery_window), self._tolerance)
+        self.redelivery_window = validity_of(tolerance_of(redelivery_window), self._tolerance)
 
     def verify(self, head: Head, body: bytes, now: float) -> int:
         """Raise `DeliveryRefused` unless the id, the time and ``body`` are signed; returns the time."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from retrysafe import Boundary, ConfigurationError, current, reject, wait
 from retrysafe.conformance import apps
-from retrysafe.conformance.apps import Script, State
+from retrysafe.conformance.apps import AppState, HandlerScript
 from tests.faults.helpers import unique
 from tests.http.contract.stores import Place
 
@@ -41,7 +41,7 @@ class Fixture:
     def __post_init__(self) -> None:
         self.name = unique()
         self.alias = ""
-        self.state = State(self._capabilities(), self._controls(), self._effects)
+        self.state = AppState(self._capabilities(), self._controls(), self._effects)
 
     @property
     def waits(self) -> bool:
@@ -113,9 +113,9 @@ class Fixture:
         return tx.execute(insert.replace("%s", "?") if isinstance(tx, sqlite3.Connection) else insert, (id,))
 
     @staticmethod
-    def script(header: str | None) -> Script:
+    def script(header: str | None) -> HandlerScript:
         """Parse the runner's instructions for the handler."""
-        return Script.read(header or "")
+        return HandlerScript.read(header or "")
 
 
 def _transaction() -> Any:

@@ -44,11 +44,11 @@ async def without_sessions(
     url: str, topic: str, *, partitions: int | None, prefix: str = "", group: str = GROUP
 ) -> None:
     """End the sessions of a group, with what they have."""
-    from retrysafe.messaging.brokers.mqtt.connecting import Connection, address_of
+    from retrysafe.messaging.brokers.mqtt.connecting import MqttLink, address_of
     from retrysafe.messaging.brokers.mqtt.topology import sessions_of
 
     for session in sessions_of(topic, group=group, prefix=prefix, partitions=partitions):
-        connection = await Connection.open(address_of(url), client_id=session.name, keep=60, patience=10)
+        connection = await MqttLink.open(address_of(url), client_id=session.name, keep=60, patience=10)
         await connection.close(10, keep=0)
 
 
@@ -62,11 +62,11 @@ class Subscriber(OnARoad):
     session: Any
 
     async def open(self) -> None:
-        from retrysafe.messaging.brokers.mqtt.connecting import Connection, address_of
+        from retrysafe.messaging.brokers.mqtt.connecting import MqttLink, address_of
 
         self.come: list[Any] = []
         self.more = asyncio.Event()
-        self.session = await Connection.open(address_of(self.url), patience=10, received=self.take)
+        self.session = await MqttLink.open(address_of(self.url), patience=10, received=self.take)
         await self.session.subscribe([self.topic, self.beside, f"{self.topic}/end"], retained=False)
 
     def take(self, connection: Any, message: Any) -> None:
@@ -84,7 +84,7 @@ class Subscriber(OnARoad):
 
     async def arrived(self) -> Sequence[Envelope]:
         """All that has come before a last message does."""
-        from retrysafe.messaging.brokers.mqtt.messages import Content, envelope_from
+        from retrysafe.messaging.brokers.mqtt.messages import Packet, envelope_from
 
         last = secrets.token_hex(8).encode()
         await self.session.first_of(await self.session.publish(f"{self.topic}/end", last))
@@ -92,7 +92,7 @@ class Subscriber(OnARoad):
             self.more.clear()
             await self.session.first_of(asyncio.ensure_future(self.more.wait()))
         return [
-            envelope_from(Content(one.payload, one.properties), one.topic)
+            envelope_from(Packet(one.payload, one.properties), one.topic)
             for one in self.come
             if one.topic == self.topic
         ]
@@ -129,12 +129,12 @@ async def left(at: Place) -> int:
 
 
 async def _left(at: Place) -> int:
-    from retrysafe.messaging.brokers.mqtt.connecting import Connection, address_of
+    from retrysafe.messaging.brokers.mqtt.connecting import MqttLink, address_of
     from retrysafe.messaging.brokers.mqtt.topology import sessions_of
 
     found: list[Any] = []
     for session in sessions_of(at.topic, group=at.group, prefix=f"{at.name}/", partitions=at.partitions):
-        connection = await Connection.open(
+        connection = await MqttLink.open(
             address_of(at.url),
             client_id=session.name,
             keep=3600,

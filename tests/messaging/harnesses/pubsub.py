@@ -34,9 +34,9 @@ def led_by(url: str, port: int) -> str:
 @asynccontextmanager
 async def service(url: str) -> AsyncIterator[Any]:
     """The clients of a server."""
-    from retrysafe.messaging.brokers.pubsub.client import Service
+    from retrysafe.messaging.brokers.pubsub.client import PubSubService
 
-    made = Service(options_of(url)["endpoint"], 10.0)
+    made = PubSubService(options_of(url)["endpoint"], 10.0)
     yield await made.open()
     await made.aclose()
 

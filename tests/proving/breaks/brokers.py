@@ -45,7 +45,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a publication that Pub/Sub does not answer is a success",
-        "messaging.brokers.pubsub.judging:failed",
+        "messaging.brokers.pubsub.results:result_of",
         instead("_SILENT", "PublishResult(PublishStatus.ACKED)"),
         (f"{PUBSUB}::test_a_publication_without_an_answer_is_no_success",),
         rows=(51,),
@@ -59,7 +59,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a message that Service Bus does not answer is a success",
-        "messaging.brokers.servicebus.publisher:_ServiceBusPublishing._sent",
+        "messaging.brokers.servicebus.publisher:_ServiceBusPublishing._send_some",
         instead("alone()", "ACKED if is_silence(error) else alone(await to.why(error), entries[0].content.session_id)"),
         (f"{SERVICEBUS}::test_a_message_without_an_answer_is_no_success",),
         rows=(51,),
@@ -73,7 +73,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "consumers of MQTT take a session from each other",
-        "messaging.brokers.mqtt.consumer:_MqttSessions._taken",
+        "messaging.brokers.mqtt.consumer:_MqttSessions._take",
         always("is_free", "take"),
         (f"{MQTT}::test_a_consumer_of_a_used_session_stands_by",),
         rows=(52,),
@@ -101,7 +101,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a long handler loses its session of Service Bus to another consumer",
-        "messaging.brokers.servicebus.holdings:Holding.renew",
+        "messaging.brokers.servicebus.locks:Lock.renew",
         always("_lost"),
         (f"{SERVICEBUS}::test_a_message_that_is_handled_for_longer_than_the_lock_stays_with_its_consumer[session]",),
         rows=(52,),
@@ -143,7 +143,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a message that an MQTT broker refuses is taken for published",
-        "messaging.brokers.mqtt.judging:judged",
+        "messaging.brokers.mqtt.results:result_of",
         always("value", at=0),
         (f"{MQTT}::test_refusals_of_the_broker_are_no_success_and_no_messages_fault",),
         rows=(54,),
@@ -157,7 +157,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a publication that RabbitMQ has not confirmed in time may come after the next one",
-        "messaging.brokers.rabbitmq.publisher:_RabbitMQPublishing._confirmed",
+        "messaging.brokers.rabbitmq.publisher:_RabbitMQPublishing._confirm",
         never("_UNCONFIRMED"),
         (f"{PUBLISHERS}::test_unconfirmed_messages_are_read_before_anything_else_is_published",),
         rows=(55,),

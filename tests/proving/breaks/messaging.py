@@ -90,14 +90,14 @@ BREAKS: list[Break] = [
     ),
     Break(
         "an outage spends the attempts of messages",
-        "messaging.inbox.attempts:Attempt.failed",
+        "messaging.inbox.attempts:Attempt.outcome_of",
         never("is_unavailable"),
         (f"{INBOX}::test_services_of_a_handler_may_be_away_for_any_time[sqlite-handler-a connection that ended]",),
         rows=(53,),
     ),
     Break(
         "messages behind a failing one are applied before it, in its lane",
-        "messaging.inbox.batch_plan:_tried",
+        "messaging.inbox.batch_plan:_select",
         instead("get()", "None"),
         (f"{BATCHING}::test_all_but_the_poison_and_what_follows_it_in_its_lane_is_applied_once_in_order[True]",),
         rows=(53,),
@@ -118,7 +118,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "dead letters behind one that has to come again are handled before it",
-        "messaging.inbox.dead_letters:_Round.concluded",
+        "messaging.inbox.dead_letters:_Round.conclude",
         skipping("_waiting"),
         (f"{REDRIVE}::test_letters_behind_one_that_has_to_come_again_wait_for_it[sqlite]",),
         rows=(55,),
@@ -139,7 +139,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "messages of a broker that keeps them for longer than the inbox are handled",
-        "messaging.subscription.subscription:Subscription._received.receive",
+        "messaging.subscription.subscription:Subscription._receive_into.receive",
         skipping("_retention"),
         (f"{SUBSCRIPTION}::test_a_window_that_is_read_from_the_broker_is_checked_before_anything_is_handled",),
         rows=(57,),
@@ -195,13 +195,13 @@ BREAKS: list[Break] = [
     ),
     Break(
         "the front of a batch that is written already is written again",
-        "streams.ledger:decided",
+        "streams.ledger:first_to_write",
         unwrapped("max"),
         (f"{LEDGER}::test_a_span_is_written_once_and_what_overlaps_is_left_out[sqlite]",),
     ),
     Break(
         "a writer that was taken over from goes on writing",
-        "streams.ledger:decided",
+        "streams.ledger:first_to_write",
         never("found", "epoch"),
         (f"{LEDGER}::test_a_replaced_owner_writes_nothing[sqlite]",),
     ),

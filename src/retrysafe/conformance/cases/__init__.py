@@ -1,4 +1,4 @@
-"""The cases, one per rule that shows from outside: pure scripts over a `Bench`, with no state between them."""
+"""The cases, one per rule that shows from outside: pure scripts over a `Harness`, with no state between them."""
 
 from __future__ import annotations
 

@@ -6,70 +6,70 @@ import gzip
 from collections.abc import Iterator
 from uuid import uuid4
 
-from retrysafe.conformance.bench import BODY, Bench, Call
 from retrysafe.conformance.cases.registry import case
+from retrysafe.conformance.harness import BODY, Act, Harness
 
 
-def _apart(bench: Bench, what: str, one: Call, other: Call, *, elsewhere: bool = False) -> None:
+def _apart(harness: Harness, what: str, one: Act, other: Act, *, elsewhere: bool = False) -> None:
     """One key, used for one request and then for another."""
-    bench.key, bench.id = str(uuid4()), uuid4().hex
-    bench.first(one)
-    bench.told_apart(what, other, elsewhere=elsewhere)
+    harness.key, harness.id = str(uuid4()), uuid4().hex
+    harness.first(one)
+    harness.expect_distinction(what, other, elsewhere=elsewhere)
 
 
 @case("F1")
-def what_it_covers(bench: Bench) -> None:
-    guarded = bench.capabilities.choice("methods")
+def what_it_covers(harness: Harness) -> None:
+    guarded = harness.capabilities.choice("methods")
     if len(guarded) > 1:
-        _apart(bench, "another method", Call(guarded[0]), Call(guarded[1]), elsewhere=True)
-    _apart(bench, "another path", Call(path="/a"), Call(path="/b"), elsewhere=True)
-    _apart(bench, "another query", Call(path="?a=1"), Call(path="?a=2"))
-    _apart(bench, "another Content-Type", Call(), Call(content_type="text/plain"))
-    _apart(bench, "another body", Call(), Call(body=b'{"n":2}'))
-    packed = Call(body=gzip.compress(BODY, mtime=0), content_type="application/octet-stream")
-    _apart(bench, "another Content-Encoding", packed._replace(fields=(("Content-Encoding", "gzip"),)), packed)
+        _apart(harness, "another method", Act(guarded[0]), Act(guarded[1]), elsewhere=True)
+    _apart(harness, "another path", Act(path="/a"), Act(path="/b"), elsewhere=True)
+    _apart(harness, "another query", Act(path="?a=1"), Act(path="?a=2"))
+    _apart(harness, "another Content-Type", Act(), Act(content_type="text/plain"))
+    _apart(harness, "another body", Act(), Act(body=b'{"n":2}'))
+    packed = Act(body=gzip.compress(BODY, mtime=0), content_type="application/octet-stream")
+    _apart(harness, "another Content-Encoding", packed._replace(fields=(("Content-Encoding", "gzip"),)), packed)
     for name in ("If-Match", "If-None-Match"):
-        _apart(bench, f"another {name}", Call(fields=((name, '"a"'),)), Call(fields=((name, '"b"'),)))
+        _apart(harness, f"another {name}", Act(fields=((name, '"a"'),)), Act(fields=((name, '"b"'),)))
 
 
 @case("F2")
-def raw_path_and_query(bench: Bench) -> None:
-    _apart(bench, "/a/b after /a%2Fb", Call(path="/a%2Fb"), Call(path="/a/b"), elsewhere=True)
-    _apart(bench, "/a/ after /a", Call(path="/a"), Call(path="/a/"), elsewhere=True)
-    _apart(bench, "a=2&a=1 after a=1&a=2", Call(path="?a=1&a=2"), Call(path="?a=2&a=1"))
+def raw_path_and_query(harness: Harness) -> None:
+    _apart(harness, "/a/b after /a%2Fb", Act(path="/a%2Fb"), Act(path="/a/b"), elsewhere=True)
+    _apart(harness, "/a/ after /a", Act(path="/a"), Act(path="/a/"), elsewhere=True)
+    _apart(harness, "a=2&a=1 after a=1&a=2", Act(path="?a=1&a=2"), Act(path="?a=2&a=1"))
 
 
 @case("F3")
-def json_bodies(bench: Bench) -> None:
+def json_bodies(harness: Harness) -> None:
     close = (b'{"n":0.1}', b'{"n":0.1000000000000000055}')
-    _apart(bench, "0.1000000000000000055 after 0.1", Call(body=close[0]), Call(body=close[1]))
-    if bench.capabilities.choice("json") == "bytes":
-        _apart(bench, "the same JSON with a space", Call(), Call(body=b'{"n": 1}'))
-        _apart(bench, "a member without its duplicate", Call(body=b'{"n":1,"n":2}'), Call(body=b'{"n":2}'))
+    _apart(harness, "0.1000000000000000055 after 0.1", Act(body=close[0]), Act(body=close[1]))
+    if harness.capabilities.choice("json") == "bytes":
+        _apart(harness, "the same JSON with a space", Act(), Act(body=b'{"n": 1}'))
+        _apart(harness, "a member without its duplicate", Act(body=b'{"n":1,"n":2}'), Act(body=b'{"n":2}'))
         return
-    bench.key, bench.id = str(uuid4()), uuid4().hex
-    first = bench.first(Call(body=b'{"a":1,"b":2}'), text='{"n":1}')
-    bench.replayed(first, Call(body=b'{"b":2, "a":1}'))
-    bench.refused(400, "duplicate members", Call(body=b'{"n":1,"n":2}'), key=str(uuid4()))
+    harness.key, harness.id = str(uuid4()), uuid4().hex
+    first = harness.first(Act(body=b'{"a":1,"b":2}'), text='{"n":1}')
+    harness.expect_replay(first, Act(body=b'{"b":2, "a":1}'))
+    harness.expect_refusal(400, "duplicate members", Act(body=b'{"n":1,"n":2}'), key=str(uuid4()))
 
 
 @case("F4")
-def multipart(bench: Bench) -> None:
-    first = bench.first(_form("one", "value"), text='{"form":1}')
-    bench.replayed(first, _form("two", "value"), text='{"form":1}')
-    bench.told_apart("another value in the form", _form("three", "other"))
+def multipart(harness: Harness) -> None:
+    first = harness.first(_form("one", "value"), text='{"form":1}')
+    harness.expect_replay(first, _form("two", "value"), text='{"form":1}')
+    harness.expect_distinction("another value in the form", _form("three", "other"))
 
 
-def _form(boundary: str, value: str) -> Call:
+def _form(boundary: str, value: str) -> Act:
     part = f'--{boundary}\r\nContent-Disposition: form-data; name="field"\r\n\r\n{value}\r\n--{boundary}--\r\n'
-    return Call(body=part.encode(), content_type=f"multipart/form-data; boundary={boundary}")
+    return Act(body=part.encode(), content_type=f"multipart/form-data; boundary={boundary}")
 
 
 @case("F5")
-def what_it_leaves_out(bench: Bench) -> None:
+def what_it_leaves_out(harness: Harness) -> None:
     once, again = _passing("1"), _passing("2")
-    first = bench.first(Call(fields=tuple(once)))
-    bench.replayed(first, Call(fields=tuple(again)))
+    first = harness.first(Act(fields=tuple(once)))
+    harness.expect_replay(first, Act(fields=tuple(again)))
 
 
 def _passing(mark: str) -> Iterator[tuple[str, str]]:
@@ -81,29 +81,29 @@ def _passing(mark: str) -> Iterator[tuple[str, str]]:
 
 
 @case("F6")
-def mismatch(bench: Bench) -> None:
-    status = bench.capabilities.choice("mismatch_status")
-    other = Call(body=b'{"n":2}')
-    first = bench.first()
-    bench.refused(status, "the same key with another body", other)
-    bench.replayed(first)
-    if "gate" in bench.capabilities.features:
-        _while_it_runs(bench, status, other)
+def mismatch(harness: Harness) -> None:
+    status = harness.capabilities.choice("mismatch_status")
+    other = Act(body=b'{"n":2}')
+    first = harness.first()
+    harness.expect_refusal(status, "the same key with another body", other)
+    harness.expect_replay(first)
+    if "gate" in harness.capabilities.features:
+        _while_it_runs(harness, status, other)
     else:
-        bench.notes.append("not looked at while the original runs: the fixture has no gate")
+        harness.notes.append("not looked at while the original runs: the fixture has no gate")
 
 
-def _while_it_runs(bench: Bench, status: int, other: Call) -> None:
-    bench.key, bench.id = str(uuid4()), uuid4().hex
-    running = bench.begin(gate="before")
-    bench.entered()
-    hidden = bench.capabilities.transactional  # uncommitted work can't be seen, only that something runs
-    asked = bench.begin(other)
-    if hidden and bench.capabilities.choice("concurrency") == "wait":
-        bench.release()
+def _while_it_runs(harness: Harness, status: int, other: Act) -> None:
+    harness.key, harness.id = str(uuid4()), uuid4().hex
+    running = harness.begin(gate="before")
+    harness.wait_for_entry()
+    hidden = harness.capabilities.transactional  # uncommitted work can't be seen, only that something runs
+    asked = harness.begin(other)
+    if hidden and harness.capabilities.choice("concurrency") == "wait":
+        harness.release()
     response = asked.result()
-    wanted = {status, bench.capabilities.choice("concurrent_status")} if hidden else {status}
+    wanted = {status, harness.capabilities.choice("concurrent_status")} if hidden else {status}
     expected = f"{' or '.join(map(str, sorted(wanted)))} for another body while the original runs"
-    bench.expect(response.status in wanted, expected, response)
-    bench.release()
-    bench.replayed(running.result())
+    harness.expect(response.status in wanted, expected, response)
+    harness.release()
+    harness.expect_replay(running.result())

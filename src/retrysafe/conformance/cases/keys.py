@@ -4,119 +4,119 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from retrysafe.conformance.bench import BODY, Bench, Call, Inapplicable, marked
 from retrysafe.conformance.cases.registry import case
+from retrysafe.conformance.harness import BODY, Act, Harness, Inapplicable, is_marked
 from retrysafe.conformance.wire import Silent, head
 
 
 @case("K1")
-def quotes_and_parameters(bench: Bench) -> None:
-    first = bench.first(lines=[f'"{bench.key}"'])
-    bench.replayed(first, lines=[f'"{bench.key}";a=1; b="x"'])
+def quotes_and_parameters(harness: Harness) -> None:
+    first = harness.first(lines=[f'"{harness.key}"'])
+    harness.expect_replay(first, lines=[f'"{harness.key}";a=1; b="x"'])
 
 
 @case("K2")
-def bare_form(bench: Bench) -> None:
-    if bench.capabilities.choice("key_syntax") == "strict":
-        bench.refused(400, "the bare form", lines=[bench.key])
+def bare_form(harness: Harness) -> None:
+    if harness.capabilities.choice("key_syntax") == "strict":
+        harness.expect_refusal(400, "the bare form", lines=[harness.key])
         return
-    first = bench.first(lines=[bench.key])
-    bench.replayed(first, lines=[f'"{bench.key}"'])
+    first = harness.first(lines=[harness.key])
+    harness.expect_replay(first, lines=[f'"{harness.key}"'])
 
 
 @case("K3")
-def several_keys(bench: Bench) -> None:
+def several_keys(harness: Harness) -> None:
     one, other = str(uuid4()), str(uuid4())
-    quoted = bench.quoted
-    bench.refused(400, "two field lines with different keys", lines=[quoted(one), quoted(other)])
-    bench.refused(400, "two field lines with the same key", lines=[quoted(one), quoted(one)])
-    bench.refused(400, "a bare value with a comma", lines=[f"{one}, {other}"])
+    quoted = harness.quote
+    harness.expect_refusal(400, "two field lines with different keys", lines=[quoted(one), quoted(other)])
+    harness.expect_refusal(400, "two field lines with the same key", lines=[quoted(one), quoted(one)])
+    harness.expect_refusal(400, "a bare value with a comma", lines=[f"{one}, {other}"])
 
 
 @case("K4")
-def keys_that_are_none(bench: Bench) -> None:
-    quoted = bench.quoted
-    bare = bench.capabilities.choice("key_syntax") == "bare"
-    bench.refused(400, "an empty key line", lines=[""])
+def keys_that_are_none(harness: Harness) -> None:
+    quoted = harness.quote
+    bare = harness.capabilities.choice("key_syntax") == "bare"
+    harness.expect_refusal(400, "an empty key line", lines=[""])
     if not bare:
-        bench.refused(400, "an empty quoted key", lines=['""'])
-    longest = bench.key + "x" * (255 - len(bench.key))
-    bench.refused(400, "a key of 256 characters", lines=[quoted(longest + "x")])
-    bench.refused(400, "a key outside ASCII", lines=[quoted(f"{bench.key}ä")])
-    if bench.capabilities.choice("key_policy") != "uuid":
-        bench.first(lines=[quoted(longest)])
-    _refused_before_the_body(bench, quoted(longest + "x"))
+        harness.expect_refusal(400, "an empty quoted key", lines=['""'])
+    longest = harness.key + "x" * (255 - len(harness.key))
+    harness.expect_refusal(400, "a key of 256 characters", lines=[quoted(longest + "x")])
+    harness.expect_refusal(400, "a key outside ASCII", lines=[quoted(f"{harness.key}ä")])
+    if harness.capabilities.choice("key_policy") != "uuid":
+        harness.first(lines=[quoted(longest)])
+    _expect_refusal_before_the_body(harness, quoted(longest + "x"))
 
 
-def _refused_before_the_body(bench: Bench, line: str) -> None:
+def _expect_refusal_before_the_body(harness: Harness, line: str) -> None:
     """Send the head alone, and see that the answer doesn't wait for the body."""
-    request = bench.request(Call(body=b""), lines=[line])
-    fields = [("Host", bench.to.authority), *request.fields, ("Content-Length", str(len(BODY)))]
+    request = harness.request(Act(body=b""), lines=[line])
+    fields = [("Host", harness.to.authority), *request.fields, ("Content-Length", str(len(BODY)))]
     wanted = "400 before the body was sent"
-    with bench.connection() as connection:
+    with harness.connection() as connection:
         connection.send(head("POST", request.target, fields))
         try:
             response = connection.receive()
         except Silent:
-            bench.note(request, "the head alone, and no answer")
-            bench.expect(False, wanted, f"no answer within {bench.timeout:g} s")
+            harness.note(request, "the head alone, and no answer")
+            harness.expect(False, wanted, f"no answer within {harness.timeout:g} s")
             return
-    bench.expect(response.status == 400, wanted, response)
+    harness.expect(response.status == 400, wanted, response)
 
 
 @case("K5")
-def malformed_strings(bench: Bench) -> None:
-    for line in (f'"{bench.key}', f'"{bench.key}\\n"', f'"{bench.key}"x', f'"{bench.key}" "x"'):
-        bench.refused(400, f"the malformed string {line}", lines=[line])
+def strings_malformed(harness: Harness) -> None:
+    for line in (f'"{harness.key}', f'"{harness.key}\\n"', f'"{harness.key}"x', f'"{harness.key}" "x"'):
+        harness.expect_refusal(400, f"the malformed string {line}", lines=[line])
 
 
 @case("K6")
-def no_key(bench: Bench) -> None:
-    if bench.capabilities.choice("required"):
-        bench.refused(400, "a request without a key", key=None)
+def no_key(harness: Harness) -> None:
+    if harness.capabilities.choice("required"):
+        harness.expect_refusal(400, "a request without a key", key=None)
         return
     for times in (1, 2):
-        response = bench.act(key=None, status=201)
-        bench.expect(
-            response.status == 201 and not marked(response), "a request without a key to pass through", response
+        response = harness.act(key=None, status=201)
+        harness.expect(
+            response.status == 201 and not is_marked(response), "a request without a key to pass through", response
         )
-        bench.ran(times, "a request without a key to run each time", response)
+        harness.ran(times, "a request without a key to run each time", response)
 
 
 @case("K7")
-def methods(bench: Bench) -> None:
+def methods(harness: Harness) -> None:
     for method in ("GET", "HEAD"):
         id = uuid4().hex
         for times in (1, 2):
-            response = bench.act(Call(method, body=b""), id=id, text="safe")
-            bench.expect(response.status == 200 and not marked(response), f"{method} to be untouched", response)
-            ran = bench.executions(id)
-            bench.expect(ran == times, f"{method} to run each time: {times} in all", f"{ran} executions")
-    for method in bench.capabilities.choice("methods"):
+            response = harness.act(Act(method, body=b""), id=id, text="safe")
+            harness.expect(response.status == 200 and not is_marked(response), f"{method} to be untouched", response)
+            ran = harness.executions(id)
+            harness.expect(ran == times, f"{method} to run each time: {times} in all", f"{ran} executions")
+    for method in harness.capabilities.choice("methods"):
         id, key = uuid4().hex, str(uuid4())
-        first = bench.first(Call(method), id=id, key=key)
-        bench.replayed(first, Call(method), id=id, key=key)
+        first = harness.first(Act(method), id=id, key=key)
+        harness.expect_replay(first, Act(method), id=id, key=key)
 
 
 @case("K8")
-def principals(bench: Bench) -> None:
-    bench.first(Call(who="alice.1"), text='{"for":"alice"}')
-    bobs = bench.first(Call(who="bob.1"), text='{"for":"bob"}')
-    bench.replayed(bobs, Call(who="bob.1"), times=2)
-    bench.refused(403, "a request without a principal", Call(who=None), key=str(uuid4()), id=uuid4().hex)
+def principals(harness: Harness) -> None:
+    harness.first(Act(who="alice.1"), text='{"for":"alice"}')
+    bobs = harness.first(Act(who="bob.1"), text='{"for":"bob"}')
+    harness.expect_replay(bobs, Act(who="bob.1"), times=2)
+    harness.expect_refusal(403, "a request without a principal", Act(who=None), key=str(uuid4()), id=uuid4().hex)
 
 
 @case("K9")
-def refreshed_token(bench: Bench) -> None:
-    first = bench.first(Call(who="alice.1"))
-    bench.replayed(first, Call(who="alice.2"))
+def token_refresh(harness: Harness) -> None:
+    first = harness.first(Act(who="alice.1"))
+    harness.expect_replay(first, Act(who="alice.2"))
 
 
 @case("K11")
-def guessable_keys(bench: Bench) -> None:
-    policy = bench.capabilities.choice("key_policy")
+def guessable_keys(harness: Harness) -> None:
+    policy = harness.capabilities.choice("key_policy")
     if policy == "any":
         raise Inapplicable("the server takes any key, as it declares")
-    bench.first()
+    harness.first()
     for key in ("1", "1024", "2026-05-01", "abc", *(["not-a-uuid-but-quite-long-0b6f2d"] if policy == "uuid" else [])):
-        bench.refused(400, f"the guessable key {key}", key=key)
+        harness.expect_refusal(400, f"the guessable key {key}", key=key)

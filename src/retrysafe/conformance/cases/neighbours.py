@@ -6,78 +6,78 @@ import gzip
 import json
 from typing import Any
 
-from retrysafe.conformance.bench import KEY, MARKER, Bench, Call, Inapplicable, shown
 from retrysafe.conformance.cases.registry import case
-from retrysafe.conformance.wire import Request, Response
+from retrysafe.conformance.harness import KEY, MARKER, Act, Harness, Inapplicable, render
+from retrysafe.conformance.wire import Reply, WireRequest
 
 ORIGIN = ("Origin", "https://conformance.example")
 _TEXT = '{"text":"' + "compressible-" * 200 + '"}'
 
 
 @case("R26")
-def encoded_for_who_asks(bench: Bench) -> None:
-    features = bench.capabilities.features
+def encoding_by_request(harness: Harness) -> None:
+    features = harness.capabilities.features
     if not features & {"compression", "cors"}:
         raise Inapplicable("the server has neither compression nor CORS")
-    packed = Call(fields=(("Accept-Encoding", "gzip"),))
-    plain = Call(fields=(("Accept-Encoding", "identity"),))
+    packed = Act(fields=(("Accept-Encoding", "gzip"),))
+    plain = Act(fields=(("Accept-Encoding", "identity"),))
     if "compression" in features:
-        first = bench.first(packed, text=_TEXT, headers=[["Content-Type", "application/json"]])
-        bench.expect(_plain(first) == _TEXT.encode(), "the first response, decoded", first)
-        again = bench.again(plain)
+        first = harness.first(packed, text=_TEXT, headers=[["Content-Type", "application/json"]])
+        harness.expect(_plain(first) == _TEXT.encode(), "the first response, decoded", first)
+        again = harness.again(plain)
         encoded = again.one("Content-Encoding")
-        bench.expect(encoded in (None, "identity"), "no Content-Encoding for who takes none", f"{encoded}")
-        bench.expect(again.body == _TEXT.encode(), "the identity bytes on the replay", again)
-        bench.expect(_plain(bench.again(packed)) == _TEXT.encode(), "a replay that gzip decodes", again)
+        harness.expect(encoded in (None, "identity"), "no Content-Encoding for who takes none", f"{encoded}")
+        harness.expect(again.body == _TEXT.encode(), "the identity bytes on the replay", again)
+        harness.expect(_plain(harness.again(packed)) == _TEXT.encode(), "a replay that gzip decodes", again)
     if "cors" in features:
-        _allowed(bench, bench.again(Call(fields=(ORIGIN,))), "the replay")
-        _allowed(bench, bench.again(Call(body=b'{"n":2}', fields=(ORIGIN,))), "a refusal")
+        _expect_allowed(harness, harness.again(Act(fields=(ORIGIN,))), "the replay")
+        _expect_allowed(harness, harness.again(Act(body=b'{"n":2}', fields=(ORIGIN,))), "a refusal")
 
 
-def _plain(response: Response) -> bytes:
+def _plain(response: Reply) -> bytes:
     try:
         return gzip.decompress(response.body) if response.one("Content-Encoding") == "gzip" else response.body
     except (OSError, EOFError):
         return b""
 
 
-def _allowed(bench: Bench, response: Response, what: str) -> None:
+def _expect_allowed(harness: Harness, response: Reply, what: str) -> None:
     found = response.one("Access-Control-Allow-Origin")
-    bench.expect(found in ("*", ORIGIN[1]), f"Access-Control-Allow-Origin on {what}", f"{found}; {shown(response)}")
+    harness.expect(found in ("*", ORIGIN[1]), f"Access-Control-Allow-Origin on {what}", f"{found}; {render(response)}")
 
 
 @case("R27")
-def cors(bench: Bench) -> None:
+def cors(harness: Harness) -> None:
     fields = (
         ORIGIN,
         ("Access-Control-Request-Method", "POST"),
         ("Access-Control-Request-Headers", "authorization,content-type,fixture-script,idempotency-key"),
     )
-    preflight = bench.exchange(Request("OPTIONS", f"{bench.to.prefix}/act", fields))
+    preflight = harness.exchange(WireRequest("OPTIONS", f"{harness.to.prefix}/act", fields))
     allowed = preflight.tokens("Access-Control-Allow-Headers")
-    bench.expect(preflight.status in (200, 204), "200 or 204 for the preflight", preflight)
-    bench.expect(bool(allowed & {"*", KEY.lower()}), f"{KEY} in Access-Control-Allow-Headers", f"{sorted(allowed)}")
-    exposed = bench.first(Call(fields=(ORIGIN,))).tokens("Access-Control-Expose-Headers")
+    harness.expect(preflight.status in (200, 204), "200 or 204 for the preflight", preflight)
+    harness.expect(bool(allowed & {"*", KEY.lower()}), f"{KEY} in Access-Control-Allow-Headers", f"{sorted(allowed)}")
+    exposed = harness.first(Act(fields=(ORIGIN,))).tokens("Access-Control-Expose-Headers")
     missing = {MARKER.lower(), "retry-after"} - exposed
-    bench.expect(not missing or "*" in exposed, f"{MARKER} and Retry-After exposed", f"{sorted(exposed)}")
+    harness.expect(not missing or "*" in exposed, f"{MARKER} and Retry-After exposed", f"{sorted(exposed)}")
 
 
 @case("R29")
-def published(bench: Bench) -> None:
-    path = bench.capabilities.openapi
+def openapi_document(harness: Harness) -> None:
+    path = harness.capabilities.openapi
     if path is None:
         raise Inapplicable("no OpenAPI document is declared")
-    response = bench.exchange(Request("GET", f"{bench.to.prefix}{path}"))
+    response = harness.exchange(WireRequest("GET", f"{harness.to.prefix}{path}"))
     try:
         document: Any = json.loads(response.body)
         operations = [one["post"] for name, one in document["paths"].items() if "/act" in name and "post" in one]
     except (ValueError, KeyError, TypeError, AttributeError):
         operations = []
-    bench.expect(bool(operations), "an OpenAPI document with POST /act", response._replace(body=response.body[:100]))
+    harness.expect(bool(operations), "an OpenAPI document with POST /act", response._replace(body=response.body[:100]))
     for operation in operations:
         names = {
             str(one.get("name", "")).lower() for one in operation.get("parameters", []) if one.get("in") == "header"
         }
-        bench.expect(KEY.lower() in names, f"the header parameter {KEY}", f"{sorted(names)}")
+        harness.expect(KEY.lower() in names, f"the header parameter {KEY}", f"{sorted(names)}")
         missing = {"400", "409", "422"} - set(operation.get("responses", {}))
-        bench.expect(not missing, "the responses 400, 409 and 422", f"{', '.join(sorted(missing))} missing")
+        harness.expect(not missing, "the responses 400, 409 and 422", f"{', '.join(sorted(missing))} missing")

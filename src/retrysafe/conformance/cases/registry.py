@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from retrysafe.conformance.bench import Bench
+from retrysafe.conformance.harness import Harness
 from retrysafe.conformance.rules import RULES
 
-Case = Callable[[Bench], None]
+Case = Callable[[Harness], None]
 CASES: dict[str, Case] = {}
 
 

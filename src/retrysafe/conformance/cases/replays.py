@@ -6,9 +6,9 @@ import base64
 from typing import Any
 from uuid import uuid4
 
-from retrysafe.conformance.bench import MARKER, Bench, Call, marked
 from retrysafe.conformance.cases.registry import case
-from retrysafe.conformance.wire import Response
+from retrysafe.conformance.harness import MARKER, Act, Harness, is_marked
+from retrysafe.conformance.wire import Reply
 
 _END_TO_END = (
     ("Content-Language", "de"),
@@ -18,65 +18,65 @@ _END_TO_END = (
 )
 
 
-def _kept(bench: Bench, first: Response, again: Response, name: str) -> None:
+def _expect_kept(harness: Harness, first: Reply, again: Reply, name: str) -> None:
     """A replay has the same lines of a field as the first response had."""
     lines, found = first.all(name), again.all(name)
-    bench.expect(found == lines, f"{name}: {lines} on the replay", f"{name}: {found}")
+    harness.expect(found == lines, f"{name}: {lines} on the replay", f"{name}: {found}")
 
 
 @case("R2")
-def status_body_fields_marker(bench: Bench) -> None:
-    allowed = bench.capabilities.choice("headers")
-    first = bench.first(status=201, headers=_END_TO_END, text='{"n" : 1.0}')
-    bench.expect(first.one(MARKER) is None, f"no {MARKER} on the first response", first)
-    again = bench.replayed(first, status=201)
-    bench.expect(marked(again), f"{MARKER}: true on the replay", again)
+def status_body_fields_marker(harness: Harness) -> None:
+    allowed = harness.capabilities.choice("headers")
+    first = harness.first(status=201, headers=_END_TO_END, text='{"n" : 1.0}')
+    harness.expect(first.one(MARKER) is None, f"no {MARKER} on the first response", first)
+    again = harness.expect_replay(first, status=201)
+    harness.expect(is_marked(again), f"{MARKER}: true on the replay", again)
     for name, _ in _END_TO_END:
         if allowed == "all" or name in allowed:
-            _kept(bench, first, again, name)
+            _expect_kept(harness, first, again, name)
 
 
 @case("R4")
-def several_lines(bench: Bench) -> None:
+def several_lines(harness: Harness) -> None:
     lines = ["</a>; rel=next", "</b>; rel=prev"]
-    first = bench.first(headers=[["Link", line] for line in lines])
-    bench.expect(_links(first) == lines, f"the lines Link: {lines} on the first response", f"{first.all('Link')}")
-    again = bench.replayed(first)
-    bench.expect(_links(again) == lines, f"the lines Link: {lines} on the replay", f"{again.all('Link')}")
+    first = harness.first(headers=[["Link", line] for line in lines])
+    harness.expect(_links(first) == lines, f"the lines Link: {lines} on the first response", f"{first.all('Link')}")
+    again = harness.expect_replay(first)
+    harness.expect(_links(again) == lines, f"the lines Link: {lines} on the replay", f"{again.all('Link')}")
 
 
-def _links(response: Response) -> list[str]:
+def _links(response: Reply) -> list[str]:
     return [line for line in response.all("Link") if "describedby" not in line]
 
 
 @case("R5")
-def hop_by_hop(bench: Bench) -> None:
+def hop_by_hop(harness: Harness) -> None:
     old = "Thu, 01 Jan 2015 00:00:00 GMT"
     fields = [["Connection", "X-Hop"], ["X-Hop", "1"], ["Keep-Alive", "timeout=77"], ["Date", old]]
-    first = bench.first(headers=fields, text='{"n":1}')
-    again = bench.replayed(first)
-    bench.expect(
+    first = harness.first(headers=fields, text='{"n":1}')
+    again = harness.expect_replay(first)
+    harness.expect(
         again.one("X-Hop") is None, "no field that Connection named on the replay", f"X-Hop: {again.all('X-Hop')}"
     )
     kept = [line for line in again.all("Keep-Alive") if "77" in line]
-    bench.expect(not kept, "no Keep-Alive of the first connection on the replay", f"Keep-Alive: {kept}")
-    bench.expect(old not in again.all("Date"), "a renewed Date on the replay", f"Date: {again.all('Date')}")
+    harness.expect(not kept, "no Keep-Alive of the first connection on the replay", f"Keep-Alive: {kept}")
+    harness.expect(old not in again.all("Date"), "a renewed Date on the replay", f"Date: {again.all('Date')}")
     length = again.all("Content-Length")
-    bench.expect(length in ([], ["7"]), "Content-Length 7, once", f"Content-Length: {length}")
+    harness.expect(length in ([], ["7"]), "Content-Length 7, once", f"Content-Length: {length}")
 
 
 @case("R6")
-def cookies(bench: Bench) -> None:
+def cookies(harness: Harness) -> None:
     fields = [["Set-Cookie", "a=1"], ["Set-Cookie", "b=2"], ["WWW-Authenticate", "Bearer"]]
-    first = bench.first(headers=fields, text='{"n":1}')
-    again = bench.replayed(first)
+    first = harness.first(headers=fields, text='{"n":1}')
+    again = harness.expect_replay(first)
     for name in ("Set-Cookie", "WWW-Authenticate"):
-        wanted = first.all(name) if bench.capabilities.choice("cookies") == "replay" else []
-        bench.expect(again.all(name) == wanted, f"{name}: {wanted} on the replay", f"{name}: {again.all(name)}")
+        wanted = first.all(name) if harness.capabilities.choice("cookies") == "replay" else []
+        harness.expect(again.all(name) == wanted, f"{name}: {wanted} on the replay", f"{name}: {again.all(name)}")
 
 
 @case("R7")
-def unusual_bodies(bench: Bench) -> None:
+def unusual_bodies(harness: Harness) -> None:
     binary = base64.b64encode(bytes(range(256))).decode()
     location = [["Location", "/elsewhere"]]
     scripts: tuple[dict[str, Any], ...] = (
@@ -87,50 +87,50 @@ def unusual_bodies(bench: Bench) -> None:
     )
     for script in scripts:
         id, key = uuid4().hex, str(uuid4())
-        first = bench.first(id=id, key=key, **script)
-        bench.replayed(first, id=id, key=key)
+        first = harness.first(id=id, key=key, **script)
+        harness.expect_replay(first, id=id, key=key)
 
 
 @case("R10")
-def chunks(bench: Bench) -> None:
-    first = bench.first(stream=True, text='{"piece":1}\n', repeat=3, headers=[["Content-Type", "application/json"]])
-    bench.replayed(first)
+def chunks(harness: Harness) -> None:
+    first = harness.first(stream=True, text='{"piece":1}\n', repeat=3, headers=[["Content-Type", "application/json"]])
+    harness.expect_replay(first)
 
 
 @case("R13")
-def streamed_whole(bench: Bench) -> None:
-    response = bench.act(stream=True, text="0123456789", repeat=50)
+def whole_stream(harness: Harness) -> None:
+    response = harness.act(stream=True, text="0123456789", repeat=50)
     whole = response.whole and response.body == b"0123456789" * 50
-    bench.expect(whole, "500 bytes in pieces, whole", response)
+    harness.expect(whole, "500 bytes in pieces, whole", response)
 
 
 @case("R22")
-def snapshot(bench: Bench) -> None:
-    first = bench.first(status=201, text='{"state":"new"}')
-    bench.replayed(first, status=410, text='{"state":"gone"}')
+def snapshot(harness: Harness) -> None:
+    first = harness.first(status=201, text='{"state":"new"}')
+    harness.expect_replay(first, status=410, text='{"state":"gone"}')
 
 
 @case("R23")
-def preconditions(bench: Bench) -> None:
-    call = Call(fields=(("If-Match", '"v1"'),))
-    first = bench.first(call, headers=[["ETag", '"v2"']], text='{"version":2}')
-    bench.replayed(first, call, status=412)
+def preconditions(harness: Harness) -> None:
+    call = Act(fields=(("If-Match", '"v1"'),))
+    first = harness.first(call, headers=[["ETag", '"v2"']], text='{"version":2}')
+    harness.expect_replay(first, call, status=412)
 
 
 @case("R24")
-def never_not_modified(bench: Bench) -> None:
-    call = Call(fields=(("If-None-Match", '"v1"'),))
-    first = bench.first(call, status=201, headers=[["ETag", '"v1"'], ["Location", "/orders/1"]], text='{"n":1}')
-    again = bench.replayed(first, call, status=201)
+def never_not_modified(harness: Harness) -> None:
+    call = Act(fields=(("If-None-Match", '"v1"'),))
+    first = harness.first(call, status=201, headers=[["ETag", '"v1"'], ["Location", "/orders/1"]], text='{"n":1}')
+    again = harness.expect_replay(first, call, status=201)
     for name in ("ETag", "Location"):
-        _kept(bench, first, again, name)
+        _expect_kept(harness, first, again, name)
 
 
 @case("R30")
-def not_for_caches(bench: Bench) -> None:
-    first = bench.first(headers=[["Cache-Control", "max-age=60"]], text='{"n":1}')
-    again = bench.replayed(first)
+def not_for_caches(harness: Harness) -> None:
+    first = harness.first(headers=[["Cache-Control", "max-age=60"]], text='{"n":1}')
+    again = harness.expect_replay(first)
     control = again.tokens("Cache-Control")
-    bench.expect(
+    harness.expect(
         "no-store" in control, "Cache-Control: no-store on the replay", f"Cache-Control: {again.all('Cache-Control')}"
     )

@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from retrysafe.conformance.bench import Bench, Call, Inapplicable, shown
 from retrysafe.conformance.cases.registry import case
-from retrysafe.conformance.wire import Response
+from retrysafe.conformance.harness import Act, Harness, Inapplicable, render
+from retrysafe.conformance.wire import Reply
 
 REQUEST = 2 * 1024 * 1024
 """Bytes of a request that most servers don't keep in memory, where none is declared."""
 
 
 @case("R11")
-def large_responses(bench: Bench) -> None:
-    able = bench.capabilities
+def large_responses(harness: Harness) -> None:
+    able = harness.capabilities
     limit = able.limits.get("response")
     looked = False
     if limit is not None:
         looked = True
-        _omitted(bench, "a response over the limit", repeat=int(limit) // 10 + 1, text="0123456789")
+        _expect_omission(harness, "a response over the limit", repeat=int(limit) // 10 + 1, text="0123456789")
     if "stream" in able.features:
         looked = True
         event: dict[str, Any] = {
@@ -29,65 +29,66 @@ def large_responses(bench: Bench) -> None:
             "stream": True,
             "headers": [["Content-Type", "text/event-stream"]],
         }
-        _omitted(bench, "an event stream", **event)
-        if "gate" in able.features and not _refuses(bench):
-            _live(bench, **event)
+        _expect_omission(harness, "an event stream", **event)
+        if "gate" in able.features and not _refuses(harness):
+            _live(harness, **event)
     if not looked:
         raise Inapplicable("no limit is declared, and the fixture doesn't stream")
     if limit is None:
-        bench.notes.append("no limit is declared: only event streams were looked at")
+        harness.notes.append("no limit is declared: only event streams were looked at")
 
 
-def _refuses(bench: Bench) -> bool:
-    return bench.capabilities.transactional or bench.capabilities.choice("on_large") == "error"
+def _refuses(harness: Harness) -> bool:
+    return harness.capabilities.transactional or harness.capabilities.choice("on_large") == "error"
 
 
-def _omitted(bench: Bench, what: str, **script: Any) -> None:
-    bench.key, bench.id = str(uuid4()), uuid4().hex
-    first = bench.act(**script)
-    if _refuses(bench):
-        bench.expect(first.status == 501, f"501 for {what}", first)
+def _expect_omission(harness: Harness, what: str, **script: Any) -> None:
+    harness.key, harness.id = str(uuid4()), uuid4().hex
+    first = harness.act(**script)
+    if _refuses(harness):
+        harness.expect(first.status == 501, f"501 for {what}", first)
         return
     whole = script["text"].encode() * script["repeat"]
     arrived = first.whole and first.status == 200 and first.body == whole
-    bench.expect(arrived, f"{what} to arrive whole, {len(whole)} bytes", f"{first.status} with {len(first.body)} bytes")
-    again = bench.again(**script)
-    bench.ran(1, f"no second execution for {what}", _headed(again))
+    came = f"{first.status} with {len(first.body)} bytes"
+    harness.expect(arrived, f"{what} to arrive whole, {len(whole)} bytes", came)
+    again = harness.again(**script)
+    harness.ran(1, f"no second execution for {what}", _head_of(again))
     kept = (again.status, again.body, again.one("Idempotency-Replay")) == (200, b"", "omitted")
-    bench.expect(kept, f"200 without content and Idempotency-Replay: omitted for a retry of {what}", _headed(again))
+    harness.expect(kept, f"200 without content and Idempotency-Replay: omitted for a retry of {what}", _head_of(again))
 
 
-def _headed(response: Response) -> Response:
+def _head_of(response: Reply) -> Reply:
     return response._replace(body=response.body[:20])
 
 
-def _live(bench: Bench, **script: Any) -> None:
+def _live(harness: Harness, **script: Any) -> None:
     """The first event arrives while the handler still waits to send the others."""
-    bench.key, bench.id = str(uuid4()), uuid4().hex
-    request = bench.request(gate="between", **script)
-    with bench.connection() as connection:
+    harness.key, harness.id = str(uuid4()), uuid4().hex
+    request = harness.request(gate="between", **script)
+    with harness.connection() as connection:
         connection.send(request.encode(connection.host))
         begun = connection.begin()
         piece = next(connection.pieces(), b"")
-        bench.note(request, shown(begun._replace(body=piece)))
-        bench.expect(bool(piece), "the first event while the stream goes on", "the end of the response")
-        bench.release()
+        harness.note(request, render(begun._replace(body=piece)))
+        harness.expect(bool(piece), "the first event while the stream goes on", "the end of the response")
+        harness.release()
         rest = b"".join(connection.pieces())
-    bench.expect(connection.whole and piece + rest == b"data: 1\n\n" * 3, "the whole stream", f"{piece + rest!r}")
+    harness.expect(connection.whole and piece + rest == b"data: 1\n\n" * 3, "the whole stream", f"{piece + rest!r}")
 
 
 @case("R12")
-def large_requests(bench: Bench) -> None:
-    limits = bench.capabilities.limits
+def large_requests(harness: Harness) -> None:
+    limits = harness.capabilities.limits
     most = limits.get("request")
     size = int(2 * limits["request_memory"]) if "request_memory" in limits else REQUEST
     body = b"x" * (size if most is None else min(size, int(most)))
-    call = Call(body=body, content_type="application/octet-stream")
-    first = bench.first(call, text='{"large":true}')
-    bench.replayed(first, call)
-    bench.told_apart("another last byte of a large body", call._replace(body=body[:-1] + b"y"))
+    call = Act(body=body, content_type="application/octet-stream")
+    first = harness.first(call, text='{"large":true}')
+    harness.expect_replay(first, call)
+    harness.expect_distinction("another last byte of a large body", call._replace(body=body[:-1] + b"y"))
     if most is None:
-        bench.notes.append("no hard limit is declared")
+        harness.notes.append("no hard limit is declared")
         return
     beyond = call._replace(body=b"x" * (int(most) + 1))
-    bench.refused(413, f"a body of {int(most) + 1} bytes", beyond, key=str(uuid4()), id=uuid4().hex)
+    harness.expect_refusal(413, f"a body of {int(most) + 1} bytes", beyond, key=str(uuid4()), id=uuid4().hex)

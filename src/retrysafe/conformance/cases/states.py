@@ -6,9 +6,9 @@ import time
 from concurrent.futures import Future
 from uuid import uuid4
 
-from retrysafe.conformance.bench import Bench, Call, Inapplicable
 from retrysafe.conformance.cases.registry import case
-from retrysafe.conformance.wire import Response
+from retrysafe.conformance.harness import Act, Harness, Inapplicable
+from retrysafe.conformance.wire import Reply
 
 AT_ONCE = 5
 ROUNDS = 20
@@ -17,151 +17,151 @@ LONGEST_LEASE = 3.0
 
 
 @case("R1")
-def several_at_once(bench: Bench) -> None:
-    waits = bench.capabilities.choice("concurrency") == "wait"
-    asked = [bench.begin(gate="before") for _ in range(AT_ONCE)]
-    bench.entered()
+def several_at_once(harness: Harness) -> None:
+    waits = harness.capabilities.choice("concurrency") == "wait"
+    asked = [harness.begin(gate="before") for _ in range(AT_ONCE)]
+    harness.wait_for_entry()
     if not waits:
-        others = _answered(bench, asked)
-        status = bench.capabilities.choice("concurrent_status")
+        others = _answers(harness, asked)
+        status = harness.capabilities.choice("concurrent_status")
         for response in others:
-            bench.expect(response.status == status, f"{status} while the first runs", response)
+            harness.expect(response.status == status, f"{status} while the first runs", response)
             wait = response.one("Retry-After") or ""
-            bench.expect(wait.isdigit() and int(wait) >= 1, "Retry-After in whole seconds, at least 1", response)
-    bench.release()
+            harness.expect(wait.isdigit() and int(wait) >= 1, "Retry-After in whole seconds, at least 1", response)
+    harness.release()
     answers = [one.result() for one in asked]
     good = sum(answer.status == 200 for answer in answers)
     wanted = AT_ONCE if waits else 1
-    bench.expect(good == wanted, f"{wanted} of {AT_ONCE} to be answered 200", f"{sorted(a.status for a in answers)}")
-    bench.ran(1, "exactly one to run")
+    harness.expect(good == wanted, f"{wanted} of {AT_ONCE} to be answered 200", f"{sorted(a.status for a in answers)}")
+    harness.ran(1, "exactly one to run")
 
 
-def _answered(bench: Bench, asked: list[Future[Response]]) -> list[Response]:
+def _answers(harness: Harness, asked: list[Future[Reply]]) -> list[Reply]:
     """The answers of all but the one that runs, which come while it still does."""
     others = AT_ONCE - 1
 
-    def settled() -> bool:
-        return sum(one.done() for one in asked) >= others or bench.executions() > 1
+    def is_settled() -> bool:
+        return sum(one.done() for one in asked) >= others or harness.executions() > 1
 
-    bench.until(settled, f"{others} of {AT_ONCE} to be answered while the first runs")
-    bench.ran(1, f"exactly one of {AT_ONCE} at once to run")
+    harness.until(is_settled, f"{others} of {AT_ONCE} to be answered while the first runs")
+    harness.ran(1, f"exactly one of {AT_ONCE} at once to run")
     return [one.result() for one in asked if one.done()]
 
 
 @case("R8")
-def on_its_heels(bench: Bench) -> None:
-    busy = bench.capabilities.choice("concurrent_status")
+def on_its_heels(harness: Harness) -> None:
+    busy = harness.capabilities.choice("concurrent_status")
     for round in range(ROUNDS):
-        bench.key, bench.id = str(uuid4()), uuid4().hex
-        with bench.connection() as one, bench.connection() as other:
-            request = bench.request()
-            data = bench.request().encode(bench.to.authority)
+        harness.key, harness.id = str(uuid4()), uuid4().hex
+        with harness.connection() as one, harness.connection() as other:
+            request = harness.request()
+            data = harness.request().encode(harness.to.authority)
             first = one.ask(request)
             other.send(data)
             second = other.receive()
         heels = f"on the heels of a complete response, in round {round + 1} of {ROUNDS}"
-        bench.expect(second.status != busy or first.status == busy, "the replay", f"{second.status} {heels}")
-        bench.ran(1, f"the replay {heels}", second)
+        harness.expect(second.status != busy or first.status == busy, "the replay", f"{second.status} {heels}")
+        harness.ran(1, f"the replay {heels}", second)
 
 
 @case("R9")
-def store_lost_at_the_end(bench: Bench) -> None:
-    running = bench.begin(gate="before", text="true")
-    bench.entered()
-    bench.control("/store?up=0")
+def store_lost_at_the_end(harness: Harness) -> None:
+    running = harness.begin(gate="before", text="true")
+    harness.wait_for_entry()
+    harness.control("/store?up=0")
     try:
-        bench.release()
+        harness.release()
         first = running.result()
     finally:
-        bench.control("/store?up=1")
-    bench.expect((first.status, first.body) == (200, b"true"), "the true response, 200 with true", first)
-    if bench.capabilities.choice("concurrency") == "wait":
-        bench.notes.append("a retry would wait: that the claim is kept was not looked at")
+        harness.control("/store?up=1")
+    harness.expect((first.status, first.body) == (200, b"true"), "the true response, 200 with true", first)
+    if harness.capabilities.choice("concurrency") == "wait":
+        harness.notes.append("a retry would wait: that the claim is kept was not looked at")
         return
-    bench.act()
-    bench.ran(1, "the claim to be kept, so that a retry doesn't run")
+    harness.act()
+    harness.ran(1, "the claim to be kept, so that a retry doesn't run")
 
 
 @case("R17")
-def client_vanishes(bench: Bench) -> None:
-    with bench.connection() as connection:
-        connection.send(bench.request(gate="before", text='{"kept":1}').encode(bench.to.authority))
-        bench.entered()
+def client_vanishes(harness: Harness) -> None:
+    with harness.connection() as connection:
+        connection.send(harness.request(gate="before", text='{"kept":1}').encode(harness.to.authority))
+        harness.wait_for_entry()
         connection.abort()
-    bench.release()
-    response = bench.again(text='{"second":1}')
+    harness.release()
+    response = harness.again(text='{"second":1}')
     expected = "the result of the request whose client vanished, 200 with kept"
-    bench.expect((response.status, response.body) == (200, b'{"kept":1}'), expected, response)
-    bench.ran(1, "one run, although its client vanished", response)
+    harness.expect((response.status, response.body) == (200, b'{"kept":1}'), expected, response)
+    harness.ran(1, "one run, although its client vanished", response)
 
 
 @case("R19")
-def lease_renewed(bench: Bench) -> None:
-    lease = bench.capabilities.limits.get("lease")
+def lease_renewed(harness: Harness) -> None:
+    lease = harness.capabilities.limits.get("lease")
     if lease is None or lease > LONGEST_LEASE:
         told = "no lease is declared" if lease is None else f"its lease of {lease:g} s"
         raise Inapplicable(f"a lease is waited for only up to {LONGEST_LEASE:g} s: {told}")
-    running = bench.begin(gate="before")
-    bench.entered()
+    running = harness.begin(gate="before")
+    harness.wait_for_entry()
     time.sleep(2 * lease)  # nothing may happen when this time passes
-    if bench.capabilities.choice("concurrency") == "wait":
-        waiting = bench.begin()
-        bench.release()
+    if harness.capabilities.choice("concurrency") == "wait":
+        waiting = harness.begin()
+        harness.release()
         waiting.result()
     else:
-        bench.act()
-    bench.ran(1, "no takeover while the handler runs")
-    bench.release()
-    bench.replayed(running.result())
+        harness.act()
+    harness.ran(1, "no takeover while the handler runs")
+    harness.release()
+    harness.expect_replay(running.result())
 
 
 @case("R21")
-def window_passed(bench: Bench) -> None:
-    window = bench.capabilities.limits.get("window")
+def window_passed(harness: Harness) -> None:
+    window = harness.capabilities.limits.get("window")
     if window is None:
         raise Inapplicable("no window is declared")
-    first = bench.first(text='{"n":"old"}')
-    bench.replayed(first)
-    bench.control(f"/elapse?seconds={window + 1:g}")
-    if bench.capabilities.choice("on_expired") == "refuse":
-        bench.refused(409, "a key whose window has passed")
+    first = harness.first(text='{"n":"old"}')
+    harness.expect_replay(first)
+    harness.control(f"/elapse?seconds={window + 1:g}")
+    if harness.capabilities.choice("on_expired") == "refuse":
+        harness.expect_refusal(409, "a key whose window has passed")
         return
-    response = bench.again(text='{"n":"new"}')
-    bench.expect(
+    response = harness.again(text='{"n":"new"}')
+    harness.expect(
         (response.status, response.body) == (200, b'{"n":"new"}'), "a new run after the window, 200 with new", response
     )
-    bench.ran(2, "a new run after the window")
+    harness.ran(2, "a new run after the window")
 
 
 @case("R25")
-def own_refusals(bench: Bench) -> None:
-    if "gate" in bench.capabilities.features and bench.capabilities.choice("concurrency") == "reject":
-        running = bench.begin(gate="before")
-        bench.entered()
-        bench.act()
-        bench.release()
-        bench.replayed(running.result())
+def own_refusals(harness: Harness) -> None:
+    if "gate" in harness.capabilities.features and harness.capabilities.choice("concurrency") == "reject":
+        running = harness.begin(gate="before")
+        harness.wait_for_entry()
+        harness.act()
+        harness.release()
+        harness.expect_replay(running.result())
     else:
-        bench.notes.append("no conflict could be provoked to see that it isn't stored")
-    bench.key, bench.id = str(uuid4()), uuid4().hex
-    first = bench.first()
-    bench.act(Call(body=b'{"n":2}'))
-    bench.replayed(first)
-    if "store" in bench.capabilities.features:
-        _without_store(bench)
+        harness.notes.append("no conflict could be provoked to see that it isn't stored")
+    harness.key, harness.id = str(uuid4()), uuid4().hex
+    first = harness.first()
+    harness.act(Act(body=b'{"n":2}'))
+    harness.expect_replay(first)
+    if "store" in harness.capabilities.features:
+        _without_store(harness)
     else:
-        bench.notes.append("not looked at without its store: the fixture can't take it away")
+        harness.notes.append("not looked at without its store: the fixture can't take it away")
 
 
-def _without_store(bench: Bench) -> None:
-    bench.key, bench.id = str(uuid4()), uuid4().hex
-    bench.control("/store?up=0")
+def _without_store(harness: Harness) -> None:
+    harness.key, harness.id = str(uuid4()), uuid4().hex
+    harness.control("/store?up=0")
     try:
-        response = bench.refused(503, "a request while the store is down")
-        bench.expect((response.one("Retry-After") or "").isdigit(), "Retry-After in whole seconds", response)
+        response = harness.expect_refusal(503, "a request while the store is down")
+        harness.expect((response.one("Retry-After") or "").isdigit(), "Retry-After in whole seconds", response)
     finally:
-        bench.control("/store?up=1")
+        harness.control("/store?up=1")
     # a claim whose answer got lost as the store went away is in progress until its lease has lapsed
-    response = bench.again()
-    bench.expect(response.status == 200, "a retry to run and answer 200 once the store is back", response)
-    bench.ran(1, "a retry to run once the store is back", response)
+    response = harness.again()
+    harness.expect(response.status == 200, "a retry to run and answer 200 once the store is back", response)
+    harness.ran(1, "a retry to run once the store is back", response)

@@ -10,7 +10,7 @@ from retrysafe.protocol.checks import Check, Facts, Judge, Severity
 
 T = TypeVar("T")
 _MOST = 30.0
-"""Seconds after which a broker is not asked any further, whoever may still wait for the answer."""
+"""Seconds after which a broker is not asked any further, also when its answer is still awaited."""
 _LEAVING = 2.0
 
 
@@ -29,14 +29,14 @@ class BrokerExamination(NamedTuple):
     kept: Callable[[Facts], Mapping[str, float]] = lambda _: {}
 
 
-def asked(work: Coroutine[Any, Any, T], most: float = _MOST) -> T:
+def ask(work: Coroutine[Any, Any, T], most: float = _MOST) -> T:
     """The answers of a broker, on an event loop of its own.
 
     One that goes silent in the middle holds its thread and connection no longer than this; to hang up may take as long
     again, and is cancelled. Raises `TimeoutError` then.
     """
 
-    async def bounded() -> T:
+    async def run_bounded() -> T:
         asking = asyncio.ensure_future(work)
         if not (await asyncio.wait([asking], timeout=most))[0]:
             asking.cancel()
@@ -45,7 +45,7 @@ def asked(work: Coroutine[Any, Any, T], most: float = _MOST) -> T:
         return asking.result()
 
     try:
-        return asyncio.run(bounded())
+        return asyncio.run(run_bounded())
     except asyncio.CancelledError:
         raise TimeoutError from None
 
@@ -60,7 +60,7 @@ def some(kind: str, says: Callable[[Any], object], text: str) -> Judge:
     return judge
 
 
-def _forgotten(facts: Facts) -> str | None:
+def _short_memory(facts: Facts) -> str | None:
     kept, windows = facts.get("redelivered_for", {}), facts.get("windows", {})
     longest = max(kept.values(), default=0.0)
     short = [f"boundary {name!r} for {window:.12g} s" for name, window in windows.items() if window < longest]
@@ -90,5 +90,5 @@ WINDOW = Check(
     Severity.ERROR,
     "window={needed} in the boundary of the inbox, or longer; or let the broker keep messages for a shorter time",
     "how-to/windows-and-key-memory.md",
-    _forgotten,
+    _short_memory,
 )

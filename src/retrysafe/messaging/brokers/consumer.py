@@ -122,12 +122,12 @@ class ConsumerSession:
         """Hold more, as so many of each partition wait for a retry; return the partitions full of such messages."""
         self._shelf.parked = waiting
         self._room.set()
-        return self._shelf.crowded(self._has_room)
+        return self._shelf.crowds(self._has_room)
 
     # ------------------------------------------------------------ for sessions
 
     def _has_room(self, partition: str) -> bool:
-        return self._shelf.load(partition) < self._prefetch and self._shelf.held_bytes(partition) < self._bytes
+        return self._shelf.load(partition) < self._prefetch and self._shelf.count_bytes(partition) < self._bytes
 
     def _release(self, deliveries: Iterable[Delivery]) -> dict[str, list[Any]]:
         """Remove settled deliveries from the shelf; return all their tags by partition."""
@@ -139,7 +139,6 @@ class ConsumerSession:
         return tags
 
     def _fail(self, error: BaseException) -> None:
-        """Let `receive` raise the error."""
         self._failure = error
         self._arrived.set()
 
@@ -151,7 +150,6 @@ class ConsumerSession:
         return self._closing.is_set()
 
     async def _end_tasks(self) -> None:
-        """Cancel the tasks, and wait for their end."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

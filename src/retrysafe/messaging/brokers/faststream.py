@@ -58,12 +58,12 @@ class InboxMiddleware:
         """
         start = broker.start
 
-        async def checked() -> None:
+        async def check_and_start() -> None:
             self.check(broker)
             await start()
 
         broker.add_middleware(self)
-        broker.start = checked
+        broker.start = check_and_start
 
     def check(self, broker: Any) -> None:
         """Raise `ConfigurationError` for a subscriber whose messages could be lost, or be answered twice."""
@@ -91,7 +91,7 @@ class _OneMessage(BaseMiddleware[Any, Any]):
         """Handle the message and settle it, after what it has done is committed."""
         subscriber = self.context.get("handler_")
         _check(subscriber, [])
-        envelope, again = _opened(msg)
+        envelope, again = _open(msg)
         result: list[Any] = []
 
         async def work() -> None:
@@ -130,7 +130,7 @@ class _OneMessage(BaseMiddleware[Any, Any]):
 async def _rest(subscriber: Any, seconds: float) -> None:
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
-    while subscriber.running and (left := end - loop.time()) > 0:  # noqa: ASYNC110 - nobody is told that it stops
+    while subscriber.running and (left := end - loop.time()) > 0:  # noqa: ASYNC110 - there is no signal of its stop
         await asyncio.sleep(min(_LOOK, left))
 
 
@@ -139,7 +139,7 @@ async def _run(message: InboxMessage[Any]) -> None:
     await _work.get()()
 
 
-def _opened(msg: StreamMessage[Any]) -> tuple[Envelope, bool]:
+def _open(msg: StreamMessage[Any]) -> tuple[Envelope, bool]:
     """The envelope, and whether the message may have come before. The function is given the payload as its body."""
     raw = msg.raw_message
     if isinstance(raw, dict):

@@ -14,7 +14,7 @@ _FULL = 0.9
 """The part of what is held of a partition from which on those that wait are why no more is received."""
 
 
-def spared(parked: int) -> int:
+def spare(parked: int) -> int:
     """Return the number of messages waiting for a retry that are not counted: all but a tenth.
 
     So those of a key that fails leave room for other keys, and what is held has a bound.
@@ -104,19 +104,19 @@ class LaneQueue:
         lanes = {kept.lane for kept in self._waiting if kept.delivery.partition == partition}
         return bool(lanes) and not self.out(partition) and all(self._resting.get(one, until) > until for one in lanes)
 
-    def held(self, partition: str) -> int:
+    def count(self, partition: str) -> int:
         """Count the unsettled messages of a partition."""
         return self._held[partition]
 
     def load(self, partition: str) -> int:
         """Count those that count towards the limit."""
-        return self._held[partition] - self.spared(partition)
+        return self._held[partition] - self.count_spared(partition)
 
-    def spared(self, partition: str) -> int:
+    def count_spared(self, partition: str) -> int:
         """Count those that do not count towards the limit."""
-        return spared(min(self.parked.get(partition, 0), self._held[partition]))
+        return spare(min(self.parked.get(partition, 0), self._held[partition]))
 
-    def crowded(self, has_room: Callable[[str], bool]) -> list[str]:
+    def crowds(self, has_room: Callable[[str], bool]) -> list[str]:
         """The partitions that have no room because of what waits for a retry."""
         return [
             one
@@ -124,7 +124,7 @@ class LaneQueue:
             if parked > 0 and parked >= _FULL * self._held[one] and not has_room(one)
         ]
 
-    def held_bytes(self, partition: str) -> int:
+    def count_bytes(self, partition: str) -> int:
         """Count the bytes of their payloads and headers."""
         return self._bytes[partition]
 
@@ -133,7 +133,7 @@ class LaneQueue:
         return sum(kept.delivery.partition == partition for kept in self._out.values())
 
     def forget(self, partition: str) -> None:
-        """Drop what is of a partition: the broker hands it out again, to whoever holds the partition then."""
+        """Drop what is of a partition: the broker hands it out again, to the next holder of the partition."""
         self._waiting = [kept for kept in self._waiting if kept.delivery.partition != partition]
         self._out = {tag: kept for tag, kept in self._out.items() if kept.delivery.partition != partition}
         self._tags = {kept.delivery.tag for kept in (*self._waiting, *self._out.values())}

@@ -21,8 +21,8 @@ class Tag(NamedTuple):
     handle: str
 
 
-class Terms(NamedTuple):
-    """For how many seconds a queue hides what it hands out, and keeps what nobody settles; 0 if that is not known."""
+class QueueSettings(NamedTuple):
+    """For how many seconds a queue hides what it hands out, and keeps unsettled messages; 0 if that is not known."""
 
     lease: float
     kept: float
@@ -46,7 +46,7 @@ class LeasedSession(ConsumerSession):
     def __init__(self, queues: Mapping[str, str], prefetch: int, prefetch_bytes: int) -> None:
         super().__init__(prefetch, prefetch_bytes)
         self._queues = queues
-        self._terms: dict[str, Terms] = {}
+        self._terms: dict[str, QueueSettings] = {}
         self._receipts: dict[str, Receipts] = {}
 
     async def open(self) -> None:
@@ -62,7 +62,7 @@ class LeasedSession(ConsumerSession):
     def take(self, limit: int, now: float) -> Sequence[Delivery]:
         """Hand out nothing more of a queue when another consumer may have what comes before: it is received again."""
         for queue, receipts in self._receipts.items():
-            if receipts.lapsed(now):
+            if receipts.have_lapsed(now):
                 receipts.clear()
                 self._shelf.forget(queue)
                 self._room.set()
@@ -95,7 +95,6 @@ class LeasedSession(ConsumerSession):
     # ------------------------------------------------------------ tasks
 
     async def _poll(self, queue: str) -> None:
-        """Receive messages for as long as there is room."""
         while not self._closing.is_set():
             self._room.clear()
             if not self._has_room(queue):
@@ -111,9 +110,8 @@ class LeasedSession(ConsumerSession):
                 await self._pause(self._idle)
 
     async def _receive(self, queue: str) -> bool:
-        """Receive messages, and tell whether there were any."""
         asked = asyncio.get_running_loop().time()
-        found = await self._fetch(queue, self._prefetch + self._shelf.spared(queue) - len(self._receipts[queue]))
+        found = await self._fetch(queue, self._prefetch + self._shelf.count_spared(queue) - len(self._receipts[queue]))
         for delivery in found:
             self._receipts[queue].add(delivery.tag.handle, asked)
             if not self._shelf.has(delivery.tag):
@@ -122,11 +120,10 @@ class LeasedSession(ConsumerSession):
         return bool(found)
 
     def _has_room(self, partition: str) -> bool:
-        most = self._prefetch + self._shelf.spared(partition)
-        return len(self._receipts[partition]) < most and self._shelf.held_bytes(partition) < self._bytes
+        most = self._prefetch + self._shelf.count_spared(partition)
+        return len(self._receipts[partition]) < most and self._shelf.count_bytes(partition) < self._bytes
 
     async def _keep(self) -> None:
-        """Keep hidden what is held."""
         while not await self._pause(min(terms.lease for terms in self._terms.values()) / 12):
             now = asyncio.get_running_loop().time()
             due = {queue: receipts.due(now) for queue, receipts in self._receipts.items()}
@@ -139,7 +136,7 @@ class LeasedSession(ConsumerSession):
 
     # ------------------------------------------------------------ the service
 
-    async def _look_up(self, queue: str) -> Terms:
+    async def _look_up(self, queue: str) -> QueueSettings:
         """Look up the settings of a queue. Raises what further calls raise."""
         raise NotImplementedError
 

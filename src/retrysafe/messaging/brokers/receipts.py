@@ -38,7 +38,7 @@ class Receipts:
         """The service keeps them, as it was asked then."""
         self._since.update((handle, asked) for handle in handles if handle in self._since)
 
-    def lapsed(self, now: float) -> bool:
+    def have_lapsed(self, now: float) -> bool:
         """Tell whether another consumer may have one of them: what follows it must not be handed out before it."""
         return any(now >= since + self._lease for since in self._since.values())
 

@@ -109,12 +109,10 @@ class SessionOwner(Generic[S]):
         )
 
     def _begin(self) -> S:
-        """Make a session for this process and event loop."""
         self._process, self._loop, self._calls = runtime.pid, asyncio.get_running_loop(), {}
         return self._renew()
 
     def _renew(self) -> S:
-        """Replace the session by a new one."""
         session = self._session = self._new_session()
         _sessions.add(session)
         return session

@@ -113,9 +113,9 @@ class BrokerSpec(NamedTuple):
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """The ``__getattr__`` of a package whose names are imported from their modules when they are first asked for."""
 
-    def found(name: str) -> Any:
+    def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
 
-    return found
+    return find

@@ -44,7 +44,7 @@ class SyncPublisher:
         if name not in ("destination", "by_topic"):
             raise AttributeError(name)
         with self._lock:
-            publisher = self._made()
+            publisher = self._make_publisher()
         return getattr(publisher, name)
 
     def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
@@ -53,7 +53,7 @@ class SyncPublisher:
         Raises `ConnectionError` when the publisher is closed meanwhile: what became of the messages is unknown then.
         """
         with self._lock:
-            publisher = self._made()
+            publisher = self._make_publisher()
             if self._loop is None or self._loop.ended:
                 self._loop = _Loop()
             future = self._loop.begin(lambda: publisher.publish(envelopes))
@@ -75,7 +75,7 @@ class SyncPublisher:
         finally:
             loop.end()
 
-    def _made(self) -> AsyncPublisher:
+    def _make_publisher(self) -> AsyncPublisher:
         if self._publisher is None:
             self._publisher = self._make()
         return self._publisher
@@ -131,7 +131,7 @@ class _Loop:
             self.ended = True
         self._loop.run_until_complete(_cancel_rest())
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        for future in self._begun.copy():  # of work that is not to be cancelled: nobody would ever be told
+        for future in self._begun.copy():  # of work that is not to be cancelled: no result would ever come
             future.cancel()
         self._loop.close()
 

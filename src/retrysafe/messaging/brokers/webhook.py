@@ -46,7 +46,7 @@ class _Attempt(Protocol):
 A = TypeVar("A", bound=_Attempt)
 
 
-class _Desk(Generic[A]):
+class _DeliveryPool(Generic[A]):
     """Tracks the attempts in progress, and turns their outcomes into results. No I/O."""
 
     def __init__(self, endpoints: Endpoints, patience: Duration, concurrency: int) -> None:
@@ -91,7 +91,7 @@ class _Desk(Generic[A]):
             return PublishResult(PublishStatus.REJECTED, error.detail or str(error))
         where = _place(endpoint)
         if self._busy[where] >= self._most:
-            return self._postponed(where)
+            return self._postpone(where)
         if len(self.under_way) >= _KEPT:  # answers that were never asked for: other relays published the messages
             self.under_way = {key: one for key, one in self.under_way.items() if not one.done()}
         with self._counting:
@@ -99,17 +99,17 @@ class _Desk(Generic[A]):
         attempt = self.under_way[name] = start(message, addressed)
         if where not in self._hanging:
             begun.waited.setdefault(where, []).append(attempt)
-        attempt.add_done_callback(lambda _: self._ended(where))
+        attempt.add_done_callback(lambda _: self._on_end(where))
         return None
 
-    def _ended(self, where: str) -> None:
+    def _on_end(self, where: str) -> None:
         with self._counting:
             self._hanging.discard(where)
             self._busy[where] -= 1
             if not self._busy[where]:
                 del self._busy[where]
 
-    def said(self, envelopes: Sequence[Envelope], begun: _Begun[A]) -> list[PublishResult]:
+    def results(self, envelopes: Sequence[Envelope], begun: _Begun[A]) -> list[PublishResult]:
         """The results of messages, as far as they are known, after the wait for their attempts."""
         for where, attempts in begun.waited.items():
             if not any(attempt.done() for attempt in attempts):
@@ -120,13 +120,13 @@ class _Desk(Generic[A]):
     def _status_of(self, envelope: Envelope) -> PublishResult:
         name = (envelope.source, envelope.id)
         if not self.under_way[name].done():
-            return self._postponed(self.destination(envelope))
+            return self._postpone(self.destination(envelope))
         try:
-            return _received(self.under_way.pop(name).result())
+            return _result_of(self.under_way.pop(name).result())
         except Exception as error:  # noqa: BLE001 - such as of the user's client: it concerns this message only
             return PublishResult(PublishStatus.UNKNOWN, f"{type(error).__name__}: {error}")
 
-    def _postponed(self, where: str) -> PublishResult:
+    def _postpone(self, where: str) -> PublishResult:
         """The result of a message whose endpoint is busy, or does not answer at all."""
         status = PublishStatus.STALLED if where in self._hanging else PublishStatus.POSTPONED
         return PublishResult(status, _UNDER_WAY, self.patience)
@@ -151,7 +151,7 @@ class _Begun(NamedTuple, Generic[A]):
 class _Attempts(NamedTuple):
     """The attempts of a process, and the threads that make them."""
 
-    desk: _Desk[Future[Delivery]]
+    desk: _DeliveryPool[Future[Delivery]]
     threads: ThreadPoolExecutor
 
 
@@ -167,8 +167,7 @@ def _fields(envelope: Envelope) -> dict[str, str]:
     return fields | {name: told[name] for name in _TRACE if name in told}
 
 
-def _received(delivery: Delivery) -> PublishResult:
-    """The result of a message, from the endpoint's answer."""
+def _result_of(delivery: Delivery) -> PublishResult:
     said = delivery.reason or f"status {delivery.status}"
     pause = delivery.retry_after or 0.0
     match delivery.outcome:
@@ -179,11 +178,10 @@ def _received(delivery: Delivery) -> PublishResult:
         case "unknown":
             return PublishResult(PublishStatus.UNKNOWN, said, pause)
         case _:
-            return PublishResult(_refused(delivery), said, pause)
+            return PublishResult(_cause_of(delivery), said, pause)
 
 
-def _refused(delivery: Delivery) -> PublishStatus:
-    """The cause of a failure: the message, the endpoint, or unknown."""
+def _cause_of(delivery: Delivery) -> PublishStatus:
     status = delivery.status
     if status is None:
         if delivery.reason == "PoolTimeout":  # of our client: other endpoints use its connections
@@ -224,7 +222,9 @@ class WebhookPublisher:
         _check(sender)
         self._sender = sender
         self._attempts = PerProcess(
-            lambda: _Attempts(_Desk(endpoints, patience, concurrency), ThreadPoolExecutor(200, "retrysafe-webhooks"))
+            lambda: _Attempts(
+                _DeliveryPool(endpoints, patience, concurrency), ThreadPoolExecutor(200, "retrysafe-webhooks")
+            )
         )
         self.by_topic = self._attempts().desk.by_topic
 
@@ -237,7 +237,7 @@ class WebhookPublisher:
         desk, threads = self._attempts()
         begun = desk.begin(envelopes, lambda message, endpoint: threads.submit(self._sender.send, message, endpoint))
         wait(begun.attempts, desk.patience)
-        return desk.said(envelopes, begun)
+        return desk.results(envelopes, begun)
 
     def close(self) -> None:
         """Wait for the attempts in progress. The client stays open: close it yourself."""
@@ -254,9 +254,9 @@ class AsyncWebhookPublisher(BrokerPublisher["_WebhookPublishing"]):
         self, sender: AsyncSender, endpoints: Endpoints, *, patience: Duration = "1s", concurrency: int = 10
     ) -> None:
         _check(sender)
-        self._desk: _Desk[asyncio.Task[Delivery]] = _Desk(endpoints, patience, concurrency)
+        self._desk: _DeliveryPool[asyncio.Task[Delivery]] = _DeliveryPool(endpoints, patience, concurrency)
         self.by_topic = self._desk.by_topic
-        super().__init__(lambda: _WebhookPublishing(sender, _Desk(endpoints, patience, concurrency)))
+        super().__init__(lambda: _WebhookPublishing(sender, _DeliveryPool(endpoints, patience, concurrency)))
 
     def destination(self, envelope: Envelope, /) -> str:
         """The endpoint of a message, without the secret parts of its URL."""
@@ -264,7 +264,7 @@ class AsyncWebhookPublisher(BrokerPublisher["_WebhookPublishing"]):
 
 
 class _WebhookPublishing:
-    def __init__(self, sender: AsyncSender, desk: _Desk[asyncio.Task[Delivery]]) -> None:
+    def __init__(self, sender: AsyncSender, desk: _DeliveryPool[asyncio.Task[Delivery]]) -> None:
         self._sender, self._desk = sender, desk
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
@@ -272,7 +272,7 @@ class _WebhookPublishing:
         begun = self._desk.begin(envelopes, self._start)
         if begun.attempts:
             await asyncio.wait(begun.attempts, timeout=self._desk.patience)
-        return self._desk.said(envelopes, begun)
+        return self._desk.results(envelopes, begun)
 
     def _start(self, message: Message, endpoint: Endpoint) -> asyncio.Task[Delivery]:
         sending: Coroutine[Any, Any, Delivery] = self._sender.send(message, endpoint)

@@ -18,7 +18,7 @@ from functools import partial
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.cdc.batches import LoggedMessage
 from retrysafe.messaging.cdc.slot import LogUnavailable, Slot, SlotInUse, SlotLag
-from retrysafe.messaging.cdc.stream import LogGone, Stream, opened
+from retrysafe.messaging.cdc.stream import LogGone, Stream, open_stream
 from retrysafe.messaging.relay.answers import Stopped, answered, in_daemon
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.protocol.outbox_walk import Most
@@ -73,9 +73,9 @@ class Log:
             made = await answered(self._create, stop, work_round)
             if made:
                 self._emit("slot_created", slot=self._slot.name, reason=made)
-            stream = await answered(partial(opened, self._slot), stop, work_round)
+            stream = await answered(partial(open_stream, self._slot), stop, work_round)
             try:
-                async with stream.beating(), self._measured():
+                async with stream.beating(), self._report_lag():
                     await _follow(stream, publish, work_round, stop, most)
             finally:
                 await asyncio.to_thread(stream.close)
@@ -93,7 +93,7 @@ class Log:
                     await answered(self._slot.discard, stop)
 
     @asynccontextmanager
-    async def _measured(self) -> AsyncIterator[None]:
+    async def _report_lag(self) -> AsyncIterator[None]:
         """Report at intervals how far the log is behind, also while messages are being published."""
         looking = asyncio.create_task(self._measure(), name="retrysafe-cdc-lag")
         try:
@@ -134,7 +134,7 @@ async def _follow(
     next_round, found = 0.0, True
     while not stop.rung:
         batch = stream.read(most)
-        if batch.messages and not await _published(batch.messages, publish, work_round, stop):
+        if batch.messages and not await _publish(batch.messages, publish, work_round, stop):
             return
         stream.confirm(batch.end)
         if time.monotonic() >= next_round or (found and not batch.messages):
@@ -144,7 +144,7 @@ async def _follow(
             await stream.wait(stop, next_round - time.monotonic())
 
 
-async def _published(
+async def _publish(
     messages: Sequence[LoggedMessage], publish: Publish, work_round: Callable[[], Awaitable[bool]], stop: StopSignal
 ) -> bool:
     """Publish as soon as the table shows the messages: a commit is in the log a moment before it can be seen.

@@ -53,7 +53,7 @@ class Keepalive(NamedTuple):
     """True if it wants to be told at once how far this side is."""
 
 
-def parsed(data: bytes) -> Change | Keepalive:
+def parse(data: bytes) -> Change | Keepalive:
     """Parse a message of the stream. Raises `ValueError` for what no server sends."""
     kind = data[:1]
     if kind == b"w":

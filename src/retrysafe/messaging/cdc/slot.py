@@ -116,7 +116,7 @@ class Slot:
         Raises `ConfigurationError` for a server whose ``wal_level`` is not logical, and when the slot is of another
         database, or the publication of another table.
         """
-        with self._connected() as connection:
+        with self._connect() as connection:
             self._check(connection)
             # The publication comes first: the plugin looks for it in the catalogue of each moment of the log.
             if _first(connection, _PUBLISHES, self.publication) is None:
@@ -136,7 +136,7 @@ class Slot:
         """
         from psycopg import errors
 
-        with self._connected() as connection:
+        with self._connect() as connection:
             self._refuse_others(connection)
             try:
                 dropped = connection.execute(_DROP, (self.name,)).fetchall()
@@ -147,7 +147,7 @@ class Slot:
 
     def status(self) -> SlotStatus:
         """Return the state of the slot. Raises `ConfigurationError` when it is of another database."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             self._refuse_others(connection)
             unit = "SELECT setting::bigint << 20 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'"
             limit = _first(connection, unit)[0]
@@ -162,7 +162,7 @@ class Slot:
 
     def lag(self) -> SlotLag:
         """Return the lag of the log. Raises `LogUnavailable`, also without a slot."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             found = _first(connection, _STANDS, self.name)
         if found is None:
             raise LogUnavailable(f"There is no slot {self.name!r}.")
@@ -170,12 +170,12 @@ class Slot:
 
     def check(self) -> None:
         """Raise `ConfigurationError` as `create` does, unless the server is away."""
-        with suppress(LogUnavailable), self._connected() as connection:
+        with suppress(LogUnavailable), self._connect() as connection:
             self._check(connection)
 
     def discard(self) -> None:
         """Remove a slot that cannot be read from any more, unless a relay reads from it."""
-        with suppress(LogUnavailable), self._connected() as connection:
+        with suppress(LogUnavailable), self._connect() as connection:
             connection.execute(_DROP, (self.name,))
 
     def _check(self, connection: Any) -> None:
@@ -201,7 +201,7 @@ class Slot:
                 "server: give this outbox's another name, with name= or --slot."
             )
 
-    def _connected(self) -> Any:
+    def _connect(self) -> Any:
         return _Connected(self.url)
 
 

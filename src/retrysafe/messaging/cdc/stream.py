@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from retrysafe.backends.sql.outbox import TABLE
 from retrysafe.messaging.cdc.batches import LoggedMessage, message_in
-from retrysafe.messaging.cdc.pgoutput import Begin, Commit, Insert, Keepalive, Relation, parsed, standby_status
+from retrysafe.messaging.cdc.pgoutput import Begin, Commit, Insert, Keepalive, Relation, parse, standby_status
 from retrysafe.messaging.cdc.slot import LogUnavailable, Slot, SlotInUse
 from retrysafe.messaging.relay.listener import CONNECT
 from retrysafe.protocol.outbox_walk import Most
@@ -31,7 +31,7 @@ _SETTINGS = ("client_encoding = 'UTF8'", "bytea_output = 'hex'")
 """Settings that fix the log's notation of values, whatever the database and its users are set to."""
 
 
-class Batch(NamedTuple):
+class LogBatch(NamedTuple):
     """Messages in the order of the log, and up to where all is in this batch or one before it; 0: nowhere new."""
 
     messages: list[LoggedMessage]
@@ -51,7 +51,7 @@ class Stream:
 
     # ------------------------------------------------------------ reading
 
-    def read(self, most: Most) -> Batch:
+    def read(self, most: Most) -> LogBatch:
         """Return up to so many messages that have come; a transaction may be in several batches. It waits for nothing.
 
         Raises `LogUnavailable` when the stream has ended.
@@ -62,7 +62,7 @@ class Stream:
             self._beats.result()  # raises why it has ended
         while len(messages) < most.messages and size < most.bytes and (data := self._next()) is not None:
             try:
-                change = parsed(data)
+                change = parse(data)
                 found = self._message(change) if isinstance(change, Insert) else None
             except (LookupError, ValueError, struct.error) as error:
                 raise LogGone(f"The log has what cannot be read as a message: {error!r}") from error
@@ -71,14 +71,14 @@ class Stream:
                 size += found.queued.envelope.size
             else:
                 end = max(end, self._follow(change))
-        return Batch(messages, end)
+        return LogBatch(messages, end)
 
     def _next(self) -> bytes | None:
         """Return the next message, if any. More is taken from the network only then: libpq keeps whatever it takes."""
-        length, data = self._guarded(self._connection.get_copy_data, 1)
+        length, data = self._guard(self._connection.get_copy_data, 1)
         if length == 0:
-            self._guarded(self._connection.consume_input)
-            length, data = self._guarded(self._connection.get_copy_data, 1)
+            self._guard(self._connection.consume_input)
+            length, data = self._guard(self._connection.get_copy_data, 1)
         if length == 0:
             self._silent()
             return None
@@ -148,10 +148,10 @@ class Stream:
 
     def _tell(self, *, reply: bool) -> None:
         told = standby_status(self._confirmed, time.time_ns() // 1000, reply=reply)
-        self._guarded(self._connection.put_copy_data, told)
-        self._guarded(self._connection.flush)
+        self._guard(self._connection.put_copy_data, told)
+        self._guard(self._connection.flush)
 
-    def _guarded(self, call: Any, *arguments: Any) -> Any:
+    def _guard(self, call: Any, *arguments: Any) -> Any:
         import psycopg
 
         try:
@@ -180,7 +180,7 @@ class Stream:
                 self._connection.consume_input()
 
 
-def opened(slot: Slot) -> Stream:
+def open_stream(slot: Slot) -> Stream:
     """Begin to stream. Raises `SlotInUse`, or `LogUnavailable`; it blocks, and nothing but its own thread.
 
     libpq's own way to connect, as psycopg's binary wrapper calls it, keeps every thread of the process waiting.

@@ -175,14 +175,14 @@ class Attempt:
 
     def work(self, claim: Claim) -> None:
         """Let a plain function handle the message."""
-        if self._given_up(claim):
+        if self._gives_up(claim):
             return
         if self._setting.function.is_async:
             claim.not_executed()
             raise ConfigurationError(f"The handler {self._setting.consumer!r} is a coroutine function: use ahandle().")
         try:
             with handler_of(self._setting.consumer):
-                refuse_unfinished(claim, self._setting.function.call(self._given(claim)))
+                refuse_unfinished(claim, self._setting.function.call(self._message_for(claim)))
             self.ran = True
         except BaseException as error:
             self.raised, self.lost = error, is_lost(claim.tx, error)
@@ -193,11 +193,11 @@ class Attempt:
 
     async def awork(self, claim: Claim) -> None:
         """`work` for a coroutine function."""
-        if self._given_up(claim):
+        if self._gives_up(claim):
             return
         try:
             with handler_of(self._setting.consumer):
-                refuse_unfinished(claim, await self._setting.function.acall(self._given(claim)), ran=True)
+                refuse_unfinished(claim, await self._setting.function.acall(self._message_for(claim)), ran=True)
             self.ran = True
         except BaseException as error:
             self.raised, self.lost = error, is_lost(claim.tx, error)
@@ -206,7 +206,7 @@ class Attempt:
             self.failure = claim.declared_failure
         claim.result = HANDLED
 
-    def _given_up(self, claim: Claim) -> bool:
+    def _gives_up(self, claim: Claim) -> bool:
         """Give up a message that has crashed too many consumers; inside its claim, when no other consumer has it."""
         if self._doomed:
             failure = MessageDead(KILLS)
@@ -214,16 +214,16 @@ class Attempt:
             claim.fail(failure)
         return self._doomed
 
-    def _given(self, claim: Claim) -> Any:
+    def _message_for(self, claim: Claim) -> Any:
         """The message as its handler takes it, which has not run if that fails."""
         try:
-            received = self.received(claim.tx, claim)
+            received = self.message_for(claim.tx, claim)
         except BaseException:
             claim.not_executed()
             raise
         return [received] if self._setting.together else received
 
-    def received(self, tx: Any, claim: Claim | None = None) -> InboxMessage[Any]:
+    def message_for(self, tx: Any, claim: Claim | None = None) -> InboxMessage[Any]:
         """The message for its handler; raises `MessageUnreadable`, and what ``parse=`` raises."""
         return InboxMessage(self._envelope, data_of(self._envelope, self._setting.function.parse), tx, claim, self.late)
 
@@ -249,10 +249,10 @@ class Attempt:
             return HandlerOutcome(MessageOutcome.DEAD, KILLS if self._doomed else error_text(self.failure))
         return HandlerOutcome(MessageOutcome.HANDLED if self.identity.key else MessageOutcome.PASSED)
 
-    def failed(self, error: Exception) -> HandlerOutcome:
+    def outcome_of(self, error: Exception) -> HandlerOutcome:
         """The outcome after an error; raises the error again if the message did not cause it."""
         if error is not self.raised and not (isinstance(error, RetryTransaction) and self.raised is not None):
-            return self._refused(error)
+            return self._outcome_of_claim(error)
         text = error_text(error)
         gap = leaves(error)[0]
         if isinstance(gap, SequenceGap) and every(error, SequenceGap):
@@ -265,8 +265,7 @@ class Attempt:
                 return HandlerOutcome(MessageOutcome.STALLED, text, again=rest)
         return HandlerOutcome(MessageOutcome.FAILED, text)
 
-    def _refused(self, error: Exception) -> HandlerOutcome:
-        """Turn an error of the claim into an outcome."""
+    def _outcome_of_claim(self, error: Exception) -> HandlerOutcome:
         if isinstance(error, InProgress | QuotaExceeded):
             return HandlerOutcome(MessageOutcome.BUSY, again=pause(error.retry_after))
         if self.ran and self._setting.entry.effects == "transactional" and isinstance(error, _ENDED_WITHIN):

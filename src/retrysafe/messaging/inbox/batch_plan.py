@@ -11,7 +11,7 @@ from typing import NamedTuple
 from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """Messages, by their places, to be handled in one transaction; a single one with all that belongs to one."""
 
     places: list[int]
@@ -29,7 +29,7 @@ class Broken(NamedTuple):
 
 
 Answer = list[HandleResult] | Broken
-BatchPlan = Generator[Part, Answer, list[HandleResult]]
+BatchPlan = Generator[BatchPart, Answer, list[HandleResult]]
 
 
 def plan(lanes: Sequence[int], suspects: Collection[int] = ()) -> BatchPlan:
@@ -41,12 +41,12 @@ def plan(lanes: Sequence[int], suspects: Collection[int] = ()) -> BatchPlan:
     waiting: dict[int, float] = {}
     parts = _parts(len(lanes), suspects)
     while parts:
-        places = _tried(parts.pop(0), lanes, done, waiting)
+        places = _select(parts.pop(0), lanes, done, waiting)
         if not places:
             continue
-        answer = yield Part(places)
+        answer = yield BatchPart(places)
         if isinstance(answer, Broken):
-            parts[:0] = _split(places, answer.at)
+            parts[:0] = _divide(places, answer.at)
             continue
         for place, handled in zip(places, answer, strict=True):
             done[place] = handled
@@ -55,7 +55,7 @@ def plan(lanes: Sequence[int], suspects: Collection[int] = ()) -> BatchPlan:
     return [done[place] for place in range(len(lanes))]
 
 
-def _tried(
+def _select(
     places: list[int], lanes: Sequence[int], done: dict[int, HandleResult], waiting: Mapping[int, float]
 ) -> list[int]:
     """Select the messages of a part to try: none behind a message which has to come again."""
@@ -82,7 +82,7 @@ def _parts(count: int, suspects: Collection[int]) -> list[list[int]]:
     return [part for part in (*parts, run) if part]
 
 
-def _split(places: list[int], at: int | None) -> list[list[int]]:
+def _divide(places: list[int], at: int | None) -> list[list[int]]:
     """Before, at and after the message at fault; halves, where that is not known."""
     if at is None:
         middle = len(places) // 2

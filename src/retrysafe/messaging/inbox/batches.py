@@ -13,7 +13,7 @@ from retrysafe.claims.decorator import refuse_unfinished
 from retrysafe.entrypoint import CODEC, in_thread
 from retrysafe.errors import OutcomeUnknown, RetrysafeError, RetryTransaction
 from retrysafe.messaging.inbox.attempts import HANDLED, Attempt, HandlerSettings, handler_of
-from retrysafe.messaging.inbox.batch_plan import BatchPlan, Broken, Part, plan
+from retrysafe.messaging.inbox.batch_plan import BatchPart, BatchPlan, Broken, plan
 from retrysafe.messaging.inbox.dead_letters import Letters
 from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.inbox.message import InboxMessage
@@ -65,7 +65,7 @@ class BatchHandler(Handler[P, R]):
                 answer = self._single(deliveries, part, alone) if part.single else self._together(deliveries, part)
                 part = steps.send(answer)
         except StopIteration as stop:
-            return self._counted(stop.value)
+            return self._count(stop.value)
 
     async def ahandle_many(self, deliveries: Sequence[Delivery], *, alone: bool = True) -> list[HandleResult]:
         """`handle_many` on an event loop. A plain function runs in a thread, with its claims."""
@@ -79,7 +79,7 @@ class BatchHandler(Handler[P, R]):
                 answer = await (self._asingle(deliveries, part, alone) if single else self._atogether(deliveries, part))
                 part = steps.send(answer)
         except StopIteration as stop:
-            return self._counted(stop.value)
+            return self._count(stop.value)
 
     # ------------------------------------------------------------ one by one
 
@@ -89,17 +89,17 @@ class BatchHandler(Handler[P, R]):
         alone = not self.setting.entry.opens_many
         return plan(lanes, {place for place, one in enumerate(deliveries) if alone or one.redelivered})
 
-    def _single(self, deliveries: Sequence[Delivery], part: Part, alone: bool) -> list[HandleResult]:
+    def _single(self, deliveries: Sequence[Delivery], part: BatchPart, alone: bool) -> list[HandleResult]:
         one = deliveries[part.places[0]]
         return [self.handle(one.envelope, redelivered=one.redelivered, alone=alone)]
 
-    async def _asingle(self, deliveries: Sequence[Delivery], part: Part, alone: bool) -> list[HandleResult]:
+    async def _asingle(self, deliveries: Sequence[Delivery], part: BatchPart, alone: bool) -> list[HandleResult]:
         one = deliveries[part.places[0]]
         return [await self.ahandle(one.envelope, redelivered=one.redelivered, alone=alone)]
 
     # ------------------------------------------------------------ together
 
-    def _together(self, deliveries: Sequence[Delivery], part: Part) -> list[HandleResult] | Broken:
+    def _together(self, deliveries: Sequence[Delivery], part: BatchPart) -> list[HandleResult] | Broken:
         batch = self._batch(deliveries, part)
         restarts = 0
         while not isinstance(batch, Broken):
@@ -110,7 +110,7 @@ class BatchHandler(Handler[P, R]):
                         with handler_of(self.consumer):
                             refuse_unfinished(claims, self.setting.function.call(group))  # type: ignore[arg-type]
                     progress.at = None
-                return self._committed(batch, progress)
+                return self._results_of(batch, progress)
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
                 again = progress.judge(error, restarts)
                 if isinstance(again, Broken):
@@ -119,7 +119,7 @@ class BatchHandler(Handler[P, R]):
                 time.sleep(again)
         return batch
 
-    async def _atogether(self, deliveries: Sequence[Delivery], part: Part) -> list[HandleResult] | Broken:
+    async def _atogether(self, deliveries: Sequence[Delivery], part: BatchPart) -> list[HandleResult] | Broken:
         batch = self._batch(deliveries, part)
         restarts = 0
         while not isinstance(batch, Broken):
@@ -130,7 +130,7 @@ class BatchHandler(Handler[P, R]):
                         with handler_of(self.consumer):
                             refuse_unfinished(claims, await self.setting.function.acall(group), ran=True)  # type: ignore[arg-type]
                     progress.at = None
-                return self._committed(batch, progress)
+                return self._results_of(batch, progress)
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
                 again = progress.judge(error, restarts)
                 if isinstance(again, Broken):
@@ -139,13 +139,13 @@ class BatchHandler(Handler[P, R]):
                 await asyncio.sleep(again)
         return batch
 
-    def _committed(self, batch: _Batch, progress: _Progress) -> list[HandleResult]:
-        handled = progress.handled()
+    def _results_of(self, batch: _Batch, progress: _Progress) -> list[HandleResult]:
+        handled = progress.results()
         for attempt, one in zip(batch.attempts, handled, strict=True):
             self._tell_late(attempt, one.became)
         return handled
 
-    def _batch(self, deliveries: Sequence[Delivery], part: Part) -> _Batch | Broken:
+    def _batch(self, deliveries: Sequence[Delivery], part: BatchPart) -> _Batch | Broken:
         """The attempts at the messages, if all can be claimed together: each has an id of its own."""
         attempts = [Attempt(self.setting, deliveries[place].envelope) for place in part.places]
         known: set[bytes] = set()
@@ -161,7 +161,7 @@ class BatchHandler(Handler[P, R]):
         claims.result = HANDLED
         return claims
 
-    def _counted(self, handled: list[HandleResult]) -> list[HandleResult]:
+    def _count(self, handled: list[HandleResult]) -> list[HandleResult]:
         fresh = sum(1 for one in handled if one.became is MessageOutcome.HANDLED)
         self.emit("batch_handled", messages=len(handled), handled=fresh)
         return handled
@@ -187,7 +187,7 @@ class _Progress:
         for place, attempt in zip(*self._batch, strict=True):
             if self._of(attempt) is Decision.MINE:
                 self.at, self.working = place, True
-                received = attempt.received(claims.tx)
+                received = attempt.message_for(claims.tx)
                 if setting.together:
                     fresh.append(received)
                 else:
@@ -196,7 +196,7 @@ class _Progress:
             self.at = None
             yield fresh
 
-    def handled(self) -> list[HandleResult]:
+    def results(self) -> list[HandleResult]:
         """Return the results of a committed batch."""
         fresh = (self._of(attempt) is Decision.MINE for attempt in self._batch.attempts)
         return [HandleResult(MessageOutcome.HANDLED if one else MessageOutcome.DUPLICATE) for one in fresh]

@@ -83,7 +83,7 @@ class _Round:
         of = self._setting.entry.name, self._setting.consumer
         return self._letters.inbox.marked(*of, after=self._after, limit=limit)
 
-    def wanted(self, page: Sequence[InboxLetter]) -> Iterator[InboxLetter]:
+    def select(self, page: Sequence[InboxLetter]) -> Iterator[InboxLetter]:
         """Those of a page that are to be handled now."""
         for letter in page:
             if self.is_over:
@@ -92,7 +92,7 @@ class _Round:
             if self._lane(letter) not in self._waiting:
                 yield letter
 
-    def concluded(self, letter: InboxLetter, handled: HandleResult | None) -> None:
+    def conclude(self, letter: InboxLetter, handled: HandleResult | None) -> None:
         """Note the result of a letter; None: it is not to be handled any more."""
         if handled is None:
             return
@@ -119,9 +119,9 @@ def redrive(
         return []
     with suppress(InProgress, LeaseLost), _alone(setting, letters) as claim:
         while not going.is_over and (page := letters.run(ask(going.page()))):
-            for letter in going.wanted(page):
+            for letter in going.select(page):
                 claim.ensure_held()
-                going.concluded(letter, _redriven(setting, letters, letter))
+                going.conclude(letter, _redrive(setting, letters, letter))
     return going.handled
 
 
@@ -135,9 +135,9 @@ async def aredrive(
     with suppress(InProgress, LeaseLost):
         async with _aalone(setting, letters) as claim:
             while not going.is_over and (page := await letters.arun(ask(going.page()))):
-                for letter in going.wanted(page):
+                for letter in going.select(page):
                     claim.ensure_held()
-                    going.concluded(letter, await _aredriven(setting, letters, letter))
+                    going.conclude(letter, await _aredrive(setting, letters, letter))
     return going.handled
 
 
@@ -176,49 +176,49 @@ def _leases(letters: Letters) -> Boundary:
     return Boundary(_NAME, store=letters.backend, lease=_LEASE, observers=())
 
 
-def _redriven(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
+def _redrive(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
     """None: another consumer was first."""
     try:
         taken = letters.run(ask(letters.inbox.take(letter.arrival.identity)))
-        return _handled(setting, letters, letter) if taken else None
+        return _handle(setting, letters, letter) if taken else None
     except BaseException:  # its taking, or its outcome, is unknown: it still has to be handled
         with suppress(RetrysafeError):
             letters.run(ask(letters.inbox.mark(letter.arrival.identity)))
         raise
 
 
-def _handled(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult:
+def _handle(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult:
     backend, attempt = setting.entry.backend, _attempt(setting, letter)
     backend.run(procedures.reopen(backend.store, letter.arrival.record_key))
     try:
         end = attempt.after(setting.entry.run(attempt.claim, attempt.work))
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
-        end = attempt.failed(error)
+        end = attempt.outcome_of(error)
     handled = letters.run(procedures.conclude_redriven(letters.inbox, letter, end))
-    return _reported(setting, letter, end, handled)
+    return _report(setting, letter, end, handled)
 
 
-async def _aredriven(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
+async def _aredrive(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
     try:
         taken, cancelled = await run_to_completion(letters.arun(ask(letters.inbox.take(letter.arrival.identity))))
         if cancelled is not None:
             raise cancelled
-        return await _ahandled(setting, letters, letter) if taken else None
+        return await _ahandle(setting, letters, letter) if taken else None
     except BaseException:  # such as that its subscription has ended meanwhile: when it is marked, no take is under way
         with suppress(RetrysafeError):
             await run_to_completion(letters.arun(ask(letters.inbox.mark(letter.arrival.identity))))
         raise
 
 
-async def _ahandled(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult:
+async def _ahandle(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult:
     backend, attempt = setting.entry.backend, _attempt(setting, letter)
     await _arun(backend, procedures.reopen(backend.store, letter.arrival.record_key))
     try:
         end = attempt.after(await setting.entry.arun(attempt.claim, attempt.awork))
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
-        end = attempt.failed(error)
+        end = attempt.outcome_of(error)
     handled = await letters.arun(procedures.conclude_redriven(letters.inbox, letter, end))
-    return _reported(setting, letter, end, handled)
+    return _report(setting, letter, end, handled)
 
 
 def _attempt(setting: HandlerSettings, letter: InboxLetter) -> Attempt:
@@ -230,9 +230,7 @@ def is_late(letter: DeadLetter, window: float) -> bool:
     return (letter.now - letter.dead_at) / 1e6 > window
 
 
-def _reported(
-    setting: HandlerSettings, letter: InboxLetter, end: HandlerOutcome, handled: HandleResult
-) -> HandleResult:
+def _report(setting: HandlerSettings, letter: InboxLetter, end: HandlerOutcome, handled: HandleResult) -> HandleResult:
     arrival = letter.arrival
     became, topic = handled.became.value, arrival.envelope.topic
     setting.entry.emit(

@@ -73,7 +73,7 @@ class Handler(Generic[P, R]):
             try:
                 end = attempt.after(self.setting.entry.run(attempt.claim, attempt.work))
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
-                end = self._judged(attempt, error)
+                end = self._judge(attempt, error)
             except BaseException:
                 self._withdraw(attempt)
                 raise
@@ -90,7 +90,7 @@ class Handler(Generic[P, R]):
             try:
                 end = attempt.after(await self.setting.entry.arun(attempt.claim, attempt.awork))
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
-                end = await self._ajudged(attempt, error)
+                end = await self._ajudge(attempt, error)
             except BaseException:
                 await self._awithdraw(attempt)
                 raise
@@ -149,16 +149,16 @@ class Handler(Generic[P, R]):
 
     # ------------------------------------------------------------ after
 
-    def _judged(self, attempt: Attempt, error: Exception) -> HandlerOutcome:
+    def _judge(self, attempt: Attempt, error: Exception) -> HandlerOutcome:
         try:
-            return _traced(attempt, error, attempt.failed(error))
+            return _log_traceback(attempt, error, attempt.outcome_of(error))
         except RetrysafeError:
             self._withdraw(attempt)
             raise
 
-    async def _ajudged(self, attempt: Attempt, error: Exception) -> HandlerOutcome:
+    async def _ajudge(self, attempt: Attempt, error: Exception) -> HandlerOutcome:
         try:
-            return _traced(attempt, error, attempt.failed(error))
+            return _log_traceback(attempt, error, attempt.outcome_of(error))
         except RetrysafeError:
             await self._awithdraw(attempt)
             raise
@@ -170,7 +170,7 @@ class Handler(Generic[P, R]):
         if handled.became is MessageOutcome.DEAD and attempt.has_record:
             with suppress(RetrysafeError):  # it has failed before, or another delivery of it is being handled
                 self.setting.entry.run(attempt.claim, attempt.settle(handled.error))
-        return self._reported(attempt, handled)
+        return self._report(attempt, handled)
 
     async def _aconclude(self, attempt: Attempt, end: HandlerOutcome) -> HandleResult:
         handled = HandleResult(end.became)
@@ -184,7 +184,7 @@ class Handler(Generic[P, R]):
 
             with suppress(RetrysafeError):
                 await self.setting.entry.arun(attempt.claim, fail)
-        return self._reported(attempt, handled)
+        return self._report(attempt, handled)
 
     def _concluding(self, attempt: Attempt, end: HandlerOutcome) -> Steps[HandleResult]:
         trials = self.setting.trials
@@ -212,11 +212,11 @@ class Handler(Generic[P, R]):
     def _withdrawing(self, attempt: Attempt) -> Steps[HandleResult]:
         return self._concluding(attempt, HandlerOutcome(MessageOutcome.BEHIND))
 
-    def _reported(self, attempt: Attempt, handled: HandleResult) -> HandleResult:
+    def _report(self, attempt: Attempt, handled: HandleResult) -> HandleResult:
         """Tell the observers what the claim has not told them."""
         became, again, error = handled
         if became is not MessageOutcome.STALLED:
-            self.setting.stalls.ended(attempt.arrival.identity)
+            self.setting.stalls.end(attempt.arrival.identity)
         self._tell_late(attempt, became)
         if became is MessageOutcome.DEAD:
             self._emit("dead_lettered", attempt, side="inbox", error=error)
@@ -235,14 +235,14 @@ class Handler(Generic[P, R]):
         self.setting.entry.emit(name, arrival.consumer, arrival.record_key, topic=arrival.envelope.topic, **fields)
 
 
-def _traced(attempt: Attempt, error: Exception, end: HandlerOutcome) -> HandlerOutcome:
+def _log_traceback(attempt: Attempt, error: Exception, end: HandlerOutcome) -> HandlerOutcome:
     """The outcome; where the handler has raised, the log has the traceback, which no event and no dead letter has."""
     if error is attempt.raised and end.became in (MessageOutcome.FAILED, MessageOutcome.DEAD):
-        logger().warning("The handler %r has raised.\n%s", attempt.arrival.consumer, _printed(error))
+        logger().warning("The handler %r has raised.\n%s", attempt.arrival.consumer, _render_traceback(error))
     return end
 
 
-def _printed(error: Exception) -> str:
+def _render_traceback(error: Exception) -> str:
     """The end of a traceback, without what a terminal would take for a command or no encoding has."""
     lines = "".join(traceback.format_exception(error))[-_LONGEST_TRACE:].split("\n")
     return "\n".join(line if line.isprintable() else line.encode("unicode_escape").decode() for line in lines)

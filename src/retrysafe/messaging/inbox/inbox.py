@@ -14,7 +14,7 @@ record of the message are kept together, as it does for any claim. `Handler` doe
     claim      a message that was handled before ends here, as a duplicate. One that another consumer is handling is
                BUSY, and comes again.
     work       the handler runs once inside the claim. Its error rolls its transaction back, where it has one.
-    judge      `Attempt.after` and `Attempt.failed` turn the end of the claim into a `MessageOutcome`.
+    judge      `Attempt.after` and `Attempt.outcome_of` turn the end of the claim into a `MessageOutcome`.
     conclude   in the dead-letter store: the attempt's note is cleared, counted as finished, or withdrawn; a message
                whose attempts are spent is moved to the dead letters. The `HandleResult` says whether to acknowledge the
                message, or after how many seconds it has to be delivered again.
@@ -107,7 +107,7 @@ class Inbox:
         boundary, and for generator functions.
         """
         refuse_unknown(options, HANDLER_OPTIONS)
-        name = self._taken(consumer)
+        name = self._register(consumer)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
             self._entry.take_operation(name, function, key="source and id of the message")
@@ -129,7 +129,7 @@ class Inbox:
         message at fault, so everything else that a handler does may be done again. On MySQL and MariaDB, and with a
         quota or encrypted results, each message has a transaction of its own.
         """
-        return self._batched(consumer, max_batch, batch_bytes, options, together=False)
+        return self._batch_handler(consumer, max_batch, batch_bytes, options, together=False)
 
     def set_handler(
         self, consumer: str, *, max_batch: int = 500, batch_bytes: int = BATCH_BYTES, **options: Unpack[Options]
@@ -138,9 +138,9 @@ class Inbox:
 
         One that fails is split in halves, until the message at fault is alone.
         """
-        return self._batched(consumer, max_batch, batch_bytes, options, together=True)
+        return self._batch_handler(consumer, max_batch, batch_bytes, options, together=True)
 
-    def _batched(
+    def _batch_handler(
         self, consumer: str, most: int, most_bytes: int, options: Options, *, together: bool
     ) -> Callable[[Callable[P, R]], BatchHandler[P, R]]:
         refuse_unknown(options, HANDLER_OPTIONS)
@@ -153,7 +153,7 @@ class Inbox:
             raise ConfigurationError(f"max_batch= is a number from 1 to {MOST}.")
         if most_bytes < 1:
             raise ConfigurationError("batch_bytes= is a number of bytes, at least 1.")
-        name = self._taken(consumer)
+        name = self._register(consumer)
 
         def decorate(function: Callable[P, R]) -> BatchHandler[P, R]:
             self._entry.take_operation(name, function, key="source and id of the message")
@@ -197,7 +197,7 @@ class Inbox:
         if joining.execute is None:
             raise ConfigurationError("tx= belongs to async code: await aapply_if_newer().")
         self._entry.backend.check(joining.execute, joining.place)
-        return _applied(entity, sequence, run(steps, joining.execute), first if strict else None)
+        return _check_gap(entity, sequence, run(steps, joining.execute), first if strict else None)
 
     async def aapply_if_newer(
         self, tx: Any, entity: str, sequence: int, *, strict: bool = False, first: int = 1, consumer: str | None = None
@@ -208,7 +208,7 @@ class Inbox:
         if joining.aexecute is None:
             raise ConfigurationError("tx= belongs to sync code: use apply_if_newer().")
         await self._entry.backend.acheck(joining.aexecute, joining.place)
-        return _applied(entity, sequence, await arun(steps, joining.aexecute), first if strict else None)
+        return _check_gap(entity, sequence, await arun(steps, joining.aexecute), first if strict else None)
 
     def skip(self, consumer: str, entity: str, sequence: int, *, actor: str = "", reason: str = "") -> bool:
         """Go on after this sequence of an entity, although it was not applied; False when it, or a newer one, was.
@@ -218,15 +218,15 @@ class Inbox:
         """
         steps = self._advancing(entity, sequence, strict=False, first=1, consumer=consumer)
         moved, _ = Letters(self._entry.backend).run(steps)
-        return moved and self._skipped(consumer, entity, sequence, actor, reason)
+        return moved and self._report_skip(consumer, entity, sequence, actor, reason)
 
     async def askip(self, consumer: str, entity: str, sequence: int, *, actor: str = "", reason: str = "") -> bool:
         """`skip` on an event loop."""
         steps = self._advancing(entity, sequence, strict=False, first=1, consumer=consumer)
         moved, _ = await Letters(self._entry.backend).arun(steps)
-        return moved and self._skipped(consumer, entity, sequence, actor, reason)
+        return moved and self._report_skip(consumer, entity, sequence, actor, reason)
 
-    def _skipped(self, consumer: str, entity: str, sequence: int, actor: str, reason: str) -> bool:
+    def _report_skip(self, consumer: str, entity: str, sequence: int, actor: str, reason: str) -> bool:
         fields = {"entity": legible(entity), "sequence": sequence, "actor": actor, "reason": reason}
         self._entry.emit("sequence_skipped", consumer, **fields)
         return True
@@ -252,7 +252,7 @@ class Inbox:
 
     # ------------------------------------------------------------ names
 
-    def _taken(self, consumer: str) -> str:
+    def _register(self, consumer: str) -> str:
         if callable(consumer):
             raise ConfigurationError('A handler needs the name of its consumer: @inbox.handler("inventory").')
         if not check_name(consumer, "consumer"):
@@ -296,7 +296,7 @@ class Options(TypedDict, total=False):
 HANDLER_OPTIONS = tuple(Options.__annotations__)
 
 
-def _applied(entity: str, sequence: int, found: tuple[bool, int | None], first: int | None) -> bool:
+def _check_gap(entity: str, sequence: int, found: tuple[bool, int | None], first: int | None) -> bool:
     moved, last = found
     if first is not None and not moved and (last is None or sequence > last):
         missing = first if last is None else last + 1

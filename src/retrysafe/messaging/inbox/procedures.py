@@ -114,18 +114,18 @@ def bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Ste
     """
     for _ in range(2 if is_large(arrival.envelope) else 0):
         try:
-            yield from _buried(inbox, arrival, counts, error)
+            yield from _bury(inbox, arrival, counts, error)
             return HandleResult(MessageOutcome.DEAD, None, error)
         except Exception:  # noqa: BLE001 - one that is too large may end the connection, or be any error of a driver
             yield from ask(inbox.counts(arrival))
     if is_large(arrival.envelope):
         error = f"{error[:LONGEST]} ({NOT_KEPT})"
         arrival = arrival._replace(envelope=without_body(arrival.envelope))
-    yield from _buried(inbox, arrival, counts, error)
+    yield from _bury(inbox, arrival, counts, error)
     return HandleResult(MessageOutcome.DEAD, None, error)
 
 
-def _buried(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Steps[None]:
+def _bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Steps[None]:
     for request in inbox.bury(arrival, counts, error):
         yield from ask(request)
 

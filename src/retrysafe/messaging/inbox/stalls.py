@@ -33,6 +33,6 @@ class Stalls:
         self._times[message] = times + 1, since
         return RECOVERY.delay(times, 0.5 + chance / 2)
 
-    def ended(self, message: bytes) -> None:
+    def end(self, message: bytes) -> None:
         """Something else became of a message."""
         self._times.pop(message, None)

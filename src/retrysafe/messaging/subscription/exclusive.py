@@ -36,7 +36,7 @@ class Exclusive:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._patience):
                     await self._quiet.wait()
-            doing = asyncio.ensure_future(self._done(work))
+            doing = asyncio.ensure_future(self._do(work))
             try:
                 await asyncio.wait([doing], timeout=self._patience)
             except asyncio.CancelledError:
@@ -45,7 +45,7 @@ class Exclusive:
                 raise
         return await doing
 
-    async def _done(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _do(self, work: Callable[[], Awaitable[T]]) -> T:
         with self._busy():
             return await work()
 

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from retrysafe.messaging.brokers.lane_queue import spared
+from retrysafe.messaging.brokers.lane_queue import spare
 from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.ordering import lane as lane_of
 from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
@@ -52,7 +52,7 @@ class Lanes:
     @property
     def load(self) -> int:
         """The number of messages that count towards the limit."""
-        return self.count - spared(self.parked.total())
+        return self.count - spare(self.parked.total())
 
     def add(self, delivery: Delivery) -> int | None:
         """Queue a delivery; return its lane if it was empty, and is ready now."""

@@ -147,7 +147,7 @@ class Subscription:
             try:
                 await self._check_store()
             except RetrysafeError as error:
-                run.failed(error)  # a task that runs this may be looked at late
+                run.report(error)  # a task that runs this may be looked at late
                 raise
             await run.work(
                 self._workers, self._receive(run), handling=[self._redrives(run)], watching=[self._lags(run)]
@@ -245,12 +245,12 @@ class Subscription:
             room = await run.room()
             try:
                 if room:
-                    await self._received(run, room, LOOK)
+                    await self._receive_into(run, room, LOOK)
                 polls, _ = polls.found()
             except BaseException as error:
                 if not is_failure(error) or isinstance(error, ConfigurationError):
                     raise
-                run.failed(error)  # tried again after any error of the broker's client
+                run.report(error)  # tried again after any error of the broker's client
                 polls, rest = polls.failed(random.random())
                 await self._bell.await_for(rest)
 
@@ -258,8 +258,8 @@ class Subscription:
         """Handle the marked dead letters, each once, and then all messages of the broker."""
         settled = True
         while settled and not self._bell.rung:
-            found = await self._redriven(run)
-            run.redriven(found)
+            found = await self._redrive_marked(run)
+            run.count_redriven(found)
             settled = any(one.again is None for one in found)
         await self._drain(run, wait)
 
@@ -270,12 +270,12 @@ class Subscription:
             if not room:
                 continue
             piece = min(left, LOOK)
-            received = await self._received(run, room, piece)
+            received = await self._receive_into(run, room, piece)
             left = wait if received else left - piece
             if not received and left <= 0:
                 return
 
-    async def _received(self, run: Run, room: int, wait: float) -> bool:
+    async def _receive_into(self, run: Run, room: int, wait: float) -> bool:
         """Receive messages, and tell whether any have come. They are the run's at once, whoever is cancelled meanwhile:
         it gives them back.
         """
@@ -296,15 +296,15 @@ class Subscription:
         while not self._bell.rung:
             settled = False
             try:
-                settled = any(one.again is None for one in await self._redriven(run))
+                settled = any(one.again is None for one in await self._redrive_marked(run))
             except ConfigurationError:
                 raise
             except Exception as error:  # noqa: BLE001 - tried again after any error of the database
-                run.failed(error)
+                run.report(error)
             if not settled:  # else there may be more than were looked for at once
                 await self._bell.await_for(self._redrive)
 
-    async def _redriven(self, run: Run) -> list[HandleResult]:
+    async def _redrive_marked(self, run: Run) -> list[HandleResult]:
         """Handle marked dead letters; after `stop` no further one."""
         run.in_progress += 1
         try:
@@ -354,7 +354,7 @@ class Subscription:
     async def _watch(self, watchdog: Watchdog, run: Run, lag: Mapping[str, int]) -> None:
         """Connect anew when a partition gives nothing; end when that has not helped, for a new process to begin."""
         now = asyncio.get_running_loop().time()
-        stalled = watchdog.look(lag, run.received, run.held(), now)
+        stalled = watchdog.look(lag, run.received, run.partitions_in_memory(), now)
         for place, reconnects in stalled.items():
             self._handler.emit("consumer_stalled", partition=place, messages=lag[place], reconnects=reconnects)
             if reconnects >= RECONNECTS:

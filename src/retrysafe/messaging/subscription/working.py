@@ -70,7 +70,7 @@ class Run:
         """The number of messages that became dead letters or have to come again, of a run that ends by itself."""
         return len(self._left) + self._dead_again + self._still_marked
 
-    def redriven(self, found: list[HandleResult]) -> None:
+    def count_redriven(self, found: list[HandleResult]) -> None:
         """Count dead letters that were handled again; one that has to come again is in what the next look finds."""
         self.tally.update(one.became for one in found)
         self._dead_again += sum(one.became not in DONE and one.again is None for one in found)
@@ -114,18 +114,18 @@ class Run:
             async with asyncio.timeout(LEAVING):
                 given = [self._consumer.give_back(*one) for one in self._returning.values()]
                 acked = [self._consumer.ack(self._settled)] if self._settled else []
-                await asyncio.gather(*map(self._tried, (*given, *acked)))  # none waits for what another takes
+                await asyncio.gather(*map(self._try, (*given, *acked)))  # none waits for what another takes
         except TimeoutError:
-            self.failed(TimeoutError(f"the broker took nothing back within {LEAVING:g} s: closing the consumer does"))
+            self.report(TimeoutError(f"the broker took nothing back within {LEAVING:g} s: closing the consumer does"))
 
-    async def _tried(self, telling: Awaitable[None]) -> None:
+    async def _try(self, telling: Awaitable[None]) -> None:
         """Tell the broker; an error of one message keeps no other."""
         try:
             await telling
         except BaseException as error:
             if not is_failure(error):
                 raise
-            self.failed(error)
+            self.report(error)
 
     async def _wait_for_end(self, handling: list[asyncio.Task[None]], acking: asyncio.Task[None]) -> None:
         self._finishing = self._forever
@@ -150,7 +150,7 @@ class Run:
             if ready is not None:
                 self._ready.put_nowait(ready)
 
-    def held(self) -> set[str]:
+    def partitions_in_memory(self) -> set[str]:
         """The partitions of the messages in memory."""
         return {delivery.partition for delivery in self._lanes}
 
@@ -170,7 +170,7 @@ class Run:
                 return 0
         return max(0, self._lanes.most - self._lanes.load)
 
-    def failed(self, error: BaseException) -> None:
+    def report(self, error: BaseException) -> None:
         """Emit an event: a request to the broker or the database failed, or the queue does not exist."""
         name = "queue_missing" if isinstance(error, QueueMissing) else "consumer_failed"
         self._handler.emit(name, error=f"{type(error).__name__}: {error}".partition("\n")[0])
@@ -184,7 +184,7 @@ class Run:
             portion = self._lanes.take(lane, self._more(), self._handler.portion, self._handler.portion_bytes)
             self.in_progress += len(portion.deliveries)
             try:
-                await self._conclude(portion, await self._handled(portion))
+                await self._conclude(portion, await self._handle(portion))
             finally:
                 self.in_progress -= len(portion.deliveries)
 
@@ -197,7 +197,7 @@ class Run:
                 return
             yield lane
 
-    async def _handled(self, portion: Portion) -> list[HandleResult]:
+    async def _handle(self, portion: Portion) -> list[HandleResult]:
         deliveries = portion.deliveries
         try:
             handled = await self._solitude.together(partial(self._handler.ahandle_many, deliveries, alone=False))
@@ -211,7 +211,7 @@ class Run:
         except Exception as error:  # not the fault of a message: a database that does not answer, a wrong schema
             if not self._forever:
                 raise
-            self.failed(error)
+            self.report(error)
             if isinstance(error, ConfigurationError):
                 raise
             return [HandleResult(MessageOutcome.BUSY, pause(1.0), str(error))] * len(deliveries)
@@ -288,7 +288,7 @@ class Run:
         except BaseException as error:
             if not is_failure(error):
                 raise
-            self.failed(error)  # the broker delivers it again by itself
+            self.report(error)  # the broker delivers it again by itself
         del self._returning[number]
 
     async def _acker(self) -> None:
@@ -303,7 +303,7 @@ class Run:
             except BaseException as error:
                 if not is_failure(error):
                     raise
-                self.failed(error)  # delivered again, and recognised
+                self.report(error)  # delivered again, and recognised
             del self._settled[: len(settled)]
             if self._handled_all and not self._settled:
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from retrysafe.scan.effects import Effect, Kind
+from retrysafe.scan.effects import Effect, EffectKind
 from retrysafe.scan.findings import Finding, Rule, Severity, finding
 from retrysafe.scan.module import Function
 from retrysafe.scan.project import own_nodes
@@ -116,8 +116,8 @@ def charge(order, amount):
     requests.post("https://bank.example/charges", json={"order": order, "amount": amount}, headers=headers)
 """,
 )
-_ALWAYS = frozenset({Kind.CREATE, Kind.CALL, Kind.SEND})
-_ON_PUT = frozenset({Kind.CALL})
+_ALWAYS = frozenset({EffectKind.CREATE, EffectKind.CALL, EffectKind.SEND})
+_ON_PUT = frozenset({EffectKind.CALL})
 """PUT and PATCH of the same representation leave the same rows; calls out are repeated all the same."""
 
 
@@ -125,16 +125,16 @@ def handlers(view: View) -> Iterator[Finding]:
     """RS101."""
     for handler in view.entry_points.handlers(view.module):
         kinds = _ALWAYS if "POST" in handler.methods else _ON_PUT
-        effects = _repeated(view.effects.of_function(view.module, handler.function), kinds)
+        effects = _effects_without_key(view.effects.of_function(view.module, handler.function), kinds)
         if effects:
             verb = "/".join(sorted(handler.methods))
-            message = f"{handler.framework} handler of {verb} without a guard {_told(effects)}."
+            message = f"{handler.framework} handler of {verb} without a guard {_describe(effects)}."
             yield finding(HANDLER, view.module, handler.function, message)
 
 
 def guards(view: View) -> Iterator[Finding]:
     """RS102."""
-    for guard in view.entry_points.passed_by(view.module):
+    for guard in view.entry_points.idle_guards(view.module):
         yield finding(PASSED_BY, view.module, guard, "The function that is registered is the one without this guard.")
 
 
@@ -143,9 +143,9 @@ def consumers(view: View) -> Iterator[Finding]:
     for consumer in view.entry_points.consumers(view.module):
         node = consumer.node
         found = view.effects.of_nodes(view.module, own_nodes(node) if isinstance(node, Function) else _inside(node))
-        effects = _repeated(found, _ALWAYS)
+        effects = _effects_without_key(found, _ALWAYS)
         if effects:
-            message = f"{consumer.title} without an inbox {_told(effects)}; {consumer.because}."
+            message = f"{consumer.title} without an inbox {_describe(effects)}; {consumer.because}."
             yield finding(CONSUMER, view.module, node, message)
 
 
@@ -154,10 +154,10 @@ def _inside(loop: object) -> Iterator:  # type: ignore[type-arg]
         yield from own_nodes(statement)
 
 
-def _repeated(effects: Iterable[Effect], kinds: frozenset[Kind]) -> list[Effect]:
+def _effects_without_key(effects: Iterable[Effect], kinds: frozenset[EffectKind]) -> list[Effect]:
     return [one for one in effects if one.kind in kinds and not one.keyed]
 
 
-def _told(effects: list[Effect]) -> str:
+def _describe(effects: list[Effect]) -> str:
     more = f", and {len(effects) - 1} more" if len(effects) > 1 else ""
-    return effects[0].told() + more
+    return effects[0].describe() + more

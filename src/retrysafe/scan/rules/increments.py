@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrysafe.scan.effects import Kind
+from retrysafe.scan.effects import EffectKind
 from retrysafe.scan.findings import Finding, Rule, Severity, finding
-from retrysafe.scan.guards import in_guard, is_guarded, known_once
+from retrysafe.scan.guards import in_guard, is_guarded, runs_once_known
 from retrysafe.scan.rules.view import View
 from retrysafe.scan.states import leaves_its_state
 
@@ -59,12 +59,12 @@ def check(view: View) -> Iterator[Finding]:
         if not isinstance(node, ast.Assign | ast.AugAssign | ast.Call):
             continue
         effect = view.effects.of_node(view.module, node)
-        if effect is None or effect.kind is not Kind.INCREMENT:
+        if effect is None or effect.kind is not EffectKind.INCREMENT:
             continue
         function = view.module.function_around(node)
         if function is not None and is_guarded(view.project, view.module, function):
             continue
-        if in_guard(view.project, view.module, node) or known_once(view.project, view.module, node):
+        if in_guard(view.project, view.module, node) or runs_once_known(view.project, view.module, node):
             continue
         if leaves_its_state(view.project, view.module, node):
             continue

@@ -46,13 +46,12 @@ def check(view: View) -> Iterator[Finding]:
     for node in view.module.nodes:
         for key in _keys(view.project, view.module, node):
             made = _chance(view.project, view.module, key)
-            if made is not None and not _kept_for_attempts(view.module, key, made):
+            if made is not None and not _is_kept_for_attempts(view.module, key, made):
                 what = ast.unparse(made)
                 yield finding(RANDOM_KEY, view.module, key, f"Every attempt gets another key: it is made from {what}.")
 
 
 def _keys(project: Project, module: Module, node: ast.AST) -> Iterator[ast.expr]:
-    """Expressions that are used as an idempotency key."""
     match node:
         case ast.Dict(names, values):
             yield from (
@@ -103,7 +102,7 @@ def _chance(project: Project, module: Module, node: ast.AST | None, steps: int =
     return next(filter(None, (_chance(project, module, part, steps + 1) for part in parts)), None)
 
 
-def _kept_for_attempts(module: Module, key: ast.AST, made: ast.AST) -> bool:
+def _is_kept_for_attempts(module: Module, key: ast.AST, made: ast.AST) -> bool:
     """Tell whether the key is made before a loop that the call is in: all attempts of the loop have the same."""
     inner = module.parents.get(key)
     while inner is not None and not isinstance(inner, Function | ast.Lambda):

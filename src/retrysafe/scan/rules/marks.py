@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from retrysafe.scan import catalogue as known
-from retrysafe.scan.effects import Kind
+from retrysafe.scan.effects import EffectKind
 from retrysafe.scan.findings import Finding, Rule, Severity, finding
 from retrysafe.scan.module import Function, Module
 from retrysafe.scan.project import Project, own_nodes
@@ -44,7 +44,7 @@ def charge(order):
         requests.post("https://bank.example/charges", json={"order": order}, headers=headers)
 """,
 )
-_WORK = frozenset({Kind.CREATE, Kind.CALL, Kind.SEND, Kind.INCREMENT})
+_WORK = frozenset({EffectKind.CREATE, EffectKind.CALL, EffectKind.SEND, EffectKind.INCREMENT})
 
 
 def check(view: View) -> Iterator[Finding]:
@@ -59,7 +59,7 @@ def check(view: View) -> Iterator[Finding]:
         nodes = [one for statement in body for one in own_nodes(statement)]
         work = next((one for one in view.effects.of_nodes(view.module, iter(nodes), 2) if one.kind in _WORK), None)
         if work is not None:
-            yield finding(MARK, view.module, mark, f"The mark is set before the work, which {work.told()}.")
+            yield finding(MARK, view.module, mark, f"The mark is set before the work, which {work.describe()}.")
 
 
 def _mark(project: Project, module: Module, test: ast.expr) -> tuple[ast.Call | None, bool]:

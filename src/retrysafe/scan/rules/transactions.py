@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from retrysafe.scan import catalogue as known
-from retrysafe.scan.effects import Effect, Kind
+from retrysafe.scan.effects import Effect, EffectKind
 from retrysafe.scan.findings import Finding, Rule, Severity, finding
 from retrysafe.scan.module import Function, Module
 from retrysafe.scan.project import Project, own_nodes
@@ -88,18 +88,18 @@ def check(view: View) -> Iterator[Finding]:
     reported: set[tuple[str, ast.AST]] = set()
     for nodes in _regions(view.project, view.module):
         for effect in view.effects.of_nodes(view.module, iter(nodes), _FOLLOWED):
-            rule = {Kind.CALL: CALL, Kind.READ: CALL, Kind.SEND: SEND}.get(effect.kind)
+            rule = {EffectKind.CALL: CALL, EffectKind.READ: CALL, EffectKind.SEND: SEND}.get(effect.kind)
             if rule is not None and (rule.id, effect.node) not in reported:
                 reported.add((rule.id, effect.node))
-                yield _found(rule, view.module, effect)
+                yield _finding(rule, view.module, effect)
 
 
-def _found(rule: Rule, module: Module, effect: Effect) -> Finding:
+def _finding(rule: Rule, module: Module, effect: Effect) -> Finding:
     if rule is SEND:
-        return finding(rule, module, effect.node, f"Inside a transaction: {effect.told()}.")
-    severity = Severity.NOTE if effect.kind is Kind.READ else None
-    held = "; the transaction stays open meanwhile" if effect.kind is Kind.READ else ""
-    return finding(rule, module, effect.node, f"Inside a transaction: {effect.told()}{held}.", severity)
+        return finding(rule, module, effect.node, f"Inside a transaction: {effect.describe()}.")
+    severity = Severity.NOTE if effect.kind is EffectKind.READ else None
+    held = "; the transaction stays open meanwhile" if effect.kind is EffectKind.READ else ""
+    return finding(rule, module, effect.node, f"Inside a transaction: {effect.describe()}{held}.", severity)
 
 
 def _regions(project: Project, module: Module) -> Iterator[list[ast.AST]]:

@@ -73,7 +73,7 @@ def crash_points(
 def _in_a_process_of_its_own(wanted: Exploration) -> Report:
     """Explore in a process without connections and threads: forked from this one, or spawned where it has threads."""
     here, there = multiprocessing.Pipe(duplex=False)
-    process = _started(there, wanted)
+    process = _start(there, wanted)
     there.close()
     try:
         found = here.recv()
@@ -90,7 +90,7 @@ def _in_a_process_of_its_own(wanted: Exploration) -> Report:
     return report
 
 
-def _started(there: Any, wanted: Exploration) -> BaseProcess:
+def _start(there: Any, wanted: Exploration) -> BaseProcess:
     arguments: dict[str, Any] = {"target": _explore, "args": (there, wanted), "name": "crash points"}
     if _may_fork():
         process: BaseProcess = multiprocessing.get_context("fork").Process(**arguments)

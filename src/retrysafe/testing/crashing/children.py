@@ -99,29 +99,29 @@ class Child:
             while self.open:
                 self.read()
 
-    def told(self, kind: str) -> list[Any]:
+    def messages(self, kind: str) -> list[Any]:
         """Return its messages of a kind."""
         return [event[1] if len(event) > 1 else None for event in self._events if event[0] == kind]
 
     @property
     def ended(self) -> Ended:
         """Its end."""
-        outcome, settled = (self.told("outcome") or [("", False)])[-1]
+        outcome, settled = (self.messages("outcome") or [("", False)])[-1]
         story = (event[1] for event in self._events if event[0] in ("call", "outcome", "again"))
-        known = tuple(self.told("known"))  # connections that a driver makes where no stack shows it
+        known = tuple(self.messages("known"))  # connections that a driver makes where no stack shows it
         return Ended(
             story=tuple(told[0] if type(told) is tuple else told for told in story),
-            at=next(iter(self.told("at")), None),
+            at=next(iter(self.messages("at")), None),
             way=tuple(
                 event[1] for event in takewhile(lambda event: event[0] != "at", self._events) if event[0] == "call"
             ),
             outcome=outcome,
             settled=settled,
-            problem=next(iter(self.told("problem")), ""),
-            rows=next(iter(self.told("rows")), None),
-            unseen=tuple(what for what in dict.fromkeys(self.told("unseen")) if not what.startswith(known)),
-            in_memory=tuple(dict.fromkeys(self.told("in memory"))),
-            modules=next(iter(self.told("modules")), ()),
+            problem=next(iter(self.messages("problem")), ""),
+            rows=next(iter(self.messages("rows")), None),
+            unseen=tuple(what for what in dict.fromkeys(self.messages("unseen")) if not what.startswith(known)),
+            in_memory=tuple(dict.fromkeys(self.messages("in memory"))),
+            modules=next(iter(self.messages("modules")), ()),
             hung=self.hung,
         )
 

@@ -42,12 +42,12 @@ def watch_for_the_unseen(tracer: Tracer) -> None:
     sys.addaudithook(notice)
 
 
-def _connected(arguments: tuple[Any, ...]) -> str | None:
+def _describe_connect(arguments: tuple[Any, ...]) -> str | None:
     address = arguments[1]
     return f"a connection to {':'.join(map(str, address[:2])) if isinstance(address, tuple) else address}"
 
 
-def _opened(arguments: tuple[Any, ...]) -> str | None:
+def _describe_open(arguments: tuple[Any, ...]) -> str | None:
     path, _, flags = arguments
     written = isinstance(flags, int) and flags & _WRITES
     if not written or not isinstance(path, str) or path == os.devnull or user_place(None) is NOWHERE:
@@ -55,18 +55,18 @@ def _opened(arguments: tuple[Any, ...]) -> str | None:
     return "a file opened for writing"
 
 
-def _connected_to_sqlite(arguments: tuple[Any, ...]) -> str | None:
+def _describe_sqlite(arguments: tuple[Any, ...]) -> str | None:
     if hasattr(arguments[0], "retrysafe_watched"):
         return None
     return "a connection of a sqlite3.connect that was imported by its name: call it as sqlite3.connect"
 
 
 _EVENTS = {
-    "sqlite3.connect/handle": _connected_to_sqlite,
-    "socket.connect": _connected,
+    "sqlite3.connect/handle": _describe_sqlite,
+    "socket.connect": _describe_connect,
     "subprocess.Popen": lambda arguments: f"a process: {arguments[0]}",
     "os.system": lambda arguments: f"a process: {arguments[0]!r}",
-    "open": _opened,
+    "open": _describe_open,
 }
 
 
@@ -93,7 +93,7 @@ def problems(uncrashed: Uncrashed, point: Point, processes: Sequence[Ended]) -> 
     """In words; empty when all is well. The process of the point is the one that came to a call "at" it."""
     last = processes[-1]
     subject = next((process for process in processes if process.at is not None), processes[0])
-    found = _strayed(uncrashed, point, subject)
+    found = _strays(uncrashed, point, subject)
     found += [f"a process hung (it was at: {_last(process)})" for process in processes if process.hung]
     if not any(process.hung for process in processes) and not last.settled:
         found.append(f"no retry came to an end: {last.outcome or 'the process died'}")
@@ -115,7 +115,7 @@ def _last(process: Ended) -> str:
     return str(process.calls[-1]) if process.calls else "its beginning"
 
 
-def _strayed(uncrashed: Uncrashed, point: Point, first: Ended) -> list[str]:
+def _strays(uncrashed: Uncrashed, point: Point, first: Ended) -> list[str]:
     """The first process must have come to the boundary the way that the uncrashed run did."""
     way = [call.label for call in (*first.way, *([] if first.at is None else [first.at]))]
     expected = [call.label for call in uncrashed.calls[: point.boundary]]
@@ -139,7 +139,7 @@ def _requests(uncrashed: Iterable[Call], found: Iterable[Call], *, done: bool) -
         asked, expected = _effects(requests), _effects(once.get(label, []))
         if asked > expected or (done and asked < expected):
             lines.append(f"{label}: {asked} effects asked for instead of {expected}")
-            lines += [f"  {_keyed(call)} from {call.place}" for call in requests]
+            lines += [f"  {_describe_key(call)} from {call.place}" for call in requests]
         payloads: dict[str, set[str]] = defaultdict(set)
         for call in requests:
             if call.key is not None:
@@ -161,5 +161,5 @@ def _effects(requests: Sequence[Call]) -> int:
     return len(keys) + sum(call.key is None for call in requests)
 
 
-def _keyed(call: Call) -> str:
+def _describe_key(call: Call) -> str:
     return "without a key" if call.key is None else f"with key {call.key[:12]}…"

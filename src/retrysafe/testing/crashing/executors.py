@@ -21,7 +21,7 @@ _TABLE = re.compile(r"retrysafe_[a-z]+\b")
 def instrument_executors(tracer: Tracer) -> None:
     """Let every request to a store be a boundary, whatever executor performs it."""
 
-    def wrapped(name: str, kind: type[_Traced]) -> None:
+    def wrap(name: str, kind: type[_Traced]) -> None:
         real = getattr(Backend, name)
 
         @functools.wraps(real)
@@ -32,8 +32,8 @@ def instrument_executors(tracer: Tracer) -> None:
 
         setattr(Backend, name, open_traced)
 
-    wrapped("_open", _Client)
-    wrapped("_aopen", _AsyncClient)
+    wrap("_open", _Client)
+    wrap("_aopen", _AsyncClient)
 
 
 class _Traced:
@@ -53,7 +53,7 @@ class _Traced:
         known = self._backend.boundaries and self._backend not in self._tracer.aged
         return bool(known) and self._tracer.lapsed and self._tracer.counts()
 
-    def _told(self, request: Any) -> Any:
+    def _trace(self, request: Any) -> Any:
         return self._tracer.call(lambda: Call(f"store: {describe(request)}"))
 
 
@@ -61,49 +61,49 @@ class _Client(_Traced):
     def __call__(self, request: Any, /) -> Any:
         if self._must_age():
             self._tracer.aged.add(self._backend)
-            with self._tracer.unwatched():
+            with self._tracer.pause():
                 run(lapse(self._backend.store, self._backend.boundaries), self._inner)
-        with self._told(request):
+        with self._trace(request):
             return self._inner(request)
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
         with self._inner.transaction() as opened:
-            yield _Opened(opened, self._told)
+            yield _Opened(opened, self._trace)
 
 
 class _AsyncClient(_Traced):
     async def __call__(self, request: Any, /) -> Any:
         if self._must_age():
             self._tracer.aged.add(self._backend)
-            with self._tracer.unwatched():
+            with self._tracer.pause():
                 await arun(lapse(self._backend.store, self._backend.boundaries), self._inner)
-        with self._told(request):
+        with self._trace(request):
             return await self._inner(request)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
         async with self._inner.transaction() as opened:
-            yield _AsyncOpened(opened, self._told)
+            yield _AsyncOpened(opened, self._trace)
 
 
 class _Opened:
     """An open transaction whose requests are boundaries."""
 
-    def __init__(self, inner: Any, told: Any) -> None:
-        self._inner, self._told = inner, told
+    def __init__(self, inner: Any, trace: Any) -> None:
+        self._inner, self._trace = inner, trace
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def execute(self, request: Any) -> Any:
-        with self._told(request):
+        with self._trace(request):
             return self._inner.execute(request)
 
 
 class _AsyncOpened(_Opened):
     async def execute(self, request: Any) -> Any:
-        with self._told(request):
+        with self._trace(request):
             return await self._inner.execute(request)
 
 

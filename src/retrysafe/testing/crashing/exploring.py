@@ -23,7 +23,7 @@ from retrysafe.testing.crashing.points import Action, Ended, Point
 from retrysafe.testing.crashing.report import Report, Violation
 from retrysafe.testing.crashing.snapshots import volatile
 from retrysafe.testing.crashing.tracing import Tell, Tracer
-from retrysafe.testing.crashing.working import Experiment, Worker
+from retrysafe.testing.crashing.working import CrashWorker, Experiment
 
 SILENCE, SILENCES = 0.04, 5
 """A process that has been silent for so many seconds, and for so many times the longest silence of a run that nothing
@@ -102,11 +102,11 @@ class _Explorer:
 
     def run_uncrashed(self) -> Uncrashed:
         """Twice, on fresh state each time: what differs then says nothing when it differs after a crash."""
-        self._import(self._uncrashed_once()[0].modules)
+        self._import(self._run_uncrashed()[0].modules)
         self._silence = SILENCE  # without the time that the imports took
-        scout, _ = self._uncrashed_once()
+        scout, _ = self._run_uncrashed()
         self._words = frozenset(re.findall(r"\w+", " ".join(call.label for call in scout.calls).lower()))
-        (one, state), (other, others) = self._uncrashed_once(), self._uncrashed_once()
+        (one, state), (other, others) = self._run_uncrashed(), self._run_uncrashed()
         self._apart = pickle.dumps(state) != pickle.dumps(others)
         _check_trace(one, other)
         one_rows, other_rows = one.rows or {}, other.rows or {}
@@ -122,10 +122,10 @@ class _Explorer:
         gc.collect()
         gc.freeze()
 
-    def _uncrashed_once(self) -> tuple[Ended, Any]:
+    def _run_uncrashed(self) -> tuple[Ended, Any]:
         children: list[Child] = []
         try:
-            child = self._heard(children, self._worker.begin(None))
+            child = self._run(children, self._worker.begin(None))
         finally:
             for one in children:
                 one.end()
@@ -153,7 +153,7 @@ class _Explorer:
             return [self._try(point) for point in points]
         children = [Child(partial(self._tell_all, points[lane::lanes]), 0) for lane in range(lanes)]
         self._hear(children)
-        told = [child.told("tried") for child in children]
+        told = [child.messages("tried") for child in children]
         if sum(map(len, told)) != len(points):
             raise ConfigurationError("crash_points(): a process that explores has died.")
         return [told[number % lanes][number // lanes] for number in range(len(points))]
@@ -163,11 +163,10 @@ class _Explorer:
             tell(("tried", self._try(point)))
 
     def _try(self, point: Point) -> _Tried:
-        """Take the operation through one point."""
-        follow = {Action.CANCEL: self._cancelled, Action.FREEZE: self._stopped, Action.OVERLAP: self._stopped}
+        follow = {Action.CANCEL: self._cancel, Action.FREEZE: self._stop, Action.OVERLAP: self._stop}
         children: list[Child] = []
         try:
-            follow.get(point.action, self._crashed)(point, children)
+            follow.get(point.action, self._crash)(point, children)
         finally:
             for child in children:
                 child.end()
@@ -181,18 +180,18 @@ class _Explorer:
             unseen=tuple(what for process in processes for what in process.unseen),
         )
 
-    def _crashed(self, point: Point, children: list[Child]) -> None:
-        first = self._heard(children, self._worker.begin(point))
+    def _crash(self, point: Point, children: list[Child]) -> None:
+        first = self._run(children, self._worker.begin(point))
         if point.then is not None:
-            second = self._heard(children, self._worker.retry(self._state(first), point.then))
-            if second.told("rows"):
+            second = self._run(children, self._worker.retry(self._state(first), point.then))
+            if second.messages("rows"):
                 return  # the retry was over before it came to its own crash
-        self._heard(children, self._worker.retry(self._state(first)))
+        self._run(children, self._worker.retry(self._state(first)))
 
-    def _cancelled(self, point: Point, children: list[Child]) -> None:
-        self._heard(children, self._worker.begin(point))
+    def _cancel(self, point: Point, children: list[Child]) -> None:
+        self._run(children, self._worker.begin(point))
 
-    def _stopped(self, point: Point, children: list[Child]) -> None:
+    def _stop(self, point: Point, children: list[Child]) -> None:
         """The first process is the last in the list: it is the one that looks at the end."""
         first = Child(self._worker.begin(point), self._experiment.patience)
         children.append(first)
@@ -201,7 +200,7 @@ class _Explorer:
             self._worker.overtake(self._state(first), lapsed=point.action is Action.FREEZE), self._experiment.patience
         )
         children.insert(0, rival)
-        listen([rival], lambda: not rival.open or len(rival.told("outcome")) >= REFUSED, self._silence)
+        listen([rival], lambda: not rival.open or len(rival.messages("outcome")) >= REFUSED, self._silence)
         first.go_on()
         listen([first, rival], lambda: not rival.open and (first.awaited or not first.open), self._patience)
         first.give_leave()
@@ -214,10 +213,10 @@ class _Explorer:
         return self._experiment.patience + 1
 
     @property
-    def _worker(self) -> Worker:
-        return Worker(self._experiment, self._tracer, self._words)
+    def _worker(self) -> CrashWorker:
+        return CrashWorker(self._experiment, self._tracer, self._words)
 
-    def _heard(self, children: list[Child], work: Work) -> Child:
+    def _run(self, children: list[Child], work: Work) -> Child:
         """A process, listened to until it has ended."""
         child = Child(work, self._experiment.patience)
         children.append(child)
@@ -228,9 +227,9 @@ class _Explorer:
         listen(children, lambda: not any(child.open for child in children), 2 * self._patience)
 
     def _state(self, first: Child) -> Any:
-        told = first.told("state")
+        told = first.messages("state")
         if not told:
-            why = next(iter(first.told("failed")), "its process died")
+            why = next(iter(first.messages("failed")), "its process died")
             raise ConfigurationError(
                 f"crash_points(): fresh() failed, or what it returns cannot be pickled: {why}. It is called in "
                 "processes of its own, so each name must be new: uuid4(), not a counter."

@@ -37,7 +37,7 @@ def steady(text: object) -> str:
     return _VOLATILE.sub("#", " ".join(str(text).split()))
 
 
-def watched(
+def trace_calls(
     tracer: Tracer,
     owner: Any,
     name: str,
@@ -52,30 +52,30 @@ def watched(
 
     def note(*args: Any) -> None:
         if database is not None and tracer.watching:
-            tracer.opened(database(args[0]))
+            tracer.note_database(database(args[0]))
 
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
-        async def awaited(*args: Any, **options: Any) -> Any:
+        async def awaiting(*args: Any, **options: Any) -> Any:
             note(*args)
             if unless(*args, **options):
                 return await function(*args, **options)
             with tracer.call(lambda: describe(*args, **options)):
                 return await function(*args, **options)
 
-        replacement: Any = awaited
+        replacement: Any = awaiting
     else:
 
         @functools.wraps(function)
-        def called(*args: Any, **options: Any) -> Any:
+        def calling(*args: Any, **options: Any) -> Any:
             note(*args)
             if unless(*args, **options):
                 return function(*args, **options)
             with tracer.call(lambda: describe(*args, **options)):
                 return function(*args, **options)
 
-        replacement = called
+        replacement = calling
     kind = type(original) if isinstance(original, staticmethod | classmethod) else None
     setattr(owner, name, replacement if kind is None else kind(replacement))
 
@@ -98,7 +98,7 @@ def _sqlite(tracer: Tracer, module: Any) -> None:
             tracer.tell("in memory", f"sqlite3.connect({path!r})")
         else:
             where = path if path.startswith("file:") else str(Path(path).absolute())
-            tracer.opened(Database("sqlite", (("path", where),)))
+            tracer.note_database(Database("sqlite", (("path", where),)))
         return connection
 
     module.connect = connect
@@ -146,7 +146,7 @@ def _sqlite_connection(tracer: Tracer, module: Any, factory: Any) -> type:
     def watch(owner: type) -> None:
         for name in ("execute", "executemany", "executescript"):
             setattr(owner, name, getattr(owner, name))  # its own, so that the library's stays as it is
-            watched(tracer, owner, name, statement)
+            trace_calls(tracer, owner, name, statement)
 
     cursors: dict[type, type] = {Cursor: Cursor}
     watch(Cursor)
@@ -154,14 +154,14 @@ def _sqlite_connection(tracer: Tracer, module: Any, factory: Any) -> type:
     return Connection
 
 
-def _named(owner: Any, name: str) -> bool:
+def _has(owner: Any, name: str) -> bool:
     return owner is not None and hasattr(owner, name)
 
 
 def _each(tracer: Tracer, owner: Any, names: Iterable[str], describe: Describe) -> None:
     for name in names:
-        if _named(owner, name):
-            watched(tracer, owner, name, describe)
+        if _has(owner, name):
+            trace_calls(tracer, owner, name, describe)
 
 
 def _psycopg(tracer: Tracer, module: Any) -> None:
@@ -173,7 +173,7 @@ def _psycopg(tracer: Tracer, module: Any) -> None:
         return Call(steady(query if query is not None else _words(getattr(gen, "__name__", "exchange"))))
 
     for name in ("Connection", "AsyncConnection"):
-        watched(tracer, getattr(module, name), "wait", exchange, database=_of_psycopg)
+        trace_calls(tracer, getattr(module, name), "wait", exchange, database=_of_psycopg)
 
 
 def _words(name: str) -> str:
@@ -189,14 +189,14 @@ def _asyncpg(tracer: Tracer, module: Any) -> None:
     def statement(_: Any, query: Any, *__: Any, **___: Any) -> Call:
         return Call(steady(getattr(query, "query", query)))
 
-    def prepared(statement: Any, *_: Any, **__: Any) -> Call:
+    def describe_prepared(statement: Any, *_: Any, **__: Any) -> Call:
         return Call(steady(statement.get_query()))
 
     connection = importlib.import_module("asyncpg.connection").Connection
     for name in ("execute", "_execute", "_executemany", "_copy_in", "_copy_out"):
-        watched(tracer, connection, name, statement, database=_of_asyncpg)
+        trace_calls(tracer, connection, name, statement, database=_of_asyncpg)
     names = ("_PreparedStatement__bind_execute", "executemany")
-    _each(tracer, importlib.import_module("asyncpg.prepared_stmt").PreparedStatement, names, prepared)
+    _each(tracer, importlib.import_module("asyncpg.prepared_stmt").PreparedStatement, names, describe_prepared)
     cursor = importlib.import_module("asyncpg.cursor").BaseCursor
     _each(tracer, cursor, ("_bind_exec", "_bind", "_exec"), lambda cursor, *_, **__: Call(steady(cursor._query)))
 
@@ -222,9 +222,9 @@ def _of_mysql(connection: Any) -> Database:
 def _mysql(tracer: Tracer, module: Any) -> None:
     package = "pymysql.connections" if module.__name__ == "pymysql" else f"{module.__name__}.connection"
     connection = importlib.import_module(package).Connection
-    watched(tracer, connection, "query", lambda _, sql, *__, **___: Call(steady(sql)), database=_of_mysql)
+    trace_calls(tracer, connection, "query", lambda _, sql, *__, **___: Call(steady(sql)), database=_of_mysql)
     for name in ("begin", "commit", "rollback"):
-        watched(tracer, connection, name, lambda *_, name=name, **__: Call(name.upper()))
+        trace_calls(tracer, connection, name, lambda *_, name=name, **__: Call(name.upper()))
 
 
 def _aiosqlite(tracer: Tracer, module: Any) -> None:
@@ -232,7 +232,7 @@ def _aiosqlite(tracer: Tracer, module: Any) -> None:
         sql = next((arg for arg in args if isinstance(arg, str)), None)
         return Call(steady(sql or getattr(function, "__name__", "call").upper()))
 
-    watched(tracer, module.Connection, "_execute", work)
+    trace_calls(tracer, module.Connection, "_execute", work)
 
 
 def _sqlalchemy(tracer: Tracer, module: Any) -> None:
@@ -241,7 +241,7 @@ def _sqlalchemy(tracer: Tracer, module: Any) -> None:
     statements = ("do_execute", "do_executemany", "do_execute_no_params")
     _each(tracer, dialect, statements, lambda _, cursor, sql, *__, **___: Call(steady(sql)))
     for name in ("do_begin", "do_commit", "do_rollback"):
-        watched(tracer, dialect, name, lambda *_, name=name, **__: Call(name.removeprefix("do_").upper()))
+        trace_calls(tracer, dialect, name, lambda *_, name=name, **__: Call(name.removeprefix("do_").upper()))
 
 
 def _redis(tracer: Tracer, module: Any) -> None:
@@ -253,11 +253,11 @@ def _redis(tracer: Tracer, module: Any) -> None:
         return Call(f"pipeline of {', '.join(str(command[0]) for command in commands)}")
 
     for package in ("redis.cluster", "redis.asyncio.cluster"):
-        watched(tracer, importlib.import_module(package).RedisCluster, "execute_command", command)
+        trace_calls(tracer, importlib.import_module(package).RedisCluster, "execute_command", command)
     for package in ("redis.client", "redis.asyncio.client"):
         known = importlib.import_module(package)
-        watched(tracer, known.Redis, "execute_command", command)
-        watched(tracer, known.Pipeline, "execute", pipeline)
+        trace_calls(tracer, known.Redis, "execute_command", command)
+        trace_calls(tracer, known.Pipeline, "execute", pipeline)
 
 
 def _request(method: str, url: str, headers: Mapping[str, Any], body: Any) -> Call:
@@ -285,11 +285,11 @@ def _httpx(tracer: Tracer, module: Any) -> None:
         return type(client._transport_for_url(request.url)).__name__ in ("ASGITransport", "WSGITransport")
 
     for name in ("Client", "AsyncClient"):
-        watched(tracer, getattr(module, name), "send", send, unless=is_in_process)
+        trace_calls(tracer, getattr(module, name), "send", send, unless=is_in_process)
 
 
 def _requests(tracer: Tracer, module: Any) -> None:
-    watched(
+    trace_calls(
         tracer,
         module.Session,
         "send",
@@ -303,21 +303,21 @@ def _urllib(tracer: Tracer, module: Any) -> None:
             return _request("GET" if data is None else "POST", url, {}, data)
         return _request(url.get_method(), url.full_url, dict(url.header_items()), url.data)
 
-    watched(tracer, module.OpenerDirector, "open", opening)
+    trace_calls(tracer, module.OpenerDirector, "open", opening)
 
 
 def _aiohttp(tracer: Tracer, module: Any) -> None:
     def request(_: Any, method: str, url: Any, **options: Any) -> Call:
         return _request(method, str(url), options.get("headers") or {}, options.get("json") or options.get("data"))
 
-    watched(tracer, module.ClientSession, "_request", request)
+    trace_calls(tracer, module.ClientSession, "_request", request)
 
 
 def _smtplib(tracer: Tracer, module: Any) -> None:
     def mail(_: Any, sender: str, to: Any, message: Any, *__: Any, **___: Any) -> Call:
         return Call(f"mail to {to}", outbound=True, payload=hashlib.sha256(_raw(message)).hexdigest()[:16])
 
-    watched(tracer, module.SMTP, "sendmail", mail)
+    trace_calls(tracer, module.SMTP, "sendmail", mail)
 
 
 def _raw(message: Any) -> bytes:
@@ -331,9 +331,9 @@ def _botocore(tracer: Tracer, module: Any) -> None:
         outbound = key is not None or operation.startswith(_EFFECTS)
         return Call(f"{service} {operation}", outbound=outbound, key=key)
 
-    watched(tracer, importlib.import_module("botocore.client").BaseClient, "_make_api_call", api)
+    trace_calls(tracer, importlib.import_module("botocore.client").BaseClient, "_make_api_call", api)
     if "aiobotocore" in sys.modules:
-        watched(tracer, importlib.import_module("aiobotocore.client").AioBaseClient, "_make_api_call", api)
+        trace_calls(tracer, importlib.import_module("aiobotocore.client").AioBaseClient, "_make_api_call", api)
 
 
 LIBRARIES: dict[str, Callable[[Tracer, Any], None]] = {
@@ -374,4 +374,4 @@ def watch_also(tracer: Tracer, target: str) -> None:
         inspect.getattr_static(owner, name)
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(f"watch={target!r}: {error}.") from error
-    watched(tracer, owner, name, lambda *_, **__: Call(target, outbound=True))
+    trace_calls(tracer, owner, name, lambda *_, **__: Call(target, outbound=True))

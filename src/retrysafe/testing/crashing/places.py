@@ -60,7 +60,7 @@ def is_users(filename: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _shown(filename: str) -> str:
+def _show(filename: str) -> str:
     path = Path(filename)
     try:
         return str(path.relative_to(Path.cwd()))
@@ -70,10 +70,10 @@ def _shown(filename: str) -> str:
 
 def _place(frame: FrameType) -> Place:
     filename, line = frame.f_code.co_filename, frame.f_lineno
-    return Place(_shown(filename), line, linecache.getline(filename, line, frame.f_globals).strip())
+    return Place(_show(filename), line, linecache.getline(filename, line, frame.f_globals).strip())
 
 
-def imported() -> tuple[str, ...]:
+def list_modules() -> tuple[str, ...]:
     """The modules that this process has imported, but for the user's own, which may do things when imported."""
     files = ((name, getattr(module, "__file__", None)) for name, module in tuple(sys.modules.items()))
     return tuple(name for name, file in files if name != "__main__" and (file is None or not is_users(file)))

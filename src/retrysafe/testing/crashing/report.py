@@ -93,7 +93,7 @@ class Report(NamedTuple):
         return not self.violations
 
     def __str__(self) -> str:
-        lines = [self._what_was_done(), *self._what_was_not(), *_numbered(self.boundaries)]
+        lines = [self._what_was_done(), *self._what_was_not(), *_number(self.boundaries)]
         for violation in self.violations[:MOST_SHOWN]:
             lines += ["", str(violation)]
         if len(self.violations) > MOST_SHOWN:
@@ -114,5 +114,5 @@ class Report(NamedTuple):
         return lines
 
 
-def _numbered(calls: Sequence[Call]) -> list[str]:
+def _number(calls: Sequence[Call]) -> list[str]:
     return [f"{number:>4}  {_short(call.label)}   {call.place.short}" for number, call in enumerate(calls, 1)]

@@ -30,7 +30,7 @@ def snapshot(databases: Iterable[Database], words: frozenset[str]) -> Rows:
     return found
 
 
-def _wanted(name: str, words: frozenset[str]) -> bool:
+def _is_wanted(name: str, words: frozenset[str]) -> bool:
     return name.lower() in words and not name.lower().startswith("retrysafe_")
 
 
@@ -46,7 +46,7 @@ def _sqlite(where: Mapping[str, Any], words: frozenset[str]) -> Rows:
         return {
             name: [dict(row) for row in connection.execute(f'SELECT * FROM "{name}" LIMIT {MOST + 1}')]
             for (name,) in tables
-            if _wanted(name, words)
+            if _is_wanted(name, words)
         }
 
 
@@ -72,7 +72,7 @@ def _of_postgresql(fetch: Callable[..., list[Any]], tables: list[Any], words: fr
             json.loads(row) for (row,) in fetch(f'SELECT to_jsonb(t)::text FROM "{schema}"."{name}" t LIMIT {MOST + 1}')
         ]
         for schema, name in tables
-        if _wanted(name, words)
+        if _is_wanted(name, words)
     }
 
 
@@ -87,7 +87,7 @@ def _asyncpg(where: Mapping[str, Any], words: frozenset[str]) -> Rows:
             tables = [tuple(row) for row in await connection.fetch(_TABLES.format("$1"), list(words))]
             found: Rows = {}
             for schema, name in tables:
-                if _wanted(name, words):
+                if _is_wanted(name, words):
                     sql = f'SELECT to_jsonb(t)::text FROM "{schema}"."{name}" t LIMIT {MOST + 1}'
                     found[name] = [json.loads(row[0]) for row in await connection.fetch(sql)]
             return found
@@ -109,7 +109,7 @@ def _mysql(where: Mapping[str, Any], words: frozenset[str]) -> Rows:
         cursor.execute("SHOW TABLES")
         found: Rows = {}
         for name in [next(iter(row.values())) for row in cursor.fetchall()]:
-            if _wanted(name, words):
+            if _is_wanted(name, words):
                 cursor.execute(f"SELECT * FROM `{name}` LIMIT {MOST + 1}")
                 found[name] = list(cursor.fetchall())
         return found
@@ -136,10 +136,10 @@ def volatile(one: Rows, other: Rows) -> frozenset[tuple[str, str]]:
 
 
 def _column(rows: Rows, table: str, column: str) -> Counter[str]:
-    return Counter(_written(row.get(column)) for row in rows.get(table, ()))
+    return Counter(_write(row.get(column)) for row in rows.get(table, ()))
 
 
-def _written(value: Any) -> str:
+def _write(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
@@ -159,7 +159,7 @@ def differences(expected: Rows, found: Rows, ignored: frozenset[tuple[str, str]]
 
 def _comparable(rows: Rows, table: str, ignored: frozenset[tuple[str, str]]) -> Counter[str]:
     return Counter(
-        _written(
+        _write(
             {name: value for name, value in row.items() if (table, name) not in ignored and not _is_number(name, value)}
         )
         for row in rows.get(table, ())

@@ -57,7 +57,7 @@ class Tracer:
             _inside.reset(token)
 
     @contextmanager
-    def unwatched(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Around calls of the kit's own."""
         token = _inside.set(True)
         try:
@@ -75,7 +75,7 @@ class Tracer:
         if self.watching:
             self._tell(event)
 
-    def opened(self, database: Database) -> None:
+    def note_database(self, database: Database) -> None:
         """Take note of a database."""
         if self.watching and database not in self.databases:
             self.databases[database] = None
@@ -104,12 +104,12 @@ class Tracer:
             self._tell(("at", call))
             self._before(action)
         self._tell(("call", call))
-        with self.unwatched():
+        with self.pause():
             yield
         if action is Action.CRASH_AFTER:
             _die()
 
-    def returned(self) -> None:
+    def note_return(self) -> None:
         """The operation has returned: its answer may be lost too."""
         if Action.CRASH_AFTER is self._plan.get(self._count + 1):
             _die()

@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from retrysafe.errors import InProgress, OutcomeUnknown, StoredFailure
-from retrysafe.testing.crashing.places import imported
+from retrysafe.testing.crashing.places import list_modules
 from retrysafe.testing.crashing.points import STOPS, Action, Point
 from retrysafe.testing.crashing.snapshots import snapshot
 from retrysafe.testing.crashing.tracing import Tell, Tracer
@@ -34,7 +34,7 @@ class Experiment(NamedTuple):
     """Seconds that a process may take."""
 
 
-class Worker:
+class CrashWorker:
     """One process at work. ``words`` name the tables that are compared."""
 
     def __init__(self, experiment: Experiment, tracer: Tracer, words: frozenset[str]) -> None:
@@ -46,20 +46,20 @@ class Worker:
 
         def work(tell: Tell, wait: Callable[[], None]) -> None:
             try:
-                state = _completed(self._experiment.fresh())
+                state = _complete(self._experiment.fresh())
                 before = pickle.dumps(state)
             except BaseException as error:  # noqa: BLE001 - for the report
-                tell(("failed", _said(error)))
+                tell(("failed", _render(error)))
                 return
             tell(("state", state))
             self._tracer.watch(tell, point)
             settled = self._attempt(state, tell)
             if settled and point is not None and point.action is Action.CRASH_AFTER:
-                self._tracer.returned()
+                self._tracer.note_return()
             if pickle.dumps(state) != before:
                 tell(("in memory", "the value of fresh(), which run() changed"))
             if point is None:
-                tell(("modules", imported()))
+                tell(("modules", list_modules()))
             elif point.action in STOPS:
                 wait()
             if point is not None and not settled:
@@ -96,7 +96,7 @@ class Worker:
         """Run once; whether that was an end."""
         error = self._error = self._run(state)
         settled = error is None or isinstance(error, SETTLED)
-        tell(("outcome", ("done" if error is None else _said(error), settled)))
+        tell(("outcome", ("done" if error is None else _render(error), settled)))
         if isinstance(error, InProgress):
             self._tracer.aged.clear()  # the next attempt's records have lapsed by then
         return settled
@@ -137,26 +137,26 @@ class Worker:
             self._run(state)
         self._tracer.watching = False
         try:
-            _completed(self._experiment.check(state))
+            _complete(self._experiment.check(state))
         except BaseException as error:  # noqa: BLE001 - whatever the check raises is what it has found
-            tell(("problem", f"check: {_said(error)}"))
+            tell(("problem", f"check: {_render(error)}"))
         try:
             tell(("rows", snapshot(self._tracer.databases, self._words)))
         except Exception as error:  # noqa: BLE001 - what cannot be compared is not well
-            tell(("problem", f"the tables cannot be read: {_said(error)}"))
+            tell(("problem", f"the tables cannot be read: {_render(error)}"))
 
 
-def _completed(value: Any) -> Any:
+def _complete(value: Any) -> Any:
     """The value itself, or what it comes to when it is awaited."""
     if not inspect.isawaitable(value):
         return value
 
-    async def awaited() -> Any:
+    async def await_value() -> Any:
         return await value
 
-    return asyncio.run(awaited())
+    return asyncio.run(await_value())
 
 
-def _said(error: BaseException) -> str:
+def _render(error: BaseException) -> str:
     first = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

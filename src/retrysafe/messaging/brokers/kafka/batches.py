@@ -44,16 +44,16 @@ class Batches:
         timeout = round(seconds_of(session, "session") * 1000)
         ours = {**_OURS, "group.id": group, "session.timeout.ms": timeout, "heartbeat.interval.ms": timeout // 4 or 1}
         self.client = Consumer(properties_of(url, ours, properties), logger=LOG)
-        self.client.subscribe(names, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+        self.client.subscribe(names, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)
         self._read: dict[Place, list[Message]] = {}
 
     def begun(self, places: list[Place]) -> dict[Place, int]:
         """Return the first offsets of assigned partitions; below 0: the oldest record."""
-        return self.committed(places, _WITHIN)
+        return self.group_offsets(places, _WITHIN)
 
     def reached(self, place: Place) -> int:
         """Up to where a partition was read, and that is written down; below 0: nothing of it."""
-        return self.committed([place], _WITHIN)[place]
+        return self.group_offsets([place], _WITHIN)[place]
 
     def left(self, places: list[Place]) -> None:
         """Others may have these partitions by now."""
@@ -101,7 +101,7 @@ class Batches:
         if reached > end:
             raise KafkaException(error)
 
-    def committed(self, places: Iterable[Place], within: float) -> dict[Place, int]:
+    def group_offsets(self, places: Iterable[Place], within: float) -> dict[Place, int]:
         """The offsets that the group has committed."""
         found = self.client.committed([TopicPartition(*place) for place in places], timeout=within)
         return {(one.topic, one.partition): one.offset if one.offset >= 0 else OFFSET_BEGINNING for one in found}
@@ -110,13 +110,13 @@ class Batches:
         """Leave the group."""
         self.client.close()
 
-    def _assigned(self, client: Consumer, partitions: list[TopicPartition]) -> None:
+    def _assign(self, client: Consumer, partitions: list[TopicPartition]) -> None:
         begun = self.begun([(one.topic, one.partition) for one in partitions])
         client.incremental_assign(
             [TopicPartition(*place, offset if offset >= 0 else OFFSET_BEGINNING) for place, offset in begun.items()]
         )
 
-    def _revoked(self, client: Consumer, partitions: list[TopicPartition]) -> None:
+    def _revoke(self, client: Consumer, partitions: list[TopicPartition]) -> None:
         places = [(one.topic, one.partition) for one in partitions]
         for place in places:
             self._read.pop(place, None)

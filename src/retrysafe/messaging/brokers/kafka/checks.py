@@ -24,7 +24,7 @@ def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
     asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in found]
     answers = client.describe_configs(asked, request_timeout=_WITHIN) if asked else {}
     answered = {resource.name: _settings(answer) for resource, answer in answers.items()}
-    hidden = _hidden(client, sorted(set(topics) - set(found)))
+    hidden = _find_hidden(client, sorted(set(topics) - set(found)))
     return {
         "missing": sorted(set(topics) - set(found) - hidden.keys()),
         "settings": {name: set_ for name, set_ in answered.items() if not isinstance(set_, str)},
@@ -35,7 +35,7 @@ def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
     }
 
 
-def _hidden(client: AdminClient, names: list[str]) -> dict[str, str]:
+def _find_hidden(client: AdminClient, names: list[str]) -> dict[str, str]:
     """Those that are left out of the list of topics because this user may not see them, and what the broker says."""
     answers = client.describe_topics(TopicCollection(names), request_timeout=_WITHIN) if names else {}
     told = {name: answer.exception() for name, answer in answers.items()}
@@ -54,7 +54,7 @@ def _settings(answer: Any) -> dict[str, str] | str:
         return str(error.args[0].str())
 
 
-def _unread(facts: Facts) -> str | None:
+def _unreadable_settings(facts: Facts) -> str | None:
     unread = facts.get("unread", {})
     told = "; ".join(f"{name}: {why.rstrip('.')}" for name, why in sorted(unread.items()))
     return f"The settings of topics could not be read: {told}." if unread else None
@@ -77,7 +77,7 @@ CHECKS = (
         Severity.NOTE,
         "kafka-acls.sh --add --allow-principal User:… --operation Describe --operation DescribeConfigs --topic …",
         _GUIDE,
-        _unread,
+        _unreadable_settings,
     ),
     Check(
         "kafka-topic",
@@ -130,9 +130,9 @@ CHECKS = (
 )
 
 
-def _kept(facts: Facts) -> Mapping[str, float]:
+def _retention(facts: Facts) -> Mapping[str, float]:
     found = {name: seconds_kept(settings) for name, settings in facts["settings"].items() if settings}
     return {name: seconds for name, seconds in found.items() if seconds is not None}
 
 
-EXAMINATION = BrokerExamination(CHECKS, _gather, _kept)
+EXAMINATION = BrokerExamination(CHECKS, _gather, _retention)

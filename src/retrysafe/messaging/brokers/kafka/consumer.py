@@ -23,9 +23,9 @@ from confluent_kafka.admin import AdminClient
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.messaging.brokers.consumer import AssignedConsumer, ConsumerSession, names_of
 from retrysafe.messaging.brokers.kafka.envelope import envelope_from
-from retrysafe.messaging.brokers.kafka.progress import Commit, Progress
+from retrysafe.messaging.brokers.kafka.progress import OffsetCommit, Progress
 from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of
-from retrysafe.messaging.brokers.kafka.topics import admin, ends, kept_for
+from retrysafe.messaging.brokers.kafka.topics import admin, ends, retention_of
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.messages import Delivery
@@ -67,8 +67,6 @@ _Place = tuple[str, int]
 
 
 class _Held:
-    """A partition that is assigned to this consumer."""
-
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self.withheld: list[Delivery] = []
@@ -79,7 +77,7 @@ class _Held:
         """Behind what was received, and the markers that followed it, when nothing else was there."""
 
 
-class Tag(NamedTuple):
+class RecordTag(NamedTuple):
     """A message, in one assignment of its partition: after a new one, this consumer cannot settle it any more."""
 
     held: _Held
@@ -90,7 +88,7 @@ class _Committing(NamedTuple):
     """A commit in progress, and the callers that wait for its end."""
 
     owed: Mapping[_Place, _Held]
-    commits: Mapping[_Place, Commit]
+    commits: Mapping[_Place, OffsetCommit]
     asked: Sequence[Future[None]]
 
 
@@ -161,7 +159,7 @@ class KafkaConsumer(AssignedConsumer["_KafkaSession"]):
         """
         if self._declared is None:
             with suppress(KafkaException):
-                self._declared = kept_for(self._asking, self._topics)
+                self._declared = retention_of(self._asking, self._topics)
         return self._declared
 
 
@@ -193,9 +191,9 @@ class _KafkaSession(ConsumerSession):
 
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
-        told = {"error_cb": self._failed, "on_commit": self._committed}
+        told = {"error_cb": self._on_error, "on_commit": self._on_commit}
         client = confluent_kafka.Consumer({**self._properties, **told}, logger=LOG)
-        client.subscribe([*self._topics], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        client.subscribe([*self._topics], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
         name = "retrysafe-kafka-consumer"
         self._thread = threading.Thread(target=self._run, args=(client,), name=name, daemon=True)
         self._thread.start()
@@ -237,7 +235,7 @@ class _KafkaSession(ConsumerSession):
         with self._turn:
             self._shelf.parked = dict(waiting)
             places = {f"{topic}-{number}": (topic, number) for topic, number in self._held}
-            return self._shelf.crowded(lambda one: one not in places or self._has_space(places[one], 1.0))
+            return self._shelf.crowds(lambda one: one not in places or self._has_space(places[one], 1.0))
 
     @property
     def assigned(self) -> Collection[str]:
@@ -250,7 +248,7 @@ class _KafkaSession(ConsumerSession):
             held = {place: one.progress for place, one in self._held.items() if one.progress.low >= 0}
             before = {place: progress.low + progress.settled for place, progress in held.items()}
             for place in held:
-                if not self._shelf.held(f"{place[0]}-{place[1]}") and not self._held[place].withheld:
+                if not self._shelf.count(f"{place[0]}-{place[1]}") and not self._held[place].withheld:
                     before[place] = max(before[place], self._held[place].end)
         if not before:
             return {}
@@ -324,7 +322,7 @@ class _KafkaSession(ConsumerSession):
                     if (reached := self._held.get((topic or "", number or 0))) is not None and offset is not None:
                         reached.end = offset
             else:
-                self._failed(error)
+                self._on_error(error)
             return
         assert topic is not None
         assert number is not None
@@ -334,7 +332,7 @@ class _KafkaSession(ConsumerSession):
             if held is None or not held.progress.receive(offset):
                 return
             envelope = envelope_from(_headers(message), message.key(), message.value(), self._topics[topic])
-            delivery = Delivery(envelope, Tag(held, offset), f"{topic}-{number}", held.progress.is_again(offset))
+            delivery = Delivery(envelope, RecordTag(held, offset), f"{topic}-{number}", held.progress.is_again(offset))
             if offset < held.progress.granted:
                 self._shelf.put(delivery)
             else:
@@ -360,7 +358,7 @@ class _KafkaSession(ConsumerSession):
                 self._held[place] = _Held(Progress(oldest, None, self._prefetch))
                 self._shelf.forget(f"{place[0]}-{place[1]}")
         if is_another:
-            self._failed(error)
+            self._on_error(error)
         elif missed:
             fields = {"stream": f"{place[0]}-{place[1]}", "group": self._group, "messages": missed}
             self._observers.emit("messages_trimmed", _NAME, "", b"", "", fields)
@@ -387,11 +385,11 @@ class _KafkaSession(ConsumerSession):
         held, partition = self._held[place], f"{place[0]}-{place[1]}"
         return (
             self._shelf.load(partition) + len(held.withheld) < self._prefetch * share
-            and self._shelf.held_bytes(partition) + held.withheld_bytes < self._bytes * share
+            and self._shelf.count_bytes(partition) + held.withheld_bytes < self._bytes * share
             and held.progress.ahead < _AHEAD
         )
 
-    def _failed(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         """Let the next `receive` raise the error; the client recovers from an error of one connection by itself."""
         if error.fatal():
             raise KafkaException(error)  # ends the poll: this client delivers nothing any more
@@ -408,7 +406,7 @@ class _KafkaSession(ConsumerSession):
 
     # ------------------------------------------------------------ partitions that come and go
 
-    def _assigned(self, client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_assign(self, client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> None:
         begun = client.committed(partitions, timeout=_WITHIN) if partitions else []
         for one in begun:
             if one.error is not None:
@@ -425,11 +423,11 @@ class _KafkaSession(ConsumerSession):
             ],
         )
 
-    def _revoked(self, client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_revoke(self, client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> None:
         self._leave(client, [place for one in partitions if (place := (one.topic, one.partition)) in self._held])
-        self._lost(client, partitions)
+        self._on_lost(client, partitions)
 
-    def _lost(self, client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_lost(self, client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> None:
         """Forget lost partitions: other consumers may have them already, so nothing of them is committed any more."""
         with self._turn:
             for one in partitions:
@@ -479,7 +477,6 @@ class _KafkaSession(ConsumerSession):
         client.commit(offsets=_offsets(self._committing.commits), asynchronous=True)
 
     def _commit_last(self, client: confluent_kafka.Consumer) -> None:
-        """Commit before the consumer closes, if a broker answers in time."""
         deadline = time.monotonic() + _WITHIN
         with self._turn:
             self._leaving = {f"{topic}-{number}" for topic, number in self._held}
@@ -490,7 +487,7 @@ class _KafkaSession(ConsumerSession):
             client.poll(_BRIEF)
         self._leaving = set()
 
-    def _committed(self, error: KafkaError | None, places: Sequence[TopicPartition]) -> None:
+    def _on_commit(self, error: KafkaError | None, places: Sequence[TopicPartition]) -> None:
         """Hand out the messages that waited for the commit, which has ended."""
         with self._turn:
             if self._committing is None:
@@ -505,7 +502,7 @@ class _KafkaSession(ConsumerSession):
                     if why.code() in _REFUSED and not (is_too_long and held.progress.shorten()):
                         self._failure = KafkaException(why)
                 elif self._held.get(place) is held:
-                    held.progress.committed(commit)
+                    held.progress.grant(commit)
                     self._hand_out(held)
             self._end_commit()
         self._wake()
@@ -551,5 +548,5 @@ def _assign(client: confluent_kafka.Consumer, partitions: list[TopicPartition]) 
         client.resume(partitions)
 
 
-def _offsets(commits: Mapping[_Place, Commit]) -> list[TopicPartition]:
+def _offsets(commits: Mapping[_Place, OffsetCommit]) -> list[TopicPartition]:
     return [TopicPartition(*place, commit.offset, commit.text) for place, commit in commits.items()]

@@ -1,7 +1,7 @@
 """A producer of librdkafka, and the thread that hands out what it reports of each record.
 
-`Producer.produce` puts a record into a queue of the client; what became of it is told later, to whoever polls. Records
-that do not fit into that queue wait here, in their order.
+`Producer.produce` puts a record into a queue of the client; what became of it is told later, to the thread that polls.
+Records that do not fit into that queue wait here, in their order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from retrysafe import runtime
-from retrysafe.messaging.brokers.kafka.envelope import Record
+from retrysafe.messaging.brokers.kafka.envelope import KafkaRecord
 from retrysafe.messaging.brokers.kafka.properties import LOG
 
 Reports = list[KafkaError | None]
@@ -34,7 +34,7 @@ _CAUSES = (KafkaError._AUTHENTICATION, KafkaError._RESOLVE, KafkaError._SSL)
 class _Waiting(NamedTuple):
     """A record that is to be produced by then, and where its report goes."""
 
-    record: Record
+    record: KafkaRecord
     wave: Wave
     at: int
     until: float
@@ -49,7 +49,7 @@ class Wave:
         self._found: Reports = [_UNTOLD] * records
         self._missing = records
 
-    def reported(self, at: int, error: KafkaError | None, _: object = None) -> None:
+    def record(self, at: int, error: KafkaError | None, _: object = None) -> None:
         """One record's report has come. Called by one thread at a time; after `abandon` it is not heard."""
         if self._missing:
             self._found[at] = error
@@ -64,7 +64,7 @@ class Wave:
             self.reports.set_result(self._found)
 
 
-class Sender:
+class RecordSender:
     """Sends records. Threads may share it; it does not outlive a fork: see `is_ours`.
 
     Arguments:
@@ -79,7 +79,7 @@ class Sender:
         """True if no broker could be reached since a record was last acknowledged."""
         self.cause: KafkaError | None = None
         """The cause of the lost connection to the brokers, where the client can tell."""
-        self._producer = Producer({**properties, "error_cb": self._failed}, logger=LOG)
+        self._producer = Producer({**properties, "error_cb": self._on_error}, logger=LOG)
         self._patience = patience
         self._waiting: deque[_Waiting] = deque()
         self._waves: set[Wave] = set()
@@ -89,14 +89,14 @@ class Sender:
         self._thread = threading.Thread(target=self._serve, name="retrysafe-kafka-publisher", daemon=True)
         self._thread.start()
 
-    def send(self, records: Sequence[Record]) -> Future[Reports]:
+    def send(self, records: Sequence[KafkaRecord]) -> Future[Reports]:
         """Send them in this order, behind all that were sent before; never blocks."""
         wave = Wave(len(records))
         until = time.monotonic() + self._patience
         with self._turn:
             if self._closing:
                 for at in range(len(records)):
-                    wave.reported(at, KafkaError(KafkaError._PURGE_QUEUE))
+                    wave.record(at, KafkaError(KafkaError._PURGE_QUEUE))
                 return wave.reports
             self._waiting += [_Waiting(record, wave, at, until) for at, record in enumerate(records)]
             self._waves.add(wave)
@@ -138,13 +138,13 @@ class Sender:
         try:
             tell(seconds)
         except KafkaException as error:
-            self._failed(error.args[0])
+            self._on_error(error.args[0])
 
     def _give_up(self) -> None:
         """Report what waits, and what nothing will be told of: nothing is sent any more."""
         while self._waiting:
             one = self._waiting.popleft()
-            one.wave.reported(one.at, KafkaError(KafkaError._PURGE_QUEUE))
+            one.wave.record(one.at, KafkaError(KafkaError._PURGE_QUEUE))
         while self._waves:
             self._waves.pop().abandon()
 
@@ -153,29 +153,31 @@ class Sender:
         while self._waiting and not self._closing:
             one = self._waiting[0]
             if time.monotonic() > one.until:
-                self._reported(one, KafkaError(KafkaError._QUEUE_FULL))
+                self._on_report(one, KafkaError(KafkaError._QUEUE_FULL))
             else:
                 topic, key, value, headers = one.record
                 try:
-                    self._producer.produce(topic, value, key, headers=headers, on_delivery=partial(self._reported, one))
+                    self._producer.produce(
+                        topic, value, key, headers=headers, on_delivery=partial(self._on_report, one)
+                    )
                 except BufferError:
                     if len(self._producer):
                         return
-                    self._reported(one, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "larger than the client's queue"))
+                    self._on_report(one, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "larger than the client's queue"))
                 except KafkaException as error:
                     ended = error.args[0].code() == KafkaError._FATAL
-                    self._reported(one, KafkaError(KafkaError._PURGE_QUEUE) if ended else error.args[0])
+                    self._on_report(one, KafkaError(KafkaError._PURGE_QUEUE) if ended else error.args[0])
             self._waiting.popleft()
 
-    def _reported(self, one: _Waiting, error: KafkaError | None, _: object = None) -> None:
+    def _on_report(self, one: _Waiting, error: KafkaError | None, _: object = None) -> None:
         if error is None:
             self.is_away, self.cause = False, None
         elif error.fatal():
-            self._failed(error)
+            self._on_error(error)
         with self._turn:
-            one.wave.reported(one.at, error)
+            one.wave.record(one.at, error)
 
-    def _failed(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         """The client tells of a failure that is no record's."""
         self.is_away = self.is_away or error.code() == KafkaError._ALL_BROKERS_DOWN
         if error.code() in _CAUSES:

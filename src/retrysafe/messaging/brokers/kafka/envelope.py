@@ -32,7 +32,7 @@ _READ = (_PREFIX, _MEDIA_TYPE, _ROW_HEADERS, _ROW_SEQUENCE)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
-class Record(NamedTuple):
+class KafkaRecord(NamedTuple):
     """The arguments of a producer."""
 
     topic: str
@@ -48,7 +48,7 @@ class Record(NamedTuple):
         )
 
 
-def record_of(envelope: Envelope, mode: Mode, prefix: str) -> Record:
+def record_of(envelope: Envelope, mode: Mode, prefix: str) -> KafkaRecord:
     """The record that carries an envelope; its key is the envelope's.
 
     A header of the envelope whose name no attribute may have travels under its own name. Raises `ValueError` for what
@@ -73,13 +73,13 @@ def record_of(envelope: Envelope, mode: Mode, prefix: str) -> Record:
     encoded = [(name, text.encode()) for name, text in (headers | beside).items()]
     for name in beside:
         name.encode()
-    return Record(topic, key, value, [*encoded])
+    return KafkaRecord(topic, key, value, [*encoded])
 
 
 def envelope_from(
     headers: Iterable[tuple[str, bytes | None]], key: bytes | None, value: bytes | None, topic: str
 ) -> Envelope:
-    """The envelope of a record, whoever published it; an event without a subject is ordered by the record's key."""
+    """The envelope of a record, from any publisher; an event without a subject is ordered by the record's key."""
     given: dict[str, str] = {}
     others: dict[str, str] = {}
     for name, octets in headers:

@@ -22,15 +22,13 @@ from retrysafe.messaging.brokers.kafka.transactions import KafkaTransaction, ins
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.records import Duration
 from retrysafe.streams.errors import Fenced
-from retrysafe.streams.ledger import Span, decided
-from retrysafe.streams.positions import NONE, Position, named
+from retrysafe.streams.ledger import Span, first_to_write
+from retrysafe.streams.positions import NONE, Position, check_name
 
 _FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
 
 
 class _Source(NamedTuple):
-    """A source that this process has: its producer, and where it stands."""
-
     producer: Producer
     position: Position
 
@@ -70,7 +68,7 @@ class KafkaLedger:
         timeout: Duration = "30s",
         properties: Properties | None = None,
     ) -> None:
-        self._url, self._job, self._properties = url, named(job, "job"), properties
+        self._url, self._job, self._properties = url, check_name(job, "job"), properties
         self._topic = topic or f"{job}.positions"
         self._within = seconds_of(timeout, "timeout")
         self._sources: dict[str, _Source] = {}
@@ -82,7 +80,7 @@ class KafkaLedger:
     def take(self, source: str) -> int:
         """See `Ledger.take`."""
         self._sources.pop(source, None)
-        return self._taken(source).position.epoch
+        return self._take(source).position.epoch
 
     def position(self, source: str) -> int:
         """The first position of a source that is not written; below 0: none is."""
@@ -99,8 +97,8 @@ class KafkaLedger:
         gaps: bool = True,
     ) -> bool:
         """See `Ledger.apply`. ``work`` gets a `KafkaTransaction` without records, to produce with."""
-        producer, found = self._taken(source)
-        first = decided(self._job, source, found, span, origin=origin, epoch=epoch, gaps=gaps)
+        producer, found = self._take(source)
+        first = first_to_write(self._job, source, found, span, origin=origin, epoch=epoch, gaps=gaps)
         if first is None:
             return False
         to = Position(span.next, found.epoch, origin)
@@ -133,8 +131,8 @@ class KafkaLedger:
         except KafkaException as error:
             LOG.info("a transaction of job %s was not aborted: %s", self._job, error)
 
-    def _taken(self, source: str) -> _Source:
-        """A source with a producer of its own: the producer whoever had it before is refused from now on."""
+    def _take(self, source: str) -> _Source:
+        """A source with a producer of its own: its former producer is refused from now on."""
         known = self._sources.get(source)
         if known is None:
             declare(
@@ -144,7 +142,7 @@ class KafkaLedger:
                 settings={"cleanup.policy": "compact"},
                 properties=self._properties,
             )
-            ours = transactional(f"{self._job}/{named(source, 'source')}", self._within)
+            ours = transactional(f"{self._job}/{check_name(source, 'source')}", self._within)
             producer = Producer(properties_of(self._url, ours, self._properties), logger=LOG)
             insist(producer.init_transactions, self._within)
             found = self._read(source)

@@ -1,6 +1,6 @@
 """Offsets beside the state in a SQL database: one transaction of the database, and none of the broker.
 
-Each partition has a row: the next offset, and an epoch that whoever takes the partition over counts up. A transaction
+Each partition has a row: the next offset, and an epoch that the next owner of the partition counts up. A transaction
 moves the offset only where it found it, and under its own epoch: a consumer that has lost the partition, and does not
 know it yet, changes nothing.
 """

@@ -18,7 +18,7 @@ _MOST, _LEAST = 4000, 64
 _TEXT = re.compile(r"retrysafe (\d{1,19})((?: \d{1,19}(?:-\d{1,19})?)*)", re.ASCII)
 
 
-class Commit(NamedTuple):
+class OffsetCommit(NamedTuple):
     """The group's record of a partition."""
 
     offset: int
@@ -34,7 +34,7 @@ class Progress:
 
     def __init__(self, start: int, text: str | None, reserve: int) -> None:
         self._next = start
-        """Behind the last message that was received; below 0 while nobody knows where the partition begins."""
+        """Behind the last message that was received; below 0 while the beginning of the partition is unknown."""
         self._reserve = reserve
         self._settled: dict[int, bool] = {}
         """Every message from the first unsettled one on, in order, and whether it is settled."""
@@ -73,7 +73,7 @@ class Progress:
 
     @property
     def next(self) -> int:
-        """Behind the last message that was received; below 0 while nobody knows where the partition begins."""
+        """Behind the last message that was received; below 0 while the beginning of the partition is unknown."""
         return self._next
 
     @property
@@ -91,21 +91,21 @@ class Progress:
         """The number of settled ones among them."""
         return sum(self._settled.values())
 
-    def commit(self, *, leaving: bool = False) -> Commit:
+    def commit(self, *, leaving: bool = False) -> OffsetCommit:
         """Return the next commit, if a message was received or settled since the last one.
 
         ``leaving``: nothing more is handed out before the next owner reads it.
         """
         self.is_owed = False
         upto = max(self._next + (0 if leaving else self._reserve), self._before)
-        return Commit(self.low, upto, _written(upto, self._ranges(), self._most))
+        return OffsetCommit(self.low, upto, _render(upto, self._ranges(), self._most))
 
     def shorten(self) -> bool:
         """Write shorter texts from now on, as the broker takes no longer ones; False: there is none much shorter."""
         self._most //= 2
         return self._most >= _LEAST
 
-    def committed(self, commit: Commit) -> None:
+    def grant(self, commit: OffsetCommit) -> None:
         """It was committed."""
         self.granted = max(self.granted, commit.upto)
 
@@ -120,7 +120,7 @@ class Progress:
                 yield max(first, self._next), last
 
 
-def _written(upto: int, ranges: Iterator[tuple[int, int]], most: int) -> str:
+def _render(upto: int, ranges: Iterator[tuple[int, int]], most: int) -> str:
     """The text of a commit. What does not fit in is left out, and those messages are handed out again."""
     text = f"retrysafe {upto}"
     for first, last in ranges:

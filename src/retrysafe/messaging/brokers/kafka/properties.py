@@ -25,7 +25,7 @@ LOG.addFilter(lambda record: _repeats.is_new("".join(sign for sign in record.get
 
 
 def properties_of(url: str, ours: Properties, theirs: Properties | None = None) -> dict[str, Any]:
-    """The properties of a client: those of the URL, of whoever opens it, and ours, which are not to be changed.
+    """The properties of a client: those of the URL, of the caller, and ours, which are not to be changed.
 
     The URL is "kafka://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][?PROPERTY=VALUE&...]". Raises `ConfigurationError`
     for a URL without a host, and for a property that a promise of ours depends on.

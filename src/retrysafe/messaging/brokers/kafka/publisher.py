@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from confluent_kafka import KafkaError
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.kafka.delivery import Reports, Sender
-from retrysafe.messaging.brokers.kafka.envelope import MODES, Mode, Record, record_of
+from retrysafe.messaging.brokers.kafka.delivery import RecordSender, Reports
+from retrysafe.messaging.brokers.kafka.envelope import MODES, KafkaRecord, Mode, record_of
 from retrysafe.messaging.brokers.kafka.properties import Properties, properties_of
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
@@ -92,7 +92,7 @@ class _Publishing:
         self._timeout = seconds_of(delivery_timeout, "delivery_timeout")
         ours = {**_OURS, "message.timeout.ms": round(self._timeout * 1000)}
         self._properties = properties_of(url, ours, {**_DEFAULTS, **(properties or {})})
-        self._sender: Sender | None = None
+        self._sender: RecordSender | None = None
         self._opening = new_lock()
 
     def destination(self, envelope: Envelope, /) -> str:
@@ -100,32 +100,31 @@ class _Publishing:
         return f"{self._prefix}{envelope.topic}"
 
     def _waves(self, envelopes: Sequence[Envelope]) -> Generator[Future[Reports], Reports, list[PublishResult]]:
-        """Send waves of records, and judge their reports."""
         said: dict[int, PublishResult] = {}
-        records: dict[int, Record] = {}
+        records: dict[int, KafkaRecord] = {}
         for at, envelope in enumerate(envelopes):
             try:
                 records[at] = record_of(envelope, self._mode, self._prefix)
             except ValueError as error:
                 said[at] = PublishResult(PublishStatus.REJECTED, f"{type(error).__name__}: {error}")
-        sender = self._opened()
+        sender = self._open()
         reports = dict(zip(records, (yield sender.send([*records.values()])), strict=True)) if records else {}
         for at, report in reports.items():
             alone = report
             if len(records) > 1 and report is not None and report.code() in _REFUSED:
                 (alone,) = yield sender.send([records[at]])
-            said[at] = _judged(alone, sender)
+            said[at] = _result_of(alone, sender)
         if sender.failure:
             self._close(sender)
         return [said[at] for at in range(len(envelopes))]
 
-    def _opened(self) -> Sender:
+    def _open(self) -> RecordSender:
         with self._opening:
             if self._sender is None or not self._sender.is_ours:
-                self._sender = Sender(self._properties, self._timeout)
+                self._sender = RecordSender(self._properties, self._timeout)
             return self._sender
 
-    def _close(self, sender: Sender | None) -> None:
+    def _close(self, sender: RecordSender | None) -> None:
         with self._opening:
             if sender is None or self._sender is not sender:
                 return
@@ -189,7 +188,7 @@ class AsyncKafkaPublisher(_Publishing):
         await asyncio.to_thread(self._close, self._sender)
 
 
-def _judged(error: KafkaError | None, sender: Sender) -> PublishResult:
+def _result_of(error: KafkaError | None, sender: RecordSender) -> PublishResult:
     """Turn a report into a result, whose text is the same for every message: results are grouped by it."""
     if error is None:
         return _ACKED

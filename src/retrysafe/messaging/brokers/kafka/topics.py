@@ -68,8 +68,8 @@ def ends(client: AdminClient, places: Iterable[tuple[str, int]]) -> dict[tuple[s
     return {(one.topic, one.partition): answer.result().offset for one, answer in answers.items()}
 
 
-def kept_for(properties: Mapping[str, Any], topics: Iterable[str]) -> float | None:
-    """For how many seconds the topics keep a message at most; None: nobody can tell, or for ever.
+def retention_of(properties: Mapping[str, Any], topics: Iterable[str]) -> float | None:
+    """For how many seconds the topics keep a message at most; None: unknown, or for ever.
 
     Kafka removes whole segments, when their last message is old enough: a message may be older by as long as a segment
     is written to.
@@ -92,7 +92,7 @@ def kept_for(properties: Mapping[str, Any], topics: Iterable[str]) -> float | No
 
 
 def seconds_kept(settings: Mapping[str, str]) -> float | None:
-    """For how many seconds a topic with these settings keeps a message at most; None: nobody can tell, or for ever.
+    """For how many seconds a topic with these settings keeps a message at most; None: unknown, or for ever.
 
     What speaks Kafka's protocol need not have all of its settings. More than a hundred years, as some write "for ever",
     is longer than any window.

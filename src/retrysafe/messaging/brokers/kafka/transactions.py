@@ -7,7 +7,7 @@ Each step of a transaction can fail in three ways, which librdkafka tells apart 
   and its input read again from where it began;
 - fatal: another producer has the transactional id, or the broker has given the transaction up, which the client cannot
   tell apart. The producer is made anew, which ends what the old one had begun, and the input is read from the offsets
-  that the group has committed, since nobody can tell whether the commit was the last thing that happened.
+  that the group has committed, since it is unknown whether the commit was the last thing that happened.
 
 No consumer is polled inside a transaction. So partitions are taken away between two of them only; a consumer that is
 thought dead meanwhile is refused by the metadata of its group, taken when the records were read.
@@ -149,7 +149,7 @@ class KafkaTransactions:
             "topic.metadata.propagation.max.ms": 1000,
         }
         self._properties = properties_of(url, ours, {**defaults, **(properties or {})})
-        self._producer: Any = self._made()
+        self._producer: Any = self._make()
         """None from when one has ended until the next one is ready."""
         self._unread: set[Place] = set()
         """Partitions that are to be read again, from what is committed."""
@@ -172,7 +172,7 @@ class KafkaTransactions:
         self._mend()
         read = self._batches.read(self._most, wait)
         group = self._batches.client.consumer_group_metadata()
-        # after the metadata was taken: without a member in it, a broker refuses nobody
+        # after the metadata was taken: without a member in it, a broker refuses no producer
         is_member = bool(self._batches.client.memberid())
         begins = {place: first(records) for place, records in read.items()}
         ends = [TopicPartition(*place, after(records)) for place, records in read.items()]
@@ -204,7 +204,6 @@ class KafkaTransactions:
         return Committed(records)
 
     def _abort(self, begins: dict[Place, int], cause: KafkaError | None = None) -> Outcome:
-        """Abort, and read the records again."""
         try:
             insist(self._producer.abort_transaction, self._within)
         except KafkaException as error:
@@ -222,12 +221,12 @@ class KafkaTransactions:
     def _mend(self) -> None:
         """Do what is left of `_recreate`: when no broker answers in time, the next transaction begins with it."""
         if self._producer is None:
-            self._producer = self._made()
+            self._producer = self._make()
         if self._unread:
-            self._batches.return_to(self._batches.committed(self._unread, self._within))
+            self._batches.return_to(self._batches.group_offsets(self._unread, self._within))
             self._unread.clear()
 
-    def _made(self) -> Producer:
+    def _make(self) -> Producer:
         """A producer whose predecessor's transaction has ended."""
         producer = Producer(self._properties, logger=LOG)
         insist(producer.init_transactions, self._within)

@@ -101,7 +101,7 @@ class MemoryBroker:
         return found, rest
 
     def _assign(self, consumer: MemoryConsumer) -> None:
-        """Give it what nobody holds, up to its share."""
+        """Give it free partitions, up to its share."""
         rivals = sum(1 for other in self._consumers if set(other.topics) & set(consumer.topics))
         ours = [partition for partition in self._entries if partition[0] in consumer.topics]
         share = math.ceil(len(ours) / max(1, rivals))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, asked
-from retrysafe.messaging.brokers.mqtt.connecting import Connection, address_of
+from retrysafe.messaging.brokers.checks import BrokerExamination, ask
+from retrysafe.messaging.brokers.mqtt.connecting import MqttLink, address_of
 from retrysafe.protocol.checks import Check, Facts, Severity
 
 _GUIDE = "how-to/mqtt.md"
@@ -15,12 +15,12 @@ _DAY = 86400
 
 
 def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return asked(_asked(url))
+    return ask(_ask(url))
 
 
-async def _asked(url: str) -> dict[str, Any]:
+async def _ask(url: str) -> dict[str, Any]:
     """Ask for the broker's grants to a session of one day, of which nothing stays."""
-    connection = await Connection.open(address_of(url), keep=_DAY, patience=_WITHIN)
+    connection = await MqttLink.open(address_of(url), keep=_DAY, patience=_WITHIN)
     told = dict(connection.told)
     await connection.close(_WITHIN, keep=0)
     return {

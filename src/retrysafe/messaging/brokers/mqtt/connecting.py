@@ -59,7 +59,7 @@ LOST = (OSError, TimeoutError)
 """Errors of a lost connection, or of a broker that cannot be reached."""
 
 
-class Address(NamedTuple):
+class Server(NamedTuple):
     """The address of a broker, and the credentials. Its text has no password."""
 
     host: str
@@ -73,7 +73,7 @@ class Address(NamedTuple):
         return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}"
 
 
-def address_of(url: str) -> Address:
+def address_of(url: str) -> Server:
     """Read a URL such as mqtts://user:password@host:8883?cafile=ca.pem. Raises `ConfigurationError`."""
     try:
         parts = urlsplit(url)
@@ -89,7 +89,7 @@ def address_of(url: str) -> Address:
     if options and not tls:
         raise ConfigurationError("cafile= in the URL of an MQTT broker is for mqtts://.")
     user, password = (None if text is None else unquote(text) for text in (parts.username, parts.password))
-    return Address(parts.hostname, port or _PORTS[parts.scheme], user, password, tls, options.get("cafile"))
+    return Server(parts.hostname, port or _PORTS[parts.scheme], user, password, tls, options.get("cafile"))
 
 
 def properties(packet: int, **given: Any) -> Properties:
@@ -100,10 +100,10 @@ def properties(packet: int, **given: Any) -> Properties:
     return made
 
 
-class Connection:
+class MqttLink:
     """A client that is connected until it is lost. Of one event loop."""
 
-    def __init__(self, address: Address, client_id: str, received: Received) -> None:
+    def __init__(self, address: Server, client_id: str, received: Received) -> None:
         self._loop = asyncio.get_running_loop()
         self._address, self._received = address, received
         self._connected: asyncio.Future[None] = self._loop.create_future()
@@ -131,14 +131,14 @@ class Connection:
     @classmethod
     async def open(
         cls,
-        address: Address,
+        address: Server,
         *,
         patience: float,
         client_id: str = "",
         keep: int = 0,
         receive: int = MOST_IN_FLIGHT,
         received: Received = lambda connection, message: None,
-    ) -> Connection:
+    ) -> MqttLink:
         """Connect. Raises `ConnectionEnded` or another `OSError`, and `TimeoutError` when the broker does not answer.
 
         client_id: of a session that is gone on with; without one the session is new, and ends with the connection.
@@ -176,15 +176,14 @@ class Connection:
             raise ConnectionEnded(f"{self._address!r}: nobody waits for the connection any more")
 
     def _attach(self) -> None:
-        """Let the event loop read and write."""
         client, loop = self._client, self._loop
         client.on_connect = lambda _c, _u, flags, code, told: self._tell(
             self._is_connected, flags.session_present, code, told
         )
-        client.on_disconnect = lambda _c, _u, _flags, code, _told: self._tell(self._ended, code)
-        client.on_publish = lambda _c, _u, mid, code, _told: self._tell(self._answered, mid, [code])
-        client.on_subscribe = lambda _c, _u, mid, codes, _told: self._tell(self._answered, mid, codes)
-        client.on_unsubscribe = lambda _c, _u, mid, codes, _told: self._tell(self._answered, mid, codes)
+        client.on_disconnect = lambda _c, _u, _flags, code, _told: self._tell(self._on_end, code)
+        client.on_publish = lambda _c, _u, mid, code, _told: self._tell(self._on_answer, mid, [code])
+        client.on_subscribe = lambda _c, _u, mid, codes, _told: self._tell(self._on_answer, mid, codes)
+        client.on_unsubscribe = lambda _c, _u, mid, codes, _told: self._tell(self._on_answer, mid, codes)
         client.on_message = lambda _c, _u, message: self._tell(self._received, self, message)
         client.on_socket_register_write = lambda _c, _u, connected: loop.add_writer(connected, client.loop_write)
         client.on_socket_unregister_write = self._has_written
@@ -230,7 +229,7 @@ class Connection:
     async def publish(
         self, topic: str, payload: bytes, told: Properties | None = None, *, retain: bool = False
     ) -> asyncio.Future[list[ReasonCode]]:
-        """Send a message at QoS 1; the reason code of its acknowledgement. Whoever waits for it cancels it in the end.
+        """Send a message at QoS 1; the reason code of its acknowledgement. The caller cancels it in the end.
 
         The library's own ``is_published`` is true for a message that the broker has refused. Raises `ConnectionEnded`.
         """
@@ -240,7 +239,7 @@ class Connection:
             await self._slots.acquire()
         try:
             info = self._sending.publish(topic, payload, qos=1, retain=retain, properties=told)
-            answer = self._awaited(info.mid, info.rc)
+            answer = self._await_answer(info.mid, info.rc)
         except BaseException:
             self._slots.release()
             raise
@@ -252,7 +251,7 @@ class Connection:
         asked = SubscribeOptions(qos=1, retainHandling=0 if retained else _UNWISHED_RETAINED)
         names = list(filters)
         code, mid = self._sending.subscribe([(one, asked) for one in names])
-        answers = await self.first_of(self._awaited(mid, code))
+        answers = await self.first_of(self._await_answer(mid, code))
         for name, answer in zip(names, answers, strict=True):
             if answer.value != 1:
                 said = str(answer) if answer.value >= _FAILED else "it gives QoS 0 only"
@@ -261,7 +260,7 @@ class Connection:
     async def unsubscribe(self, topic: str) -> None:
         """End a subscription. Raises `ConnectionEnded`."""
         code, mid = self._sending.unsubscribe(topic)
-        await self.first_of(self._awaited(mid, code))
+        await self.first_of(self._await_answer(mid, code))
 
     async def flush(self, patience: float) -> None:
         """Wait until the broker has read all that was sent. Raises `ConnectionEnded` or `TimeoutError`."""
@@ -353,7 +352,7 @@ class Connection:
         self._slots = asyncio.Semaphore(self.told.get("ReceiveMaximum", MOST_IN_FLIGHT))
         self._connected.set_result(None)
 
-    def _ended(self, code: ReasonCode) -> None:
+    def _on_end(self, code: ReasonCode) -> None:
         if code.value > _FAILED:  # the library says "unspecified" when it has lost the connection itself
             self._why = ConnectionEnded(f"{self._address!r}: {code}", code.value)
         self._end()
@@ -364,7 +363,7 @@ class Connection:
             self._connected.set_exception(self._why)
             self._connected.exception()  # the waiter may have gone
 
-    def _awaited(self, mid: int | None, code: int) -> asyncio.Future[list[ReasonCode]]:
+    def _await_answer(self, mid: int | None, code: int) -> asyncio.Future[list[ReasonCode]]:
         if code != MQTTErrorCode.MQTT_ERR_SUCCESS or mid is None:
             self.lost.set()  # a caller that asks again at once would not let the loop tell of it
             raise ConnectionEnded(f"{self._address!r}: the connection was lost")
@@ -372,11 +371,11 @@ class Connection:
         answer.add_done_callback(lambda _: self._answers.pop(mid, None))
         return answer
 
-    def _answered(self, mid: int, codes: list[ReasonCode]) -> None:
+    def _on_answer(self, mid: int, codes: list[ReasonCode]) -> None:
         answer = self._answers.get(mid)
         if answer is not None and not answer.done():
             answer.set_result(codes)
 
 
-Received = Callable[[Connection, MQTTMessage], None]
+Received = Callable[[MqttLink, MQTTMessage], None]
 """Is called in the event loop with each message that comes, and the connection that it came by."""

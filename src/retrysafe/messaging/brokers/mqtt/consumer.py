@@ -18,15 +18,15 @@ from retrysafe.messaging.brokers.consumer import BrokerConsumer, ConsumerSession
 from retrysafe.messaging.brokers.mqtt.connecting import (
     LOST,
     MOST_IN_FLIGHT,
-    Address,
-    Connection,
     ConnectionEnded,
+    MqttLink,
+    Server,
     address_of,
     properties,
 )
-from retrysafe.messaging.brokers.mqtt.messages import Content, envelope_from
+from retrysafe.messaging.brokers.mqtt.messages import Packet, envelope_from
 from retrysafe.messaging.brokers.mqtt.owners import Owners
-from retrysafe.messaging.brokers.mqtt.sessions import Session, opened
+from retrysafe.messaging.brokers.mqtt.sessions import Session, resume
 from retrysafe.messaging.brokers.mqtt.topology import expiry_of, sessions_of
 from retrysafe.messaging.brokers.single_flight import SingleFlight
 from retrysafe.protocol.backoff import Backoff
@@ -40,10 +40,10 @@ _LASTING = 5.0
 """Seconds after which a connection has not ended at once."""
 
 
-class Tag(NamedTuple):
+class PacketTag(NamedTuple):
     """A message as it was received once: another one may have its packet id later."""
 
-    connection: Connection
+    connection: MqttLink
     number: int
     packet: int
 
@@ -106,12 +106,12 @@ class _MqttSessions(ConsumerSession):
     _owners: Owners | None = None
 
     def __init__(
-        self, address: Address, sessions: Sequence[Session], prefetch: int, keep: int, lease: float, timeout: float
+        self, address: Server, sessions: Sequence[Session], prefetch: int, keep: int, lease: float, timeout: float
     ) -> None:
         super().__init__(prefetch)
         self._address, self._sessions, self._keep, self._lease = address, sessions, keep, lease
         self._timeout = timeout
-        self._open: dict[str, Connection] = {}
+        self._open: dict[str, MqttLink] = {}
         self._numbers = itertools.count()
         self._listening = SingleFlight(self._listen)
 
@@ -122,7 +122,7 @@ class _MqttSessions(ConsumerSession):
 
     async def settle(self, deliveries: Sequence[Delivery]) -> None:
         """Tell the broker that these are settled, and wait until it knows."""
-        told: set[Connection] = set()
+        told: set[MqttLink] = set()
         for delivery in deliveries:
             if self._shelf.settle(delivery) and delivery.tag.packet:
                 delivery.tag.connection.acknowledge(delivery.tag.packet)
@@ -132,7 +132,7 @@ class _MqttSessions(ConsumerSession):
                 await connection.flush(self._timeout)
 
     def _has_room(self, partition: str) -> bool:
-        return self._shelf.held(partition) < self._prefetch  # the broker counts those that wait for a retry
+        return self._shelf.count(partition) < self._prefetch  # the broker counts those that wait for a retry
 
     async def close(self) -> None:
         """Hang up; another consumer goes on with the sessions at once."""
@@ -147,7 +147,6 @@ class _MqttSessions(ConsumerSession):
             await owners.close()
 
     async def _listen(self) -> None:
-        """Hear who uses which session."""
         if self._owners is not None and self._owners.is_open:
             return
         owners, self._owners = self._owners, None
@@ -157,14 +156,13 @@ class _MqttSessions(ConsumerSession):
         self._owners = await Owners.open(self._address, names, lease=self._lease, patience=self._timeout)
 
     async def _use(self, session: Session) -> None:
-        """Use a session whenever it is nobody else's."""
         loop, failures = asyncio.get_running_loop(), 0
         while True:
             began = loop.time()
             try:
-                connection = await self._taken(session)
+                connection = await self._take(session)
                 await connection.lost.wait()
-                failure: BaseException | None = self._seen(session, connection.why)
+                failure: BaseException | None = self._explain(session, connection.why)
             except (*LOST, ConfigurationError) as error:
                 failure = error
             await self._give_up(session.name)
@@ -173,8 +171,7 @@ class _MqttSessions(ConsumerSession):
             failures = 0 if loop.time() > began + _LASTING else failures + 1
             await asyncio.sleep(_AGAIN.delay(failures, random.random()))
 
-    async def _taken(self, session: Session) -> Connection:
-        """The connection to a session, as soon as nobody else uses it."""
+    async def _take(self, session: Session) -> MqttLink:
         while True:
             await self._listening()
             owners = self._owners
@@ -183,7 +180,7 @@ class _MqttSessions(ConsumerSession):
             if owners.is_free(session.name) and await owners.take(session.name):
                 break
             await owners.until_changed(self._lease / 3)
-        connection = await opened(
+        connection = await resume(
             session,
             self._address,
             keep=self._keep,
@@ -194,7 +191,7 @@ class _MqttSessions(ConsumerSession):
         self._open[session.name] = connection
         return connection
 
-    def _seen(self, session: Session, why: ConnectionEnded) -> ConnectionEnded | None:
+    def _explain(self, session: Session, why: ConnectionEnded) -> ConnectionEnded | None:
         """Why a connection was lost, in words of the session; None when another consumer goes on with it."""
         if not why.taken_over:
             return why
@@ -204,12 +201,12 @@ class _MqttSessions(ConsumerSession):
             f"Another client has taken the session {session.name!r}: it connected with the same client id.", why.code
         )
 
-    def _put(self, session: Session, connection: Connection, message: MQTTMessage) -> None:
+    def _put(self, session: Session, connection: MqttLink, message: MQTTMessage) -> None:
         """Keep what has come; by a connection that is lost, it comes again."""
         if not connection.is_open:
             return
-        content = Content(bytes(message.payload), message.properties or properties(PacketTypes.PUBLISH))
-        tag = Tag(connection, next(self._numbers), message.mid)
+        content = Packet(bytes(message.payload), message.properties or properties(PacketTypes.PUBLISH))
+        tag = PacketTag(connection, next(self._numbers), message.mid)
         self._shelf.put(Delivery(envelope_from(content, session.place), tag, session.name, message.dup))
         self._arrived.set()
 
@@ -225,7 +222,7 @@ class _MqttSessions(ConsumerSession):
                 self._fail(error)
 
     async def _give_up(self, name: str) -> None:
-        """Hang up; what is not settled of the session is handed out again, to whoever uses it then."""
+        """Hang up; what is not settled of the session is handed out again, to its next user."""
         connection = self._open.pop(name, None)
         if connection is not None:
             await connection.close(self._timeout)

@@ -31,7 +31,7 @@ _FIXED = 5
 """Bytes of a packet before everything else, at most."""
 
 
-class Content(NamedTuple):
+class Packet(NamedTuple):
     """The parts of a message, beside its topic."""
 
     payload: bytes
@@ -46,7 +46,7 @@ def topic_of(prefix: str, place: str) -> str:
     return name
 
 
-def content_of(envelope: Envelope, mode: Mode) -> Content:
+def content_of(envelope: Envelope, mode: Mode) -> Packet:
     """The payload and the properties of a message.
 
     A header of the envelope whose name no attribute may have is a user property under its own name. Raises `ValueError`
@@ -64,18 +64,18 @@ def content_of(envelope: Envelope, mode: Mode) -> Content:
     return _content(structured(envelope), STRUCTURED, others)
 
 
-def _content(payload: bytes, media_type: str, told: Mapping[str, str]) -> Content:
-    return Content(payload, properties(PacketTypes.PUBLISH, ContentType=media_type, UserProperty=list(told.items())))
+def _content(payload: bytes, media_type: str, told: Mapping[str, str]) -> Packet:
+    return Packet(payload, properties(PacketTypes.PUBLISH, ContentType=media_type, UserProperty=list(told.items())))
 
 
-def size_of(topic: str, content: Content) -> int:
+def size_of(topic: str, content: Packet) -> int:
     """Return the largest size of a packet in bytes."""
     told = content.properties.pack()  # type: ignore[no-untyped-call]
     return _FIXED + 2 + len(topic.encode()) + 2 + len(told) + len(content.payload)
 
 
-def envelope_from(content: Content, place: str) -> Envelope:
-    """The envelope of a message of a topic or partition, whoever published it.
+def envelope_from(content: Packet, place: str) -> Envelope:
+    """The envelope of a message of a topic or partition, from any publisher.
 
     Of a user property that is there twice, the first one counts.
     """

@@ -1,7 +1,7 @@
 """The owner of each session: consumers announce themselves, again and again, in a retained message that expires.
 
 MQTT lets the newest client have a session, and hangs up on the one before: two consumers that both want it would take
-it from each other for ever. So a consumer takes only what nobody says is theirs. What is said decides nothing: that the
+it from each other for ever. So a consumer takes only what no other one claims. What is said decides nothing: that the
 broker lets one client at a time have a session does.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.packettypes import PacketTypes
 
-from retrysafe.messaging.brokers.mqtt.connecting import Address, Connection, ConnectionEnded, properties
-from retrysafe.messaging.brokers.mqtt.judging import judged
+from retrysafe.messaging.brokers.mqtt.connecting import ConnectionEnded, MqttLink, Server, properties
+from retrysafe.messaging.brokers.mqtt.results import result_of
 from retrysafe.protocol.messages import PublishStatus
 
 _ROOM = "retrysafe/"
@@ -26,7 +26,7 @@ _ROOM = "retrysafe/"
 class Owners:
     """Hears who uses some sessions, and says it. It has a connection of its own."""
 
-    def __init__(self, connection: Connection, lease: float, patience: float) -> None:
+    def __init__(self, connection: MqttLink, lease: float, patience: float) -> None:
         self._connection, self._lease, self._patience = connection, lease, patience
         self._name = secrets.token_hex(8)
         self._heard: dict[str, float] = {}
@@ -37,9 +37,9 @@ class Owners:
         self._changed = asyncio.Event()
 
     @classmethod
-    async def open(cls, address: Address, sessions: Iterable[str], *, lease: float, patience: float) -> Owners:
+    async def open(cls, address: Server, sessions: Iterable[str], *, lease: float, patience: float) -> Owners:
         """Listen. Raises what `Connection.open` and `Connection.subscribe` raise."""
-        connection = await Connection.open(address, patience=patience, received=lambda by, one: made._hear(by, one))
+        connection = await MqttLink.open(address, patience=patience, received=lambda by, one: made._hear(by, one))
         made = cls(connection, lease, patience)
         try:
             async with asyncio.timeout(patience):
@@ -64,7 +64,7 @@ class Owners:
         return last is None or asyncio.get_running_loop().time() > last + self._lease
 
     async def until_changed(self, longest: float) -> None:
-        """Wait until somebody says something, or for so long. Raises `ConnectionEnded`."""
+        """Wait for a message of another consumer, or for so long. Raises `ConnectionEnded`."""
         self._changed.clear()
         try:
             async with asyncio.timeout(longest):
@@ -73,7 +73,7 @@ class Owners:
             return
 
     async def take(self, session: str) -> bool:
-        """Claim a session; False when somebody else has done so before. Raises what `claim` raises.
+        """Claim a session; False when another consumer has done so before. Raises what `claim` raises.
 
         What comes back before our own claim, in the broker's order, was there before.
         """
@@ -89,7 +89,7 @@ class Owners:
         await self._say(sessions, self._name.encode(), expiry=math.ceil(self._lease))
 
     async def leave(self, sessions: Sequence[str]) -> None:
-        """Say that these are nobody's."""
+        """Say that these are free."""
         await self._say(sessions, b"")
 
     async def close(self) -> None:
@@ -101,11 +101,11 @@ class Owners:
         said = [await self._connection.publish(_place(one), text, told, retain=True) for one in sessions]
         async with asyncio.timeout(self._patience):
             for one in said:
-                result = judged((await self._connection.first_of(one))[0])
+                result = result_of((await self._connection.first_of(one))[0])
                 if result.status is not PublishStatus.ACKED:
                     raise ConnectionEnded(f"Topics below {_ROOM} cannot be used: {result.error}")
 
-    def _hear(self, connection: Connection, message: MQTTMessage) -> None:
+    def _hear(self, connection: MqttLink, message: MQTTMessage) -> None:
         if message.mid:
             connection.acknowledge(message.mid)
         session = message.topic.removeprefix(f"{_ROOM}owners/")

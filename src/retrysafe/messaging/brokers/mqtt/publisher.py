@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from paho.mqtt.reasoncodes import ReasonCode
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.mqtt.connecting import LOST, Address, Connection, ConnectionEnded, address_of
-from retrysafe.messaging.brokers.mqtt.judging import ended, judged
+from retrysafe.messaging.brokers.mqtt.connecting import LOST, ConnectionEnded, MqttLink, Server, address_of
 from retrysafe.messaging.brokers.mqtt.messages import LARGEST, MODES, Mode, content_of, size_of, topic_of
+from retrysafe.messaging.brokers.mqtt.results import result_of, result_of_end
 from retrysafe.messaging.brokers.publisher import BrokerPublisher
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
@@ -25,7 +25,7 @@ class MqttPublisher(BrokerPublisher["_MqttPublishing"]):
     """Publishes to topics, and waits for the broker's acknowledgements (QoS 1).
 
     An acknowledgement means that the broker has the message, for every session that subscribes to its topic; whether on
-    a disk is the broker's setting. What it says is read: a message that nobody subscribes to, that we may not publish,
+    a disk is the broker's setting. What it says is read: a message without a subscriber, that we may not publish,
     or that exceeds a quota waits, and spends no attempt; messages to other topics go on. One that is larger than the
     broker takes is given up before it is sent. MQTT recognises no message that comes again: the inbox does.
 
@@ -67,35 +67,35 @@ class MqttPublisher(BrokerPublisher["_MqttPublishing"]):
 class _MqttPublishing:
     """A connection, which is made anew when it is lost."""
 
-    def __init__(self, address: Address, destination: Callable[[Envelope], str], mode: Mode, timeout: float) -> None:
+    def __init__(self, address: Server, destination: Callable[[Envelope], str], mode: Mode, timeout: float) -> None:
         self._address, self._destination, self._timeout = address, destination, timeout
         self._mode: Mode = mode
-        self._connection: Connection | None = None
+        self._connection: MqttLink | None = None
         self._opening = asyncio.Lock()
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish them one behind the other, and wait for every acknowledgement."""
         try:
             async with self._opening:  # publish may be called while it is under way
-                connection = await self._connected()
+                connection = await self._connect()
         except LOST as error:
             return [PublishResult(PublishStatus.UNAVAILABLE, _error_text(error))] * len(envelopes)
         sent: list[_Confirm | PublishResult] = []
         waiting: set[_Confirm] = set()
         try:
-            silent = await self._unanswered(connection, envelopes, sent, waiting)
+            silent = await self._send_all(connection, envelopes, sent, waiting)
             sent += [silent] * (len(envelopes) - len(sent))
             return [
-                one if isinstance(one, PublishResult) else judged(one.result()[0]) if one.done() else silent
+                one if isinstance(one, PublishResult) else result_of(one.result()[0]) if one.done() else silent
                 for one in sent
             ]
         finally:
             for one in waiting:
                 one.cancel()
 
-    async def _unanswered(
+    async def _send_all(
         self,
-        connection: Connection,
+        connection: MqttLink,
         envelopes: Sequence[Envelope],
         sent: list[_Confirm | PublishResult],
         waiting: set[_Confirm],
@@ -107,19 +107,19 @@ class _MqttPublishing:
         try:
             async with asyncio.timeout(self._timeout):
                 for envelope in envelopes:
-                    sent.append(await self._sent(connection, envelope))
+                    sent.append(await self._send(connection, envelope))
                     waiting.update(one for one in sent[-1:] if not isinstance(one, PublishResult))
                 if waiting:
                     await connection.first_of(asyncio.ensure_future(asyncio.wait(waiting)))
         except ConnectionEnded as error:
-            return ended(error)
+            return result_of_end(error)
         except TimeoutError:
             if self._connection is connection:
                 self._connection = None
             await connection.close(0)
         return _UNCONFIRMED
 
-    async def _sent(self, connection: Connection, envelope: Envelope) -> _Confirm | PublishResult:
+    async def _send(self, connection: MqttLink, envelope: Envelope) -> _Confirm | PublishResult:
         try:
             topic, content = topic_of("", self._destination(envelope)), content_of(envelope, self._mode)
         except ValueError as error:
@@ -129,10 +129,10 @@ class _MqttPublishing:
             return PublishResult(PublishStatus.REJECTED, f"larger than the {largest} bytes that the broker takes")
         return await connection.publish(topic, content.payload, content.properties)
 
-    async def _connected(self) -> Connection:
+    async def _connect(self) -> MqttLink:
         if self._connection is None or not self._connection.is_open:
             await self.close()
-            self._connection = await Connection.open(self._address, patience=self._timeout)
+            self._connection = await MqttLink.open(self._address, patience=self._timeout)
         return self._connection
 
     async def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from retrysafe.messaging.brokers.mqtt.connecting import Address, Connection, Received
+from retrysafe.messaging.brokers.mqtt.connecting import MqttLink, Received, Server
 from retrysafe.messaging.brokers.mqtt.messages import topic_of
 
 
@@ -33,20 +33,20 @@ class SessionMissing(OSError):
     """The broker has no such session: it was never declared, or it expired, with all that it had."""
 
 
-async def opened(
+async def resume(
     session: Session,
-    address: Address,
+    address: Server,
     *,
     keep: int,
     patience: float,
     receive: int,
     received: Received,
-) -> Connection:
+) -> MqttLink:
     """Go on with a session. Raises `SessionMissing`, and what `Connection.open` raises.
 
-    A session that is made anew is given up at once: publishers are then told that nobody subscribes, and wait.
+    A session that is made anew is given up at once: publishers are then told that there is no subscriber, and wait.
     """
-    connection = await Connection.open(
+    connection = await MqttLink.open(
         address, client_id=session.name, keep=keep, receive=receive, received=received, patience=patience
     )
     if not connection.session_present:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.mqtt.connecting import FOR_EVER, Address, Connection, address_of
+from retrysafe.messaging.brokers.mqtt.connecting import FOR_EVER, MqttLink, Server, address_of
 from retrysafe.messaging.brokers.mqtt.owners import Owners
 from retrysafe.messaging.brokers.mqtt.sessions import Session, session_of
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -50,8 +50,8 @@ async def declare(
         await owners.close()
 
 
-async def _make(session: Session, address: Address, keep: int, patience: float) -> None:
-    connection = await Connection.open(address, client_id=session.name, keep=keep, receive=1, patience=patience)
+async def _make(session: Session, address: Server, keep: int, patience: float) -> None:
+    connection = await MqttLink.open(address, client_id=session.name, keep=keep, receive=1, patience=patience)
     try:
         if (kept := connection.told.get("SessionExpiryInterval", keep)) < keep:
             raise ConfigurationError(f"keep=: the broker keeps a session without a consumer for {kept} seconds only.")

@@ -11,7 +11,7 @@ from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 from nats.js.errors import NotFoundError
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, asked, some
+from retrysafe.messaging.brokers.checks import BrokerExamination, ask, some
 from retrysafe.messaging.brokers.nats.connecting import connect
 from retrysafe.messaging.brokers.nats.messages import subject_of
 from retrysafe.messaging.errors import BrokerUnavailable
@@ -32,14 +32,14 @@ class _Stream(NamedTuple):
 
 def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
     try:
-        return asked(_asked(url, topics))
+        return ask(_ask(url, topics))
     except nats.errors.TimeoutError:
         raise
     except nats.errors.Error as error:
         raise BrokerUnavailable(str(error)) from error
 
 
-async def _asked(url: str, topics: tuple[str, ...]) -> dict[str, Any]:
+async def _ask(url: str, topics: tuple[str, ...]) -> dict[str, Any]:
     """The streams of topics, by their names; topics that have none."""
     connection = await connect(url, None, _WITHIN)
     try:
@@ -54,7 +54,6 @@ async def _asked(url: str, topics: tuple[str, ...]) -> dict[str, Any]:
 
 
 async def _home(client: JetStreamContext, topic: str) -> str | None:
-    """The stream that a topic, or its partitions, is in."""
     for subject in (subject_of("", topic), f"{topic}.*"):
         with suppress(NotFoundError):
             return await client.find_stream_name_by_subject(subject)
@@ -146,9 +145,9 @@ CHECKS = (
 )
 
 
-def _kept(facts: Facts) -> Mapping[str, float]:
+def _retention(facts: Facts) -> Mapping[str, float]:
     found = {name: stream.config.max_age or 0.0 for name, stream in facts["streams"].items()}
     return {name: seconds for name, seconds in found.items() if seconds > 0}
 
 
-EXAMINATION = BrokerExamination(CHECKS, _gather, _kept)
+EXAMINATION = BrokerExamination(CHECKS, _gather, _retention)

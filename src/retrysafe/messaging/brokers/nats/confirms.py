@@ -46,7 +46,7 @@ class Confirms:
         return made
 
     async def publish(self, subject: str, payload: bytes, headers: dict[str, str]) -> asyncio.Future[Confirm]:
-        """Send a message; its answer, whoever waits for it cancels it in the end."""
+        """Send a message; the caller cancels the wait for its answer in the end."""
         reply = f"{self._inbox}.{next(self._numbers)}"
         answer = self._waiting[reply] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(lambda _: self._waiting.pop(reply, None))
@@ -70,7 +70,7 @@ class Confirms:
         answer.set_result(said if isinstance(said, dict) else {})
 
 
-def judged(said: Confirm) -> PublishResult:
+def result_of(said: Confirm) -> PublishResult:
     """Turn an answer into a result, whose text is the same for every message: results are grouped by it."""
     if "nobody" in said:
         return _NO_STREAM

@@ -36,7 +36,7 @@ class Forbidden:
     def __init__(self) -> None:
         self._said: dict[str, tuple[str, float]] = {}
 
-    def heard(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """The server says something that answers no request."""
         if _FORBIDDEN in text.lower():
             subject = (re.findall('"([^"]*)"', text) or [""])[-1].casefold()
@@ -51,7 +51,7 @@ class Forbidden:
         return next((one[0] for one in of if one is not None and one[1] >= began), None)
 
 
-class Connection:
+class NatsLink:
     """A client that is connected, when it is lost, and what the server has said that it may not do."""
 
     def __init__(self, client: Client, lost: asyncio.Event, forbidden: Forbidden) -> None:
@@ -99,7 +99,7 @@ class Connection:
             await self.client.close()
 
 
-async def connect(url: str, credentials: str | None, patience: float) -> Connection:
+async def connect(url: str, credentials: str | None, patience: float) -> NatsLink:
     """Connect to one of the servers of a URL, which are separated by commas."""
     lost = asyncio.Event()
 
@@ -108,8 +108,8 @@ async def connect(url: str, credentials: str | None, patience: float) -> Connect
 
     forbidden = Forbidden()
 
-    async def told(error: Exception) -> None:
-        forbidden.heard(str(error))
+    async def on_error(error: Exception) -> None:
+        forbidden.note(str(error))
 
     client = Client()
     try:
@@ -124,7 +124,7 @@ async def connect(url: str, credentials: str | None, patience: float) -> Connect
                 ping_interval=_PING_EVERY,
                 disconnected_cb=is_lost,
                 closed_cb=is_lost,
-                error_cb=told,
+                error_cb=on_error,
             )
     except BaseException as error:
         with suppress(Exception):  # of a client that never came to connect, even an AssertionError
@@ -132,4 +132,4 @@ async def connect(url: str, credentials: str | None, patience: float) -> Connect
         if isinstance(error, ModuleNotFoundError):
             raise ConfigurationError(f"Credentials of NATS need {error.name}: pip install 'retrysafe[nats]'") from error
         raise
-    return Connection(client, lost, forbidden)
+    return NatsLink(client, lost, forbidden)

@@ -19,7 +19,7 @@ from nats.js.errors import APIError
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.consumer import AssignedConsumer, ConsumerSession, names_of
-from retrysafe.messaging.brokers.nats.connecting import LOST, Connection, connect
+from retrysafe.messaging.brokers.nats.connecting import LOST, NatsLink, connect
 from retrysafe.messaging.brokers.nats.messages import subject_of
 from retrysafe.messaging.brokers.nats.pinned import GROUP, Partition
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -84,9 +84,7 @@ class NatsConsumer(AssignedConsumer["_NatsSession"]):
         names = names_of(topics, prefetch, prefetch_bytes, group)
         held_for, within = seconds_of(lease, "lease"), seconds_of(timeout, "timeout")
         places = [place for topic in names for place in partitions_of(topic, partitions)]
-        durables = {
-            place: Partition(place, f"{_quoted(group)}-{_quoted(prefix + place)}", held_for) for place in places
-        }
+        durables = {place: Partition(place, f"{_quote(group)}-{_quote(prefix + place)}", held_for) for place in places}
         watching = Observers((LoggingObserver(),) if observers is None else observers)
 
         def new_session() -> _NatsSession:
@@ -99,7 +97,7 @@ class NatsConsumer(AssignedConsumer["_NatsSession"]):
 class _NatsSession(ConsumerSession):
     """A connection. What it knows of partitions is its consumer's: what the stream has lost is counted over several."""
 
-    _connection: Connection | None = None
+    _connection: NatsLink | None = None
 
     def __init__(
         self,
@@ -170,7 +168,7 @@ class _NatsSession(ConsumerSession):
             return {}
         found = {}
         for place, partition in self._partitions.items():
-            info = await _asked(connection, f"CONSUMER.INFO.{partition.next}", self._timeout)
+            info = await _ask_jetstream(connection, f"CONSUMER.INFO.{partition.next}", self._timeout)
             found[place] = info["num_pending"] + info["num_ack_pending"]
         return found
 
@@ -184,7 +182,7 @@ class _NatsSession(ConsumerSession):
                         await self._leave(connection, self._partitions[place])
         await self._hang_up()
 
-    async def _subscribe(self, connection: Connection, streams: JetStreamContext, partition: Partition) -> None:
+    async def _subscribe(self, connection: NatsLink, streams: JetStreamContext, partition: Partition) -> None:
         """Make the durable consumer, if it is not there, and listen to what it hands out."""
         subject = subject_of(self._prefix, partition.place)
         stream = await streams.find_stream_name_by_subject(subject)
@@ -205,20 +203,20 @@ class _NatsSession(ConsumerSession):
             "priority_timeout": nanoseconds,
         }
         making = f"CONSUMER.CREATE.{stream}.{partition.durable}"
-        await _asked(connection, making, self._timeout, stream_name=stream, config=config)
+        await _ask_jetstream(connection, making, self._timeout, stream_name=stream, config=config)
         partition.next = f"{stream}.{partition.durable}"
         await self._listen(connection, partition)
 
-    async def _listen(self, connection: Connection, partition: Partition) -> None:
+    async def _listen(self, connection: NatsLink, partition: Partition) -> None:
         inbox = connection.client.new_inbox()
         listening = partial(self._take_in, connection, partition)
         self._listening[partition.place] = await connection.client.subscribe(f"{inbox}.*", cb=listening)
-        partition.reconnected(inbox)
+        partition.reconnect(inbox)
 
-    async def _take_in(self, connection: Connection, partition: Partition, message: Msg) -> None:
+    async def _take_in(self, connection: NatsLink, partition: Partition, message: Msg) -> None:
         if self._connection is not connection:
             return
-        delivery, given_up = partition.arrived(message, asyncio.get_running_loop().time())
+        delivery, given_up = partition.arrive(message, asyncio.get_running_loop().time())
         if given_up:
             self._shelf.forget(partition.place)
             for reply in given_up:
@@ -233,14 +231,14 @@ class _NatsSession(ConsumerSession):
         connection, self._connection = self._connection, None
         self._arrived.set()
         for partition in self._partitions.values():
-            partition.lost()
+            partition.lose()
         await self._end_tasks()
         if connection is not None:
             await connection.close()
 
     # ------------------------------------------------------------ partitions
 
-    async def _tend(self, connection: Connection) -> None:
+    async def _tend(self, connection: NatsLink) -> None:
         """Ask for messages, take partitions over, and keep what is held, for as long as the connection lasts."""
         while connection.is_open:
             self._room.clear()
@@ -256,29 +254,29 @@ class _NatsSession(ConsumerSession):
                 async with asyncio.timeout(_TEND if taking_over else self._lease / 6):
                     await asyncio.sleep(_TEND) if taking_over else await self._room.wait()
 
-    async def _ask(self, connection: Connection, partition: Partition) -> None:
+    async def _ask(self, connection: NatsLink, partition: Partition) -> None:
         now = asyncio.get_running_loop().time()
         if partition.is_lost:
             await connection.close()
             return
-        if partition.lapsed(now):
+        if partition.has_lapsed(now):
             self._shelf.forget(partition.place)
         for reply in list(partition.in_progress(now)):
             await connection.client.publish(reply, b"+WPI")
-        asked = partition.request(now, self._prefetch + self._shelf.spared(partition.place), self._bytes)
+        asked = partition.request(now, self._prefetch + self._shelf.count_spared(partition.place), self._bytes)
         if asked is not None:
             answers, request = asked
             await connection.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{partition.next}", request, reply=answers)
 
-    async def _take_over(self, connection: Connection, partition: Partition) -> None:
+    async def _take_over(self, connection: NatsLink, partition: Partition) -> None:
         held, turn = len(partition.held), partition.turn
-        info = await _asked(connection, f"CONSUMER.INFO.{partition.next}", self._timeout)
+        info = await _ask_jetstream(connection, f"CONSUMER.INFO.{partition.next}", self._timeout)
         if self._connection is connection:
             for delivery in partition.own(info["num_ack_pending"], held, turn):
                 self._shelf.put(delivery)
             self._arrived.set()
 
-    async def _share(self, connection: Connection) -> None:
+    async def _share(self, connection: NatsLink) -> None:
         """Leave partitions to others, when more than a fair share of those with messages are ours."""
         now = asyncio.get_running_loop().time()
         for place in [place for place in self._leaving if not self._shelf.out(place)]:
@@ -290,25 +288,25 @@ class _NatsSession(ConsumerSession):
         if len(ours) < 2 or self._leaving or now < self._shares:
             return
         self._shares = now + self._lease / 6
-        info = await _asked(connection, f"CONSUMER.INFO.{ours[-1].next}", self._timeout)
+        info = await _ask_jetstream(connection, f"CONSUMER.INFO.{ours[-1].next}", self._timeout)
         others = info["num_waiting"] - (not ours[-1].is_idle)
         if others > 0:
             share = math.ceil(len(self._partitions) / (others + 1))
             self._leaving.update(partition.place for partition in ours[share:])
 
-    async def _count(self, connection: Connection) -> None:
+    async def _count(self, connection: NatsLink) -> None:
         """Tell of messages that the stream has lost before they were handed out."""
         now = asyncio.get_running_loop().time()
         if now < self._counts:
             return
         self._counts = now + _COUNT
         for partition in [one for one in self._partitions.values() if one.pin]:
-            info = await _asked(connection, f"CONSUMER.INFO.{partition.next}", self._timeout)
-            if removed := partition.removed(info["delivered"]["consumer_seq"], info["num_pending"]):
+            info = await _ask_jetstream(connection, f"CONSUMER.INFO.{partition.next}", self._timeout)
+            if removed := partition.count_removed(info["delivered"]["consumer_seq"], info["num_pending"]):
                 fields = {"stream": partition.place, "group": self._group, "messages": removed}
                 self._observers.emit("messages_trimmed", _NAME, "", b"", "", fields)
 
-    async def _leave(self, connection: Connection, partition: Partition) -> None:
+    async def _leave(self, connection: NatsLink, partition: Partition) -> None:
         """Let another consumer have a partition at once, instead of after the lease.
 
         What was asked for must not be open any more when messages are given back: the server would give them to it.
@@ -316,13 +314,13 @@ class _NatsSession(ConsumerSession):
         await self._listening[partition.place].drain()  # type: ignore[no-untyped-call]
         pin = partition.pin
         self._shelf.forget(partition.place)
-        for reply in partition.lost():
+        for reply in partition.lose():
             await connection.client.publish(reply, b"-NAK")
         if pin:
-            await _asked(connection, f"CONSUMER.UNPIN.{partition.next}", self._timeout, group=GROUP)
+            await _ask_jetstream(connection, f"CONSUMER.UNPIN.{partition.next}", self._timeout, group=GROUP)
 
 
-async def _asked(connection: Connection, what: str, patience: float, **body: Any) -> dict[str, Any]:
+async def _ask_jetstream(connection: NatsLink, what: str, patience: float, **body: Any) -> dict[str, Any]:
     """The answer of JetStream. Raises `nats.errors.Error` when it refuses."""
     answer = await connection.request(f"$JS.API.{what}", json.dumps(body).encode(), patience)
     said: dict[str, Any] = json.loads(answer.data)
@@ -331,6 +329,6 @@ async def _asked(connection: Connection, what: str, patience: float, **body: Any
     return said
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     """A name as that of a durable consumer, in which no two names are alike."""
     return "".join(char if char.isascii() and char.isalnum() else f"_{ord(char):x}_" for char in name)

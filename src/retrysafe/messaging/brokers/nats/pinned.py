@@ -44,7 +44,7 @@ class _Held:
 
 
 @dataclass(frozen=True)
-class Tag:
+class ReplyTag:
     """A message of a partition by its place in the stream, in one of the turns in which the partition was ours."""
 
     place: str
@@ -107,18 +107,18 @@ class Partition:
         self._asked, self._until = batch, now + every
         return f"{self.inbox}.{self._requests}", json.dumps(asked).encode()
 
-    def reconnected(self, inbox: str) -> None:
+    def reconnect(self, inbox: str) -> None:
         """Ask anew: answers to what was asked before are lost."""
         self.inbox, self._asked, self.is_lost = inbox, 0, False
 
     # ------------------------------------------------------------ answers
 
-    def arrived(self, message: Msg, now: float) -> tuple[Delivery | None, list[str]]:
+    def arrive(self, message: Msg, now: float) -> tuple[Delivery | None, list[str]]:
         """A delivery to be handed out, and the replies of messages that are given up because the partition was lost."""
         headers = message.headers or {}
-        if not message.reply:  # a message of the stream has where to settle it, and headers of whoever published it
-            return None, self._ended(message.subject, headers.get("Status", ""), headers.get("Description", ""))
-        given_up = self._pinned(headers.get(_PIN, ""))
+        if not message.reply:  # a message of the stream has where to settle it, and headers of its publisher
+            return None, self._end_request(message.subject, headers.get("Status", ""), headers.get("Description", ""))
+        given_up = self._record_pin(headers.get(_PIN, ""))
         self._asked = max(0, self._asked - 1)
         told = message.metadata
         sequence = told.sequence.stream
@@ -130,13 +130,13 @@ class Partition:
         self._bytes += envelope.size
         self._one = False
         redelivered = self._again = (told.num_delivered or 1) > 1  # those come first: there may be more of them
-        delivery = Delivery(envelope, Tag(self.place, self.turn, sequence), self.place, redelivered)
+        delivery = Delivery(envelope, ReplyTag(self.place, self.turn, sequence), self.place, redelivered)
         if self._owned:
             return delivery, given_up
         self._newcomers[sequence] = delivery
         return None, given_up
 
-    def _ended(self, subject: str, status: str, description: str) -> list[str]:
+    def _end_request(self, subject: str, status: str, description: str) -> list[str]:
         """A request has ended before all was handed out that was asked for.
 
         Two that wait for each other's messages would wait for ever: who is not pinned any more gives up what it holds
@@ -155,8 +155,8 @@ class Partition:
             self.is_lost = _DELETED in description
         return []
 
-    def _pinned(self, pin: str) -> list[str]:
-        """Note whom the server has pinned: us, but maybe somebody else in between, who has what was ours."""
+    def _record_pin(self, pin: str) -> list[str]:
+        """Record the pin. A new pin means that another client may have held the partition meanwhile."""
         if pin == self._pin and pin:
             return []
         self._pin, self._owned, self._others = pin, False, 0
@@ -189,7 +189,7 @@ class Partition:
         self._newcomers.clear()
         return found
 
-    def removed(self, delivered: int, pending: int) -> int:
+    def count_removed(self, delivered: int, pending: int) -> int:
         """Return how many messages, at least, the stream has lost since the last count, unseen.
 
         So many deliveries were made, and so many messages have not been handed out yet.
@@ -199,7 +199,7 @@ class Partition:
 
     # ------------------------------------------------------------ holding
 
-    def settle(self, tag: Tag, now: float) -> str | None:
+    def settle(self, tag: ReplyTag, now: float) -> str | None:
         """Return the subject on which to report a settled message; None: it is not ours any more."""
         held = self.held.get(tag.sequence)
         if held is None or held.turn != tag.turn or self._is_over(held, now):
@@ -208,16 +208,16 @@ class Partition:
         self._bytes -= held.size
         return held.reply
 
-    def lapsed(self, now: float) -> bool:
+    def has_lapsed(self, now: float) -> bool:
         """Tell whether the server may have handed out again what is held; all of it is then given up."""
         if not any(self._is_over(held, now) for held in self.held.values()):
             return False
-        self.lost()
+        self.lose()
         return True
 
-    def lost(self) -> list[str]:
+    def lose(self) -> list[str]:
         """It is not ours any more, or may not be; the replies of what was not settled."""
-        return self._pinned("")
+        return self._record_pin("")
 
     def _is_over(self, held: _Held, now: float) -> bool:
         return now > held.touched + self._lease * _SURE

@@ -10,8 +10,8 @@ from contextlib import suppress
 from nats.errors import ConnectionClosedError
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.nats.confirms import Confirm, Confirms, judged
-from retrysafe.messaging.brokers.nats.connecting import LOST, Connection, connect
+from retrysafe.messaging.brokers.nats.confirms import Confirm, Confirms, result_of
+from retrysafe.messaging.brokers.nats.connecting import LOST, NatsLink, connect
 from retrysafe.messaging.brokers.nats.messages import MODES, Mode, content_of, size_of, subject_of
 from retrysafe.messaging.brokers.publisher import BrokerPublisher
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -72,7 +72,7 @@ class _NatsPublishing:
     ) -> None:
         self._url, self._credentials, self._destination, self._timeout = url, credentials, destination, timeout
         self._mode: Mode = mode
-        self._connection: Connection | None = None
+        self._connection: NatsLink | None = None
         self._confirms: Confirms | None = None
         self._opening = asyncio.Lock()
 
@@ -80,11 +80,11 @@ class _NatsPublishing:
         """Publish them one behind the other, and wait for every confirm."""
         try:
             async with self._opening:  # publish may be called while it is under way
-                connection, confirms = await self._connected()
+                connection, confirms = await self._connect()
         except LOST as error:
             return [PublishResult(PublishStatus.UNAVAILABLE, _error_text(error))] * len(envelopes)
         began = time.monotonic()
-        sent = [await self._sent(connection, confirms, envelope) for envelope in envelopes]
+        sent = [await self._send(connection, confirms, envelope) for envelope in envelopes]
         waiting = {one for one in sent if not isinstance(one, PublishResult)}
         try:
             await self._wait(connection, waiting)
@@ -97,8 +97,8 @@ class _NatsPublishing:
             for one in waiting:
                 one.cancel()
 
-    async def _sent(
-        self, connection: Connection, confirms: Confirms, envelope: Envelope
+    async def _send(
+        self, connection: NatsLink, confirms: Confirms, envelope: Envelope
     ) -> asyncio.Future[Confirm] | PublishResult:
         try:
             subject = subject_of("", self._destination(envelope))
@@ -115,7 +115,7 @@ class _NatsPublishing:
         except LOST as error:
             return PublishResult(PublishStatus.UNKNOWN, _error_text(error))
 
-    async def _wait(self, connection: Connection, waiting: set[asyncio.Future[Confirm]]) -> None:
+    async def _wait(self, connection: NatsLink, waiting: set[asyncio.Future[Confirm]]) -> None:
         """Until every confirm has come, the connection is lost, or the time is over."""
         if not waiting:
             return
@@ -124,7 +124,7 @@ class _NatsPublishing:
 
     def _result(
         self,
-        connection: Connection,
+        connection: NatsLink,
         sent: asyncio.Future[Confirm] | PublishResult,
         envelope: Envelope,
         began: float,
@@ -135,13 +135,13 @@ class _NatsPublishing:
         if isinstance(sent, PublishResult):
             return sent
         if sent.done():
-            return judged(sent.result())
+            return result_of(sent.result())
         if not answers:
             return _LOST
         forbidden = connection.forbidden.since(began, subject_of("", self._destination(envelope)))
         return PublishResult(PublishStatus.STALLED, forbidden) if forbidden else _UNCONFIRMED
 
-    async def _answers(self, connection: Connection, waiting: set[asyncio.Future[Confirm]]) -> bool:
+    async def _answers(self, connection: NatsLink, waiting: set[asyncio.Future[Confirm]]) -> bool:
         """Tell whether the server is there, although confirms are missing; else the connection is given up."""
         if all(one.done() for one in waiting):
             return True
@@ -155,7 +155,7 @@ class _NatsPublishing:
 
     # ------------------------------------------------------------ the connection
 
-    async def _connected(self) -> tuple[Connection, Confirms]:
+    async def _connect(self) -> tuple[NatsLink, Confirms]:
         if self._connection is None or self._confirms is None or not self._connection.is_open:
             await self.close()
             connection = await connect(self._url, self._credentials, self._timeout)

@@ -8,11 +8,11 @@ from typing import Any
 from google.api_core.exceptions import NotFound
 from google.pubsub_v1 import types
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, asked, some
-from retrysafe.messaging.brokers.pubsub.client import Clients, Service
+from retrysafe.messaging.brokers.checks import BrokerExamination, ask, some
+from retrysafe.messaging.brokers.pubsub.client import PubSubClients, PubSubService
 from retrysafe.messaging.brokers.pubsub.messages import topic_path
 from retrysafe.messaging.brokers.pubsub.opening import options_of
-from retrysafe.messaging.brokers.pubsub.topology import kept_for
+from retrysafe.messaging.brokers.pubsub.topology import retention_of
 from retrysafe.protocol.checks import Check, Facts, Severity
 
 _GUIDE = "how-to/pubsub.md"
@@ -24,13 +24,13 @@ _UPDATE = "gcloud pubsub subscriptions update"
 
 
 def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return asked(_asked(url, topics))
+    return ask(_ask(url, topics))
 
 
-async def _asked(url: str, names: tuple[str, ...]) -> dict[str, Any]:
+async def _ask(url: str, names: tuple[str, ...]) -> dict[str, Any]:
     """The settings of the subscriptions of topics, by their names; topics that are missing, or have none."""
     options = options_of(url)
-    service = Service(options.get("endpoint"), _WITHIN)
+    service = PubSubService(options.get("endpoint"), _WITHIN)
     missing, lonely, subscriptions = [], [], {}
     try:
         clients = await service.open()
@@ -48,7 +48,7 @@ async def _asked(url: str, names: tuple[str, ...]) -> dict[str, Any]:
     return {"missing": missing, "lonely": lonely, "subscriptions": subscriptions}
 
 
-async def _subscriptions(clients: Clients, topic: str) -> dict[str, Any]:
+async def _subscriptions(clients: PubSubClients, topic: str) -> dict[str, Any]:
     how: dict[str, Any] = {"retry": None, "timeout": _WITHIN}
     await clients.publisher.get_topic(topic=topic, **how)
     found = {}
@@ -129,8 +129,8 @@ CHECKS = (
 )
 
 
-def _kept(facts: Facts) -> Mapping[str, float]:
-    return {name: kept_for(settings) for name, settings in facts["subscriptions"].items()}
+def _retention(facts: Facts) -> Mapping[str, float]:
+    return {name: retention_of(settings) for name, settings in facts["subscriptions"].items()}
 
 
-EXAMINATION = BrokerExamination(CHECKS, _gather, _kept)
+EXAMINATION = BrokerExamination(CHECKS, _gather, _retention)

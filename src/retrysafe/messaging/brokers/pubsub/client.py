@@ -39,7 +39,7 @@ _CHANNEL = [
 """Messages have the limits of the service, not those of the library; a connection that is dead is noticed."""
 
 
-class Clients(NamedTuple):
+class PubSubClients(NamedTuple):
     """Both, over one channel."""
 
     publisher: PublisherAsyncClient
@@ -47,7 +47,7 @@ class Clients(NamedTuple):
     channel: Any
 
 
-class Service:
+class PubSubService:
     """The service, for one event loop. No call is repeated by itself.
 
     endpoint: the name of a host, reached over TLS with the credentials of the environment, or "http://host:port" of a
@@ -57,15 +57,15 @@ class Service:
 
     def __init__(self, endpoint: str | None, timeout: float) -> None:
         self._endpoint, self.timeout = endpoint, timeout
-        self._clients: Clients | None = None
+        self._clients: PubSubClients | None = None
         self._opening = asyncio.Lock()
 
-    async def open(self) -> Clients:
+    async def open(self) -> PubSubClients:
         """The clients. Raises `ConfigurationError` without credentials, `TimeoutError` when they take too long."""
         async with self._opening:
             if self._clients is None:
                 channel = await self._channel()
-                self._clients = Clients(
+                self._clients = PubSubClients(
                     PublisherAsyncClient(transport=PublisherGrpcAsyncIOTransport(channel=channel)),
                     SubscriberAsyncClient(transport=SubscriberGrpcAsyncIOTransport(channel=channel)),
                     channel,

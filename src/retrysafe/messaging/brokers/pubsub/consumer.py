@@ -12,11 +12,11 @@ from google.pubsub_v1 import types
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.consumer import BrokerConsumer, names_of
-from retrysafe.messaging.brokers.leased import LeasedSession, Tag, Terms
-from retrysafe.messaging.brokers.pubsub.client import FAILURES, Service
-from retrysafe.messaging.brokers.pubsub.judging import fates, for_a_consumer, may_be_repeated
+from retrysafe.messaging.brokers.leased import LeasedSession, QueueSettings, Tag
+from retrysafe.messaging.brokers.pubsub.client import FAILURES, PubSubService
 from retrysafe.messaging.brokers.pubsub.messages import envelope_from, subscription_path
-from retrysafe.messaging.brokers.pubsub.topology import kept_for
+from retrysafe.messaging.brokers.pubsub.results import for_a_consumer, may_be_repeated, refusals_of
+from retrysafe.messaging.brokers.pubsub.topology import retention_of
 from retrysafe.messaging.errors import QueueMissing
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -80,7 +80,7 @@ class PubSubConsumer(BrokerConsumer["_PubSubSession"]):
             raise ConfigurationError(f"topics=, group= or prefix=: {error}.") from error
         poll_for, within = seconds_of(poll, "poll"), seconds_of(timeout, "timeout")
         super().__init__(
-            lambda: _PubSubSession(Service(endpoint, within), queues, prefetch, prefetch_bytes, poll_for),
+            lambda: _PubSubSession(PubSubService(endpoint, within), queues, prefetch, prefetch_bytes, poll_for),
             redelivery_window,
         )
 
@@ -89,12 +89,12 @@ class _PubSubSession(LeasedSession):
     _failures = (*FAILURES, QueueMissing)
 
     def __init__(
-        self, service: Service, queues: Mapping[str, str], prefetch: int, prefetch_bytes: int, poll: float
+        self, service: PubSubService, queues: Mapping[str, str], prefetch: int, prefetch_bytes: int, poll: float
     ) -> None:
         super().__init__(queues, prefetch, prefetch_bytes)
         self._service, self._poll_for = service, poll
 
-    async def _look_up(self, queue: str) -> Terms:
+    async def _look_up(self, queue: str) -> QueueSettings:
         clients = await self._service.open()
         try:
             told = await clients.subscriber.get_subscription(
@@ -103,7 +103,7 @@ class _PubSubSession(LeasedSession):
         except GoogleAPICallError as error:
             raise for_a_consumer(error, queue) from error
         settings = types.Subscription.pb(told)
-        return Terms(settings.ack_deadline_seconds, kept_for(settings))
+        return QueueSettings(settings.ack_deadline_seconds, retention_of(settings))
 
     async def _fetch(self, queue: str, most: int) -> Sequence[Delivery]:
         clients = await self._service.open()
@@ -131,7 +131,9 @@ class _PubSubSession(LeasedSession):
         until, failures = loop.time() + self._terms[queue].lease, 0
         while handles:
             handles = [
-                one for one, fate in (await self._told("acknowledge", queue, handles)).items() if may_be_repeated(fate)
+                one
+                for one, fate in (await self._tell_all("acknowledge", queue, handles)).items()
+                if may_be_repeated(fate)
             ]
             failures += 1
             pause = _AGAIN.delay(failures, 1.0)
@@ -140,13 +142,13 @@ class _PubSubSession(LeasedSession):
             await asyncio.sleep(pause)
 
     async def _hide(self, queue: str, handles: Sequence[str], seconds: int) -> Collection[str]:
-        lost = await self._told("modify_ack_deadline", queue, handles, ack_deadline_seconds=seconds)
+        lost = await self._tell_all("modify_ack_deadline", queue, handles, ack_deadline_seconds=seconds)
         return [handle for handle in handles if handle not in lost]
 
     async def _hang_up(self) -> None:
         await self._service.aclose()
 
-    async def _told(self, operation: str, queue: str, handles: Sequence[str], **more: Any) -> dict[str, str]:
+    async def _tell_all(self, operation: str, queue: str, handles: Sequence[str], **more: Any) -> dict[str, str]:
         """Tell the service of messages; what became of those of which it took no notice."""
         batches = [handles[at : at + _AT_ONCE] for at in range(0, len(handles), _AT_ONCE)]
         lost: dict[str, str] = {}
@@ -160,5 +162,5 @@ class _PubSubSession(LeasedSession):
             request = {"subscription": queue, "ack_ids": handles, **more}
             await getattr(clients.subscriber, operation)(request, retry=None, timeout=self._service.timeout)
         except FAILURES as error:
-            return {**fates(error)} or dict.fromkeys(handles, type(error).__name__)
+            return {**refusals_of(error)} or dict.fromkeys(handles, type(error).__name__)
         return {}

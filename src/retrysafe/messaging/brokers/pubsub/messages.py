@@ -28,7 +28,7 @@ _LONGEST_KEY = 1024
 _SHORTEST_RESOURCE, _LONGEST_RESOURCE = 3, 255
 
 
-class Content(NamedTuple):
+class PubSubContent(NamedTuple):
     """The parts of a message for an event."""
 
     data: bytes
@@ -38,21 +38,20 @@ class Content(NamedTuple):
 
 def topic_path(project: str, prefix: str, topic: str) -> str:
     """The topic of Pub/Sub for a topic. Raises `ValueError` for a name that none has."""
-    return f"projects/{project}/topics/{_checked(_encoded(prefix + topic))}"
+    return f"projects/{project}/topics/{_check(_encode(prefix + topic))}"
 
 
 def subscription_path(project: str, prefix: str, topic: str, group: str) -> str:
     """The subscription of a group to a topic. Raises `ValueError` for a name that none has."""
-    service = _encoded(group).replace(".", "%2E")  # the first dot ends it
-    return f"projects/{project}/subscriptions/{_checked(f'{_encoded(prefix)}{service}.{_encoded(topic)}')}"
+    service = _encode(group).replace(".", "%2E")  # the first dot ends it
+    return f"projects/{project}/subscriptions/{_check(f'{_encode(prefix)}{service}.{_encode(topic)}')}"
 
 
-def _encoded(text: str) -> str:
-    """Percent-encode characters that no name has."""
+def _encode(text: str) -> str:
     return quote(text, safe="+")
 
 
-def _checked(name: str) -> str:
+def _check(name: str) -> str:
     fits = _SHORTEST_RESOURCE <= len(name) <= _LONGEST_RESOURCE
     if not fits or not (name[0].isascii() and name[0].isalpha()) or name.startswith(_RESERVED):
         raise ValueError(
@@ -61,7 +60,7 @@ def _checked(name: str) -> str:
     return name
 
 
-def content_of(envelope: Envelope, mode: Mode) -> Content:
+def content_of(envelope: Envelope, mode: Mode) -> PubSubContent:
     """Return the message for an envelope.
 
     A header of the envelope whose name no attribute of an event may have is an attribute of the message under its own
@@ -73,8 +72,8 @@ def content_of(envelope: Envelope, mode: Mode) -> Content:
             raise ValueError(f"a header {name!r} cannot be an attribute of a message of Pub/Sub: its name or its value")
     told = None if mode == "structured" else _binary(envelope, others)
     if told is not None:
-        return Content(envelope.payload, told, ordering_key(envelope))
-    return Content(_structured(envelope), {_MEDIA_TYPE: STRUCTURED, **others}, ordering_key(envelope))
+        return PubSubContent(envelope.payload, told, ordering_key(envelope))
+    return PubSubContent(_structure(envelope), {_MEDIA_TYPE: STRUCTURED, **others}, ordering_key(envelope))
 
 
 def _binary(envelope: Envelope, others: Mapping[str, str]) -> dict[str, str] | None:
@@ -87,7 +86,7 @@ def _binary(envelope: Envelope, others: Mapping[str, str]) -> dict[str, str] | N
     return told if all(_fits(name, value) for name, value in told.items()) else None
 
 
-def _structured(envelope: Envelope) -> bytes:
+def _structure(envelope: Envelope) -> bytes:
     if forged := next((name for name in envelope.headers if name in DATA), None):
         raise ValueError(f"a header {forged!r} would be read as the payload")
     return structured(envelope)
@@ -121,7 +120,7 @@ def ordering_key(envelope: Envelope) -> str:
 
 
 def envelope_from(data: bytes, told: Mapping[str, str], key: str, topic: str) -> Envelope:
-    """The envelope of a message with this data, attributes and ordering key, whoever published it to the topic.
+    """The envelope of a message with this data, attributes and ordering key, from any publisher.
 
     An event of another publisher, without a subject, is ordered by the ordering key.
     """

@@ -35,7 +35,7 @@ def consumer(url: str, topics: Sequence[str], *, group: str, **options: Any) -> 
     return PubSubConsumer(topics=topics, group=group, **options_of(url), **options)
 
 
-class Topics:
+class PubSubTopics:
     """Topics whose names begin with our name, with a subscription for each group; the lanes are ordering keys."""
 
     def __init__(self, url: str, *, name: str, partitions: int | None, lease: Duration) -> None:

@@ -9,9 +9,9 @@ from google.pubsub_v1 import types
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.publisher import ACKED, BatchLimits, BatchSession, BrokerPublisher, PublishEntry
-from retrysafe.messaging.brokers.pubsub.client import FAILURES, Service
-from retrysafe.messaging.brokers.pubsub.judging import blames_one, failed
+from retrysafe.messaging.brokers.pubsub.client import FAILURES, PubSubService
 from retrysafe.messaging.brokers.pubsub.messages import MODES, Mode, content_of, topic_path
+from retrysafe.messaging.brokers.pubsub.results import blames_one, result_of
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult
 from retrysafe.protocol.records import Duration
@@ -27,12 +27,10 @@ _FRAME = 8
 
 
 class _PubSubPublishing(BatchSession):
-    """Publishes to a topic and ordering key at a time."""
-
     _failures = FAILURES
     _blames_one = staticmethod(blames_one)
 
-    def __init__(self, service: Service, project: str, prefix: str, mode: Mode) -> None:
+    def __init__(self, service: PubSubService, project: str, prefix: str, mode: Mode) -> None:
         self._service, self._project, self._prefix = service, project, prefix
         self._mode: Mode = mode
 
@@ -58,7 +56,7 @@ class _PubSubPublishing(BatchSession):
 
     @staticmethod
     def _judge(error: Exception, *, sent: bool) -> PublishResult:
-        return failed(error)
+        return result_of(error)
 
 
 class PubSubPublisher(BrokerPublisher[_PubSubPublishing]):
@@ -99,7 +97,7 @@ class PubSubPublisher(BrokerPublisher[_PubSubPublishing]):
         if not project:
             raise ConfigurationError("project= must not be empty.")
         self._prefix, within = prefix, seconds_of(timeout, "timeout")
-        super().__init__(lambda: _PubSubPublishing(Service(endpoint, within), project, prefix, mode))
+        super().__init__(lambda: _PubSubPublishing(PubSubService(endpoint, within), project, prefix, mode))
 
     def destination(self, envelope: Envelope, /) -> str:
         """The topic that takes a message."""

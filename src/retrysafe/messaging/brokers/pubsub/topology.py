@@ -10,7 +10,7 @@ from typing import Any
 from google.api_core.exceptions import AlreadyExists, GoogleAPICallError
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.pubsub.client import Service
+from retrysafe.messaging.brokers.pubsub.client import PubSubService
 from retrysafe.messaging.brokers.pubsub.messages import subscription_path, topic_path
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.records import Duration
@@ -34,7 +34,7 @@ async def declare(
     What is published to a topic before a group has its subscription never reaches that group.
 
     A subscription gets no dead-letter topic: that would count crashes of innocent consumers, and let later messages of
-    a key pass. Whether a message is given up is decided, and remembered, by the inbox. A subscription that nobody uses
+    a key pass. Whether a message is given up is decided, and remembered, by the inbox. An unused subscription
     stays, which by default would end after 31 days, with what it keeps.
 
     Arguments:
@@ -54,7 +54,7 @@ async def declare(
 
     Raises `ConfigurationError` when the service refuses.
     """
-    service = Service(endpoint, seconds_of(within, "within"))
+    service = PubSubService(endpoint, seconds_of(within, "within"))
     wanted = {
         "ack_deadline_seconds": round(seconds_of(lease, "lease")),
         "enable_message_ordering": ordered,
@@ -80,6 +80,6 @@ async def declare(
         await service.aclose()
 
 
-def kept_for(settings: Any) -> float:
+def retention_of(settings: Any) -> float:
     """For how many seconds a subscription with these settings may hand a message out again."""
     return float(max(settings.message_retention_duration.seconds, settings.topic_message_retention_duration.seconds))

@@ -15,7 +15,7 @@ import aio_pika
 from aio_pika.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed
 from aiormq.exceptions import ChannelAccessRefused, ChannelLockedResource
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, asked
+from retrysafe.messaging.brokers.checks import BrokerExamination, ask
 from retrysafe.messaging.brokers.rabbitmq.topology import NEVER
 from retrysafe.protocol.checks import Check, Facts, Judge, Severity
 
@@ -29,7 +29,7 @@ _ALLOWED = {"x-single-active-consumer": True}
 
 
 def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return {"differing": asked(_differing(url, topics))}
+    return {"differing": ask(_differing(url, topics))}
 
 
 async def _differing(url: str, queues: tuple[str, ...]) -> dict[str, str]:
@@ -39,12 +39,13 @@ async def _differing(url: str, queues: tuple[str, ...]) -> dict[str, str]:
     """
     async with await aio_pika.connect(url, timeout=_WITHIN) as connection:
         return {
-            name: await _difference(connection, name) for queue in queues for name in await _named(connection, queue)
+            name: await _difference(connection, name)
+            for queue in queues
+            for name in await _queues_of(connection, queue)
         }
 
 
-async def _named(connection: Any, topic: str) -> list[str]:
-    """The queues of a topic: that of its name, or those of its partitions."""
+async def _queues_of(connection: Any, topic: str) -> list[str]:
     if await _exists(connection, topic) or not await _exists(connection, f"{topic}.0"):
         return [topic]
     found = [f"{topic}.0"]

@@ -26,23 +26,29 @@ RabbitMQ reads no more from the whole connection when some 400 messages of one c
 """
 
 
-class Parcel(NamedTuple):
+class PublishFrames(NamedTuple):
     """A message as it goes over the wire. Its id must be told: by it the broker says which one it returns."""
 
     message_id: str
     octets: bytes
 
 
-def packed(wire: Channel, command: spec.Basic.Publish, properties: spec.Basic.Properties, body: bytes) -> Parcel:
+def encode_frames(
+    wire: Channel, command: spec.Basic.Publish, properties: spec.Basic.Properties, body: bytes
+) -> PublishFrames:
     """The frames of a message; raises `ValueError` or `TypeError` for what has no place in one."""
     most = wire.max_content_size - 1
     header = ContentHeader(properties=properties, body_size=len(body))
     bodies = [ContentBody(body[start : start + most]) for start in range(0, len(body), most)]
     frames: list[FrameType | ContentBody] = [command, header, *bodies]
-    return Parcel(properties.message_id or "", b"".join(pamqp.frame.marshal(frame, wire.number) for frame in frames))
+    return PublishFrames(
+        properties.message_id or "", b"".join(pamqp.frame.marshal(frame, wire.number) for frame in frames)
+    )
 
 
-async def confirmed(wire: Channel, parcels: Sequence[Parcel], within: float) -> list[BaseException | None]:
+async def publish_and_confirm(
+    wire: Channel, parcels: Sequence[PublishFrames], within: float
+) -> list[BaseException | None]:
     """Send them in this order, and wait for the confirm of each; what kept it away, where there was none.
 
     Never raises the loss of the channel, which is told of each message instead.
@@ -73,7 +79,7 @@ async def _room(wire: Channel) -> None:
         await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _write(wire: Channel, portion: Sequence[Parcel], confirms: dict[int, _Confirm]) -> None:
+async def _write(wire: Channel, portion: Sequence[PublishFrames], confirms: dict[int, _Confirm]) -> None:
     if wire.is_closed:
         return
     drained = wire.create_future()
@@ -87,7 +93,7 @@ async def _write(wire: Channel, portion: Sequence[Parcel], confirms: dict[int, _
     await asyncio.wait([drained])
 
 
-def _portions(parcels: Sequence[Parcel]) -> Iterator[Sequence[Parcel]]:
+def _portions(parcels: Sequence[PublishFrames]) -> Iterator[Sequence[PublishFrames]]:
     start = size = 0
     for at, parcel in enumerate(parcels):
         if size and (size + len(parcel.octets) > AT_ONCE or at - start >= MOST_AT_ONCE):
@@ -101,7 +107,7 @@ def _error(confirm: _Confirm) -> BaseException | None:
     return asyncio.CancelledError() if confirm.cancelled() else confirm.exception()
 
 
-def _forget(wire: Channel, parcels: Sequence[Parcel], confirms: dict[int, _Confirm]) -> None:
+def _forget(wire: Channel, parcels: Sequence[PublishFrames], confirms: dict[int, _Confirm]) -> None:
     """Ignore the broker's later answers about them."""
     for parcel, (number, confirm) in zip(parcels, confirms.items(), strict=False):
         if wire.message_id_delivery_tag.get(parcel.message_id) == number:

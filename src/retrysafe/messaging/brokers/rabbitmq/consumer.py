@@ -40,7 +40,7 @@ _LEAVE_WITHIN = 5.0
 """Seconds for which a queue that others are to have is kept, until what was handed out of it is settled."""
 
 
-class Tag(NamedTuple):
+class FrameTag(NamedTuple):
     """A delivery of one channel: a later channel knows nothing of it, and numbers its own."""
 
     channel: Wire
@@ -68,8 +68,8 @@ class RabbitMQConsumer(LaggingConsumer["_RabbitMQSession"]):
             there is one queue for all, and each message reaches one consumer.
         prefetch: how many messages of a queue are received and not settled, in memory. RabbitMQ counts those that wait
             for a retry too: when so many wait, the queue comes to rest.
-        redelivery_window: for how long after it was published a message may be handed out again; by default nobody can
-            tell, since a queue keeps messages for as long as nobody takes them.
+        redelivery_window: for how long after it was published a message may be handed out again; by default it is
+            unknown, since a queue keeps messages until a consumer takes them.
         timeout: how long the broker may take to answer.
     """
 
@@ -138,7 +138,7 @@ class _RabbitMQSession(ConsumerSession):
             if ours:
                 await self._tell(ours)
 
-    async def _tell(self, ours: Sequence[Tag]) -> None:
+    async def _tell(self, ours: Sequence[FrameTag]) -> None:
         try:
             async with asyncio.timeout(self._timeout):
                 *frames, last = self._acks(ours)
@@ -151,7 +151,7 @@ class _RabbitMQSession(ConsumerSession):
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
 
-    def _acks(self, tags: Iterable[Tag]) -> Iterator[tuple[Wire, int, bool]]:
+    def _acks(self, tags: Iterable[FrameTag]) -> Iterator[tuple[Wire, int, bool]]:
         """The frames that settle these: a channel, a number, and whether it stands for all below it."""
         settled: defaultdict[str, list[int]] = defaultdict(list)
         for tag in tags:
@@ -163,7 +163,7 @@ class _RabbitMQSession(ConsumerSession):
                 yield self._wires[queue], upto, True
 
     def _has_room(self, partition: str) -> bool:
-        return self._shelf.held(partition) < self._prefetch  # the broker counts those that wait for a retry
+        return self._shelf.count(partition) < self._prefetch  # the broker counts those that wait for a retry
 
     async def lag(self) -> Mapping[str, int]:
         """Count the messages of each queue there and here; asked in a channel that a refusal may close."""
@@ -207,7 +207,7 @@ class _RabbitMQSession(ConsumerSession):
         if not done:
             raise TimeoutError(f"RabbitMQ has answered for none of {len(tasks)} queues in {self._timeout} seconds.")
         for task in tasks - done:
-            task.add_done_callback(self._subscribed_late)
+            task.add_done_callback(self._on_late_subscribe)
 
     async def _subscribe(self, connection: AbstractConnection, queue: str) -> None:
         """In a channel of its own: the broker answers what is asked in one channel in turn."""
@@ -224,7 +224,7 @@ class _RabbitMQSession(ConsumerSession):
         if answer.consumer_tag is not None:
             self._tags[queue] = answer.consumer_tag
 
-    def _subscribed_late(self, task: asyncio.Task[None]) -> None:
+    def _on_late_subscribe(self, task: asyncio.Task[None]) -> None:
         """A failure closes its channel, and so the next `receive` connects again; here it is only taken note of."""
         if not task.cancelled():
             task.exception()
@@ -232,7 +232,7 @@ class _RabbitMQSession(ConsumerSession):
 
     async def _take_in(self, channel: Wire, queue: str, message: DeliveredMessage) -> None:
         if channel is self._wires.get(queue) and message.delivery_tag is not None:
-            tag = Tag(channel, queue, message.delivery_tag)
+            tag = FrameTag(channel, queue, message.delivery_tag)
             self._outstanding[queue].arrive(tag.number)
             self._shelf.put(Delivery(_envelope(message, queue), tag, queue, bool(message.redelivered)))
             self._arrived.set()

@@ -24,7 +24,7 @@ from aiormq.exceptions import (
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.amqp_binding import MODES, PREFIXES, Binding, Mode, content_of
 from retrysafe.messaging.brokers.publisher import ACKED, BrokerPublisher, PublishEntry, PublisherSession
-from retrysafe.messaging.brokers.rabbitmq.confirms import Parcel, confirmed, packed
+from retrysafe.messaging.brokers.rabbitmq.confirms import PublishFrames, encode_frames, publish_and_confirm
 from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
@@ -115,41 +115,45 @@ class _RabbitMQPublishing(PublisherSession):
         return self._destination(envelope), PublishEntry(place, envelope)
 
     async def _publish_to(self, destination: str, entries: Sequence[PublishEntry]) -> dict[int, PublishResult]:
-        results = await self._published(destination, [entry.content for entry in entries])
+        results = await self._publish(destination, [entry.content for entry in entries])
         return {entry.place: result for entry, result in zip(entries, results, strict=True)}
 
-    async def _published(self, place: str, envelopes: Sequence[Envelope]) -> list[PublishResult]:
+    async def _publish(self, place: str, envelopes: Sequence[Envelope]) -> list[PublishResult]:
         """Publish messages to one place; those that were with one which closed the channel again, one by one."""
-        said = await self._confirmed(place, envelopes)
+        said = await self._confirm(place, envelopes)
         if len(said) == 1:
             return [_CLOSED_BY_IT if one is _CLOSED else one for one in said]
         return [
-            (await self._published(place, [envelope]))[0] if one is _CLOSED else one
+            (await self._publish(place, [envelope]))[0] if one is _CLOSED else one
             for envelope, one in zip(envelopes, said, strict=True)
         ]
 
-    async def _confirmed(self, place: str, envelopes: Sequence[Envelope]) -> list[PublishResult]:
+    async def _confirm(self, place: str, envelopes: Sequence[Envelope]) -> list[PublishResult]:
         wire = await self._wire(place)
         if isinstance(wire, PublishResult):
             return [wire] * len(envelopes)
-        packs = [self._packed(wire, place, envelope) for envelope in envelopes]
-        errors = iter(await confirmed(wire, [pack for pack in packs if isinstance(pack, Parcel)], self._timeout))
-        said = [pack if isinstance(pack, PublishResult) else _judged(next(errors)) for pack in packs]
+        packs = [self._encode_frames(wire, place, envelope) for envelope in envelopes]
+        errors = iter(
+            await publish_and_confirm(wire, [pack for pack in packs if isinstance(pack, PublishFrames)], self._timeout)
+        )
+        said = [pack if isinstance(pack, PublishResult) else _result_of(next(errors)) for pack in packs]
         if self._wires.get(place) is wire:
             if any(one.status is PublishStatus.UNKNOWN and one is not _CLOSED for one in said):
                 await self.close()  # the connection is lost, and may not know it
             elif _UNCONFIRMED in said:
                 del self._wires[place]
-                await self._closed(wire)  # the broker has then read all of it: nothing comes after what is sent next
+                await self._close_wire(
+                    wire
+                )  # the broker has then read all of it: nothing comes after what is sent next
             elif wire.is_closed:
                 self._drop(place)
         return said
 
-    def _packed(self, wire: Wire, place: str, envelope: Envelope) -> Parcel | PublishResult:
+    def _encode_frames(self, wire: Wire, place: str, envelope: Envelope) -> PublishFrames | PublishResult:
         try:
             command = spec.Basic.Publish(exchange=self._exchange, routing_key=place, mandatory=True)
             body, media_type, headers = content_of(envelope, self._binding, self._mode)
-            return packed(wire, command, _properties(envelope, media_type, headers), body)
+            return encode_frames(wire, command, _properties(envelope, media_type, headers), body)
         except (ValueError, TypeError, struct.error) as error:
             return PublishResult(PublishStatus.RETRYABLE, _error_text(error))
 
@@ -159,12 +163,12 @@ class _RabbitMQPublishing(PublisherSession):
         """The channel of a place; or why there is none, in which case nothing has been published."""
         try:
             async with self._opening:  # publish may be called while it is under way
-                connection = await self._connected()
+                connection = await self._connect()
         except Exception as error:  # noqa: BLE001 - aio-pika's have no common base
             return PublishResult(PublishStatus.UNAVAILABLE, _error_text(error))
         try:
             async with asyncio.timeout(self._timeout):
-                wire = self._open(place) or await self._opened(connection, place)
+                wire = self._open(place) or await self._open_wire(connection, place)
         except _REFUSED as error:
             return PublishResult(PublishStatus.STALLED, _error_text(error))
         except Exception as error:  # noqa: BLE001 - a connection that opens no channel is of no use
@@ -181,14 +185,14 @@ class _RabbitMQPublishing(PublisherSession):
         self._wires.move_to_end(place)
         return wire
 
-    async def _connected(self) -> AbstractConnection:
+    async def _connect(self) -> AbstractConnection:
         if self._connection is None or self._connection.is_closed:
             await self.close()
             async with asyncio.timeout(self._timeout):
                 self._connection = await aio_pika.connect(self._url)
         return self._connection
 
-    async def _opened(self, connection: AbstractConnection, place: str) -> Wire:
+    async def _open_wire(self, connection: AbstractConnection, place: str) -> Wire:
         channel: AbstractChannel = await connection.channel(publisher_confirms=True, on_return_raises=True)
         if self._exchange:
             await channel.get_exchange(self._exchange)  # raises what publishing would end the channel with
@@ -211,11 +215,11 @@ class _RabbitMQPublishing(PublisherSession):
 
     def _close(self, wire: Wire) -> None:
         """Close a channel without waiting for it."""
-        closing = asyncio.create_task(self._closed(wire))
+        closing = asyncio.create_task(self._close_wire(wire))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
-    async def _closed(self, wire: Wire) -> None:
+    async def _close_wire(self, wire: Wire) -> None:
         with suppress(Exception):
             async with asyncio.timeout(self._timeout):
                 await wire.close()
@@ -232,7 +236,7 @@ class _RabbitMQPublishing(PublisherSession):
                     await connection.close()
 
 
-def _judged(error: BaseException | None) -> PublishResult:
+def _result_of(error: BaseException | None) -> PublishResult:
     """Turn an error into a result, whose text is the same for every message: results are grouped by it."""
     if error is None:
         return ACKED

@@ -112,7 +112,6 @@ def _readable(raw: bytes) -> bytes:
 
 
 def _length(kind: str, raw: bytes, at: int) -> int:
-    """Return the number of bytes of a property."""
     if kind == "shortstr":
         return 1 + raw[at]
     if kind == "table":

@@ -17,7 +17,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.consumer import AssignedConsumer, ConsumerSession, names_of
 from retrysafe.messaging.brokers.redis_streams.client import twin_of
 from retrysafe.messaging.brokers.redis_streams.entries import envelope_in
-from retrysafe.messaging.brokers.redis_streams.leases import Holdings
+from retrysafe.messaging.brokers.redis_streams.leases import PartitionLeases
 from retrysafe.messaging.brokers.redis_streams.publisher import stream_of
 from retrysafe.messaging.brokers.single_flight import SingleFlight
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -119,8 +119,6 @@ wait for long.
 
 
 class _Entry(NamedTuple):
-    """The tag of a delivery, by which it is settled."""
-
     stream: str
     id: bytes
 
@@ -206,8 +204,8 @@ class RedisStreamsConsumer(AssignedConsumer["_RedisStreamsSession"]):
 
         def new_session() -> _RedisStreamsSession:
             own, store = next(clients), next(stores)
-            holdings = Holdings(own, list(streams), group, own if store is None else store, held_for)
-            return _RedisStreamsSession(own, holdings, streams, group, prefetch, prefetch_bytes, delete, kept, watching)
+            leases = PartitionLeases(own, list(streams), group, own if store is None else store, held_for)
+            return _RedisStreamsSession(own, leases, streams, group, prefetch, prefetch_bytes, delete, kept, watching)
 
         super().__init__(new_session, redelivery_window)
 
@@ -218,7 +216,7 @@ class _RedisStreamsSession(ConsumerSession):
     def __init__(
         self,
         client: redis.asyncio.Redis,
-        holdings: Holdings,
+        leases: PartitionLeases,
         streams: Mapping[str, str],
         group: str,
         prefetch: int,
@@ -228,7 +226,7 @@ class _RedisStreamsSession(ConsumerSession):
         observers: Observers,
     ) -> None:
         super().__init__(prefetch, prefetch_bytes)
-        self._client, self._holdings, self._streams, self._group = client, holdings, streams, group
+        self._client, self._leases, self._streams, self._group = client, leases, streams, group
         self._delete, self._keep, self._observers = delete, keep, observers
         self._trimmed: dict[str, float] = {}
         self._read: defaultdict[str, _Stream] = defaultdict(_Stream)
@@ -237,8 +235,8 @@ class _RedisStreamsSession(ConsumerSession):
         self._room = self._arrived
 
     def take(self, limit: int, now: float) -> Sequence[Delivery]:
-        self._forget(self._holdings.lost())
-        self._leaving = self._holdings.leaving
+        self._forget(self._leases.find_lost())
+        self._leaving = self._leases.leaving
         return super().take(limit, now)
 
     async def look(self) -> bool:
@@ -257,7 +255,7 @@ class _RedisStreamsSession(ConsumerSession):
 
     @property
     def assigned(self) -> Collection[str]:
-        return [*self._holdings.tokens()]
+        return [*self._leases.tokens()]
 
     async def lag(self) -> Mapping[str, int]:
         """Count the entries of each stream that the group has not settled, if the server can tell, as it mostly can."""
@@ -279,7 +277,7 @@ class _RedisStreamsSession(ConsumerSession):
     async def close(self) -> None:
         """Release the streams; their next consumer takes the unsettled messages."""
         await self._filling.aclose()
-        await self._holdings.aclose()
+        await self._leases.aclose()
         await self._client.aclose()
 
     # ------------------------------------------------------------ streams
@@ -292,10 +290,10 @@ class _RedisStreamsSession(ConsumerSession):
 
     async def _fill(self) -> None:
         """Take and leave streams, and read as many entries as memory allows."""
-        gone = [stream for stream in self._holdings.leaving if not self._shelf.out(stream)] + self._holdings.lost()
+        gone = [stream for stream in self._leases.leaving if not self._shelf.out(stream)] + self._leases.find_lost()
         self._forget(gone)
-        await self._holdings.leave(gone)
-        await self._holdings.share()
+        await self._leases.leave(gone)
+        await self._leases.share()
         await self._settle_owed()
         self._more = await self._read_on()  # which creates the group if it does not exist
         await self._trim()
@@ -304,9 +302,9 @@ class _RedisStreamsSession(ConsumerSession):
         """Read new entries; return whether there may be more messages to hand out than before."""
         pipeline = self._client.pipeline(transaction=False)
         asked: list[str] = []
-        for stream, token in self._holdings.tokens().items():
+        for stream, token in self._leases.tokens().items():
             if self._has_room(stream):
-                room, space = self._prefetch - self._shelf.load(stream), self._bytes - self._shelf.held_bytes(stream)
+                room, space = self._prefetch - self._shelf.load(stream), self._bytes - self._shelf.count_bytes(stream)
                 asked.append(stream)
                 keys = (stream, f"{stream}:owner:{self._group}")
                 state = self._read[stream]
@@ -336,7 +334,7 @@ class _RedisStreamsSession(ConsumerSession):
                 return False
             case [b"fenced"]:
                 self._shelf.forget(stream)
-                self._holdings.drop(stream)
+                self._leases.drop(stream)
         return True
 
     def _tell_lost(self, stream: str, messages: int) -> None:
@@ -355,7 +353,7 @@ class _RedisStreamsSession(ConsumerSession):
         """Wait until there may be new entries, or memory for them."""
         wakes, now = self._shelf.wakes(), asyncio.get_running_loop().time()
         seconds = min(until, now + _LOOK, until if wakes is None else wakes) - now
-        held = self._holdings.tokens()
+        held = self._leases.tokens()
         waiting = [stream for stream in held if self._has_room(stream)]
         if not waiting or seconds < 0.001:
             with suppress(TimeoutError):
@@ -369,14 +367,14 @@ class _RedisStreamsSession(ConsumerSession):
     async def _trim(self) -> None:
         """Remove entries that every group has settled from the streams that are held, at intervals."""
         now = asyncio.get_running_loop().time()
-        due = [one for one in self._holdings.tokens() if now >= self._trimmed.get(one, -_TRIM_EVERY) + _TRIM_EVERY]
+        due = [one for one in self._leases.tokens() if now >= self._trimmed.get(one, -_TRIM_EVERY) + _TRIM_EVERY]
         if self._keep is None or not due:
             return
         pipeline = self._client.pipeline(transaction=False)
         for stream in due:
             pipeline.eval(_TRIM, 1, stream, str(self._keep))
         await pipeline.execute()
-        self._trimmed = {stream: self._trimmed.get(stream, now) for stream in self._holdings.tokens()}
+        self._trimmed = {stream: self._trimmed.get(stream, now) for stream in self._leases.tokens()}
         self._trimmed.update(dict.fromkeys(due, now))
 
     async def _settle_owed(self) -> None:

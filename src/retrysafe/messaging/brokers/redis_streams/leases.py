@@ -35,7 +35,7 @@ return redis.call('ZCARD', KEYS[1])
 """Counts the consumers of the group, with this one. KEYS: their set; ARGV: this one, and for how long it counts."""
 
 
-class _Holding:
+class _StreamLease:
     """One stream and the lease on it, which a task of its own holds."""
 
     def __init__(self, leases: Boundary, group: str, stream: str) -> None:
@@ -96,7 +96,7 @@ class _Holding:
             self._settled.set()
 
 
-class Holdings:
+class PartitionLeases:
     """The streams that a consumer holds."""
 
     def __init__(
@@ -106,23 +106,23 @@ class Holdings:
         self._leases = Boundary(_NAME, store=store, lease=lease, observers=())
         self._present = round(seconds_of(lease, "lease") * 1000)
         self._me = InstanceId()
-        self._held: dict[str, _Holding] = {}
+        self._held: dict[str, _StreamLease] = {}
         self._next = 0.0
         self.leaving: set[str] = set()
         """Streams that move to another consumer; no message of them is handed out any more."""
 
     def tokens(self) -> dict[str, int]:
         """The fencing tokens of the streams that are held and not being left."""
-        found = {stream: holding.token() for stream, holding in self._held.items() if stream not in self.leaving}
+        found = {stream: lease.token() for stream, lease in self._held.items() if stream not in self.leaving}
         return {stream: token for stream, token in found.items() if token is not None}
 
     def drop(self, stream: str) -> None:
         """Leave a stream that another consumer holds, as its higher token shows."""
         self.leaving.add(stream)
 
-    def lost(self) -> list[str]:
+    def find_lost(self) -> list[str]:
         """Streams whose leases were lost, until `leave` is called for them."""
-        return [stream for stream, holding in self._held.items() if holding.is_over()]
+        return [stream for stream, lease in self._held.items() if lease.is_over()]
 
     async def leave(self, streams: Iterable[str]) -> None:
         """Release these streams for other consumers."""
@@ -139,7 +139,6 @@ class Holdings:
             self._next = now + _TICK
 
     async def _share(self) -> None:
-        """Compute the share, take the missing streams, choose those to leave."""
         present: int = await self._client.eval(_COUNT, 1, self._meeting(), str(self._me), self._present)
         share = math.ceil(len(self._streams) / max(1, present))
         kept = [stream for stream in self._held if stream not in self.leaving]
@@ -148,8 +147,8 @@ class Holdings:
         for stream in random.sample(wanted, len(wanted)):
             if len(self._held) >= share:
                 return
-            holding = self._held[stream] = _Holding(self._leases, self._group, stream)
-            if not await holding.begin():
+            lease = self._held[stream] = _StreamLease(self._leases, self._group, stream)
+            if not await lease.begin():
                 del self._held[stream]
 
     def _meeting(self) -> str:

@@ -113,7 +113,7 @@ class _Call:
         self._bytes += envelope.size
 
 
-def _judged(calls: Sequence[_Call], answers: Sequence[Any]) -> list[PublishResult]:
+def _results_of(calls: Sequence[_Call], answers: Sequence[Any]) -> list[PublishResult]:
     found: dict[int, PublishResult] = {}
     for call, answer in zip(calls, answers, strict=True):
         said = [answer] * len(call.places) if isinstance(answer, Exception) else answer
@@ -179,7 +179,7 @@ class RedisStreamsPublisher:
         for call in calls:
             pipeline.eval(_SCRIPT, *self._commands.arguments(call))
         try:
-            return _judged(calls, pipeline.execute(raise_on_error=False))
+            return _results_of(calls, pipeline.execute(raise_on_error=False))
         except redis.RedisError as error:
             if isinstance(error, _LOST) and not self._is_there():
                 return [PublishResult(PublishStatus.UNAVAILABLE, str(error))] * len(envelopes)
@@ -225,7 +225,7 @@ class _RedisPublishing:
         for call in calls:
             pipeline.eval(_SCRIPT, *self._commands.arguments(call))
         try:
-            return _judged(calls, await pipeline.execute(raise_on_error=False))
+            return _results_of(calls, await pipeline.execute(raise_on_error=False))
         except redis.RedisError as error:
             if isinstance(error, _LOST) and not await self._is_there():
                 return [PublishResult(PublishStatus.UNAVAILABLE, str(error))] * len(envelopes)

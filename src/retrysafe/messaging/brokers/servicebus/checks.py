@@ -10,7 +10,7 @@ from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.management import QueueProperties, SubscriptionProperties, TopicProperties
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, asked, some
+from retrysafe.messaging.brokers.checks import BrokerExamination, ask, some
 from retrysafe.messaging.brokers.servicebus.client import namespace_of
 from retrysafe.messaging.brokers.servicebus.messages import name_of
 from retrysafe.protocol.checks import Check, Facts, Severity
@@ -33,10 +33,10 @@ class _Entity(NamedTuple):
 
 
 def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return asked(_asked(url, topics))
+    return ask(_ask(url, topics))
 
 
-async def _asked(url: str, topics: tuple[str, ...]) -> dict[str, Any]:
+async def _ask(url: str, topics: tuple[str, ...]) -> dict[str, Any]:
     """The settings of entities by their names; those that are missing."""
     missing, entities = [], {}
     async with namespace_of(url).administration(_WITHIN) as service:
@@ -157,7 +157,7 @@ CHECKS = (
 )
 
 
-def _kept(facts: Facts) -> Mapping[str, float]:
+def _retention(facts: Facts) -> Mapping[str, float]:
     """The shorter of the times to live of a topic and its subscription counts."""
     found = {
         name: (entity.sending.default_message_time_to_live, settings.default_message_time_to_live)
@@ -168,4 +168,4 @@ def _kept(facts: Facts) -> Mapping[str, float]:
     return {name: min(lives).total_seconds() for name, lives in bounds.items() if lives}
 
 
-EXAMINATION = BrokerExamination(CHECKS, _gather, _kept)
+EXAMINATION = BrokerExamination(CHECKS, _gather, _retention)

@@ -50,7 +50,7 @@ class Namespace(NamedTuple):
         """Without the key."""
         return f"Namespace({self.host!r})"
 
-    def client(self, timeout: float) -> Client:
+    def client(self, timeout: float) -> NamespaceClient:
         """A client of messages, on whose connections each attempt may take so many seconds."""
         how: dict[str, Any] = {
             "retry_total": 0,
@@ -60,9 +60,9 @@ class Namespace(NamedTuple):
             "keep_alive": 0,
         }
         if self.connection is not None:
-            return Client(ServiceBusClient.from_connection_string(self.connection, **how))
+            return NamespaceClient(ServiceBusClient.from_connection_string(self.connection, **how))
         credential = _default_credential()
-        return Client(ServiceBusClient(self.host, credential, **how), credential)
+        return NamespaceClient(ServiceBusClient(self.host, credential, **how), credential)
 
     @asynccontextmanager
     async def administration(self, patience: float) -> AsyncIterator[ServiceBusAdministrationClient]:
@@ -82,7 +82,7 @@ class Namespace(NamedTuple):
             yield client
 
 
-class Client(NamedTuple):
+class NamespaceClient(NamedTuple):
     """A client of messages, with the credentials that have to be closed."""
 
     messages: ServiceBusClient
@@ -96,8 +96,6 @@ class Client(NamedTuple):
 
 
 class _Plain(AioHttpTransport):  # type: ignore[misc]  # which azure-core exports lazily
-    """HTTP where the library writes HTTPS, as to a namespace."""
-
     async def send(self, request: Any, **config: Any) -> Any:
         request.url = request.url.replace("https://", "http://", 1)
         return await super().send(request, **config)
@@ -122,7 +120,7 @@ def namespace_of(url: str) -> Namespace:
     connection = os.environ.get(VARIABLE)
     if policy:
         connection = f"Endpoint=sb://{host}/;SharedAccessKeyName={policy};SharedAccessKey={key}"
-    return Namespace(host, connection and _checked(connection, host, plain), plain)
+    return Namespace(host, connection and _check(connection, host, plain), plain)
 
 
 def _require(right: object) -> None:
@@ -130,7 +128,7 @@ def _require(right: object) -> None:
         raise ValueError
 
 
-def _checked(connection: str, host: str, plain: bool) -> str:
+def _check(connection: str, host: str, plain: bool) -> str:
     """A connection string to the namespace as a whole: it is the topic of a message that says where it goes.
 
     Raises `ConfigurationError` for what is none, or leads to another namespace than the URL, with no word of its key.
@@ -171,7 +169,7 @@ def condition_of(error: BaseException) -> str:
     return ""
 
 
-def ended_because(sender: ServiceBusSender) -> Callable[[], Exception | None]:
+def end_reason_of(sender: ServiceBusSender) -> Callable[[], Exception | None]:
     """Asks what the service said when it ended the link that the sender has now; None: it did not, or said nothing.
 
     The library does not tell what is on its way then, up to 7.15.0 at least, and says that the error is unknown.
@@ -186,7 +184,7 @@ def ended_because(sender: ServiceBusSender) -> Callable[[], Exception | None]:
     return ask
 
 
-def amended(link: Link) -> Link:
+def amend(link: Link) -> Link:
     """A sender or receiver that closes its socket, too, when its connection has failed, and decodes every message.
 
     The library does not, up to 7.15.0 at least: `Connection.close` does nothing more for a connection that is at its
@@ -198,7 +196,7 @@ def amended(link: Link) -> Link:
     def creating(auth: Any) -> None:
         create(auth)
         handler = opened._handler
-        handler.close_async = partial(_closed, handler, handler.close_async)
+        handler.close_async = partial(_close_both, handler, handler.close_async)
         if isinstance(opened, ServiceBusReceiver):
             decoding(handler)
 
@@ -206,7 +204,7 @@ def amended(link: Link) -> Link:
     return link
 
 
-async def _closed(handler: Any, close: Callable[[], Awaitable[None]]) -> None:
+async def _close_both(handler: Any, close: Callable[[], Awaitable[None]]) -> None:
     socket = getattr(handler._connection, "_transport", None)
     try:
         await close()

@@ -18,16 +18,16 @@ from retrysafe.messaging.brokers.leased import Tag
 from retrysafe.messaging.brokers.servicebus.client import (
     FAILURES,
     LISTENS,
-    Client,
     Namespace,
-    amended,
+    NamespaceClient,
+    amend,
     condition_of,
     hang_up,
     namespace_of,
 )
-from retrysafe.messaging.brokers.servicebus.holdings import Holding, QueueHolding, SessionHolding, handle_of
-from retrysafe.messaging.brokers.servicebus.judging import for_a_consumer
-from retrysafe.messaging.brokers.servicebus.messages import Source, envelope_from, source_of
+from retrysafe.messaging.brokers.servicebus.locks import Lock, QueueLock, SessionLock, handle_of
+from retrysafe.messaging.brokers.servicebus.messages import EntitySource, envelope_from, source_of
+from retrysafe.messaging.brokers.servicebus.results import for_a_consumer
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.records import Duration
@@ -47,10 +47,10 @@ _RESTING = 100
 _MOST_SESSIONS = 10_000
 """Each has a task and a receiver."""
 _NO_SESSION = "com.microsoft:timeout"
-"""The condition of an answer that there is no session with messages which nobody has."""
+"""The condition of an answer that there is no free session with messages."""
 
 
-class _Gate:
+class _SessionGate:
     """Lets one task look for a session at a time, and all of them for as long as sessions are found."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class _Gate:
         self._looking += 1
 
     def leave(self, *, found: bool) -> None:
-        """Say whether there was a session. Whoever found none looks again, and lets the others wait for that."""
+        """Say whether there was a session. A task that found none looks again, and lets the others wait for that."""
         self._looking -= 1
         if found:
             self._plenty.set()
@@ -135,12 +135,12 @@ class ServiceBusConsumer(BrokerConsumer["_ServiceBusSession"]):
 class _ServiceBusSession(ConsumerSession):
     """The sessions of Service Bus that are ours, or messages of queues without any."""
 
-    _client: Client | None = None
+    _client: NamespaceClient | None = None
 
     def __init__(
         self,
         namespace: Namespace,
-        sources: Sequence[Source],
+        sources: Sequence[EntitySource],
         ordered: bool,
         sessions: int,
         prefetch: int,
@@ -152,8 +152,8 @@ class _ServiceBusSession(ConsumerSession):
         super().__init__(prefetch, prefetch_bytes)
         self._namespace, self._sources, self._ordered, self._sessions = namespace, sources, ordered, sessions
         self._idle, self._poll, self._timeout = idle, poll, timeout
-        self._gates = {source: _Gate() for source in sources}
-        self._holdings: dict[str, Holding] = {}
+        self._gates = {source: _SessionGate() for source in sources}
+        self._locks: dict[str, Lock] = {}
         self._looking: set[asyncio.Task[Any]] = set()
         """Tasks that hold nothing, and may be cancelled."""
         self._hanging_up: set[asyncio.Task[None]] = set()
@@ -165,15 +165,15 @@ class _ServiceBusSession(ConsumerSession):
                 self._start(source)
 
     def take(self, limit: int, now: float) -> Sequence[Delivery]:
-        for place, holding in list(self._holdings.items()):
-            if holding.lost(now):
-                self._forget(place, holding)
+        for place, lock in list(self._locks.items()):
+            if lock.is_lost(now):
+                self._forget(place, lock)
         return super().take(limit, now)
 
     async def settle(self, deliveries: Sequence[Delivery]) -> None:
         tags = self._release(deliveries)
-        held = [(self._holdings[place], some) for place, some in tags.items() if place in self._holdings]
-        await asyncio.gather(*(holding.settle([tag.handle for tag in some]) for holding, some in held))
+        held = [(self._locks[place], some) for place, some in tags.items() if place in self._locks]
+        await asyncio.gather(*(lock.settle([tag.handle for tag in some]) for lock, some in held))
 
     async def close(self) -> None:
         """Hang up; what is not settled is there for others at once."""
@@ -187,39 +187,38 @@ class _ServiceBusSession(ConsumerSession):
         if client is not None:
             await client.aclose()
 
-    def _forget(self, place: str, holding: Holding) -> None:
-        if self._holdings.get(place) is holding:
-            del self._holdings[place]
+    def _forget(self, place: str, lock: Lock) -> None:
+        if self._locks.get(place) is lock:
+            del self._locks[place]
             self._shelf.forget(place)
             self._room.set()
 
     # ------------------------------------------------------------ tasks
 
-    def _start(self, source: Source) -> None:
+    def _start(self, source: EntitySource) -> None:
         task = asyncio.create_task(self._serve(source), name=f"retrysafe-serve {source.path}")
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_end)
         self._tasks.append(task)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_end(self, task: asyncio.Task[None]) -> None:
         """Forget a task that was replaced; `receive` raises what another one has failed with."""
         if task in self._tasks and not task.cancelled() and task.exception() is None:
             self._tasks.remove(task)
 
-    async def _serve(self, source: Source) -> None:
+    async def _serve(self, source: EntitySource) -> None:
         """Take one session after the other; end when one of them rested, for which another task has begun."""
         replaced = False
         while not (replaced or self._closing.is_set()):
             try:
-                holding = await self._found(source)
+                lock = await self._find(source)
             except FAILURES as error:
                 self._fail(for_a_consumer(error, source.path))
                 await self._pause(_PAUSE)
                 continue
-            if holding is not None:
-                replaced = await self._emptied(holding)
+            if lock is not None:
+                replaced = await self._empty(lock)
 
-    async def _found(self, source: Source) -> Holding | None:
-        """A session that nobody has, or a queue without sessions; None: there is none."""
+    async def _find(self, source: EntitySource) -> Lock | None:
         gate, task = self._gates[source], asyncio.current_task()
         assert task is not None
         self._looking.add(task)
@@ -227,25 +226,25 @@ class _ServiceBusSession(ConsumerSession):
         try:
             await gate.enter()
             try:
-                receiver = await self._opened(source)
+                receiver = await self._open_receiver(source)
             finally:
                 gate.leave(found=receiver is not None)
         finally:
             self._looking.discard(task)
-        return None if receiver is None else self._held(source, receiver)
+        return None if receiver is None else self._hold(source, receiver)
 
-    def _held(self, source: Source, receiver: ServiceBusReceiver) -> Holding:
+    def _hold(self, source: EntitySource, receiver: ServiceBusReceiver) -> Lock:
         if self._ordered:
-            holding: Holding = SessionHolding(source, receiver, self._timeout)
+            lock: Lock = SessionLock(source, receiver, self._timeout)
         else:
-            holding = QueueHolding(source, receiver, source.path, self._timeout)
-        before = self._holdings.get(holding.partition)
+            lock = QueueLock(source, receiver, source.path, self._timeout)
+        before = self._locks.get(lock.partition)
         if before is not None:
-            self._forget(holding.partition, before)
-        self._holdings[holding.partition] = holding
-        return holding
+            self._forget(lock.partition, before)
+        self._locks[lock.partition] = lock
+        return lock
 
-    async def _opened(self, source: Source) -> ServiceBusReceiver | None:
+    async def _open_receiver(self, source: EntitySource) -> ServiceBusReceiver | None:
         assert self._client is not None
         how: dict[str, Any] = {"max_wait_time": self._poll, "socket_timeout": LISTENS}
         if self._ordered:
@@ -254,7 +253,7 @@ class _ServiceBusSession(ConsumerSession):
             receiver = self._client.messages.get_queue_receiver(source.name, **how)
         else:
             receiver = self._client.messages.get_subscription_receiver(source.name, source.group, **how)
-        receiver = amended(receiver)
+        receiver = amend(receiver)
         try:
             async with asyncio.timeout(self._poll + self._timeout):
                 await reraise_cancellation(receiver.__aenter__())
@@ -265,80 +264,79 @@ class _ServiceBusSession(ConsumerSession):
             raise
         return receiver
 
-    async def _emptied(self, holding: Holding) -> bool:
+    async def _empty(self, lock: Lock) -> bool:
         """Receive until nothing comes and nothing is held; whether another task has begun meanwhile."""
-        loop, place = asyncio.get_running_loop(), holding.partition
+        loop, place = asyncio.get_running_loop(), lock.partition
         begun = came = loop.time()
         replaced, failure = False, None
-        keeping = asyncio.create_task(self._keep(holding), name=f"retrysafe-keep {holding.partition}")
+        keeping = asyncio.create_task(self._keep(lock), name=f"retrysafe-keep {lock.partition}")
         try:
             while not self._closing.is_set():
                 self._room.clear()
-                now, held = loop.time(), self._shelf.held(place)
-                if holding.lost(now):
+                now, held = loop.time(), self._shelf.count(place)
+                if lock.is_lost(now):
                     break
                 over = self._ordered and now - begun > _TURN
                 if self._ordered and not held and (over or now - came > self._idle):
                     break
-                if not replaced and self._rests(holding, now):
-                    self._start(holding.source)
+                if not replaced and self._rests(lock, now):
+                    self._start(lock.source)
                     replaced = True
                 if over or not self._has_room(place):
-                    await self._until_room(holding)
-                elif await self._receive(holding, _SLICE if held or self._ordered else _LOOK):
+                    await self._until_room(lock)
+                elif await self._receive(lock, _SLICE if held or self._ordered else _LOOK):
                     came = loop.time()
         except SessionLockLostError:
             pass  # another consumer may have it, or this one again
         except FAILURES as error:
             failure = error  # the next connect tells whether it is lasting
         finally:
-            self._forget(place, holding)
-            self._close(holding, keeping)
+            self._forget(place, lock)
+            self._close(lock, keeping)
         if failure is not None:
             self._fail(failure)
             await self._pause(0 if replaced else _PAUSE)
         return replaced
 
-    def _close(self, holding: Holding, keeping: asyncio.Task[None]) -> None:
+    def _close(self, lock: Lock, keeping: asyncio.Task[None]) -> None:
         async def close() -> None:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
-            await holding.close()
+            await lock.close()
 
-        closing = asyncio.create_task(close(), name=f"retrysafe-close {holding.partition}")
+        closing = asyncio.create_task(close(), name=f"retrysafe-close {lock.partition}")
         self._hanging_up.add(closing)
         closing.add_done_callback(self._hanging_up.discard)
 
-    async def _until_room(self, holding: Holding) -> None:
+    async def _until_room(self, lock: Lock) -> None:
         try:
-            async with asyncio.timeout(holding.beat):
+            async with asyncio.timeout(lock.beat):
                 await self._room.wait()
         except TimeoutError:
             return
 
-    def _rests(self, holding: Holding, now: float) -> bool:
+    def _rests(self, lock: Lock, now: float) -> bool:
         """Tell whether all of it waits for messages that were given back; as many sessions may as are allowed."""
-        waits = self._ordered and self._shelf.rests(holding.partition, now + self._idle)
+        waits = self._ordered and self._shelf.rests(lock.partition, now + self._idle)
         return waits and len(self._tasks) < _RESTING + self._sessions * len(self._sources)
 
-    async def _receive(self, holding: Holding, wait: float) -> bool:
-        """Receive messages, and tell whether there were any."""
-        most = 1 if self._ordered else self._prefetch - self._shelf.load(holding.partition)
-        found = await holding.receive(most, wait)
+    async def _receive(self, lock: Lock, wait: float) -> bool:
+        most = 1 if self._ordered else self._prefetch - self._shelf.load(lock.partition)
+        found = await lock.receive(most, wait)
         for message in found:
-            self._shelf.put(self._delivery(holding, message))
+            self._shelf.put(self._delivery(lock, message))
         if found:
             self._arrived.set()
         return bool(found)
 
-    def _delivery(self, holding: Holding, message: ServiceBusReceivedMessage) -> Delivery:
-        envelope = envelope_from(message, holding.source.topic)
+    def _delivery(self, lock: Lock, message: ServiceBusReceivedMessage) -> Delivery:
+        envelope = envelope_from(message, lock.source.topic)
         came = message.enqueued_time_utc
-        old = came is not None and (datetime.now(UTC) - came).total_seconds() >= holding.lease / 2
+        old = came is not None and (datetime.now(UTC) - came).total_seconds() >= lock.lease / 2
         redelivered = bool(message.delivery_count) or old  # closing a session counts no delivery
-        return Delivery(envelope, Tag(holding.partition, handle_of(message)), holding.partition, redelivered)
+        return Delivery(envelope, Tag(lock.partition, handle_of(message)), lock.partition, redelivered)
 
-    async def _keep(self, holding: Holding) -> None:
+    async def _keep(self, lock: Lock) -> None:
         """Keep the locks of what is held, however long other connections take to answer."""
-        while not await self._pause(holding.beat):
-            await holding.renew(asyncio.get_running_loop().time())
+        while not await self._pause(lock.beat):
+            await lock.renew(asyncio.get_running_loop().time())

@@ -35,13 +35,13 @@ def decoding(handler: Any) -> None:
         answer = bool(await ready())
         link = handler._link
         if link is not None and not isinstance(link._incoming_transfer, partial):
-            link._incoming_transfer = partial(_received, link, link._incoming_transfer)
+            link._incoming_transfer = partial(_receive, link, link._incoming_transfer)
         return answer
 
     handler._client_ready_async = making_ready
 
 
-async def _received(link: Any, receive: Callable[[Any], Awaitable[None]], frame: Any) -> None:
+async def _receive(link: Any, receive: Callable[[Any], Awaitable[None]], frame: Any) -> None:
     before = bytes(link._received_payload)
     try:
         await receive(frame)

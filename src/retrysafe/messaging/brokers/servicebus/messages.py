@@ -35,7 +35,7 @@ _PATH = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,258}[A-Za-z0-9])?")
 _GROUP = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,48}[A-Za-z0-9])?")
 
 
-class Source(NamedTuple):
+class EntitySource(NamedTuple):
     """The source of a consumer: the queue of a topic, or a group's subscription to it."""
 
     topic: str
@@ -58,11 +58,11 @@ def name_of(prefix: str, topic: str) -> str:
     return name
 
 
-def source_of(prefix: str, topic: str, group: str | None) -> Source:
+def source_of(prefix: str, topic: str, group: str | None) -> EntitySource:
     """Return the source from which a group receives a topic. Raises `ValueError` for a name that nothing has."""
     if group is not None and not _GROUP.fullmatch(group):
         raise ValueError(f"{group!r} is not a name of a subscription: up to 50 letters, digits, dots, hyphens")
-    return Source(topic, name_of(prefix, topic), group)
+    return EntitySource(topic, name_of(prefix, topic), group)
 
 
 def session_of(envelope: Envelope, partitions: int | None) -> str:
@@ -113,7 +113,7 @@ def is_event(media_type: str) -> bool:
 
 
 def envelope_from(message: ServiceBusReceivedMessage, topic: str) -> Envelope:
-    """The envelope of a message from a topic, whoever published it there.
+    """The envelope of a message from a topic, from any publisher.
 
     An event of another publisher, without a subject, is ordered by its session.
     """

@@ -12,7 +12,7 @@ from retrysafe.protocol.records import Duration
 _KEPT = "7d"
 
 
-class Topics:
+class ServiceBusTopics:
     """Topics whose names begin with our name, with a subscription for each group; their lanes have sessions."""
 
     def __init__(self, url: str, *, name: str, partitions: int | None, lease: Duration) -> None:

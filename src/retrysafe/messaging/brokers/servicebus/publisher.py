@@ -14,15 +14,15 @@ from retrysafe.messaging.brokers.publisher import ACKED, BrokerPublisher, Publis
 from retrysafe.messaging.brokers.servicebus.client import (
     FAILURES,
     LISTENS,
-    Client,
     Namespace,
-    amended,
-    ended_because,
+    NamespaceClient,
+    amend,
+    end_reason_of,
     hang_up,
     namespace_of,
 )
-from retrysafe.messaging.brokers.servicebus.judging import alone, blames_one, failed, is_silence
 from retrysafe.messaging.brokers.servicebus.messages import MODES, Mode, message_of, name_of, session_of
+from retrysafe.messaging.brokers.servicebus.results import alone, blames_one, is_silence, result_of
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.records import Duration
@@ -50,7 +50,7 @@ class _Destination:
             await self.close()
         if self._sender is None:
             sender = self._client.get_topic_sender(self._name, socket_timeout=LISTENS)  # or queue, as it may be
-            sender = amended(sender)
+            sender = amend(sender)
             try:
                 self._require()
                 async with asyncio.timeout(self._timeout + _MARGIN):
@@ -66,7 +66,7 @@ class _Destination:
     async def send(self, content: Any) -> None:
         """Send a message or a batch, and wait for the answer. After a failure the next call connects again."""
         sender = await self.open()
-        why = ended_because(sender)
+        why = end_reason_of(sender)
         try:
             async with asyncio.timeout(self._timeout + _MARGIN):
                 await sender.send_messages(content, timeout=self._timeout)
@@ -83,12 +83,12 @@ class _Destination:
 
     async def why(self, error: Exception) -> Exception:
         """Return the error for a new link if the library has lost the reason why the last one was ended."""
-        if is_silence(error) or failed(error).status is not PublishStatus.UNKNOWN:
+        if is_silence(error) or result_of(error).status is not PublishStatus.UNKNOWN:
             return error
         try:
             await self.open()
         except FAILURES as refused:
-            return refused if failed(refused, sent=False).status is PublishStatus.STALLED else error
+            return refused if result_of(refused, sent=False).status is PublishStatus.STALLED else error
         return error
 
     async def close(self) -> None:
@@ -156,7 +156,7 @@ class _ServiceBusPublishing(PublisherSession):
         self._namespace, self._prefix, self._timeout = namespace, prefix, timeout
         self._ordered, self._partitions = ordered, partitions
         self._mode: Mode = mode
-        self._client: Client | None = None
+        self._client: NamespaceClient | None = None
         self._destinations: dict[str, _Destination] = {}
 
     def _encode(self, place: int, envelope: Envelope) -> tuple[str, PublishEntry]:
@@ -176,22 +176,22 @@ class _ServiceBusPublishing(PublisherSession):
         try:
             to = self._destination(destination)
             async with to.turn:
-                await self._sent_all(to, entries, said)
+                await self._send_all(to, entries, said)
         except FAILURES as error:
-            return said | {one.place: failed(error, sent=False) for one in entries if one.place not in said}
+            return said | {one.place: result_of(error, sent=False) for one in entries if one.place not in said}
         waits = PublishResult(PublishStatus.POSTPONED, "a batch before it was not answered")
         return {one.place: said.get(one.place, waits) for one in entries}
 
-    async def _sent_all(
+    async def _send_all(
         self, to: _Destination, entries: Sequence[PublishEntry], said: dict[int, PublishResult]
     ) -> bool:
         """Add what became of each; whether all were answered."""
         for some, content in await _batches(await to.open(), entries):
-            if not await self._sent(to, some, content, said):
+            if not await self._send_some(to, some, content, said):
                 return False
         return True
 
-    async def _sent(
+    async def _send_some(
         self, to: _Destination, entries: Sequence[PublishEntry], content: Any, said: dict[int, PublishResult]
     ) -> bool:
         try:
@@ -199,7 +199,7 @@ class _ServiceBusPublishing(PublisherSession):
         except FAILURES as error:
             if len(entries) > 1 and blames_one(error):
                 for part in _parts(entries):
-                    if not await self._sent_all(to, part, said):
+                    if not await self._send_all(to, part, said):
                         return False
                 return True
             why = alone(await to.why(error), entries[0].content.session_id)

@@ -99,15 +99,15 @@ class _File:
                 raise
 
     def _none_yet(self) -> Connections[Connection]:
-        return Connections(self._path, partial(_connected, self._path))
+        return Connections(self._path, partial(_connect, self._path))
 
     def close(self) -> None:
-        """Close the connection, once nobody is in a transaction; the next use opens another one."""
+        """Close the connection, once no transaction is open; the next use opens another one."""
         connections, self._connections = self._connections, self._none_yet()
         connections.close()
 
 
-def _connected(path: str) -> Connection:
+def _connect(path: str) -> Connection:
     if not Path(path).exists():  # SQLite would make one, without its tables
         raise sqlite3.OperationalError(f"there is no {path}: make it with declare()")
     return open_connection(path, BUSY, lambda connection: connection.execute("PRAGMA synchronous = FULL"))
@@ -171,7 +171,7 @@ class AsyncSqlitePublisher:
         self._thread = WorkerThread("retrysafe-sqlite-publisher")
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Publish them in one transaction, to its end, whoever is cancelled meanwhile."""
+        """Publish them in one transaction, to its end, also when the caller is cancelled."""
         until = time.monotonic() + BUSY
         return await self._thread.run(partial(self._publisher.publish_until, until, envelopes))
 
@@ -262,10 +262,10 @@ class _SqliteSession:
         while True:
             async with self._handing:
                 returned = self._returned[:]
-                found, cancelled = await self._done(lambda file: self._take(file, limit, returned))  # noqa: B023
+                found, cancelled = await self._do(lambda file: self._take(file, limit, returned))  # noqa: B023
                 del self._returned[: len(returned)]
                 self._names[:] = [self._name]
-            if cancelled is not None:  # nobody would ever settle them
+            if cancelled is not None:  # no caller would settle them
                 self._returned += [(0.0, self._name, *delivery.tag) for delivery in found]
                 with suppress(sqlite3.OperationalError):
                     await self._return()
@@ -292,14 +292,14 @@ class _SqliteSession:
     async def _return(self) -> None:
         async with self._handing:
             if returned := self._returned[:]:
-                _, cancelled = await self._done(lambda file: file.executemany(_RETURNED, returned).close())
+                _, cancelled = await self._do(lambda file: file.executemany(_RETURNED, returned).close())
                 del self._returned[: len(returned)]
                 if cancelled is not None:
                     raise cancelled
 
     async def lag(self) -> Mapping[str, int]:
         sql = "SELECT count(*) FROM deliveries WHERE queue = ?"
-        count, cancelled = await self._done(lambda file: int(file.execute(sql, [self._queue]).fetchone()[0]))
+        count, cancelled = await self._do(lambda file: int(file.execute(sql, [self._queue]).fetchone()[0]))
         if cancelled is not None:
             raise cancelled
         return {self._queue: count}
@@ -349,7 +349,7 @@ class _SqliteSession:
                 await self._change(sql, [(time.time() + self._hold, self._queue, self._name)])
 
     async def _change(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Perform a statement for each row, to the end, whoever is cancelled meanwhile.
+        """Perform a statement for each row, to the end, also when the caller is cancelled.
 
         Cursors do not leave the thread: one that is disposed of in another resets the statement that both share.
         """
@@ -357,11 +357,11 @@ class _SqliteSession:
         def change(file: sqlite3.Connection) -> None:
             file.executemany(sql, rows).close()
 
-        _, cancelled = await self._done(change)
+        _, cancelled = await self._do(change)
         if cancelled is not None:
             raise cancelled
 
-    async def _done(self, work: Callable[[sqlite3.Connection], T]) -> tuple[T, asyncio.CancelledError | None]:
+    async def _do(self, work: Callable[[sqlite3.Connection], T]) -> tuple[T, asyncio.CancelledError | None]:
         """Work in a transaction, in a thread of its own: a file that others write is waited for."""
 
         until = time.monotonic() + BUSY

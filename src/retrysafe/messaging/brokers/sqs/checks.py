@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, asked, some
+from retrysafe.messaging.brokers.checks import BrokerExamination, ask, some
 from retrysafe.messaging.brokers.sqs.client import Service, TopicMissing, is_missing, topic_named
 from retrysafe.messaging.brokers.sqs.opening import options_of
 from retrysafe.protocol.checks import Check, Facts, Severity
@@ -25,10 +25,10 @@ _DECLARE = "Make them with  asyncio.run(retrysafe.messaging.brokers.sqs.declare(
 
 
 def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return asked(_asked(url, topics))
+    return ask(_ask(url, topics))
 
 
-async def _asked(url: str, names: tuple[str, ...]) -> dict[str, Any]:
+async def _ask(url: str, names: tuple[str, ...]) -> dict[str, Any]:
     """The settings of queues, or of topics, by their names; those that are missing."""
     kind = urlsplit(url).scheme
     options = options_of(url)
@@ -123,8 +123,8 @@ CHECKS = (
 )
 
 
-def _kept(facts: Facts) -> Mapping[str, float]:
+def _retention(facts: Facts) -> Mapping[str, float]:
     return {name: float(settings[_RETENTION]) for name, settings in facts["queues"].items() if _RETENTION in settings}
 
 
-EXAMINATION = BrokerExamination(CHECKS, _gather, _kept)
+EXAMINATION = BrokerExamination(CHECKS, _gather, _retention)

@@ -46,7 +46,7 @@ class Service:
         """
         try:
             async with asyncio.timeout(self._timeout + patience):
-                return await getattr(await self._opened(), operation)(**arguments)
+                return await getattr(await self._open(), operation)(**arguments)
         except (NoCredentialsError, NoRegionError) as error:
             raise ConfigurationError(f"{error} Give this machine credentials of AWS, and the URL a region=.") from error
 
@@ -55,7 +55,7 @@ class Service:
         self._client = None
         await self._life.aclose()
 
-    async def _opened(self) -> Any:
+    async def _open(self) -> Any:
         async with self._opening:
             if self._client is None:
                 settings = AioConfig(

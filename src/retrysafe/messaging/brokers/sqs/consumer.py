@@ -9,7 +9,7 @@ from typing import Any
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.consumer import LaggingConsumer, names_of
-from retrysafe.messaging.brokers.leased import LeasedSession, Tag, Terms
+from retrysafe.messaging.brokers.leased import LeasedSession, QueueSettings, Tag
 from retrysafe.messaging.brokers.sqs.client import FAILURES, LONGEST_POLL, Service
 from retrysafe.messaging.brokers.sqs.messages import envelope_from, name_of
 from retrysafe.messaging.brokers.sqs.topology import queue_of
@@ -99,10 +99,10 @@ class _SqsSession(LeasedSession):
             found[queue] = sum(int(told["Attributes"][count]) for count in _COUNTS)
         return found
 
-    async def _look_up(self, queue: str) -> Terms:
+    async def _look_up(self, queue: str) -> QueueSettings:
         self._urls[queue] = url = (await self._client.call("get_queue_url", QueueName=queue))["QueueUrl"]
         told = await self._client.call("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
-        return Terms(self._lease, float(told.get("Attributes", {}).get(_KEPT, 0)))
+        return QueueSettings(self._lease, float(told.get("Attributes", {}).get(_KEPT, 0)))
 
     async def _fetch(self, queue: str, most: int) -> Sequence[Delivery]:
         answer = await self._client.call(
@@ -126,15 +126,15 @@ class _SqsSession(LeasedSession):
         ]
 
     async def _settle(self, queue: str, handles: Sequence[str]) -> None:
-        await self._batched("delete_message_batch", queue, handles)
+        await self._tell_all("delete_message_batch", queue, handles)
 
     async def _hide(self, queue: str, handles: Sequence[str], seconds: int) -> Collection[str]:
-        return await self._batched("change_message_visibility_batch", queue, handles, VisibilityTimeout=seconds)
+        return await self._tell_all("change_message_visibility_batch", queue, handles, VisibilityTimeout=seconds)
 
     async def _hang_up(self) -> None:
         await self._client.aclose()
 
-    async def _batched(self, operation: str, queue: str, handles: Sequence[str], **more: Any) -> list[str]:
+    async def _tell_all(self, operation: str, queue: str, handles: Sequence[str], **more: Any) -> list[str]:
         """Tell the service of messages: those of which it took notice. Of the others it may hear again."""
         batches = [handles[at : at + _AT_ONCE] for at in range(0, len(handles), _AT_ONCE)]
         told = await asyncio.gather(*(self._tell_batch(operation, queue, batch, **more) for batch in batches))

@@ -59,7 +59,7 @@ def content_of(envelope: Envelope, mode: Mode) -> tuple[str, Attributes]:
         if not _is_name(name) or not _is_text(value):
             raise ValueError(f"a header {name!r} cannot be an attribute of a message of SQS: its name or its value")
     if mode == "structured" or (content := _binary(envelope, others)) is None:
-        content = _structured(envelope, others)
+        content = _structure(envelope, others)
     body, told = content
     return body, {name: {"DataType": "String", "StringValue": value} for name, value in told.items()}
 
@@ -78,7 +78,7 @@ def _binary(envelope: Envelope, others: Mapping[str, str]) -> tuple[str, dict[st
     return (body, told) if _is_text(body) else None
 
 
-def _structured(envelope: Envelope, others: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+def _structure(envelope: Envelope, others: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     if len(others) >= _MOST_ATTRIBUTES:
         raise ValueError(f"{len(others)} headers cannot be attributes of a message of SQS, which has 10 at most")
     if forged := next((name for name in envelope.headers if name in DATA), None):
@@ -113,7 +113,7 @@ def order_of(envelope: Envelope) -> dict[str, str]:
 
 
 def envelope_from(message: Mapping[str, Any], topic: str) -> Envelope:
-    """The envelope of a message from the queue of a topic, whoever published it there.
+    """The envelope of a message from the queue of a topic, from any publisher.
 
     An event of another publisher, without a subject, is ordered by its message group.
     """

@@ -11,8 +11,8 @@ from botocore.exceptions import ClientError
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.publisher import ACKED, BatchLimits, BatchSession, BrokerPublisher, PublishEntry
 from retrysafe.messaging.brokers.sqs.client import FAILURES, Service, is_missing, topic_named
-from retrysafe.messaging.brokers.sqs.judging import blames_one, failed, refused
 from retrysafe.messaging.brokers.sqs.messages import MODES, Mode, content_of, name_of, order_of
+from retrysafe.messaging.brokers.sqs.results import blames_one, result_of, result_of_answer
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.records import Duration
@@ -31,15 +31,13 @@ class _Address(NamedTuple):
 
 
 class _SqsPublishing(BatchSession):
-    """Publishes to one service."""
-
     service: ClassVar[str]
     _operation: ClassVar[str]
     _body: ClassVar[str]
     _request: ClassVar[tuple[str, str]]
     """The names of the address and of the entries in a request."""
     _failures = FAILURES
-    _judge, _blames_one = staticmethod(failed), staticmethod(blames_one)
+    _judge, _blames_one = staticmethod(result_of), staticmethod(blames_one)
 
     def __init__(self, client: Service, prefix: str, ordered: bool, mode: Mode) -> None:
         self._client, self._prefix, self._ordered = client, prefix, ordered
@@ -77,7 +75,7 @@ class _SqsPublishing(BatchSession):
                 self._addresses.pop(destination, None)  # it may be made anew, elsewhere
             raise
         results = {int(one["Id"]): ACKED for one in answer.get("Successful", ())}
-        results.update((int(one["Id"]), refused(one)) for one in answer.get("Failed", ()))
+        results.update((int(one["Id"]), result_of_answer(one)) for one in answer.get("Failed", ()))
         return {entry.place: results.get(entry.place, _SILENT) for entry in batch}
 
     async def _find(self, name: str) -> _Address:

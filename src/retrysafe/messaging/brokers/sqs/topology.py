@@ -67,7 +67,6 @@ async def declare(
 
 
 async def _subscribe(queues: Service, notifications: Service, url: str, name: str, *, ordered: bool) -> None:
-    """Let a queue have what is published to a topic."""
     kind = {"FifoTopic": "true", "ContentBasedDeduplication": "false"} if ordered else {}
     topic = (await notifications.call("create_topic", Name=name, Attributes=kind))["TopicArn"]
     asked = ["QueueArn", "Policy"]

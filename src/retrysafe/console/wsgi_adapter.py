@@ -47,7 +47,7 @@ def wsgi(console: Console) -> Callable[[Mapping[str, Any], StartResponse], Itera
             headers=_headers(environ),
             client=environ.get("REMOTE_ADDR", ""),
         )
-        answer = _answered(console, scope, body, environ)
+        answer = _answer(console, scope, body, environ)
         start_response(f"{answer.status} {HTTPStatus(answer.status).phrase}", answer.headers)
         return [answer.body]
 
@@ -73,7 +73,7 @@ def django_view(console: Console) -> Callable[..., Any]:
             headers=_headers(meta),
             client=meta.get("REMOTE_ADDR", ""),
         )
-        answer = _answered(console, scope, request.body, request)
+        answer = _answer(console, scope, request.body, request)
         response = HttpResponse(answer.body, status=answer.status)
         for name, value in answer.headers:
             if name == "set-cookie":
@@ -86,7 +86,7 @@ def django_view(console: Console) -> Callable[..., Any]:
     return view
 
 
-def _answered(console: Console, scope: MutableMapping[str, Any], body: bytes, asked: Any) -> _Answer:
+def _answer(console: Console, scope: MutableMapping[str, Any], body: bytes, asked: Any) -> _Answer:
     """The console's answer; the application in front says who asks before any loop runs."""
     found = console.access(asked)
     if inspect.iscoroutine(found):

@@ -38,7 +38,7 @@ def blames_one(error: BaseException) -> bool:
     return isinstance(error, InvalidArgument)
 
 
-def failed(error: BaseException) -> PublishResult:
+def result_of(error: BaseException) -> PublishResult:
     """Turn the failure of a request into a result; one of several that `blames_one` is to be divided before."""
     if isinstance(error, NotFound):
         return MISSING
@@ -68,7 +68,7 @@ def for_a_consumer(error: Exception, subscription: str) -> Exception:
     return error
 
 
-def fates(error: BaseException) -> Mapping[str, str]:
+def refusals_of(error: BaseException) -> Mapping[str, str]:
     """Return the results of acknowledgements to a subscription with exactly-once delivery, by their ids.
 
     The others of the request were taken. Empty for an error that says nothing of single ones.

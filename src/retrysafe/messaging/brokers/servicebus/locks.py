@@ -1,6 +1,6 @@
 """A consumer's locks at Service Bus: a session with all its messages, or messages of a queue without sessions.
 
-The client library reads and writes a connection by whoever calls it, so each receiver does one thing at a time.
+The client library reads and writes a connection in the task that calls it, so each receiver does one thing at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from azure.servicebus.exceptions import MessageLockLostError, SessionLockLostErr
 from retrysafe.cancellation import reraise_cancellation
 from retrysafe.messaging.brokers.receipts import Receipts
 from retrysafe.messaging.brokers.servicebus.client import FAILURES, hang_up
-from retrysafe.messaging.brokers.servicebus.messages import Source
+from retrysafe.messaging.brokers.servicebus.messages import EntitySource
 
 _SHORTEST = 1.0
 """Seconds that a lock lasts at least, whatever clocks say."""
@@ -29,14 +29,14 @@ def handle_of(message: ServiceBusReceivedMessage) -> str:
     return str(message.lock_token)
 
 
-class Holding:
+class Lock:
     """A receiver, and what it has received and not settled. Instants are those of the event loop.
 
     partition: what its messages have their order in.
     lease: for how many seconds a lock lasts; 0 if that is not known yet.
     """
 
-    def __init__(self, source: Source, receiver: ServiceBusReceiver, partition: str, timeout: float) -> None:
+    def __init__(self, source: EntitySource, receiver: ServiceBusReceiver, partition: str, timeout: float) -> None:
         self.source, self.partition = source, partition
         self._receiver, self._timeout = receiver, timeout
         self._messages: dict[str, ServiceBusReceivedMessage] = {}
@@ -89,9 +89,9 @@ class Holding:
                 if self._receipts is not None:
                     self._receipts.keep([handle], asked)
 
-    def lost(self, now: float) -> bool:
+    def is_lost(self, now: float) -> bool:
         """Tell whether another consumer may have what is held."""
-        self._lost = self._lost or (self._receipts is not None and self._receipts.lapsed(now))
+        self._lost = self._lost or (self._receipts is not None and self._receipts.have_lapsed(now))
         return self._lost
 
     async def close(self) -> None:
@@ -115,8 +115,7 @@ class Holding:
         except FAILURES:
             self._lost = True  # the connection, or the session: nothing more can be settled
 
-    def _locked(self, until: datetime | None) -> float:
-        """For how many seconds from now."""
+    def _lock_time(self, until: datetime | None) -> float:
         left = _SHORTEST if until is None else (until - datetime.now(UTC)).total_seconds()
         return max(left, _SHORTEST)
 
@@ -130,12 +129,12 @@ class Holding:
         """Let others have what is not settled."""
 
 
-class SessionHolding(Holding):
+class SessionLock(Lock):
     """A session, whose lock covers all of its messages. Closed, it has them again, and no delivery is counted."""
 
-    def __init__(self, source: Source, receiver: ServiceBusReceiver, timeout: float) -> None:
+    def __init__(self, source: EntitySource, receiver: ServiceBusReceiver, timeout: float) -> None:
         super().__init__(source, receiver, f"{source.path} {receiver.session.session_id}", timeout)
-        self.lease = self._locked(receiver.session.locked_until_utc)
+        self.lease = self._lock_time(receiver.session.locked_until_utc)
         self._receipts = Receipts(self.lease)
         self._receipts.add(_SESSION, asyncio.get_running_loop().time())
 
@@ -143,11 +142,11 @@ class SessionHolding(Holding):
         await self._receiver.session.renew_lock(timeout=self._timeout)
 
 
-class QueueHolding(Holding):
+class QueueLock(Lock):
     """Messages of a queue or subscription without sessions: each has a lock of its own."""
 
     def _came(self, message: ServiceBusReceivedMessage) -> None:
-        left = self._locked(message.locked_until_utc)
+        left = self._lock_time(message.locked_until_utc)
         if self._receipts is None:
             self.lease = left
             self._receipts = Receipts(left)

@@ -12,7 +12,7 @@ _NOBODY = 0x10
 _NEVER = (0x95, 0x99)
 """Packet too large, payload format invalid: the message will never be taken."""
 _PERHAPS = (0x90,)
-"""Topic name invalid: of the message, unless somebody changes what the broker allows."""
+"""Topic name invalid: of the message, unless the broker is set up to allow it."""
 _DESTINATION = (0x87, 0x97, 0x9B)
 """Not authorized, quota exceeded, QoS not supported: the topic takes nothing from us now."""
 _BUSY = (0x88, 0x89, 0x8B, 0x93, 0x96, 0x97, 0x9F)
@@ -24,7 +24,7 @@ _NO_SUBSCRIBER = PublishResult(
 )
 
 
-def judged(code: ReasonCode) -> PublishResult:
+def result_of(code: ReasonCode) -> PublishResult:
     """Turn the acknowledgement of a message into a result."""
     if code.value == 0:
         return ACKED
@@ -37,6 +37,6 @@ def judged(code: ReasonCode) -> PublishResult:
     return PublishResult(PublishStatus.STALLED if code.value in _DESTINATION else PublishStatus.UNKNOWN, str(code))
 
 
-def ended(why: ConnectionEnded) -> PublishResult:
+def result_of_end(why: ConnectionEnded) -> PublishResult:
     """Turn the end of a connection into the result of unacknowledged messages."""
     return PublishResult(PublishStatus.UNAVAILABLE if why.code in _BUSY else PublishStatus.UNKNOWN, str(why))

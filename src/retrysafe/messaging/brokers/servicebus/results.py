@@ -55,10 +55,10 @@ def alone(error: BaseException, session: str | None) -> PublishResult:
     """
     if session is None and condition_of(error) == _NOT_ALLOWED:
         return _SESSIONS
-    return failed(error)
+    return result_of(error)
 
 
-def failed(error: BaseException, *, sent: bool = True) -> PublishResult:
+def result_of(error: BaseException, *, sent: bool = True) -> PublishResult:
     """Turn a failure into a result; messages of a batch of several that `blames_one` are to be sent alone before.
 
     sent: whether they may have left.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from retrysafe.conformance.capabilities import Capabilities
-from retrysafe.conformance.wire import Address, Connection, Fields, Request, Response, Silent
+from retrysafe.conformance.wire import Fields, Reply, ServerAddress, Silent, WireConnection, WireRequest
 
 KEY = "Idempotency-Key"
 MARKER = "Idempotent-Replayed"
@@ -20,7 +20,7 @@ _POLL = 0.01
 """Seconds between two looks at a state; nothing is concluded from how long it takes."""
 
 
-class Broken(Exception):
+class RuleBroken(Exception):
     """A rule was broken: what should have come, and what came."""
 
     def __init__(self, expected: str, came: str) -> None:
@@ -37,7 +37,7 @@ class Unusable(Exception):
     """The fixture itself doesn't answer as its contract says."""
 
 
-class Call(NamedTuple):
+class Act(NamedTuple):
     """A request to the handler, before it has a key line, a principal and a script."""
 
     method: str = "POST"
@@ -48,10 +48,10 @@ class Call(NamedTuple):
     who: str | None = "runner.1"
 
 
-class Bench:
+class Harness:
     """One case on one server: an id and a key of its own, and short hands for what cases do."""
 
-    def __init__(self, to: Address, capabilities: Capabilities, timeout: float) -> None:
+    def __init__(self, to: ServerAddress, capabilities: Capabilities, timeout: float) -> None:
         self.to = to
         self.capabilities = capabilities
         self.timeout = timeout
@@ -64,22 +64,22 @@ class Bench:
 
     # ---------------------------------------------------------------- the handler
 
-    def quoted(self, key: str) -> str:
+    def quote(self, key: str) -> str:
         """A key in the form that this server takes."""
         return key if self.capabilities.choice("key_syntax") == "bare" else f'"{key}"'
 
     def request(
         self,
-        call: Call = Call(),  # noqa: B008 - a constant
+        call: Act = Act(),  # noqa: B008 - a constant
         *,
         key: str | None = "",
         lines: Sequence[str] | None = None,
         id: str | None = None,
         **script: Any,
-    ) -> Request:
+    ) -> WireRequest:
         """A request to the handler. ``lines`` are the key's field lines as they are; ``key`` None means none."""
         if lines is None:
-            lines = [] if key is None else [self.quoted(key or self.key)]
+            lines = [] if key is None else [self.quote(key or self.key)]
         ordered = json.dumps({"id": id or self.id, **script})
         if "gate" in script:
             self._gates.add(id or self.id)
@@ -87,17 +87,17 @@ class Bench:
         fields += [("Fixture-Script", ordered)]
         fields += [("Authorization", f"Bearer {call.who}")] * (call.who is not None)
         fields += [("Content-Type", call.content_type)] * bool(call.body)
-        return Request(call.method, f"{self.to.prefix}/act{call.path}", (*fields, *call.fields), call.body)
+        return WireRequest(call.method, f"{self.to.prefix}/act{call.path}", (*fields, *call.fields), call.body)
 
-    def act(self, call: Call = Call(), **how: Any) -> Response:  # noqa: B008 - a constant
+    def act(self, call: Act = Act(), **how: Any) -> Reply:  # noqa: B008 - a constant
         """Ask the handler for something, on a connection of its own, and read the whole answer."""
         return self.exchange(self.request(call, **how))
 
-    def begin(self, call: Call = Call(), **how: Any) -> Future[Response]:  # noqa: B008 - a constant
+    def begin(self, call: Act = Act(), **how: Any) -> Future[Reply]:  # noqa: B008 - a constant
         """`act` in the background."""
         return self._threads.submit(self.act, call, **how)
 
-    def exchange(self, request: Request) -> Response:
+    def exchange(self, request: WireRequest) -> Reply:
         """Send a request as it is, and note both."""
         try:
             with self.connection() as connection:
@@ -105,19 +105,19 @@ class Bench:
         except (OSError, Silent) as error:
             self.note(request, str(error))
             raise
-        self.note(request, shown(response))
+        self.note(request, render(response))
         return response
 
     @contextmanager
-    def connection(self) -> Iterator[Connection]:
+    def connection(self) -> Iterator[WireConnection]:
         """A connection of the case's own."""
-        connection = Connection(self.to, self.timeout)
+        connection = WireConnection(self.to, self.timeout)
         try:
             yield connection
         finally:
             connection.close()
 
-    def note(self, request: Request, came: str) -> None:
+    def note(self, request: WireRequest, came: str) -> None:
         """Keep an exchange for the report."""
         keys = "".join(f" {KEY}: {value}" for name, value in request.fields if name == KEY)
         script = next((value for name, value in request.fields if name == "Fixture-Script"), "")
@@ -134,10 +134,10 @@ class Bench:
 
     # ---------------------------------------------------------------- the controls
 
-    def control(self, path: str) -> Response:
+    def control(self, path: str) -> Reply:
         """Ask a control request of the fixture; `Unusable` unless it answers 200."""
         with self.connection() as connection:
-            response = connection.ask(Request("GET", f"{self.to.prefix}/fixture{path}"))
+            response = connection.ask(WireRequest("GET", f"{self.to.prefix}/fixture{path}"))
         if response.status != 200:
             raise Unusable(f"GET {self.to.prefix}/fixture{path} answered {response.status}")
         return response
@@ -163,14 +163,14 @@ class Bench:
         self.control(f"/release?id={id or self.id}")
 
     def until(self, done: Callable[[], bool], what: str) -> None:
-        """Wait for a state of the server; `Broken` if it does not come within the time-out."""
+        """Wait for a state of the server; `RuleBroken` if it does not come within the time-out."""
         end = time.monotonic() + self.timeout
         while not done():
             if time.monotonic() > end:
-                raise Broken(what, f"nothing of the kind within {self.timeout:g} s")
+                raise RuleBroken(what, f"nothing of the kind within {self.timeout:g} s")
             time.sleep(_POLL)
 
-    def entered(self, executions: int = 1) -> None:
+    def wait_for_entry(self, executions: int = 1) -> None:
         """Wait until the handler has begun so often."""
         self.until(lambda: self.executions() >= executions, f"execution {executions} to begin")
 
@@ -183,19 +183,19 @@ class Bench:
 
     # ---------------------------------------------------------------- what should have come
 
-    def expect(self, kept: bool, expected: str, came: str | Response) -> None:
-        """`Broken` unless ``kept``."""
+    def expect(self, kept: bool, expected: str, came: str | Reply) -> None:
+        """`RuleBroken` unless ``kept``."""
         if not kept:
-            raise Broken(expected, shown(came) if isinstance(came, Response) else came)
+            raise RuleBroken(expected, render(came) if isinstance(came, Reply) else came)
 
-    def ran(self, times: int, expected: str, came: Response | None = None) -> None:
+    def ran(self, times: int, expected: str, came: Reply | None = None) -> None:
         """The handler ran exactly so often."""
         found = self.executions()
         if found != times:
-            tail = "" if came is None else f", and the answer {shown(came)}"
-            raise Broken(f"{expected}: {_times(times)}", f"{_times(found)}{tail}")
+            tail = "" if came is None else f", and the answer {render(came)}"
+            raise RuleBroken(f"{expected}: {_times(times)}", f"{_times(found)}{tail}")
 
-    def first(self, call: Call = Call(), **how: Any) -> Response:  # noqa: B008 - a constant
+    def first(self, call: Act = Act(), **how: Any) -> Reply:  # noqa: B008 - a constant
         """The first request of a key: it runs, once, and answers as its script says."""
         before = self.executions(how.get("id"))
         response = self.act(call, **how)
@@ -203,11 +203,11 @@ class Bench:
         self.expect(response.status == wanted, f"the first request to run and answer {wanted}", response)
         found = self.executions(how.get("id"))
         self.expect(
-            found == before + 1, "the first request to run once", f"{_times(found - before)}, {shown(response)}"
+            found == before + 1, "the first request to run once", f"{_times(found - before)}, {render(response)}"
         )
         return response
 
-    def again(self, call: Call = Call(), **how: Any) -> Response:  # noqa: B008 - a constant
+    def again(self, call: Act = Act(), **how: Any) -> Reply:  # noqa: B008 - a constant
         """A retry, asked again while it is told that the original still runs (whether that is right is R8's matter)."""
         busy = self.capabilities.choice("concurrent_status")
         end = time.monotonic() + self.timeout / 4
@@ -218,7 +218,7 @@ class Bench:
             response = self.act(call, **how)
         return response
 
-    def replayed(self, first: Response, call: Call = Call(), *, times: int = 1, **how: Any) -> Response:  # noqa: B008
+    def expect_replay(self, first: Reply, call: Act = Act(), *, times: int = 1, **how: Any) -> Reply:  # noqa: B008
         """A retry that gets the stored response: no further execution, the same status and body."""
         response = self.again(call, **how)
         found = self.executions(how.get("id"))
@@ -226,10 +226,10 @@ class Bench:
             f"the retry to get the stored response, {first.status} with {_short(first.body)}, without a new execution"
         )
         same = found == times and (response.status, response.body) == (first.status, first.body) and response.whole
-        self.expect(same, wanted, f"{shown(response)}, {_times(found)}")
+        self.expect(same, wanted, f"{render(response)}, {_times(found)}")
         return response
 
-    def refused(self, status: int | None, why: str, call: Call = Call(), **how: Any) -> Response:  # noqa: B008
+    def expect_refusal(self, status: int | None, why: str, call: Act = Act(), **how: Any) -> Reply:  # noqa: B008
         """A request that is refused without running: with ``status``, or with any 4xx."""
         before = self.executions(how.get("id"))
         response = self.again(call, **how)
@@ -237,11 +237,11 @@ class Bench:
         fits = 400 <= response.status < 500 if status is None else response.status == status
         named = "a 4xx" if status is None else str(status)
         self.expect(
-            fits and not ran, f"{named} without an execution for {why}", f"{shown(response)}, {_times(ran)} of it"
+            fits and not ran, f"{named} without an execution for {why}", f"{render(response)}, {_times(ran)} of it"
         )
         return response
 
-    def told_apart(self, what: str, call: Call, *, elsewhere: bool = False, **how: Any) -> None:
+    def expect_distinction(self, what: str, call: Act, *, elsewhere: bool = False, **how: Any) -> None:
         """A request unlike the one its key was used for: refused (or, ``elsewhere``, an operation of its own)."""
         if elsewhere and self.capabilities.choice("operation") == "endpoint":
             before = self.executions()
@@ -250,15 +250,15 @@ class Bench:
             kept = ran == 1 or (not ran and 400 <= response.status < 500)
             self.expect(kept, f"{what} to be another operation, or refused", response)
         else:
-            self.refused(None, what, call, **how)
+            self.expect_refusal(None, what, call, **how)
 
 
-def marked(response: Response) -> bool:
+def is_marked(response: Reply) -> bool:
     """Tell whether a response says that it is a replay."""
     return (response.one(MARKER) or "").lower() in ("true", "?1", "1")
 
 
-def shown(response: Response) -> str:
+def render(response: Reply) -> str:
     """A response in a few words."""
     told = [f"{name}: {value}" for name, value in response.fields if name.lower() in _TOLD]
     body = _short(response.body) if response.body else "no body"

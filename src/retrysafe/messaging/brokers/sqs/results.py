@@ -19,7 +19,7 @@ _PERHAPS = ("InvalidParameterValue", "InvalidParameter", "ParameterValueInvalid"
 """Codes for what may be wrong with a message."""
 
 
-def refused(answer: Mapping[str, Any]) -> PublishResult:
+def result_of_answer(answer: Mapping[str, Any]) -> PublishResult:
     """Turn the answer for one message of an accepted batch into a result."""
     code = plain(answer.get("Code"))
     if not answer.get("SenderFault") or code.removeprefix("Request").startswith(_BLAMES):
@@ -35,7 +35,7 @@ def blames_one(error: BaseException) -> bool:
     return isinstance(error, ClientError) and code_of(error) in (*_NEVER, *_PERHAPS)
 
 
-def failed(error: BaseException, *, sent: bool = True) -> PublishResult:
+def result_of(error: BaseException, *, sent: bool = True) -> PublishResult:
     """Turn the failure of a call into a result; a batch of several that `blames_one` is to be divided before.
 
     sent: whether the call would have published them.
