@@ -17,6 +17,7 @@ import pytest
 from retrysafe import Boundary, StoreUnavailable
 from retrysafe.admin.measuring import PAUSE, PREFIX, Latencies
 from retrysafe.admin.operator import Operator
+from retrysafe.backends.access import StoreAccess
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import MemoryClient, MemoryStore
 from retrysafe.cli import main
@@ -129,7 +130,7 @@ def test_memory_is_measured_and_said_to_be_of_this_process(capsys: Output) -> No
 
 
 def _memory(client: MemoryClient) -> Backend:
-    return Backend(MemoryStore(), sync=lambda: client, asynchronous=None, address="memory://faulty", immediate=True)
+    return Backend(MemoryStore(), StoreAccess("memory://faulty", sync=lambda: client, immediate=True))
 
 
 class Forgetful(MemoryClient):

@@ -10,6 +10,7 @@ from typing import Any, assert_type
 import pytest
 
 from retrysafe import Boundary
+from retrysafe.backends.access import StoreAccess
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import MemoryClient, MemoryStore
 from retrysafe.messaging import Envelope
@@ -87,7 +88,7 @@ def age_mine(store: Mine, keys: Collection[bytes], micros: int) -> Iterator[Ask[
 
 
 def backend() -> Backend:
-    return Backend(Mine(), sync=MemoryClient, asynchronous=None, address="mine://")
+    return Backend(Mine(), StoreAccess("mine://", sync=MemoryClient))
 
 
 class TestMine(StoreSuite):

@@ -67,9 +67,8 @@ def _connect(store: object, *, migrate: bool) -> Backend:
             made = _backend_of(store)
             _shared[identity] = (made, store)  # keeping the object keeps its id its own
         backend = _shared[identity][0]
-    if backend.migrates_itself and migrate:
-        backend.prepare()
-        backend.migrates_itself = False
+    if backend.access.migrates_itself and migrate:
+        backend.tables.prepare()
     return backend
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -36,6 +37,8 @@ class BackendSpec(NamedTuple):
     schemes: of URLs, each with the function that makes a `Backend` of such a URL.
     accepts: what else ``store=`` may be, in words.
     objects: the types of those objects, as "module:name", each with the function that makes a `Backend` of one.
+    transactions: the types that ``tx=`` may have, each with the function that makes a `Joining` of one, of the kind and
+        of the address of the store.
     extra: the optional dependency that all of these functions need; empty where they differ, or need none.
     unshared: URLs that lead to another store each time.
     absolute: a function from a URL to the one that means the same wherever the process is; empty if all do.
@@ -51,6 +54,7 @@ class BackendSpec(NamedTuple):
     schemes: Mapping[str, str]
     accepts: str = ""
     objects: Mapping[str, str] = NOTHING
+    transactions: Mapping[str, str] = NOTHING
     extra: str = ""
     unshared: Collection[str] = ()
     absolute: str = ""
@@ -67,7 +71,7 @@ class BackendSpec(NamedTuple):
     def load(self, reference: str) -> Any:
         """Import what a reference names. Raises `ConfigurationError` when its library is missing."""
         module, _, attribute = reference.partition(":")
-        return getattr(library(f"{self.package}.{module}", self.extra), attribute)
+        return attrgetter(attribute)(library(f"{self.package}.{module}", self.extra))
 
 
 def library(module: str, extra: str, user: str = "store=") -> Any:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from retrysafe.backends.access import StoreAccess
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.memory.store import MemoryClient, MemoryStore
@@ -103,4 +104,4 @@ def memory(now: int = 1_800_000_000_000_000) -> SyncHarness:
     """
     ticks = itertools.count(now)
     client = MemoryClient(lambda: next(ticks))
-    return SyncHarness(Backend(MemoryStore(), sync=lambda: client, asynchronous=None, address="memory://"))
+    return SyncHarness(Backend(MemoryStore(), StoreAccess("memory://", sync=lambda: client)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from retrysafe.backends.access import StoreAccess
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import AsyncMemoryClient, MemoryClient, MemoryStore
 from retrysafe.testing.harness import AsyncHarness, SyncHarness
@@ -28,9 +29,7 @@ def memory_backend(clock: FakeClock) -> Backend:
     client = MemoryClient(clock)
     return Backend(
         MemoryStore(),
-        sync=lambda: client,
-        asynchronous=lambda: AsyncMemoryClient(client),
-        address="memory://",
+        StoreAccess("memory://", sync=lambda: client, asynchronous=lambda: AsyncMemoryClient(client)),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from retrysafe.backends.access import StoreAccess
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import AsyncMemoryClient, MemoryClient, MemoryStore
 
@@ -10,5 +11,6 @@ def from_url(url: str) -> Backend:
     """A backend with records of its own."""
     client = MemoryClient()
     return Backend(
-        MemoryStore(), sync=lambda: client, asynchronous=lambda: AsyncMemoryClient(client), address=url, immediate=True
+        MemoryStore(),
+        StoreAccess(url, sync=lambda: client, asynchronous=lambda: AsyncMemoryClient(client), immediate=True),
     )

@@ -13,12 +13,20 @@ from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
+from retrysafe.protocol.requests import Query
 from retrysafe.runtime import new_lock
 
 R = TypeVar("R")
 
+DEADLINE = 10.0
+"""Seconds after which a server that does not answer counts as gone."""
 PATIENCE = 86400.0
 """Seconds that a schema's statement may take: it reads whole tables. What it waits for, the server bounds."""
+
+
+def of(query: Query) -> float:
+    """Seconds within which a statement has to be answered."""
+    return PATIENCE if query.patient else DEADLINE
 
 
 def timely(connection: Any, seconds: float) -> AbstractContextManager[None]:

@@ -27,15 +27,17 @@ from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
 from retrysafe.backends.permits import Permits
 from retrysafe.backends.sql.drivers.base import (
+    Joining,
     arguments,
     fail,
     in_turn,
     is_of_connection,
     not_connected,
     refuse_encoding,
+    refuse_kind,
     this_process,
 )
-from retrysafe.backends.sql.drivers.own import CHECKOUT, LONGEST_LIFE, Size
+from retrysafe.backends.sql.drivers.pool import CHECKOUT, LONGEST_LIFE, Size
 from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections, refuse_connection
 from retrysafe.backends.sql.tenants import under_tenant
 from retrysafe.backends.urls import without_password
@@ -181,8 +183,10 @@ def _was_ended(connection: Any) -> bool:
     return connection.vendor == "sqlite" and not connection.connection.in_transaction
 
 
-def join(connection: BaseDatabaseWrapper, store: str) -> InAtomic:
+def join(tx: Any, kind: str, store: str) -> Joining:
     """An executor on the caller's atomic block, which must be on the alias that the store has, if it is one."""
+    connection = connection_of(tx)
+    refuse_kind(connection.vendor, kind)
     mine = address(connection.alias)
     if store.startswith(address("")[:-1]) and store != mine:
         raise ConfigurationError(f"tx= is on {mine}, but store= is {store}: they cannot commit together.")
@@ -200,7 +204,7 @@ def join(connection: BaseDatabaseWrapper, store: str) -> InAtomic:
     if connection.vendor == "sqlite":
         refuse_connection(driver)
     refuse_encoding(driver)
-    return InAtomic(connection)
+    return Joining(InAtomic(connection), None, connection, ("django", connection.alias))
 
 
 # ---------------------------------------------------------------- the boundary's own transactions
@@ -379,7 +383,7 @@ class DjangoClient:
             yield threads
             return
         here = this_process()
-        with self._permits.held(CHECKOUT, _SIZE.all_lent):
+        with self._permits.held(CHECKOUT, _SIZE.pool_exhausted):
             if threads.vendor == "sqlite":
                 with Borrowed(self._file_of(threads)) as lent:
                     yield lent.wrapper

@@ -19,10 +19,12 @@ from sqlalchemy.engine.base import OptionEngine
 from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe import runtime
+from retrysafe.backends import identity
 from retrysafe.backends.sql.drivers.base import (
     AUTOCOMMIT,
     ENGINE_AUTOCOMMIT,
     NO_SAVEPOINT,
+    Joining,
     arguments,
     fail,
     in_turn,
@@ -31,9 +33,10 @@ from retrysafe.backends.sql.drivers.base import (
     not_connected,
     question,
     refuse_encoding,
+    refuse_kind,
     this_process,
 )
-from retrysafe.backends.sql.drivers.own import CHECKOUT, LONGEST_LIFE, size_of
+from retrysafe.backends.sql.drivers.pool import CHECKOUT, LONGEST_LIFE, size_of
 from retrysafe.backends.sql.drivers.sqlite_connections import refuse_asked
 from retrysafe.backends.sql.tenants import under_tenant
 from retrysafe.errors import ConfigurationError, StoreUnavailable
@@ -300,6 +303,31 @@ class AsyncJoined:
         return self._inner
 
 
+def join(tx: Connection | Session, kind: str, _address: str) -> Joining:
+    """An executor on the caller's connection or session."""
+    return Joining(Joined(tx), None, place=_place_of(tx, kind))
+
+
+def ajoin(tx: AsyncConnection | AsyncSession, kind: str, _address: str) -> Joining:
+    """`join` for async code."""
+    return Joining(None, AsyncJoined(tx), place=_place_of(tx, kind))
+
+
+def join_scoped(tx: Any, kind: str, address: str) -> Joining:
+    """A registry of sessions stands for the session of the current scope."""
+    session = tx.registry()
+    return join(session, kind, address) if isinstance(session, Session) else ajoin(session, kind, address)
+
+
+def _place_of(tx: Any, kind: str) -> identity.Place:
+    """The pool that it is from; refuse one of another ``kind`` of database."""
+    bind = tx.get_bind() if hasattr(tx, "get_bind") else tx
+    name = (getattr(tx, "dialect", None) or bind.dialect).name
+    refuse_kind("mysql" if name == "mariadb" else name, kind)
+    lent_by = bind.engine.pool
+    return identity.pool(getattr(lent_by, _ORIGIN, lent_by))
+
+
 class AsyncInTransaction:
     """An executor on an async connection or session of ours."""
 
@@ -437,7 +465,7 @@ def _pool_lent_none(engine: Engine, error: exc.TimeoutError) -> StoreUnavailable
     pool: Any = engine.pool
     most = pool.size() + max(pool._max_overflow, 0) if isinstance(pool, QueuePool) else 1
     size = size_of("pool_size= and max_overflow= of create_engine", most)
-    told = size.all_lent()
+    told = size.pool_exhausted()
     told.__cause__ = error
     return told
 
