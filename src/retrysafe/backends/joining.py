@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from functools import cache
+from collections.abc import Callable
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ from retrysafe.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
-    from retrysafe.backends.spec import BackendSpec
     from retrysafe.backends.sql.drivers.base import Joining
 
 
@@ -20,24 +20,22 @@ def join(backend: Backend, tx: Any) -> Joining:
     """Executors on the caller's transaction, chosen by its type."""
     if isinstance(tx, str):
         _refuse_text(tx)
-    for module, name, spec, reference in _joinable():
-        loaded = sys.modules.get(module)
-        if loaded is not None and isinstance(tx, getattr(loaded, name)):
-            joining: Joining = spec.load(reference)(tx, backend.kind, backend.address)
-            return joining
+    return _joiner_of(tx.__class__)(tx, backend.kind, backend.address)
+
+
+@lru_cache(maxsize=64)
+def _joiner_of(given: type) -> Callable[[Any, str, str], Joining]:
+    """Find the function that joins transactions of a type. A type that is not imported cannot have an object."""
+    for spec in specs():
+        for kind, reference in spec.transactions.items():
+            module, _, name = kind.partition(":")
+            loaded = sys.modules.get(module)
+            if loaded is not None and issubclass(given, getattr(loaded, name)):
+                joiner: Callable[[Any, str, str], Joining] = spec.load(reference)
+                return joiner
     raise ConfigurationError(
-        f"tx= is a {type(tx).__module__}.{type(tx).__qualname__}; expected a connection or session of sqlite3, "
+        f"tx= is a {given.__module__}.{given.__qualname__}; expected a connection or session of sqlite3, "
         "psycopg, asyncpg, PyMySQL, asyncmy or SQLAlchemy that is in a transaction, or a Django alias or connection."
-    )
-
-
-@cache
-def _joinable() -> tuple[tuple[str, str, BackendSpec, str], ...]:
-    """The types of transactions: module, name, and the function of a spec that joins one."""
-    return tuple(
-        (*kind.split(":"), spec, reference)  # type: ignore[misc]
-        for spec in specs()
-        for kind, reference in spec.transactions.items()
     )
 
 

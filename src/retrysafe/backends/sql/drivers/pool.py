@@ -72,41 +72,36 @@ class _Idle(Generic[C]):
         """Lend no connection any more that has been opened until now: what is wrong with one is wrong with them."""
         self._renewed = monotonic()
 
-    def _may_lend(self, one: _Use[C]) -> bool:
+    def _may_lend(self, one: Borrowed[C]) -> bool:
         return self._is_young(one) and self.is_usable(one.connection)
 
-    def _may_keep(self, one: _Use[C]) -> bool:
+    def _may_keep(self, one: Borrowed[C]) -> bool:
         return not self._closed and self._is_young(one) and self.is_idle(one.connection)
 
-    def _is_young(self, one: _Use[C]) -> bool:
+    def _is_young(self, one: Borrowed[C]) -> bool:
         return one.born > self._renewed and monotonic() < one.until
 
 
-class _Use(Generic[C]):
-    """A connection, for one use after another."""
+class Borrowed(Generic[C]):
+    """A connection of a pool, for one ``with`` after another; a child of the process that opened it does not end one.
+
+    ``was_used``: it is not its first use.
+    """
 
     def __init__(self, connection: C, pool: Any) -> None:
         self.connection = connection
-        self.pool = pool
+        self.was_used = False
+        self._pool = pool
+        self._process = runtime.pid
         self.born = monotonic()
         self.until = self.born + LONGEST_LIFE * random.uniform(0.9, 1.0)
-        self.was_used = False
-        """True from its second use on."""
 
     def passes_by_another(self, error: Exception) -> bool:
         """Close the connection afterwards, and all others, if an error is theirs; whether a new one may do better."""
         if not is_of_connection(error):
             return False
-        self.pool.renew()
+        self._pool.renew()
         return self.was_used
-
-
-class Borrowed(_Use[C]):
-    """A connection that is lent, for ``with``; a child of the process that took it does not end it."""
-
-    def __init__(self, connection: C, pool: Pool[C]) -> None:
-        super().__init__(connection, pool)
-        self._process = runtime.pid
 
     def __enter__(self) -> Self:
         return self
@@ -115,7 +110,7 @@ class Borrowed(_Use[C]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if runtime.pid == self._process:  # an exception of others' may have come between a request and its answer
-            self.pool.take_back(self, whole=error is None or isinstance(error, RetrysafeError))
+            self._pool.take_back(self, whole=error is None or isinstance(error, RetrysafeError))
 
 
 class Pool(_Idle[C]):
@@ -167,8 +162,8 @@ class Pool(_Idle[C]):
                 self.hang_up(self.idle.pop().connection)
 
 
-class AsyncBorrowed(_Use[C]):
-    """`Borrowed` for async code."""
+class AsyncBorrowed(Borrowed[C]):
+    """`Borrowed` for ``async with``."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -176,7 +171,7 @@ class AsyncBorrowed(_Use[C]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.pool.take_back(self)
+        await self._pool.take_back(self)
 
 
 class AsyncPool(_Idle[C]):

@@ -37,6 +37,8 @@ class OfLibrary(Generic[C]):
     """The description of a client library by its driver, in either colour."""
 
     kind: ClassVar[str]
+    opens: ClassVar[Any]
+    """The class of executors on one connection."""
     failures: ClassVar[tuple[type[Exception], ...]]
     """The errors that the library raises."""
 
@@ -46,11 +48,26 @@ class OfLibrary(Generic[C]):
         raise NotImplementedError
 
     @classmethod
-    def access(cls, pool: Any, /) -> StoreAccess:
-        """The access to a store beside the caller's pool, without its clients."""
+    def of_pool(cls, pool: Any) -> Backend:
+        """A backend beside the caller's pool."""
         said = getattr(pool, "conninfo", None)
         address = without_password(said) if isinstance(said, str) else f"{cls.kind}://…"
-        return StoreAccess(address, places=lambda: {identity.pool(pool)})
+        sync, asynchronous = cls.in_colour(partial(cls.beside, pool))
+        return Backend(
+            store_of(cls.kind), StoreAccess(address, sync, asynchronous, places=lambda: {identity.pool(pool)})
+        )
+
+    @classmethod
+    def join(cls, tx: Any, kind: str, _address: str) -> Joining:
+        """An executor on the caller's connection, if it is to the ``kind`` of database of the store."""
+        refuse_kind(cls.kind, kind)
+        cls.refuse(tx)
+        return Joining(*cls.in_colour(cls.opens(cls, tx)), place=cls.place_of(tx))
+
+    @staticmethod
+    def in_colour(value: Any) -> tuple[Any, Any]:
+        """The value in the place for sync code, or in that for async code behind it; None in the other."""
+        raise NotImplementedError
 
     @staticmethod
     def commits_alone(connection: Any, /) -> bool:
@@ -90,6 +107,12 @@ class InTransaction(Generic[C]):
 
 class PooledDriver(OfLibrary[C], Pool[C]):
     """A client on connections of our own, in autocommit mode while no transaction is lent."""
+
+    opens = InTransaction
+
+    @staticmethod
+    def in_colour(value: Any) -> tuple[Any, Any]:
+        return value, None
 
     def open(self) -> C:
         """Open a connection."""
@@ -144,18 +167,6 @@ class PooledDriver(OfLibrary[C], Pool[C]):
         except self.failures:
             self.hang_up(connection)
 
-    @classmethod
-    def of_pool(cls, pool: Any) -> Backend:
-        """A backend beside the caller's pool."""
-        return Backend(store_of(cls.kind), cls.access(pool)._replace(sync=partial(cls.beside, pool)))
-
-    @classmethod
-    def join(cls, tx: Any, kind: str, _address: str) -> Joining:
-        """An executor on the caller's connection, if it is to the ``kind`` of database of the store."""
-        refuse_kind(cls.kind, kind)
-        cls.refuse(tx)
-        return Joining(InTransaction(cls, tx), None, place=cls.place_of(tx))
-
 
 class AsyncInTransaction(Generic[C]):
     """`InTransaction` for async code."""
@@ -183,7 +194,11 @@ class AsyncInTransaction(Generic[C]):
 class AsyncPooledDriver(OfLibrary[C], AsyncPool[C]):
     """`PooledDriver` for async code; it belongs to one event loop."""
 
-    opens: ClassVar[type[AsyncInTransaction[Any]]] = AsyncInTransaction
+    opens = AsyncInTransaction
+
+    @staticmethod
+    def in_colour(value: Any) -> tuple[Any, Any]:
+        return None, value
 
     async def open(self) -> C:
         """Open a connection."""
@@ -243,15 +258,3 @@ class AsyncPooledDriver(OfLibrary[C], AsyncPool[C]):
         except asyncio.CancelledError:
             await self.hang_up(opened.handle)
             raise
-
-    @classmethod
-    def of_pool(cls, pool: Any) -> Backend:
-        """A backend beside the caller's pool."""
-        return Backend(store_of(cls.kind), cls.access(pool)._replace(asynchronous=partial(cls.beside, pool)))
-
-    @classmethod
-    def join(cls, tx: Any, kind: str, _address: str) -> Joining:
-        """An executor on the caller's connection, if it is to the ``kind`` of database of the store."""
-        refuse_kind(cls.kind, kind)
-        cls.refuse(tx)
-        return Joining(None, cls.opens(cls, tx), place=cls.place_of(tx))

@@ -283,24 +283,34 @@ class Joined:
         self._started = True
 
 
-class AsyncJoined:
-    """`Joined` for async connections and sessions."""
+class AsyncInTransaction:
+    """An executor on an async connection or session of ours."""
+
+    _makes: type[InTransaction | Joined] = InTransaction
 
     def __init__(self, handle: AsyncConnection | AsyncSession) -> None:
-        self._handle = handle
-        self._inner: Joined | None = None
+        self.handle = handle
+        self.execute = self
+        self._inner: Any = None
 
     async def __call__(self, request: Query, /) -> Rows:
-        return await self._handle.run_sync(lambda sync: self._on(sync)(request))
+        rows: Rows = await self.handle.run_sync(lambda sync: self._on(sync)(request))
+        return rows
+
+    def _on(self, sync: Any) -> Any:
+        if self._inner is None:
+            self._inner = self._makes(sync)
+        return self._inner
+
+
+class AsyncJoined(AsyncInTransaction):
+    """`Joined` for async connections and sessions."""
+
+    _makes = Joined
 
     async def aflush(self) -> None:
         """Send the changes of a session."""
-        await self._handle.run_sync(lambda sync: self._on(sync).flush())
-
-    def _on(self, sync: Any) -> Joined:
-        if self._inner is None:
-            self._inner = Joined(sync)
-        return self._inner
+        await self.handle.run_sync(lambda sync: self._on(sync).flush())
 
 
 def join(tx: Connection | Session, kind: str, _address: str) -> Joining:
@@ -326,23 +336,6 @@ def _place_of(tx: Any, kind: str) -> identity.Place:
     refuse_kind("mysql" if name == "mariadb" else name, kind)
     lent_by = bind.engine.pool
     return identity.pool(getattr(lent_by, _ORIGIN, lent_by))
-
-
-class AsyncInTransaction:
-    """An executor on an async connection or session of ours."""
-
-    def __init__(self, handle: AsyncConnection | AsyncSession) -> None:
-        self.handle = handle
-        self.execute = self
-        self._inner: InTransaction | None = None
-
-    async def __call__(self, request: Query, /) -> Rows:
-        def on(sync: Any) -> Rows:
-            if self._inner is None:
-                self._inner = InTransaction(sync)
-            return self._inner(request)
-
-        return await self.handle.run_sync(on)
 
 
 _TRANSLATES = "schema_translate_map"
@@ -397,7 +390,7 @@ def refuse_tenant(request: Query, reason: str) -> None:
         raise under_tenant(reason)
 
 
-def _file_of(engine: Engine | AsyncEngine) -> str | None:
+def _file_of(engine: Engine) -> str | None:
     """The file of a SQLite engine; None for every other database."""
     return engine.url.database if engine.dialect.name == "sqlite" else None
 
@@ -461,13 +454,19 @@ def _bound_to(ours: Any, sessions: Any, engine: Any) -> dict[str, Any]:
     return {"bind": ours, **({"binds": bound} if bound else {})}
 
 
-def _pool_lent_none(engine: Engine, error: exc.TimeoutError) -> StoreUnavailable:
-    pool: Any = engine.pool
-    most = pool.size() + max(pool._max_overflow, 0) if isinstance(pool, QueuePool) else 1
-    size = size_of("pool_size= and max_overflow= of create_engine", most)
-    told = size.pool_exhausted()
-    told.__cause__ = error
-    return told
+@contextmanager
+def _translating(engine: Engine, *, alone: bool) -> Iterator[None]:
+    """Raise the errors of ours for those of a leased request that is ``alone``, or of connecting."""
+    try:
+        yield
+    except exc.TimeoutError as error:
+        pool: Any = engine.pool
+        most = pool.size() + max(pool._max_overflow, 0) if isinstance(pool, QueuePool) else 1
+        raise size_of("pool_size= and max_overflow= of create_engine", most).pool_exhausted() from error
+    except _failures() as error:
+        if alone:
+            fail(error, alone=True, path=_file_of(engine))
+        raise not_connected(error, _file_of(engine)) from error
 
 
 def _as_connected(engine: Engine, request: Query) -> Rows:
@@ -498,13 +497,8 @@ class EngineClient:
     def __call__(self, request: Query, /) -> Rows:
         if reason := _under_tenants[self._root]:
             refuse_tenant(request, reason)
-        try:
-            with self._engine.connect() as connection:
-                return _alone(connection, request, "AUTOCOMMIT")
-        except exc.TimeoutError as error:
-            raise _pool_lent_none(self._engine, error) from error
-        except _failures() as error:
-            fail(error, alone=True, path=_file_of(self._engine))
+        with _translating(self._engine, alone=True), self._engine.connect() as connection:
+            return _alone(connection, request, "AUTOCOMMIT")
 
     def as_connected(self, request: Query, /) -> Rows:
         """Perform one statement on a new connection of which only listeners to "connect" know."""
@@ -513,12 +507,8 @@ class EngineClient:
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
         """Lend a connection or session for one transaction."""
-        try:
+        with _translating(self._engine, alone=False):
             handle = self._engine.connect() if self._sessions is None else self._sessions()
-        except exc.TimeoutError as error:
-            raise _pool_lent_none(self._engine, error) from error
-        except _failures() as error:
-            raise not_connected(error, _file_of(self._engine)) from error
         here = this_process()
         try:
             yield InTransaction(handle)
@@ -546,14 +536,10 @@ class AsyncEngineClient:
     async def __call__(self, request: Query, /) -> Rows:
         if reason := _under_tenants[self._root]:
             refuse_tenant(request, reason)
-        try:
+        with _translating(self._beside, alone=True):
             self._level = self._level or await self._level_for_leased()
             async with self._engine.connect() as connection:
                 return await connection.run_sync(_alone, request, self._level)
-        except exc.TimeoutError as error:
-            raise _pool_lent_none(self._beside, error) from error
-        except _failures() as error:
-            fail(error, alone=True, path=_file_of(self._engine))
 
     async def as_connected(self, request: Query, /) -> Rows:
         """Perform one statement on a new connection of which only listeners to "connect" know."""
@@ -576,12 +562,8 @@ class AsyncEngineClient:
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
         """Lend a connection or session for one transaction."""
         handle: AsyncConnection | AsyncSession
-        try:
+        with _translating(self._beside, alone=False):
             handle = await self._engine.connect() if self._sessions is None else self._sessions()
-        except exc.TimeoutError as error:
-            raise _pool_lent_none(self._beside, error) from error
-        except _failures() as error:
-            raise not_connected(error, _file_of(self._engine)) from error
         try:
             yield AsyncInTransaction(handle)
         finally:
