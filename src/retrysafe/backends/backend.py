@@ -68,6 +68,8 @@ class Backend:
         """A cache of settled records in front of the store."""
         self.kind = store.capabilities.name
         self.address = access.address
+        self.migrates_itself = access.migrates_itself
+        """True if it is still to be brought up to date when it is connected to."""
         self.serves_sync = access.sync is not None
         self.serves_async = access.asynchronous is not None
         self.database = Database(self)

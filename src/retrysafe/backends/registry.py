@@ -67,8 +67,9 @@ def _connect(store: object, *, migrate: bool) -> Backend:
             made = _backend_of(store)
             _shared[identity] = (made, store)  # keeping the object keeps its id its own
         backend = _shared[identity][0]
-    if backend.access.migrates_itself and migrate:
+    if migrate and backend.migrates_itself:
         backend.tables.prepare()
+        backend.migrates_itself = False
     return backend
 
 

@@ -50,7 +50,6 @@ class Tables:
     def __init__(self, backend: Served) -> None:
         self._backend = backend
         self._on_demand = backend.access.on_demand
-        self._prepared = False
         self._provided: set[str] = set()
 
     def schema(self) -> Steps[Schema | None]:
@@ -73,13 +72,11 @@ class Tables:
         return migrations.load(self._backend.kind)[-1].version
 
     def prepare(self) -> None:
-        """Bring a store up to date that migrates itself, once; features have their tables when they are asked for."""
-        if not self._prepared:
-            if self._on_demand is None:
-                self.migrate()
-            else:
-                self._prepare(whole=False)
-            self._prepared = True
+        """Bring a store up to date that migrates itself; features have their tables when they are asked for."""
+        if self._on_demand is None:
+            self.migrate()
+        else:
+            self._prepare(whole=False)
 
     def _prepare(self, *, whole: bool) -> list[Migration]:
         assert self._on_demand is not None

@@ -171,13 +171,9 @@ def join(tx: sqlite3.Connection, kind: str, _address: str) -> Joining:
     refuse_kind("sqlite", kind)
     cursor = tx.cursor()
     cursor.row_factory = None
-    names = {_text(name): path for _, name, path in cursor.execute("PRAGMA database_list")}
+    [(_, _, path), *_] = cursor.execute("PRAGMA database_list")  # the first is "main"
     joined = Joined(tx)
-    return Joining(joined, AsyncJoined(joined), place=("file", _text(names["main"])))
-
-
-def _text(name: Any) -> Any:
-    return name.decode() if isinstance(name, bytes) else name
+    return Joining(joined, AsyncJoined(joined), place=("file", path))
 
 
 class AsyncSqliteClient:
