@@ -35,10 +35,10 @@ from retrysafe.backends.sql.drivers.base import (
     refuse_encoding,
     refuse_kind,
     this_process,
+    under_tenant,
 )
 from retrysafe.backends.sql.drivers.pool import CHECKOUT, LONGEST_LIFE, size_of
 from retrysafe.backends.sql.drivers.sqlite_connections import refuse_asked
-from retrysafe.backends.sql.tenants import under_tenant
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
 
@@ -104,7 +104,7 @@ def _alone(connection: Connection, request: Query, level: str) -> Rows:
         if _is_open(_dbapi(connection)):
             connection.commit()
     except _failures() as error:
-        if _passes_by_another(connection, error, _was_used(connection)):
+        if is_of_connection(error) and _passes_by_another(connection, error, _was_used(connection)):
             fail(error, alone=True, passes=True)
         raise
     connection.info[_USED] = True
@@ -119,9 +119,9 @@ def _was_used(connection: Connection) -> bool:
 
 
 def _passes_by_another(connection: Connection, error: Exception, used: bool) -> bool:
-    """Let our pool replace its connections if an error is theirs; whether a new one may do better."""
+    """Let our pool replace its connections, whose error it is; whether a new one may do better."""
     pool = connection.engine.pool
-    if not hasattr(pool, _ORIGIN) or not is_of_connection(error):
+    if not hasattr(pool, _ORIGIN):
         return False
     pool._invalidate(connection.connection, error, False)
     return used
