@@ -17,9 +17,9 @@ import pytest
 from retrysafe import Boundary, StoreUnavailable
 from retrysafe.admin.measuring import PAUSE, PREFIX, Latencies
 from retrysafe.admin.operator import Operator
-from retrysafe.backends.access import StoreAccess
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import MemoryClient, MemoryStore
+from retrysafe.backends.spec import StoreAccess
 from retrysafe.cli import main
 from retrysafe.protocol.records import Filter, Record, State
 from tests.conftest import require

@@ -16,9 +16,8 @@ import pytest
 from retrysafe import Boundary, ConfigurationError, Event
 from retrysafe.admin.operator import Clock, Status
 from retrysafe.backends import migrations, registry
-from retrysafe.backends.access import StoreAccess
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.spec import BackendSpec
+from retrysafe.backends.spec import BackendSpec, StoreAccess
 from retrysafe.backends.sql.drivers.sqlite import SqliteClient, SqliteFile
 from retrysafe.backends.sql.postgresql import PostgresqlStore, _findings
 from retrysafe.backends.sql.sqlite import SqliteStore

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary, testing
-from retrysafe.backends.access import StoreAccess
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import AsyncMemoryClient, MemoryClient, MemoryStore
+from retrysafe.backends.spec import StoreAccess
 from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Ownership, Record, StoredResult
 from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.store import OperableStore
@@ -147,6 +147,7 @@ import pytest
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import MemoryClient
 from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.backends.spec import StoreAccess
 from retrysafe.testing import StoreSuite, SyncHarness
 
 class Forgetful(MemoryStore):

@@ -10,9 +10,9 @@ from typing import Any, assert_type
 import pytest
 
 from retrysafe import Boundary
-from retrysafe.backends.access import StoreAccess
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import MemoryClient, MemoryStore
+from retrysafe.backends.spec import StoreAccess
 from retrysafe.messaging import Envelope
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.brokers.memory.broker import MemoryBroker

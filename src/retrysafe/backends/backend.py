@@ -18,10 +18,10 @@ from retrysafe.protocol.requests import Steps
 from retrysafe.runtime import PerLoop, PerProcess
 
 if TYPE_CHECKING:
-    from retrysafe.backends.access import StoreAccess
     from retrysafe.backends.cache import ReadThroughCache
     from retrysafe.backends.identity import Place
     from retrysafe.backends.schema import Tables
+    from retrysafe.backends.spec import StoreAccess
     from retrysafe.protocol.client import AsyncClient, AsyncExecutor, Client, Executor
     from retrysafe.protocol.migrating import Migration
     from retrysafe.protocol.records import Finding

@@ -14,9 +14,9 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.requests import Steps, ask
 
 if TYPE_CHECKING:
-    from retrysafe.backends.access import StoreAccess
     from retrysafe.backends.commands import Commands
     from retrysafe.backends.identity import Place
+    from retrysafe.backends.spec import StoreAccess
     from retrysafe.protocol.client import AsyncClient, AsyncExecutor, Client, Executor
 
 

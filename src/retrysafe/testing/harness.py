@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from retrysafe.backends.access import StoreAccess
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.memory.store import MemoryClient, MemoryStore
+from retrysafe.backends.spec import StoreAccess
 from retrysafe.protocol.requests import Steps
 from retrysafe.protocol.store import OperableStore
 from retrysafe.testing.bench import Harness

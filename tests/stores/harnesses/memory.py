@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from retrysafe.backends.access import StoreAccess
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import AsyncMemoryClient, MemoryClient, MemoryStore
+from retrysafe.backends.spec import StoreAccess
 from retrysafe.testing.harness import AsyncHarness, SyncHarness
 from tests.stores.harnesses.base import StoreHarness
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from retrysafe.backends.access import StoreAccess
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import AsyncMemoryClient, MemoryClient, MemoryStore
+from retrysafe.backends.spec import StoreAccess
 
 
 def from_url(url: str) -> Backend:

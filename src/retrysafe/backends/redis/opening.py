@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from retrysafe.backends.access import StoreAccess
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.redis import async_client, client
 from retrysafe.backends.redis import url as urls
 from retrysafe.backends.redis.listener import AsyncRedisListener, RedisListener
 from retrysafe.backends.redis.store import RedisStore, name_of
+from retrysafe.backends.spec import StoreAccess
 from retrysafe.backends.urls import without_password
 
 IMPATIENCE = 0.5

@@ -4,7 +4,10 @@ Instants are BIGINT microseconds since the Unix epoch on the database's clock, s
 zone anywhere. Every statement reads that clock once, as ``t.now``.
 """
 
+from typing import Any
+
 from retrysafe.backends.spec import BackendSpec
+from retrysafe.errors import ConfigurationError
 
 BACKEND = BackendSpec(
     package=__name__,
@@ -61,3 +64,19 @@ BACKEND = BackendSpec(
     },
     checks={kind: f"checks.{kind}:EXAMINATION" for kind in ("sqlite", "postgresql", "mysql")},
 )
+
+_DIALECTS = {
+    "sqlite": "sqlite:SqliteStore",
+    "postgresql": "postgresql:PostgresqlStore",
+    "mysql": "mysql:MysqlStore",
+    "mariadb": "mysql:MysqlStore",
+}
+
+
+def store_of(dialect: str) -> Any:
+    """A store of a dialect. Raises `ConfigurationError` for one that has none."""
+    if dialect not in _DIALECTS:
+        raise ConfigurationError(
+            f"store=: a {dialect!r} database is not supported; supported are {', '.join(_DIALECTS)}."
+        )
+    return BACKEND.load(_DIALECTS[dialect])()

@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 from retrysafe.backends import identity
-from retrysafe.backends.access import StoreAccess
 from retrysafe.backends.backend import Backend
+from retrysafe.backends.spec import StoreAccess
+from retrysafe.backends.sql import store_of
 from retrysafe.backends.sql.drivers.sqlite import SqliteClient, SqliteFile
-from retrysafe.backends.sql.stores import store_of
 from retrysafe.backends.sql.urls import driver, sqlite
 from retrysafe.errors import ConfigurationError
 

@@ -12,11 +12,10 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from retrysafe.backends import identity
-from retrysafe.backends.access import StoreAccess
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.spec import library
+from retrysafe.backends.spec import StoreAccess, library
+from retrysafe.backends.sql import store_of
 from retrysafe.backends.sql.drivers.pool import MOST_CONNECTIONS, Size
-from retrysafe.backends.sql.stores import store_of
 from retrysafe.backends.urls import file_of, refuse_percent, url_options, without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import durations

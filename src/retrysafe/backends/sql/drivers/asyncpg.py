@@ -250,7 +250,8 @@ class _Connecting:
 
     async def __call__(self) -> Any:
         while True:
-            connection: Any = await asyncpg.connect(self._url, timeout=deadline.DEADLINE, **self._cache)
+            options = {"timeout": deadline.DEADLINE, **self._cache}
+            connection: Any = await asyncpg.connect(self._url, **options)
             if self._cache or await _leads_directly(connection):
                 _judged.add(connection)
                 return connection

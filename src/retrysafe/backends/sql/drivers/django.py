@@ -32,10 +32,10 @@ from retrysafe.backends.sql.drivers.base import (
     refuse_encoding,
     refuse_kind,
     this_process,
+    under_tenant,
 )
 from retrysafe.backends.sql.drivers.pool import LONGEST_LIFE, Pool, Size
 from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections, refuse_connection
-from retrysafe.backends.sql.tenants import under_tenant
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.requests import Query, Rows

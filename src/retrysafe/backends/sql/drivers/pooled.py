@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any, ClassVar, Generic, NoReturn, Self
 
 from retrysafe.backends import identity
-from retrysafe.backends.access import StoreAccess
 from retrysafe.backends.backend import Backend
+from retrysafe.backends.spec import StoreAccess
+from retrysafe.backends.sql import store_of
 from retrysafe.backends.sql.drivers.base import (
     AUTOCOMMIT,
     Joining,
@@ -27,7 +28,6 @@ from retrysafe.backends.sql.drivers.base import (
     this_process,
 )
 from retrysafe.backends.sql.drivers.pool import AsyncBorrowed, AsyncPool, Borrowed, C, Pool
-from retrysafe.backends.sql.stores import store_of
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
