@@ -136,7 +136,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "async code waits for a silent server for ever",
-        "backends.sql.drivers.psycopg:HangUpDeadline.__init__",
+        "backends.sql.drivers.deadline:of",
         instead("DEADLINE", "3600"),
         (f"{MESSAGES}::test_a_server_that_falls_silent_does_not_hang_a_task[claim-keyed-psycopg]",),
         rows=(18,),
