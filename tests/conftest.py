@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from retrysafe.backends import registry
-from retrysafe.backends.catalogue import STORES
+from retrysafe.backends.registry import stores
 from retrysafe.claims import context
 from tests.proving import effort
 from tests.stores.ageing import mysql_connection
@@ -220,7 +220,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """
     for name in sorted(files_at_the_root() - terminalreporter.config.stash[FOUND]):
         terminalreporter.write_line(f"a test left {name} behind: give it tmp_path", red=True)
-    for store in STORES:
+    for store in stores():
         known = store.capabilities
         terminalreporter.write_line(
             f"{known.name}: transactions={known.transactions} waits_in_transaction={known.waits_in_transaction}"

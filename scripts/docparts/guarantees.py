@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from docparts import ROOT, faults, twice
 from docparts.markdown import table
-from retrysafe.backends.catalogue import STORES
+from retrysafe.backends.registry import stores
 from retrysafe.protocol.outcomes import ModeKind
 from retrysafe.protocol.retry_table import ANSWERS, WITHHELD, Prospect, prospects
 from retrysafe.protocol.store import Capabilities
@@ -67,7 +67,7 @@ SETTINGS: dict[str, Settings] = {
 def promises() -> str:
     """One section for each store: its modes, what they rest on, what they cost."""
     run = read(PROOFS)
-    return "\n".join(_store(store.capabilities, run) for store in STORES)
+    return "\n".join(_store(store.capabilities, run) for store in stores())
 
 
 def _store(known: Capabilities, run: Run | None) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from docparts.markdown import table
 from retrysafe.backends import migrations
-from retrysafe.backends.catalogue import STORES
+from retrysafe.backends.registry import stores
 
 
 def capabilities() -> str:
     """List each store's declared promises and limits."""
     yes_no = {True: "yes", False: "no"}
-    declared = [store.capabilities for store in STORES]
+    declared = [store.capabilities for store in stores()]
     rows = [
         (one.name, yes_no[one.transactions], yes_no[one.waits_in_transaction], one.clock, one.durability)
         for one in declared
@@ -21,7 +21,7 @@ def capabilities() -> str:
 def store_guide() -> str:
     """For whom each store is, and what it cannot survive."""
     parts: list[str] = []
-    for store in STORES:
+    for store in stores():
         known = store.capabilities
         parts.append(f"## {known.name}\n\nChoose it {known.choose_when}.\n")
         shared = "can share your transaction" if known.transactions else "cannot share your transaction"

@@ -211,8 +211,8 @@ class Boundary(Generic[Tx]):
                 f"effects='transactional' needs transactions, which a {backend.kind} store does not have. "
                 "Give SQLite, PostgreSQL, MySQL or MariaDB as store=, or effects='keyed' or 'external'."
             )
-        if effects == "transactional" and backend.no_transactions:
-            raise ConfigurationError(backend.no_transactions)
+        if effects == "transactional" and backend.access.no_transactions:
+            raise ConfigurationError(backend.access.no_transactions)
         _check_kinds(quota, encryption, codec, probe)
         check_scope(scope)
         _check_quota(quota, clocks, backend)

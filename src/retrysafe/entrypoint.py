@@ -113,7 +113,7 @@ class EntryPoint:
 
         None for every other store.
         """
-        return self.settings.backend.alias
+        return self.settings.backend.access.alias
 
     @property
     def backend(self) -> Backend:

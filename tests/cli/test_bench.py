@@ -19,6 +19,7 @@ from retrysafe.admin.measuring import PAUSE, PREFIX, Latencies
 from retrysafe.admin.operator import Operator
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import MemoryClient, MemoryStore
+from retrysafe.backends.spec import StoreAccess
 from retrysafe.cli import main
 from retrysafe.protocol.records import Filter, Record, State
 from tests.conftest import require
@@ -129,7 +130,7 @@ def test_memory_is_measured_and_said_to_be_of_this_process(capsys: Output) -> No
 
 
 def _memory(client: MemoryClient) -> Backend:
-    return Backend(MemoryStore(), sync=lambda: client, asynchronous=None, address="memory://faulty", immediate=True)
+    return Backend(MemoryStore(), StoreAccess("memory://faulty", sync=lambda: client, immediate=True))
 
 
 class Forgetful(MemoryClient):

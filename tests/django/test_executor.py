@@ -554,10 +554,9 @@ def test_connections_that_the_server_ended_are_replaced(postgresql_alias: str, m
 def test_all_connections_that_the_server_ended_are_replaced_at_once(postgresql_alias: str, make: Make) -> None:
     boundary = make(postgresql_alias, effects="keyed")
     client: Any = connect(postgresql_alias).client()
-    reading = connect(postgresql_alias).store.read(b"").request
     with boundary.claim("warm"):
         pass
-    with client._lent(reading), client._lent(reading), client._lent(reading):
+    with client._own.borrow(), client._own.borrow(), client._own.borrow():
         pass
     _end_sessions_of_others(postgresql_alias)
     with boundary.claim("k") as claim:

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from retrysafe.backends.catalogue import STORES
+from retrysafe.backends.registry import stores
 from tests.docs.pages import ROOT
 from tests.proving import proofs
 from tests.proving.breaks import Break
@@ -86,7 +86,7 @@ def test_each_fault_is_counted_where_it_was_injected(recorded: ModuleType) -> No
 
 def test_each_mode_of_each_store_shows_its_own(recorded: ModuleType) -> None:
     sections = dict(section.split("\n", 1) for section in recorded.promises().split("### ")[1:])
-    assert list(sections) == [store.capabilities.name for store in STORES]
+    assert list(sections) == [store.capabilities.name for store in stores()]
     rows = {
         name: [line.split(" | ")[-1].strip(" |") for line in text.splitlines() if line.startswith("| ")]
         for name, text in sections.items()

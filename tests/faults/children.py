@@ -67,7 +67,8 @@ def stopped(store: str, name: str, colour: str, back: str = "") -> None:
     boundary = Boundary(name, store=store, lease=1.5, observers=())
 
     if back:
-        boundary._settings.backend._pulse = threading.Event().wait  # type: ignore[assignment]
+        backend = boundary._settings.backend
+        backend.access = backend.access._replace(pulse=threading.Event().wait)  # type: ignore[arg-type]
 
     def sync() -> None:
         with boundary.claim("key") as claim:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from retrysafe import Boundary, InProgress, RetryTransaction, StoreUnavailable, current
+from retrysafe.backends.registry import stores
 from tests.django.aliases import add_alias, set_up
 from tests.faults.helpers import Bank, unique
 
@@ -154,7 +155,7 @@ def supervise(argv: list[str]) -> None:
         libraries.append("sql.drivers.django")
         for module in ("backends.postgresql.base", "models.sql.compiler"):
             importlib.import_module(f"django.db.{module}")
-    importlib.import_module("retrysafe.backends.catalogue")
+    stores()
     for library in libraries:  # so that a worker begins to work at once
         importlib.import_module(f"retrysafe.backends.{library}")
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])

@@ -160,10 +160,10 @@ def test_more_transactions_than_connections_of_our_own(
     migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """34: the error says how many there are, and how to have more."""
-    from retrysafe.backends.sql.drivers import own
+    from retrysafe.backends.sql.drivers import pool as pools
     from retrysafe.backends.sql.drivers import sqlalchemy as driver
 
-    monkeypatch.setattr(own, "CHECKOUT", 0.1)
+    monkeypatch.setattr(pools, "CHECKOUT", 0.1)
     monkeypatch.setattr(driver, "CHECKOUT", 0.1)
     with ExitStack() as stack:
         pool, _ = _psycopg(migrated, stack)

@@ -436,12 +436,13 @@ async def test_a_connection_of_asyncpg_that_did_not_answer_in_time_is_not_lent_a
 ) -> None:
     """asyncpg would wait for the cancellation of its statement first, which a silent server does not confirm."""
     from retrysafe.backends.sql.drivers import asyncpg as driver
+    from retrysafe.backends.sql.drivers import deadline
 
     name = unique("silent")
-    client = driver.AsyncpgClient.connect(f"{migrated}?application_name={name}")
+    client = driver.AsyncpgDriver.to(f"{migrated}?application_name={name}")
     pid = "SELECT pg_backend_pid()"
     before = await client(Query(pid, {}, writes=False))
-    monkeypatch.setattr(driver, "DEADLINE", 0.05)
+    monkeypatch.setattr(deadline, "DEADLINE", 0.05)
     with pytest.raises(StoreUnavailable):
         await client(Query("SELECT pg_sleep(60)", {}, writes=False))
     monkeypatch.undo()

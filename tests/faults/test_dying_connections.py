@@ -23,7 +23,7 @@ def goodbye() -> bytes:
 
 def idle_connection(boundary: Any) -> Any:
     """The connection of the boundary's own that is lent next."""
-    return boundary._settings.backend.aclient()._source._idle[-1].connection
+    return boundary._settings.backend.aclient().idle[-1].connection
 
 
 @pytest.mark.fault(14)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import uvloop
 
-import retrysafe.backends.sql.drivers.own as own
-import retrysafe.backends.sql.drivers.psycopg as psycopg_executor
+import retrysafe.backends.sql.drivers.deadline as deadline
+import retrysafe.backends.sql.drivers.pool as pools
 from retrysafe import Boundary, InProgress, LeaseLost
 from retrysafe.claims import lease
 from retrysafe.claims.modes import LeaseMode
@@ -194,18 +194,14 @@ async def test_async_work_is_stopped_before_expiry_when_the_server_falls_silent(
     driver: str, proxy: Proxy, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """18, 20: a half-open connection never fails by itself."""
-    import retrysafe.backends.sql.drivers.asyncpg as asyncpg_executor
-
     boundary = make(driven(proxy.url, driver), lease="9s")  # so that a busy machine is not taken for a late stop
     left = f"boundary = '{boundary.name}' AND lease_until > extract(epoch FROM clock_timestamp()) * 1000000"
     in_time: list[int] = []
     with pytest.raises(LeaseLost):
         async with boundary.claim("key") as claim:
             await auntil(lambda: renewals_of(migrated, claim.attempt_id) >= 1)
-            for executor in (psycopg_executor, asyncpg_executor):
-                monkeypatch.setattr(executor, "DEADLINE", 1.0)
-            for executor in (own, asyncpg_executor):
-                monkeypatch.setattr(executor, "CHECKOUT", 1.0)
+            monkeypatch.setattr(deadline, "DEADLINE", 1.0)
+            monkeypatch.setattr(pools, "CHECKOUT", 1.0)
             proxy.stall()
             try:
                 await forever(PATIENCE)
@@ -224,7 +220,7 @@ def test_ensure_held_does_not_believe_in_a_lease_it_cannot_renew(
     proxy: Proxy, migrated: str, make: Making, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """20, sync: the store is silent; the value is returned, and nobody is told that it was stored."""
-    monkeypatch.setattr(own, "CHECKOUT", 0.5)
+    monkeypatch.setattr(pools, "CHECKOUT", 0.5)
     boundary = make(proxy.url, lease=LEASE)
     with boundary.claim("key") as claim:
         proxy.refuse()

@@ -17,7 +17,7 @@ import psycopg
 import pymysql
 import pytest
 
-import retrysafe.backends.sql.drivers.own as own
+import retrysafe.backends.sql.drivers.pool as pools
 from retrysafe import Boundary, RetryTransaction, current
 from retrysafe.backends.registry import connect
 from tests.conftest import absent
@@ -64,7 +64,7 @@ SERVERS: dict[str, tuple[Callable[[], Iterator[OwnServer]] | str, tuple[str, ...
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnServer]:
     """A server to kill, running and migrated; nobody waits long for it."""
     source = SERVERS[request.param][0]
-    monkeypatch.setattr(own, "CHECKOUT", 0.5)
+    monkeypatch.setattr(pools, "CHECKOUT", 0.5)
     made = [] if isinstance(source, str) else list(source())
     running: OwnServer = request.getfixturevalue(source) if isinstance(source, str) else made[0]
     backend = connect(running.url)

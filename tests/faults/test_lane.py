@@ -18,8 +18,8 @@ from retrysafe import InProgress, StoreUnavailable
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun
 from retrysafe.backends.registry import connect
-from retrysafe.backends.sql.drivers import asyncpg as driver
 from retrysafe.backends.sql.drivers import lane as lanes
+from retrysafe.backends.sql.drivers.asyncpg import AsyncpgDriver
 from retrysafe.backends.sql.drivers.base import fail, positional
 from retrysafe.backends.sql.drivers.lane import QueryLane
 from retrysafe.protocol.decisions import Decision
@@ -49,13 +49,13 @@ async def backend(migrated: str) -> AsyncIterator[Backend]:
 def performed(monkeypatch: pytest.MonkeyPatch) -> list[Query]:
     """The queries that were performed, merged or alone."""
     seen: list[Query] = []
-    perform = driver.perform
+    perform = AsyncpgDriver.perform
 
     async def noting(connection: Any, query: Query) -> Rows:
         seen.append(query)
         return await perform(connection, query)
 
-    monkeypatch.setattr(driver, "perform", noting)
+    monkeypatch.setattr(AsyncpgDriver, "perform", staticmethod(noting))
     return seen
 
 
@@ -360,7 +360,7 @@ async def test_claims_and_completions_in_doubt_are_recognised(
 ) -> None:
     """Each statement is performed, or is not, and its answer is lost; when it is put again it is answered."""
     lost: Counter[str] = Counter()
-    perform = driver.perform
+    perform = AsyncpgDriver.perform
 
     async def losing(connection: Any, query: Query) -> Rows:
         lost[query.sql] += 1
@@ -371,7 +371,7 @@ async def test_claims_and_completions_in_doubt_are_recognised(
             raise OSError("lost")
         return rows
 
-    monkeypatch.setattr(driver, "perform", losing)
+    monkeypatch.setattr(AsyncpgDriver, "perform", staticmethod(losing))
     wants = [_want(key) for key in _keys(8)]
     won = await _claimed(backend, wants)
     assert [type(one) for one in won] == [Won] * 8

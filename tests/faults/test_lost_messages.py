@@ -19,10 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import retrysafe.backends.sql.drivers.asyncmy as asyncmy_executor
-import retrysafe.backends.sql.drivers.asyncpg as asyncpg_executor
-import retrysafe.backends.sql.drivers.psycopg as psycopg_executor
-import retrysafe.backends.sql.drivers.pymysql as pymysql_executor
+import retrysafe.backends.sql.drivers.deadline as deadline
 from tests.faults.conftest import server_of as url_of
 from tests.faults.helpers import Bank, Told, business_table, plain, rows_of, unique, until
 from tests.faults.proxies.cells import Cell, Mode
@@ -80,9 +77,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     name, mode = request.param
     driver = DRIVERS[name]
     direct = plain(url_of(LIBRARIES[driver.store], request))
-    for module in (asyncmy_executor, asyncpg_executor, psycopg_executor, pymysql_executor):
-        monkeypatch.setattr(module, "DEADLINE", SILENCE, raising=False)
-    monkeypatch.setattr(asyncpg_executor, "CHECKOUT", SILENCE)
+    monkeypatch.setattr(deadline, "DEADLINE", SILENCE)
     before = threading.active_count()
     proxy = Proxy(server_of(direct), FRAMINGS[driver.store])
     for colour in ("connection", "connection_async"):  # their connect_timeout is two seconds or more

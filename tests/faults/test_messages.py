@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-import retrysafe.backends.sql.drivers.asyncpg as asyncpg_executor
-import retrysafe.backends.sql.drivers.psycopg as psycopg_executor
+import retrysafe.backends.sql.drivers.deadline as deadline
 from retrysafe import LeaseLost, StoreUnavailable, wait
 from tests.faults.conftest import Making
 from tests.faults.helpers import DEADLINE, Bank, Proxy, Told, auntil, driven, reached, records_of, until
@@ -113,7 +112,7 @@ def test_a_server_that_falls_silent_does_not_hang_a_claim(
     outcomes: list[str] = []
 
     def stall() -> None:
-        monkeypatch.setattr(psycopg_executor, "DEADLINE", 0.3)
+        monkeypatch.setattr(deadline, "DEADLINE", 0.3)
         proxy.stall()
 
     def work() -> None:
@@ -151,8 +150,7 @@ async def test_a_server_that_falls_silent_does_not_hang_a_task(
     outcomes: list[str] = []
 
     def stall() -> None:
-        for executor in (psycopg_executor, asyncpg_executor):
-            monkeypatch.setattr(executor, "DEADLINE", 0.3)
+        monkeypatch.setattr(deadline, "DEADLINE", 0.3)
         proxy.stall()
 
     async def work() -> None:

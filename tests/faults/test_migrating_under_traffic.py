@@ -124,7 +124,7 @@ def test_a_repair_makes_lost_and_invalid_indexes(postgresql: str, partitions: in
         (found,) = diagnose(stores=[url], within=20)
         assert found.id == "postgresql-indexes"
         with closing(connect(url)) as backend:
-            backend.perform_on_schema(found.repair)
+            backend.tables.perform(found.repair)
         assert diagnose(stores=[url], within=20) == []
         assert indexes(url)[name]
 

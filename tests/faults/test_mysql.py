@@ -11,14 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pymysql
 import pytest
 
 import retrysafe.backends.sql.drivers.asyncmy as asyncmy_executor
-import retrysafe.backends.sql.drivers.own as own
-import retrysafe.backends.sql.drivers.pymysql as pymysql_executor
+import retrysafe.backends.sql.drivers.deadline as deadline
+import retrysafe.backends.sql.drivers.pool as pools
 from retrysafe import (
     ConfigurationError,
     InProgress,
@@ -32,6 +33,8 @@ from retrysafe import (
 from retrysafe.backends import migrations
 from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
+from retrysafe.backends.sql.drivers.pooled import InTransaction
+from retrysafe.backends.sql.drivers.pymysql import PymysqlDriver
 from retrysafe.backends.sql.mysql import MysqlStore, _findings
 from retrysafe.protocol.procedures import find
 from retrysafe.protocol.records import Filter
@@ -59,6 +62,8 @@ from tests.proving.effort import effort
 from tests.stores.ageing import mysql_connection
 from tests.stores.harnesses.sql import MysqlDialect
 from tests.tables import each_row
+
+_executor = partial(InTransaction, PymysqlDriver)
 
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 
@@ -255,7 +260,7 @@ def test_fifty_transactions_at_once(
     keys: str, level: str, url: str, shop: str, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """24: every effect once; transactions that claim different keys are never in each other's way."""
-    monkeypatch.setattr(pymysql_executor, "DEADLINE", 60.0)  # a slow disk writes fifty logs one after the other
+    monkeypatch.setattr(deadline, "DEADLINE", 60.0)  # a slow disk writes fifty logs one after the other
     boundary = make(url, effects="transactional")
     got: Counter[str] = Counter()
     start = threading.Barrier(50)
@@ -442,7 +447,7 @@ async def test_autocommit_is_refused_by_asyncmy(mysql_migrated: str, make: Makin
     import asyncmy
 
     boundary = make(mysql_migrated, effects="transactional")
-    options = connect(mysql_migrated)._asynchronous.args[0]  # type: ignore[union-attr]
+    options = connect(mysql_migrated).access.asynchronous.args[0]  # type: ignore[union-attr]
     connection = await asyncmy.connect(**options, autocommit=True)
     with pytest.raises(ConfigurationError, match="autocommit"):
         async with boundary.claim("key", tx=connection):
@@ -467,10 +472,10 @@ def test_autocommit_is_refused_by_sqlalchemy(mysql_migrated: str, make: Making) 
 
 def test_all_own_connections_are_in_use(mysql_migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
     """34: no connection, so no claim and no effect."""
-    monkeypatch.setattr(own, "CHECKOUT", 0.1)
+    monkeypatch.setattr(pools, "CHECKOUT", 0.1)
     boundary = make(mysql_migrated, effects="transactional")
     client = connect(mysql_migrated).client()
-    held = [client.transaction() for _ in range(own.MOST_CONNECTIONS)]
+    held = [client.transaction() for _ in range(pools.MOST_CONNECTIONS)]
     for one in held:
         one.__enter__()
     with pytest.raises(StoreUnavailable, match="connections of the store"), boundary.claim("key"):
@@ -483,8 +488,8 @@ def test_all_own_connections_are_in_use(mysql_migrated: str, make: Making, monke
 
 async def test_a_cancelled_request_disturbs_no_later_one(mysql_migrated: str) -> None:
     """32: wherever it is cancelled."""
-    options = connect(mysql_migrated)._asynchronous.args[0]  # type: ignore[union-attr]
-    client = asyncmy_executor.AsyncmyClient(options, own.Size(1))
+    options = connect(mysql_migrated).access.asynchronous.args[0]  # type: ignore[union-attr]
+    client = asyncmy_executor.AsyncmyDriver(options, pools.Size(1))
     for turns in range(1, 12):
         task = asyncio.create_task(client(Query("SELECT 'mine'", {}, writes=False)))
         for _ in range(turns):
@@ -500,8 +505,7 @@ async def test_a_cancelled_request_disturbs_no_later_one(mysql_migrated: str) ->
 @each_row("driver", ["pymysql", "asyncmy"])
 async def test_a_server_that_never_answers(driver: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
     """18: it accepts the connection, and says nothing."""
-    for executor in (pymysql_executor, asyncmy_executor):
-        monkeypatch.setattr(executor, "DEADLINE", 0.1)
+    monkeypatch.setattr(deadline, "DEADLINE", 0.1)
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         boundary = make(f"mysql+{driver}://me@127.0.0.1:{silent.getsockname()[1]}/shop")
         with pytest.raises(StoreUnavailable):
@@ -522,8 +526,7 @@ async def test_a_server_that_falls_silent(
     """18: the statement is sent, and no answer comes."""
     boundary = make(driven(server.url, driver))
     await _claim_once(boundary, driver, "before")
-    for executor in (pymysql_executor, asyncmy_executor):
-        monkeypatch.setattr(executor, "DEADLINE", 0.2)
+    monkeypatch.setattr(deadline, "DEADLINE", 0.2)
     server.signal(signal.SIGSTOP)
     try:
         with pytest.raises(StoreUnavailable):
@@ -566,7 +569,7 @@ async def _claim_once(boundary: Any, driver: str, key: str) -> None:
 @pytest.fixture
 def server(own_mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch) -> MariaDB:
     """A server to kill, running and migrated."""
-    monkeypatch.setattr(own, "CHECKOUT", 0.5)
+    monkeypatch.setattr(pools, "CHECKOUT", 0.5)
     backend = connect(own_mariadb.url)
     backend.migrate()
     backend.close()
@@ -827,7 +830,7 @@ def test_sweeping_reads_and_locks_no_live_record(mysql_migrated: str) -> None:
         with closing(mysql_connection(url)) as sweeping, closing(mysql_connection(url)) as other:
             other.query("SET innodb_lock_wait_timeout = 1")
             sweeping.query("FLUSH STATUS")
-            assert pymysql_executor.InTransaction(sweeping)(ask.request).affected == 15
+            assert _executor(sweeping)(ask.request).affected == 15
             assert _reads(sweeping) < 100
             live = ask_sql(
                 url,
@@ -837,13 +840,13 @@ def test_sweeping_reads_and_locks_no_live_record(mysql_migrated: str) -> None:
                 free = sum(writing.execute(IF_FREE, key) for key in live[0])
             assert 3980 - 3 <= free <= 3980  # but the first live record of a state, which ends the range
             other.rollback()
-            assert pymysql_executor.InTransaction(other)(ask.request).affected == 5  # and skips what is locked
+            assert _executor(other)(ask.request).affected == 5  # and skips what is locked
             other.rollback()
             sweeping.commit()
         with closing(mysql_connection(url)) as looking:
             looking.query("FLUSH STATUS")
             ask_ = MysqlStore().forgotten(100)[0]
-            assert len(pymysql_executor.InTransaction(looking)(ask_.request).rows) == 5
+            assert len(_executor(looking)(ask_.request).rows) == 5
             assert _reads(looking) < 100
         backend.close()
 
@@ -876,13 +879,13 @@ def test_no_statement_reads_the_whole_table(mysql_migrated: str) -> None:
         (ask,) = MysqlStore().renew([one._replace(clocks=Clocks(10**9, 10**9, 10**9)) for one in held])
         with closing(mysql_connection(url, autocommit=True)) as connection:
             connection.query("FLUSH STATUS")
-            assert ask.parse(pymysql_executor.InTransaction(connection)(ask.request)) == set(keys)
+            assert ask.parse(_executor(connection)(ask.request)) == set(keys)
             assert _reads(connection) < 300
             records = [backend.client()(backend.store.read(key).request) for key in keys]
             seen = [backend.store.read(key).parse(rows) for key, rows in zip(keys, records, strict=True)]
             connection.query("FLUSH STATUS")
             (removal,) = MysqlStore().remove([record for record in seen if record is not None])
-            assert pymysql_executor.InTransaction(connection)(removal.request).affected == 0
+            assert _executor(connection)(removal.request).affected == 0
             assert _reads(connection) < 300
         backend.close()
 

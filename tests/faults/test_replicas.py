@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
-import retrysafe.backends.sql.drivers.psycopg as psycopg_executor
+import retrysafe.backends.sql.drivers.deadline as deadline
 from retrysafe import ConfigurationError, StoreUnavailable
 from retrysafe.admin.operator import Operator
 from tests.faults.conftest import Making, own_primary
@@ -221,7 +221,7 @@ def test_a_wait_for_a_replica_that_nobody_ends_is_an_unavailable_store(
     waiting: Cluster, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The effect may have happened, the caller is told; asked again, the record is there."""
-    monkeypatch.setattr(psycopg_executor, "DEADLINE", 2.0)
+    monkeypatch.setattr(deadline, "DEADLINE", 2.0)
     boundary = make(waiting.url, effects="transactional")
     waiting.set(synchronous_standby_names="nobody")
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retrysafe import LeaseLost, current
-from retrysafe.backends.catalogue import STORES
+from retrysafe.backends.registry import stores
 from tests.faults.conftest import Making
 from tests.faults.helpers import ROOT, Bank, completed_elsewhere
 from tests.tables import each_row
@@ -100,7 +100,7 @@ def test_an_attempt_of_before_the_restore_cannot_settle_what_was_claimed_since(b
         assert (claim.replayed, claim.result) == (True, "of since")
 
 
-@each_row("store", STORES[1:], ids=lambda store: store.capabilities.name)
+@each_row("store", stores()[1:], ids=lambda store: store.capabilities.name)
 def test_every_store_that_can_be_restored_says_what_that_costs(store: Any) -> None:
     (said,) = [text for text in store.capabilities.cannot_survive if "restore" in text]
     guide = (ROOT / "docs/explanation/which-store.md").read_text(encoding="utf-8")

@@ -213,7 +213,7 @@ def test_a_transaction_of_sync_code_is_asked_although_the_store_is_for_async_cod
             pytest.fail("not here")
     Outbox(url, source="/shop").add(here, "orders.placed", {})
     with kept(Session(engine.sync_engine)) as session:
-        assert connect(engine)._leads_to(cast("Any", join(connect(engine), session).place))
+        assert connect(engine).database._leads_to(cast("Any", join(connect(engine), session).place))
     here.rollback()
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-import retrysafe.backends.sql.drivers.asyncpg as asyncpg_executor
-import retrysafe.backends.sql.drivers.own as own
+import retrysafe.backends.sql.drivers.pool as pools
 from retrysafe import OutcomeUnknown, StoreUnavailable, current
 from retrysafe.backends.registry import connect
 from tests.faults.conftest import Making
@@ -37,8 +36,7 @@ KEYS = [f"order-{i}" for i in range(40)]
 @pytest.fixture
 def server(own_server: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """A server to kill, running and migrated; a pool does not wait ten seconds for it."""
-    for executor in (own, asyncpg_executor):
-        monkeypatch.setattr(executor, "CHECKOUT", 0.5)
+    monkeypatch.setattr(pools, "CHECKOUT", 0.5)
     backend = connect(own_server.url)
     backend.migrate()
     backend.close()

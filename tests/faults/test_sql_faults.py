@@ -18,13 +18,13 @@ import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
 
-import retrysafe.backends.sql.drivers.own as own
-import retrysafe.backends.sql.drivers.psycopg as psycopg_executor
+import retrysafe.backends.sql.drivers.pool as pools
 import retrysafe.backends.sql.drivers.sqlite as sqlite_executor
 from retrysafe import Boundary, InProgress, RetryTransaction, SchemaOutdated, StoreUnavailable, current
 from retrysafe.backends.driver import run
 from retrysafe.backends.joining import join
 from retrysafe.backends.registry import connect
+from retrysafe.backends.sql.drivers.psycopg import AsyncPsycopgDriver, PsycopgDriver
 from retrysafe.backends.sql.drivers.sqlite import SqliteFile
 from retrysafe.backends.sql.sqlite import SqliteStore
 from retrysafe.claims.claim import Claim
@@ -487,10 +487,10 @@ class TestExhaustedPool:
 
     @pytest.mark.parametrize("effects", ["keyed", "transactional"])
     def test_a_url(self, effects: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(own, "CHECKOUT", 0.1)
+        monkeypatch.setattr(pools, "CHECKOUT", 0.1)
         boundary = make(migrated, effects=effects)
         with ExitStack() as stack:
-            for _ in range(own.MOST_CONNECTIONS):
+            for _ in range(pools.MOST_CONNECTIONS):
                 stack.enter_context(connect(migrated).client().transaction())
             with pytest.raises(StoreUnavailable, match="in use"), boundary.claim("key"):
                 pytest.fail("it has not been claimed")
@@ -502,10 +502,10 @@ class TestExhaustedPool:
     async def test_a_url_async(
         self, effects: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(own, "CHECKOUT", 0.1)
+        monkeypatch.setattr(pools, "CHECKOUT", 0.1)
         boundary = make(migrated, effects=effects)
         async with AsyncExitStack() as stack:
-            for _ in range(own.MOST_CONNECTIONS):
+            for _ in range(pools.MOST_CONNECTIONS):
                 await stack.enter_async_context(connect(migrated).aclient().transaction())
             with pytest.raises(StoreUnavailable, match="in use"):
                 async with boundary.claim("key"):
@@ -719,22 +719,24 @@ class TestCancelledTransaction:
 
     def test_a_connection_with_an_open_transaction_is_discarded(self, migrated: str) -> None:
         """For any cause that kept it from being rolled back."""
-        keeper = own.Own(psycopg_executor.Connecting(lambda: psycopg.connect(migrated), lambda notice: None))
-        with keeper.lent() as left_open:
+        pool = PsycopgDriver(lambda: psycopg.connect(migrated))
+        with pool.borrow() as borrowed:
+            left_open = borrowed.connection
             left_open.execute("BEGIN")
-        with keeper.lent() as fresh:
+        with pool.borrow() as borrowed:
+            fresh = borrowed.connection
             assert (left_open.closed, fresh.info.transaction_status) == (True, TransactionStatus.IDLE)
-        keeper.close()
+        pool.close()
 
     async def test_a_connection_of_tasks_with_an_open_transaction_is_discarded(self, migrated: str) -> None:
-        keeper = own.AsyncOwn(
-            psycopg_executor.AsyncConnecting(lambda: psycopg.AsyncConnection.connect(migrated), lambda notice: None)
-        )
-        async with keeper.lent() as left_open:
+        pool = AsyncPsycopgDriver(lambda: psycopg.AsyncConnection.connect(migrated))
+        async with await pool.borrow() as borrowed:
+            left_open = borrowed.connection
             await left_open.execute("BEGIN")
-        async with keeper.lent() as fresh:
+        async with await pool.borrow() as borrowed:
+            fresh = borrowed.connection
             assert (left_open.closed, fresh.info.transaction_status) == (True, TransactionStatus.IDLE)
-        await keeper.aclose()
+        await pool.aclose()
 
     def test_an_open_transaction_of_sqlite_is_rolled_back(self, sqlite_url: str) -> None:
         backend = connect(sqlite_url)

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from retrysafe import StoreUnavailable
 from retrysafe.backends.registry import connect
-from retrysafe.backends.sql.drivers import own
+from retrysafe.backends.sql.drivers import pool as pools
 from retrysafe.protocol.requests import Query
 from tests.faults.conftest import Making
 from tests.faults.helpers import driven, own_database, unique
@@ -88,35 +88,35 @@ async def test_a_spell_without_writes(way: str, effects: str, database: str, mak
             await store.dispose()
 
 
-class _Driver:
+class _Pool(pools.Pool[object]):
     def __init__(self) -> None:
+        super().__init__()
         self.closed: list[object] = []
 
     def connect(self) -> object:
         return object()
 
-    def is_idle(self, connection: object) -> bool:
+    def is_idle(self, connection: object, /) -> bool:
         return True
 
-    def is_usable(self, connection: object) -> bool:
+    def is_usable(self, connection: object, /) -> bool:
         return True
 
-    def close(self, connection: object) -> None:
+    def hang_up(self, connection: object, /) -> None:
         self.closed.append(connection)
 
 
 def test_a_connection_has_an_age_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(own, "monotonic", lambda: now)
-    driver = _Driver()
-    pool = own.Own(driver)
-    with pool.lent() as first:
+    monkeypatch.setattr(pools, "monotonic", lambda: now)
+    pool = _Pool()
+    with pool.borrow() as first:
         pass
-    now = 0.89 * own.LONGEST_LIFE
-    with pool.lent() as again:
+    now = 0.89 * pools.LONGEST_LIFE
+    with pool.borrow() as again:
         assert again is first
-    now = own.LONGEST_LIFE
-    with pool.lent() as new:
+    now = pools.LONGEST_LIFE
+    with pool.borrow() as new:
         assert new is not first
-    assert driver.closed == [first]
+    assert pool.closed == [first.connection]
     pool.close()

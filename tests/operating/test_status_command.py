@@ -17,7 +17,7 @@ from retrysafe import Boundary, ConfigurationError, Event
 from retrysafe.admin.operator import Clock, Status
 from retrysafe.backends import migrations, registry
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.spec import BackendSpec
+from retrysafe.backends.spec import BackendSpec, StoreAccess
 from retrysafe.backends.sql.drivers.sqlite import SqliteClient, SqliteFile
 from retrysafe.backends.sql.postgresql import PostgresqlStore, _findings
 from retrysafe.backends.sql.sqlite import SqliteStore
@@ -181,7 +181,7 @@ class Misconfigured(SqliteStore):
 def misconfigured(url: str) -> Backend:
     """A store on a SQLite file that finds itself set up wrongly."""
     file = SqliteFile(urlsplit(url).path)
-    return Backend(Misconfigured(), sync=lambda: SqliteClient(file), asynchronous=None, address=url)
+    return Backend(Misconfigured(), StoreAccess(url, sync=lambda: SqliteClient(file)))
 
 
 @pytest.fixture

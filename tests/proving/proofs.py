@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrysafe.backends.catalogue import STORES
+from retrysafe.backends.registry import stores
 from tests.proving import effort
 
 MODES = ("transactional", "transactional, tx=", "keyed", "external")
@@ -43,9 +43,9 @@ class Proof(NamedTuple):
 
 def checked(proof: Proof) -> Proof:
     """The proof, if the guarantees page can say whose it is; ValueError otherwise."""
-    stores = [store.capabilities.name for store in STORES]
-    if proof.kind not in ("", *stores):
-        raise ValueError(f"store={proof.store!r}: begin it with one of {', '.join(stores)}, or leave it empty")
+    names = [store.capabilities.name for store in stores()]
+    if proof.kind not in ("", *names):
+        raise ValueError(f"store={proof.store!r}: begin it with one of {', '.join(names)}, or leave it empty")
     if proof.mode not in ("", *MODES):
         raise ValueError(f"mode={proof.mode!r}: write one of {', '.join(map(repr, MODES))}, or leave it empty")
     return proof

@@ -233,7 +233,7 @@ def test_a_look_at_a_file_without_a_schema_keeps_no_later_outbox_from_its_tables
     """Both share the backend of the file in this process."""
     path = tmp_path / "shop.db"
     sqlite3.connect(path).close()
-    assert connect(f"sqlite:///{path}", migrate=False).provide("outbox") == []
+    assert connect(f"sqlite:///{path}", migrate=False).tables.provide("outbox") == []
     Boundary("shop", store=f"sqlite:///{path}", observers=())
     Outbox(f"sqlite:///{path}", source="/shop")
     assert tables(path) >= of("outbox")
@@ -244,7 +244,7 @@ def test_an_operator_does_not_touch_a_file_of_an_earlier_version(tmp_path: Path)
     migrated_by_hand(path, 2)
     before = forms(path)
     backend = connect(f"sqlite:///{path}", migrate=False)
-    assert backend.provide("outbox") == []
+    assert backend.tables.provide("outbox") == []
     assert forms(path) == before
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from retrysafe import Boundary, ConfigurationError, layered
 from retrysafe.backends import registry
-from retrysafe.backends.catalogue import STORES
-from retrysafe.backends.registry import connect
+from retrysafe.backends.registry import connect, stores
 from retrysafe.backends.spec import BackendSpec
 from retrysafe.backends.urls import without_password
 from retrysafe.http.client.hosts import origin_of
@@ -49,7 +48,7 @@ def test_no_scheme_and_no_type_belongs_to_two() -> None:
         assert len(names) == len(set(names))
 
 
-@each_row("store", STORES, ids=lambda store: str(store.capabilities.name))
+@each_row("store", stores(), ids=lambda store: str(store.capabilities.name))
 def test_time_can_pass_in_every_store(store: type) -> None:
     assert age.dispatch(store) is not age.dispatch(object)
 

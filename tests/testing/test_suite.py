@@ -11,6 +11,7 @@ import pytest
 from retrysafe import Boundary, testing
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import AsyncMemoryClient, MemoryClient, MemoryStore
+from retrysafe.backends.spec import StoreAccess
 from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Ownership, Record, StoredResult
 from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.store import OperableStore
@@ -26,7 +27,7 @@ from tests.testing.test_plugin import runs
 
 def harness_of(store: OperableStore) -> SyncHarness:
     client = MemoryClient()
-    return SyncHarness(Backend(store, sync=lambda: client, asynchronous=None, address="broken"))
+    return SyncHarness(Backend(store, StoreAccess("broken", sync=lambda: client)))
 
 
 @pytest.mark.one_of("suites of a user's store")
@@ -46,7 +47,7 @@ class TestAsync(StoreSuite):
     def harness(self) -> Any:
         client = MemoryClient()
         make = lambda: AsyncMemoryClient(client)  # noqa: E731
-        made = AsyncHarness(Backend(MemoryStore(), sync=None, asynchronous=make, address="other"))
+        made = AsyncHarness(Backend(MemoryStore(), StoreAccess("other", asynchronous=make)))
         yield made
         made.close()
 
@@ -124,7 +125,7 @@ def test_a_broken_store_fails_the_conformance_suite(broken: Callable[[], Operabl
 
 def test_a_backend_of_ones_own_is_a_store() -> None:
     client = MemoryClient()
-    backend = Backend(MemoryStore(), sync=lambda: client, asynchronous=None, address="mine://")
+    backend = Backend(MemoryStore(), StoreAccess("mine://", sync=lambda: client))
     boundary = Boundary("mine", store=backend, observers=())
     runs: list[str] = []
 
@@ -146,6 +147,7 @@ import pytest
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import MemoryClient
 from retrysafe.backends.memory.store import MemoryStore
+from retrysafe.backends.spec import StoreAccess
 from retrysafe.testing import StoreSuite, SyncHarness
 
 class Forgetful(MemoryStore):
@@ -156,13 +158,13 @@ class TestForgetful(StoreSuite):
     @pytest.fixture
     def harness(self):
         client = MemoryClient()
-        return SyncHarness(Backend(Forgetful(), sync=lambda: client, asynchronous=None, address=""))
+        return SyncHarness(Backend(Forgetful(), StoreAccess("", sync=lambda: client)))
 
 class TestWhole(StoreSuite):
     @pytest.fixture
     def harness(self):
         client = MemoryClient()
-        return SyncHarness(Backend(MemoryStore(), sync=lambda: client, asynchronous=None, address=""))
+        return SyncHarness(Backend(MemoryStore(), StoreAccess("", sync=lambda: client)))
 """
 
 

@@ -12,6 +12,7 @@ import pytest
 from retrysafe import Boundary
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import MemoryClient, MemoryStore
+from retrysafe.backends.spec import StoreAccess
 from retrysafe.messaging import Envelope
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.brokers.memory.broker import MemoryBroker
@@ -87,7 +88,7 @@ def age_mine(store: Mine, keys: Collection[bytes], micros: int) -> Iterator[Ask[
 
 
 def backend() -> Backend:
-    return Backend(Mine(), sync=MemoryClient, asynchronous=None, address="mine://")
+    return Backend(Mine(), StoreAccess("mine://", sync=MemoryClient))
 
 
 class TestMine(StoreSuite):

@@ -138,7 +138,7 @@ def measuring(store: Any, load: BenchLoad) -> Iterator[Measurement]:
     """
     _check(load)
     backend = registry.connect(store, migrate=False)
-    if backend.missing():
+    if backend.access.missing():
         raise ConfigurationError(f"store= ({backend.address}) does not exist. A boundary that uses it creates it.")
     _check_sync(backend)
     name = PREFIX + secrets.token_hex(4)

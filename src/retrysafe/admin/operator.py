@@ -254,7 +254,7 @@ class Operator:
     def status(self) -> Status:
         """The status of the store. A missing or old schema is reported, not raised."""
         backend = self._backend
-        schema = self._do(backend.schema())
+        schema = self._do(backend.tables.schema())
         usable = schema is None or schema.version >= schema.needed
         return Status(
             capabilities=backend.store.capabilities,
@@ -411,7 +411,7 @@ class Operator:
     def _look(self, steps: Steps[R]) -> R:
         """Drive a program that reads records."""
         if not self._has_schema:
-            self._do(self._backend.require_schema())
+            self._do(self._backend.tables.require())
             self._has_schema = True
         return self._do(steps)
 
@@ -477,7 +477,7 @@ def connect(store: Any) -> Backend:
     backend = registry.connect(store, migrate=False)
     if backend.kind == "memory":
         raise ConfigurationError("store= is memory://: its records exist only in the process of the boundary.")
-    if backend.missing():
+    if backend.access.missing():
         raise ConfigurationError(f"store= ({backend.address}) does not exist. A boundary that uses it creates it.")
     ours = isinstance(store.truth if isinstance(store, Layered) else store, str)
     if not (backend.serves_sync or ours):

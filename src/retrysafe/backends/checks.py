@@ -48,7 +48,7 @@ def gather(backend: Backend, examination: Examination, leases: list[float]) -> S
     """The facts of a store. ``leases`` are those of the boundaries that use it, in seconds."""
     shown = backend.commands
     facts: dict[str, Any] = {"program": shown.program, "store": shown.store, "leases": leases, "skew": 0.0}
-    schema = facts["schema"] = yield from backend.schema()
+    schema = facts["schema"] = yield from backend.tables.schema()
     facts["findings"] = yield from examine(backend.store)
     if examination.clock is not None:
         before = time.time()

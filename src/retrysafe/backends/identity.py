@@ -1,44 +1,25 @@
 """The database that a store or a transaction leads to, as far as it shows without asking.
 
 A place says enough to recognise a second way to the same database; two places that differ may still be one database,
-under two names. Then it is asked itself, once: see `Backend.is_same` and `Backend.check`.
+under two names. Then it is asked itself, once: see `retrysafe.backends.database`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
-from retrysafe.backends.backend import Place
 from retrysafe.backends.urls import file_of
 
+Place = tuple[Hashable, ...]
+"""A database, as far as a store or transaction shows it."""
+
 _PORTS = {"postgresql": 5432, "mysql": 3306}
-_HARMLESS = {
-    *("application_name", "channel_binding", "client_encoding", "connect_timeout", "fallback_application_name"),
-    *(
-        "gssencmode",
-        "keepalives",
-        "keepalives_count",
-        "keepalives_idle",
-        "keepalives_interval",
-        "passfile",
-        "password",
-        "pool",
-    ),
-    *(
-        "charset",
-        "ssl",
-        "sslcert",
-        "sslcrl",
-        "sslkey",
-        "sslmode",
-        "sslpassword",
-        "sslrootcert",
-        "ssl_ca",
-        "ssl_cert",
-        "ssl_key",
-    ),
-    *("tcp_user_timeout",),
-}
+_HARMLESS = """
+    application_name channel_binding charset client_encoding connect_timeout fallback_application_name gssencmode
+    keepalives keepalives_count keepalives_idle keepalives_interval passfile password pool ssl ssl_ca ssl_cert ssl_key
+    sslcert sslcrl sslkey sslmode sslpassword sslrootcert tcp_user_timeout
+"""
 """Options of a URL with which it leads where the rest of it says. To asyncpg, others may be settings of the server."""
 
 
@@ -48,7 +29,7 @@ def of_url(kind: str, url: str) -> Place | None:
 
     parts = urlsplit(url)
     options = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
-    if "," in parts.netloc or not options <= _HARMLESS:
+    if "," in parts.netloc or not options <= set(_HARMLESS.split()):
         return None
     return server(kind, parts.hostname, parts.port, unquote(parts.path.removeprefix("/")), parts.username)
 
@@ -95,50 +76,7 @@ def of_alias(alias: str, name: str | None) -> set[Place]:
     return {("django", alias)} if found is None else {("django", alias), found}
 
 
-# ---------------------------------------------------------------- transactions
-
-
-def of_sqlalchemy(tx: Any) -> Place | None:
-    bind = tx.get_bind() if hasattr(tx, "get_bind") else tx
-    lent_by = bind.engine.pool
-    return pool(getattr(lent_by, "retrysafe_origin", lent_by))
-
-
-def of_sqlite(tx: Any) -> Place:
-    cursor = tx.cursor()
-    cursor.row_factory = None
-    names = {_text(name): path for _, name, path in cursor.execute("PRAGMA database_list")}
-    return "file", _text(names["main"])
-
-
-def of_psycopg(tx: Any) -> Place:
-    lent_by = getattr(tx, "_pool", None)
-    if lent_by is not None:
-        return pool(lent_by)
-    info = tx.info
-    raw = info.host, info.port, info.dbname, info.user
-    return (not info.options and server("postgresql", *raw)) or ("psycopg", *raw, info.options)
-
-
-def of_asyncpg(tx: Any) -> Place:
-    holder = getattr(tx, "_holder", None)
-    if holder is not None:
-        return pool(holder._pool)
-    address, wanted = tx._addr, tx._params
-    host, port = address if isinstance(address, tuple) else (address, 0)
-    settings = tuple(sorted((wanted.server_settings or {}).items()))
-    plain = None if settings else server("postgresql", host, port, wanted.database, wanted.user)
-    return plain or ("asyncpg", host, port, wanted.database, wanted.user, settings)
-
-
-def of_mysql(tx: Any) -> Place | None:
-    """A connection of PyMySQL, or of asyncmy, which names its attributes with an underscore."""
-    found = [getattr(tx, name, None) or getattr(tx, f"_{name}", None) for name in ("host", "port", "db", "user")]
-    host, port, database, user = map(_text, found)
-    socket = getattr(tx, "unix_socket", None) or getattr(tx, "_unix_socket", None)
-    plain = None if socket else server("mysql", host, port, database, user)
-    return plain or ("mysql", socket, host, port, database, user)
-
-
-def _text(name: Any) -> Any:
-    return name.decode() if isinstance(name, bytes) else name
+def of_connection(kind: str, host: Any, port: Any, database: Any, user: Any, besides: object = None) -> Place | None:
+    """Identify the database of a connection; ``besides``: what else decides where it leads."""
+    reached = [value.decode() if isinstance(value, bytes) else value for value in (host, port, database, user)]
+    return (None if besides else server(kind, *reached)) or (kind, *reached, besides)

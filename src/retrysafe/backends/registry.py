@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.spec import BackendSpec
@@ -35,6 +35,11 @@ def specs() -> Iterator[BackendSpec]:
     for name in BACKENDS:
         spec: BackendSpec = importlib.import_module(f"retrysafe.backends.{name}").BACKEND
         yield spec
+
+
+def stores() -> tuple[type[Any], ...]:
+    """The classes of all stores, for documentation and tests."""
+    return tuple(spec.load(store) for spec in specs() for store in spec.stores)
 
 
 def connect(store: object, *, migrate: bool = True) -> Backend:
@@ -67,8 +72,8 @@ def _connect(store: object, *, migrate: bool) -> Backend:
             made = _backend_of(store)
             _shared[identity] = (made, store)  # keeping the object keeps its id its own
         backend = _shared[identity][0]
-    if backend.migrates_itself and migrate:
-        backend.prepare()
+    if migrate and backend.migrates_itself:
+        backend.tables.prepare()
         backend.migrates_itself = False
     return backend
 

@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from retrysafe.backends import migrations
+from retrysafe.backends.database import WITH_SCHEMA
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.migrations import on_demand as tables
 from retrysafe.backends.sql.checks import indexes
@@ -21,7 +22,7 @@ from retrysafe.protocol.migrating import CreatedStore, Migration
 from retrysafe.protocol.requests import Ask, Query, Steps, ask
 
 if TYPE_CHECKING:
-    from retrysafe.backends.backend import Backend
+    from retrysafe.backends.database import Served
     from retrysafe.protocol.client import Client
 
 
@@ -43,27 +44,29 @@ class Schema(NamedTuple):
     needed: int
 
 
-class SchemaOfStore:
-    """The part of `Backend` that concerns its schema; loaded on first use."""
+class Tables:
+    """The tables of a backend's store; loaded on first use."""
 
-    def __init__(self, backend: Backend, on_demand: Callable[[], Client] | None, migrate_with: str | None) -> None:
+    def __init__(self, backend: Served) -> None:
         self._backend = backend
-        self._on_demand = on_demand
-        self._migrate_with = migrate_with
+        self._on_demand = backend.access.on_demand
         self._provided: set[str] = set()
 
-    def version(self) -> Steps[Schema]:
-        """The schema's version and the one that is needed."""
+    def schema(self) -> Steps[Schema | None]:
+        """The schema's version and the one that is needed; None for a store without a schema."""
+        if self._backend.kind not in WITH_SCHEMA:
+            return None
         version = yield from migrating.schema_version(self._sql())
         return Schema(version, self._needed())
 
     def require(self) -> Steps[None]:
-        """Raise `SchemaOutdated` unless the schema is new enough."""
-        yield from migrating.require(self._sql(), self._needed(), self._migrating())
+        """Raise `SchemaOutdated` unless the schema, if there is one, is new enough."""
+        if self._backend.kind in WITH_SCHEMA:
+            yield from migrating.require(self._sql(), self._needed(), self._migrating())
 
     def _migrating(self) -> str:
         """The command that applies the migrations."""
-        return self._migrate_with or self._backend.commands.line("migrate")
+        return self._backend.access.migrate_with or self._backend.commands.line("migrate")
 
     def _needed(self) -> int:
         return migrations.load(self._backend.kind)[-1].version
@@ -215,7 +218,7 @@ class SchemaOfStore:
 
         Not on connections of the user's, which may begin a transaction by themselves.
         """
-        return self._backend.kind == "postgresql" and self._backend.own_connections
+        return self._backend.kind == "postgresql" and self._backend.access.own_connections
 
     def _lost_indexes(self) -> Steps[Sequence[str]]:
         present = yield from ask(Ask(Query(_TABLES, {}, writes=False), lambda answer: [row[0] for row in answer.rows]))
@@ -250,8 +253,8 @@ class SchemaOfStore:
         return found
 
     def _sql(self) -> Any:
-        if not self._backend.has_schema:
-            raise ConfigurationError(f"store= ({self._backend.address}) has no schema to migrate.")
+        if self._backend.kind not in WITH_SCHEMA:
+            raise ConfigurationError(f"store= ({self._backend.access.address}) has no schema to migrate.")
         return self._backend.store
 
 

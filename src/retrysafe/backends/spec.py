@@ -1,4 +1,4 @@
-"""The spec of a backend, written in its folder, so that no code outside of the folder names it.
+"""The spec of a backend, written in its folder, so that no code outside of the folder names it; the access to a store.
 
 References such as "opening:from_url" name a module of the folder and an attribute of it. They are text, so that reading
 a spec imports no client library, and no module of the backend.
@@ -7,13 +7,61 @@ a spec imports no client library, and no module of the backend.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from retrysafe.backends.identity import Place
+    from retrysafe.protocol.client import AsyncClient, AsyncListener, Client, Listener
+
+    Heard = Callable[[bytes], None]
+
 NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class StoreAccess(NamedTuple):
+    """The access to a store, from which a `Backend` is made.
+
+    address: the store, to be shown.
+    sync: makes a client for sync code; None: it serves async code only.
+    asynchronous: makes a client for the running loop; None: it serves sync code only.
+    pulse: makes the sync client of the heartbeat, if that is another one.
+    apulse: makes the async client of the heartbeat.
+    listening: makes a listener for settled keys, which are handed to a function.
+    alistening: makes one for the running loop.
+    on_demand: makes a sync client for tables that are made when they are first asked for; None: `migrate` makes all.
+    migrates_itself: the store is brought up to date when it is connected to.
+    immediate: a request never waits: then async code performs it like sync code, and cannot be cancelled there.
+    alias: the framework's name for the store, if it owns the transactions: one connection in each thread.
+    migrate_with: the command that applies migrations, where it is not ours.
+    async_with: what to do for async code where the store serves sync code only.
+    missing: tells whether the store is not there, and would be made by using it: an operator's typing error, say.
+    places: the databases that it leads to, as far as it shows; empty if it does not.
+    no_transactions: why transactions of the boundary's own cannot be kept on these connections; empty where they can.
+    own_connections: every client has connections that nothing else uses.
+    """
+
+    address: str
+    sync: Callable[[], Client] | None = None
+    asynchronous: Callable[[], AsyncClient] | None = None
+    pulse: Callable[[], Client] | None = None
+    apulse: Callable[[], AsyncClient] | None = None
+    listening: Callable[[Heard], Listener] | None = None
+    alistening: Callable[[Heard], AsyncListener] | None = None
+    on_demand: Callable[[], Client] | None = None
+    migrates_itself: bool = False
+    immediate: bool = False
+    alias: str | None = None
+    migrate_with: str | None = None
+    async_with: str = "give a URL or an async engine or client"
+    missing: Callable[[], bool] = lambda: False
+    places: Callable[[], set[Place]] = set
+    no_transactions: str = ""
+    own_connections: bool = False
 
 
 class CacheSpec(NamedTuple):
@@ -36,6 +84,8 @@ class BackendSpec(NamedTuple):
     schemes: of URLs, each with the function that makes a `Backend` of such a URL.
     accepts: what else ``store=`` may be, in words.
     objects: the types of those objects, as "module:name", each with the function that makes a `Backend` of one.
+    transactions: the types that ``tx=`` may have, each with the function that makes a `Joining` of one, of the kind and
+        of the address of the store.
     extra: the optional dependency that all of these functions need; empty where they differ, or need none.
     unshared: URLs that lead to another store each time.
     absolute: a function from a URL to the one that means the same wherever the process is; empty if all do.
@@ -51,6 +101,7 @@ class BackendSpec(NamedTuple):
     schemes: Mapping[str, str]
     accepts: str = ""
     objects: Mapping[str, str] = NOTHING
+    transactions: Mapping[str, str] = NOTHING
     extra: str = ""
     unshared: Collection[str] = ()
     absolute: str = ""
@@ -67,7 +118,7 @@ class BackendSpec(NamedTuple):
     def load(self, reference: str) -> Any:
         """Import what a reference names. Raises `ConfigurationError` when its library is missing."""
         module, _, attribute = reference.partition(":")
-        return getattr(library(f"{self.package}.{module}", self.extra), attribute)
+        return attrgetter(attribute)(library(f"{self.package}.{module}", self.extra))
 
 
 def library(module: str, extra: str, user: str = "store=") -> Any:

@@ -363,7 +363,7 @@ class Claim(Generic[Result, Tx]):
             nested = is_nested()
             if nested and self._request is not None:
                 for store in strangers(self._settings.backend):
-                    self._settings.backend.compare(store)
+                    self._settings.backend.database.compare(store.database)
             mode = self._prepare(nested=nested)
             if mode is None:
                 return None
@@ -396,7 +396,7 @@ class Claim(Generic[Result, Tx]):
         nested = is_nested()
         if nested and self._request is not None:
             for store in strangers(self._settings.backend):
-                await self._settings.backend.acompare(store)
+                await self._settings.backend.database.acompare(store.database)
         mode = self._prepare(nested=nested)
         if mode is None:
             self._context = ClaimContext(self)
@@ -431,7 +431,7 @@ class Claim(Generic[Result, Tx]):
     async def _aclaim(self, mode: ClaimMode, request: ClaimRequest) -> ClaimResult:
         """Try once, to the end even when cancelled; a claim that a cancelled caller won is undone."""
         self._claimed_at = heartbeat.clock()
-        if self._settings.backend.immediate:
+        if self._settings.backend.access.immediate:
             return mode.claim(request)
         outcome, cancelled = await run_to_completion(mode.aclaim(request))
         if cancelled is not None:
@@ -616,7 +616,7 @@ class Claim(Generic[Result, Tx]):
 
     async def _aend(self, held: HeldClaim, error: BaseException | None) -> None:
         """Record how the block ended, to the end even if the caller is cancelled."""
-        if self._settings.backend.immediate:
+        if self._settings.backend.access.immediate:
             held.end(self._signals, self._result, self._annotation, error)
             return
         ending = held.aend(self._signals, self._result, self._annotation, error)

@@ -97,7 +97,7 @@ def is_inside(key: bytes) -> bool:
 def strangers(backend: Backend) -> list[Backend]:
     """The stores of transactions around the running code of which it is not known whether they are ``backend``."""
     stores = [claim._backend for _, claim in _around() if claim._transaction is not None]
-    return [store for store in stores if backend.is_same(store) is None]
+    return [store for store in stores if backend.database.is_same(store.database) is None]
 
 
 def transaction_on(backend: Backend, *, asked_for: bool) -> Enclosing | None:
@@ -107,7 +107,7 @@ def transaction_on(backend: Backend, *, asked_for: bool) -> Enclosing | None:
     the transaction has ended.
     """
     for place, claim in _around():
-        if claim._transaction is not None and backend.is_same(claim._backend):
+        if claim._transaction is not None and backend.database.is_same(claim._backend.database):
             if not asked_for and place._runner != _runner():
                 raise ConfigurationError(
                     f"A claim was made in another task or thread than the transaction of {claim.boundary!r} "

@@ -171,7 +171,7 @@ def _others(made: Member) -> list[Member]:
         for one in found
         if one is not made
         and not one.closed
-        and one.backend.is_same(made.backend) is True
+        and one.backend.database.is_same(made.backend.database) is True
         and not one.origin.loaded_again(made.origin)
     ]
 

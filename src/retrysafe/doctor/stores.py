@@ -67,14 +67,14 @@ def repair(store: Any, statements: tuple[str, ...], within: float) -> None:
     """Run statements that mend a finding. Raises `TimeoutError`, or what the store raises."""
     backend = store if isinstance(store, Backend) else connect(store)
     if backend.serves_sync:
-        run_within(lambda: backend.perform_on_schema(statements), within)
+        run_within(lambda: backend.tables.perform(statements), within)
     else:
         run_within(lambda: asyncio.run(_repair_async(backend, statements)), within)
 
 
 async def _repair_async(backend: Backend, statements: tuple[str, ...]) -> None:
     try:
-        await backend.aperform_on_schema(statements)
+        await backend.tables.aperform(statements)
     finally:
         await backend.aclose()
 
@@ -104,7 +104,7 @@ def _ask(backend: Backend, leases: list[float]) -> Facts:
     steps = _facts(backend, examination, leases)
     if not backend.serves_sync:
         return asyncio.run(_ask_async(backend, steps))
-    if not backend.own_connections:
+    if not backend.access.own_connections:
         return run(steps, backend.client())
     client = backend.another()  # a session that was opened earlier has the settings of that time
     try:

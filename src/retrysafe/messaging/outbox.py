@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from retrysafe.backends import registry
-from retrysafe.backends.backend import Backend, Place
+from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
+from retrysafe.backends.identity import Place
 from retrysafe.backends.joining import join
 from retrysafe.backends.sql.outbox_operating import OperableSqlOutbox
 from retrysafe.backends.sql.store import SqlStore
@@ -264,5 +265,5 @@ def outbox_of(backend: Backend) -> tuple[OperableSqlOutbox, SqlStore]:
             f"store=: a {backend.kind} store has no transactions that a message could share with your work; "
             "an outbox is in SQLite, PostgreSQL, MySQL or MariaDB."
         )
-    backend.provide("outbox")
+    backend.tables.provide("outbox")
     return OperableSqlOutbox(backend.store), backend.store

@@ -76,7 +76,7 @@ def _of_this_worker(given: str, config: pytest.Config) -> str:
 def _empty(backend: Backend) -> None:
     """Migrate, and forget what is there; async clients are driven on a loop in another thread, not to disturb any."""
     if backend.serves_sync:
-        if isinstance(backend.store, CreatedStore) or run(backend.schema(), backend.client()) is not None:
+        if isinstance(backend.store, CreatedStore) or run(backend.tables.schema(), backend.client()) is not None:
             backend.migrate()
         run(clear(backend.store), backend.client())
         return
@@ -86,7 +86,10 @@ def _empty(backend: Backend) -> None:
 
 async def _aempty(backend: Backend) -> None:
     try:
-        if isinstance(backend.store, CreatedStore) or await arun(backend.schema(), backend.aclient()) is not None:
+        if (
+            isinstance(backend.store, CreatedStore)
+            or await arun(backend.tables.schema(), backend.aclient()) is not None
+        ):
             await backend.amigrate()
         await arun(clear(backend.store), backend.aclient())
     finally:

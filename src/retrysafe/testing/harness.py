@@ -13,6 +13,7 @@ from typing import Any
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.memory.store import MemoryClient, MemoryStore
+from retrysafe.backends.spec import StoreAccess
 from retrysafe.protocol.requests import Steps
 from retrysafe.protocol.store import OperableStore
 from retrysafe.testing.bench import Harness
@@ -103,4 +104,4 @@ def memory(now: int = 1_800_000_000_000_000) -> SyncHarness:
     """
     ticks = itertools.count(now)
     client = MemoryClient(lambda: next(ticks))
-    return SyncHarness(Backend(MemoryStore(), sync=lambda: client, asynchronous=None, address="memory://"))
+    return SyncHarness(Backend(MemoryStore(), StoreAccess("memory://", sync=lambda: client)))

@@ -9,7 +9,6 @@ from tests.proving.breaks.mutations import (
     instead,
     never,
     reworded,
-    skipping,
     unrestricted,
     unwrapped,
     without,
@@ -137,7 +136,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "async code waits for a silent server for ever",
-        "backends.sql.drivers.psycopg:HangUpDeadline.__init__",
+        "backends.sql.drivers.deadline:of",
         instead("DEADLINE", "3600"),
         (f"{MESSAGES}::test_a_server_that_falls_silent_does_not_hang_a_task[claim-keyed-psycopg]",),
         rows=(18,),
@@ -341,7 +340,7 @@ BREAKS: list[Break] = [
     Break(
         "a worker works on a schema that is older than its own",
         "backends.backend:Backend._checking",
-        skipping("require_schema"),
+        never("WITH_SCHEMA"),
         (f"{TWO_VERSIONS}::test_the_newer_version_waits_for_its_migration[postgresql]",),
         rows=(82,),
     ),
@@ -361,8 +360,8 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a connection is lent to several threads",
-        "backends.sql.drivers.own:Own.take",
-        instead("pop()", "self._idle[-1]"),
+        "backends.sql.drivers.pool:Pool.borrow",
+        instead("pop()", "self.idle[-1]"),
         (f"{PROCESS}::test_threads_share_no_connection",),
         rows=(88,),
     ),
@@ -375,7 +374,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a record is written wherever tx= leads",
-        "backends.backend:Backend._judge_place",
+        "backends.database:Database._judge",
         never("theirs", at=0),
         (f"{SAME_DATABASE}::test_a_transaction_on_another_database_is_refused[psycopg_connection]",),
     ),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import AsyncMemoryClient, MemoryClient, MemoryStore
+from retrysafe.backends.spec import StoreAccess
 from retrysafe.testing.harness import AsyncHarness, SyncHarness
 from tests.stores.harnesses.base import StoreHarness
 
@@ -28,9 +29,7 @@ def memory_backend(clock: FakeClock) -> Backend:
     client = MemoryClient(clock)
     return Backend(
         MemoryStore(),
-        sync=lambda: client,
-        asynchronous=lambda: AsyncMemoryClient(client),
-        address="memory://",
+        StoreAccess("memory://", sync=lambda: client, asynchronous=lambda: AsyncMemoryClient(client)),
     )
 
 

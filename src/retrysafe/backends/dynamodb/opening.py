@@ -11,6 +11,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.dynamodb.client import Access, AsyncDynamodbClient, DynamodbClient, Plain
 from retrysafe.backends.dynamodb.service_clock import ServiceClock
 from retrysafe.backends.dynamodb.store import DynamodbStore
+from retrysafe.backends.spec import StoreAccess
 from retrysafe.backends.urls import url_options, without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import durations
@@ -39,11 +40,13 @@ def from_url(url: str) -> Backend:
     clock = ServiceClock()
     return Backend(
         DynamodbStore(parts.netloc, clock, url),
-        sync=partial(DynamodbClient.connect, access, clock),
-        asynchronous=partial(AsyncDynamodbClient, access, clock),
-        pulse=partial(DynamodbClient.connect, impatient, clock),
-        apulse=partial(AsyncDynamodbClient, impatient, clock),
-        address=url,
+        StoreAccess(
+            url,
+            sync=partial(DynamodbClient.connect, access, clock),
+            asynchronous=partial(AsyncDynamodbClient, access, clock),
+            pulse=partial(DynamodbClient.connect, impatient, clock),
+            apulse=partial(AsyncDynamodbClient, impatient, clock),
+        ),
     )
 
 
@@ -56,9 +59,11 @@ def from_client(client: Any) -> Backend:
     asynchronous = hasattr(client, "__aenter__")
     return Backend(
         DynamodbStore(DEFAULT_TABLE, clock, address),
-        sync=None if asynchronous else partial(DynamodbClient, client, clock),
-        asynchronous=partial(AsyncDynamodbClient, Access(), clock, client) if asynchronous else None,
-        address=address,
+        StoreAccess(
+            address,
+            sync=None if asynchronous else partial(DynamodbClient, client, clock),
+            asynchronous=partial(AsyncDynamodbClient, Access(), clock, client) if asynchronous else None,
+        ),
     )
 
 
@@ -69,9 +74,7 @@ def from_table(table: Any) -> Backend:
     clock, address = ServiceClock(), _address(table.name, table.meta.client)
     return Backend(
         DynamodbStore(table.name, clock, address),
-        sync=partial(DynamodbClient, Plain(table.meta.client), clock),
-        asynchronous=None,
-        address=address,
+        StoreAccess(address, sync=partial(DynamodbClient, Plain(table.meta.client), clock)),
     )
 
 

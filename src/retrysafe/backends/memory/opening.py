@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import AsyncMemoryClient, MemoryClient, MemoryStore
+from retrysafe.backends.spec import StoreAccess
 
 
 def from_url(url: str) -> Backend:
     """A backend with records of its own."""
     client = MemoryClient()
     return Backend(
-        MemoryStore(), sync=lambda: client, asynchronous=lambda: AsyncMemoryClient(client), address=url, immediate=True
+        MemoryStore(),
+        StoreAccess(url, sync=lambda: client, asynchronous=lambda: AsyncMemoryClient(client), immediate=True),
     )

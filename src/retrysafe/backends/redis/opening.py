@@ -11,6 +11,7 @@ from retrysafe.backends.redis import async_client, client
 from retrysafe.backends.redis import url as urls
 from retrysafe.backends.redis.listener import AsyncRedisListener, RedisListener
 from retrysafe.backends.redis.store import RedisStore, name_of
+from retrysafe.backends.spec import StoreAccess
 from retrysafe.backends.urls import without_password
 
 IMPATIENCE = 0.5
@@ -63,11 +64,15 @@ def _backend(
     most: int | None = None,
 ) -> Backend:
     """A backend over what makes the masters for sync code, and for a loop; one of them may be None."""
-    return Backend(
-        RedisStore(),
-        sync=None if sync is None else lambda: client.RedisClient(sync(), most),
-        asynchronous=None if asynchronous is None else lambda: async_client.AsyncRedisClient(asynchronous()),
-        listening=None if sync is None else lambda heard: RedisListener(sync(), name_of, heard),
-        alistening=None if asynchronous is None else lambda heard: AsyncRedisListener(asynchronous(), name_of, heard),
-        address=address,
-    )
+    access = StoreAccess(address)
+    if sync is not None:
+        access = access._replace(
+            sync=lambda: client.RedisClient(sync(), most),
+            listening=lambda heard: RedisListener(sync(), name_of, heard),
+        )
+    if asynchronous is not None:
+        access = access._replace(
+            asynchronous=lambda: async_client.AsyncRedisClient(asynchronous()),
+            alistening=lambda heard: AsyncRedisListener(asynchronous(), name_of, heard),
+        )
+    return Backend(RedisStore(), access)

@@ -4,7 +4,10 @@ Instants are BIGINT microseconds since the Unix epoch on the database's clock, s
 zone anywhere. Every statement reads that clock once, as ``t.now``.
 """
 
+from typing import Any
+
 from retrysafe.backends.spec import BackendSpec
+from retrysafe.errors import ConfigurationError
 
 BACKEND = BackendSpec(
     package=__name__,
@@ -31,10 +34,28 @@ BACKEND = BackendSpec(
         "sqlalchemy.ext.asyncio:AsyncEngine": "objects:of_async_engine",
         "sqlalchemy.orm:sessionmaker": "objects:of_sessionmaker",
         "sqlalchemy.ext.asyncio:async_sessionmaker": "objects:of_async_sessionmaker",
-        "psycopg_pool:ConnectionPool": "objects:of_psycopg_pool",
-        "psycopg_pool:AsyncConnectionPool": "objects:of_async_psycopg_pool",
-        "asyncpg:Pool": "objects:of_asyncpg_pool",
-        "asyncmy:Pool": "objects:of_asyncmy_pool",
+        "psycopg_pool:ConnectionPool": "drivers.psycopg:PsycopgDriver.of_pool",
+        "psycopg_pool:AsyncConnectionPool": "drivers.psycopg:AsyncPsycopgDriver.of_pool",
+        "asyncpg:Pool": "drivers.asyncpg:AsyncpgDriver.of_pool",
+        "asyncmy:Pool": "drivers.asyncmy:AsyncmyDriver.of_pool",
+    },
+    transactions={
+        "builtins:str": "drivers.django:join",
+        "django.db.backends.base.base:BaseDatabaseWrapper": "drivers.django:join",
+        "django.utils.connection:ConnectionProxy": "drivers.django:join",
+        "sqlite3:Connection": "drivers.sqlite_async:join",
+        "psycopg:Connection": "drivers.psycopg:PsycopgDriver.join",
+        "psycopg:AsyncConnection": "drivers.psycopg:AsyncPsycopgDriver.join",
+        "asyncpg:Connection": "drivers.asyncpg:AsyncpgDriver.join",
+        "asyncpg.pool:PoolConnectionProxy": "drivers.asyncpg:AsyncpgDriver.join",
+        "pymysql.connections:Connection": "drivers.pymysql:PymysqlDriver.join",
+        "asyncmy.connection:Connection": "drivers.asyncmy:AsyncmyDriver.join",
+        "sqlalchemy:Connection": "drivers.sqlalchemy:join",
+        "sqlalchemy.orm:Session": "drivers.sqlalchemy:join",
+        "sqlalchemy.orm:scoped_session": "drivers.sqlalchemy:join_scoped",
+        "sqlalchemy.ext.asyncio:AsyncConnection": "drivers.sqlalchemy:ajoin",
+        "sqlalchemy.ext.asyncio:AsyncSession": "drivers.sqlalchemy:ajoin",
+        "sqlalchemy.ext.asyncio:async_scoped_session": "drivers.sqlalchemy:join_scoped",
     },
     footprints={
         "sqlite": "footprint:sqlite",
@@ -43,3 +64,19 @@ BACKEND = BackendSpec(
     },
     checks={kind: f"checks.{kind}:EXAMINATION" for kind in ("sqlite", "postgresql", "mysql")},
 )
+
+_DIALECTS = {
+    "sqlite": "sqlite:SqliteStore",
+    "postgresql": "postgresql:PostgresqlStore",
+    "mysql": "mysql:MysqlStore",
+    "mariadb": "mysql:MysqlStore",
+}
+
+
+def store_of(dialect: str) -> Any:
+    """A store of a dialect. Raises `ConfigurationError` for one that has none."""
+    if dialect not in _DIALECTS:
+        raise ConfigurationError(
+            f"store=: a {dialect!r} database is not supported; supported are {', '.join(_DIALECTS)}."
+        )
+    return BACKEND.load(_DIALECTS[dialect])()

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO, ClassVar, TypeVar
 
 from retrysafe.backends.sql import reading
+from retrysafe.backends.sql.drivers.base import under_tenant
 from retrysafe.backends.sql.statements import limited_by, quota_params, want_params
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import COLUMNS, TABLE, allowed, columns
-from retrysafe.backends.sql.tenants import under_tenant
 from retrysafe.protocol.records import (
     Allowance,
     ClaimRequest,

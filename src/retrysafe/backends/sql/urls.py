@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -13,30 +12,14 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from retrysafe.backends import identity
-from retrysafe.backends.backend import Backend, Place
-from retrysafe.backends.spec import library
-from retrysafe.backends.sql.drivers.own import MOST_CONNECTIONS, Size
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.spec import StoreAccess, library
+from retrysafe.backends.sql import store_of
+from retrysafe.backends.sql.drivers.pool import MOST_CONNECTIONS, Size
 from retrysafe.backends.urls import file_of, refuse_percent, url_options, without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import durations
-from retrysafe.protocol.client import AsyncClient
-
-_STORES = {
-    "sqlite": "sqlite:SqliteStore",
-    "postgresql": "postgresql:PostgresqlStore",
-    "mysql": "mysql:MysqlStore",
-    "mariadb": "mysql:MysqlStore",
-}
-
-
-def store_of(dialect: str) -> Any:
-    """A store of a dialect. Raises `ConfigurationError` for one that has none."""
-    if dialect not in _STORES:
-        raise ConfigurationError(
-            f"store=: a {dialect!r} database is not supported; supported are {', '.join(_STORES)}."
-        )
-    module, _, name = _STORES[dialect].partition(":")
-    return getattr(importlib.import_module(f"retrysafe.backends.sql.{module}"), name)()
+from retrysafe.protocol.client import AsyncClient, Client
 
 
 def driver(module: str, extra: str) -> Any:
@@ -70,58 +53,37 @@ def sqlite(url: str) -> Backend:
 
     return Backend(
         store_of("sqlite"),
-        sync=partial(SqliteClient, file),
-        asynchronous=asynchronous,
-        pulse=partial(SqliteClient, impatient),
-        apulse=partial(asynchronous, impatient),
-        address=url,
-        places=lambda: {found} if (found := file_of(path)) else set(),
-        migrates_itself=True,
-        on_demand=partial(SqliteClient, file),
-        missing=lambda: not os.path.exists(path),  # noqa: PTH110 - pathlib would double the time to import
+        StoreAccess(
+            address=url,
+            sync=partial(SqliteClient, file),
+            asynchronous=asynchronous,
+            pulse=partial(SqliteClient, impatient),
+            apulse=partial(asynchronous, impatient),
+            places=lambda: {found} if (found := file_of(path)) else set(),
+            migrates_itself=True,
+            on_demand=partial(SqliteClient, file),
+            missing=lambda: not os.path.exists(path),  # noqa: PTH110 - pathlib would double the time to import
+        ),
     )
 
 
 def postgresql(url: str) -> Backend:
     module = driver("psycopg", "psycopg")
     refuse_percent(url, "store")
-    plain, size = _read_postgresql(url, module.is_option)
-    return Backend(
-        store_of("postgresql"),
-        sync=partial(module.PsycopgClient.connect, plain, size),
-        asynchronous=partial(module.AsyncPsycopgClient.connect, plain, size),
-        address=without_password(url),
-        places=_place("postgresql", url),
-        own_connections=True,
-    )
+    to = _read_postgresql(url, module.is_option)
+    return _server("postgresql", url, partial(module.PsycopgDriver.to, *to), partial(module.AsyncPsycopgDriver.to, *to))
 
 
 def asyncpg(url: str) -> Backend:
     module = driver("asyncpg", "asyncpg")
-    plain, size = _read_postgresql(url, module.is_option)
-    connect_ = partial(module.AsyncpgClient.connect, plain, size)
-    return Backend(
-        store_of("postgresql"),
-        sync=None,
-        asynchronous=connect_,
-        address=without_password(url),
-        places=_place("postgresql", url),
-        own_connections=True,
-    )
+    return _server("postgresql", url, None, partial(module.AsyncpgDriver.to, *_read_postgresql(url, module.is_option)))
 
 
 def mysql(url: str, *, sync: bool = True, asynchronous: bool = True) -> Backend:
-    options, size = _mysql_options(url), _size(parse_qsl(urlsplit(url).query))
-    client = partial(driver("pymysql", "mysql").PymysqlClient, options, size) if sync else None
-    aclient = partial(driver("asyncmy", "mysql").AsyncmyClient, options, size) if asynchronous else None
-    return Backend(
-        store_of("mysql"),
-        sync=client,
-        asynchronous=aclient,
-        address=without_password(url),
-        places=_place("mysql", url),
-        own_connections=True,
-    )
+    to = _mysql_options(url), _size(parse_qsl(urlsplit(url).query))
+    client = partial(driver("pymysql", "mysql").PymysqlDriver, *to) if sync else None
+    aclient = partial(driver("asyncmy", "mysql").AsyncmyDriver, *to) if asynchronous else None
+    return _server("mysql", url, client, aclient)
 
 
 def pymysql(url: str) -> Backend:
@@ -132,10 +94,21 @@ def asyncmy(url: str) -> Backend:
     return mysql(url, sync=False)
 
 
-def _place(kind: str, url: str) -> Callable[[], set[Place]]:
-    """Return a function, as `Backend` takes it, that identifies the database."""
-    found = identity.of_url(kind, url)
-    return lambda: set() if found is None else {found}
+def _server(
+    kind: str, url: str, sync: Callable[[], Client] | None, asynchronous: Callable[[], AsyncClient] | None
+) -> Backend:
+    """A backend on connections of its own to the database of a URL."""
+    place = identity.of_url(kind, url)
+    return Backend(
+        store_of(kind),
+        StoreAccess(
+            address=without_password(url),
+            sync=sync,
+            asynchronous=asynchronous,
+            places=lambda: set() if place is None else {place},
+            own_connections=True,
+        ),
+    )
 
 
 def _size(options: Iterable[tuple[str, str]]) -> Size:
@@ -250,14 +223,16 @@ def django(alias: str) -> Backend:
             f"store={shown!r} is neither a URL nor an alias of Django's DATABASES, which has "
             f"{module.known()}. A file is sqlite:///its-path."
         )
+    migrating = f"python manage.py migrate retrysafe --database={alias}  ('retrysafe.django' in INSTALLED_APPS)"
     return Backend(
         store_of(module.vendor(alias)),
-        sync=partial(module.DjangoClient, alias),
-        asynchronous=None,
-        pulse=partial(module.DjangoClient, alias, impatient=True),
-        address=module.address(alias),
-        places=lambda: identity.of_alias(alias, module.file_name(alias)),
-        alias=alias,
-        migrate_with=f"python manage.py migrate retrysafe --database={alias}  ('retrysafe.django' in INSTALLED_APPS)",
-        async_with="put the whole guarded function into asgiref.sync.sync_to_async, or give a URL",
+        StoreAccess(
+            address=module.address(alias),
+            sync=partial(module.DjangoClient, alias),
+            pulse=partial(module.DjangoClient, alias, impatient=True),
+            places=lambda: identity.of_alias(alias, module.file_name(alias)),
+            alias=alias,
+            migrate_with=migrating,
+            async_with="put the whole guarded function into asgiref.sync.sync_to_async, or give a URL",
+        ),
     )

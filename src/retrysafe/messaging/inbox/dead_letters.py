@@ -47,7 +47,7 @@ class Letters:
                 f"A {backend.kind} store has no place for attempts and dead letters: give dead_letter_store=, a "
                 "database (SQLite, PostgreSQL, MySQL or MariaDB) for them."
             )
-        backend.provide("inbox")
+        backend.tables.provide("inbox")
         self.backend = backend
         self.inbox = SqlInbox(backend.store)
 

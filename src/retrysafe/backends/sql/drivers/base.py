@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from retrysafe import runtime
 from retrysafe.backends.sql.drivers import refusals
@@ -19,6 +19,10 @@ from retrysafe.errors import (
 from retrysafe.protocol.exception_groups import leaves
 from retrysafe.protocol.records import Finding
 from retrysafe.protocol.requests import Query, Rows
+
+if TYPE_CHECKING:
+    from retrysafe.backends.identity import Place
+    from retrysafe.protocol.client import AsyncExecutor, Executor
 
 PREPARED = (
     "The connection leads through a pooler such as PgBouncer, and its driver prepares statements by name: in "
@@ -90,6 +94,38 @@ def _encoding_of(driver: Any) -> tuple[str, tuple[str, str]] | None:
     if hasattr(driver, "info"):  # psycopg
         return driver.info.parameter_status("client_encoding"), _POSTGRESQL
     return None
+
+
+class Joining(NamedTuple):
+    """Executors on a transaction that was handed to us; one of them is None where the colour is fixed.
+
+    ``tx`` is what the handler works with, if that is not what was handed over.
+    """
+
+    execute: Executor | None
+    aexecute: AsyncExecutor | None
+    tx: Any = None
+    place: Place | None = None
+    """The database that it leads to, as far as it shows."""
+
+
+def under_tenant(reason: str, *, ended: bool = False) -> ConfigurationError:
+    """The refusal of a claim without a tenant where each tenant has a schema, for the ``reason`` that says so.
+
+    ``ended``: its work has run, in a transaction that the refusal undoes.
+    """
+    done = "The transaction of the work is undone" if ended else "Nothing was run"
+    return ConfigurationError(
+        f"The claim is made under the schema of one tenant ({reason}), and names no tenant: with the same key, another "
+        f"tenant would get its answer. {done}. Give Boundary(…, scope=…) what names the tenant, such as a "
+        "function that returns the schema, or name it in claim(key, scope=…)."
+    )
+
+
+def refuse_kind(kind: str, store: str) -> None:
+    """Raise `ConfigurationError` for a transaction on another kind of database than the store's."""
+    if kind != store:
+        raise ConfigurationError(f"tx= is a {kind} transaction, but store= is {store}: they cannot commit together.")
 
 
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+\d*)")

@@ -7,22 +7,28 @@ as long as they like. A connection that was given up is closed, because its answ
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
-from retrysafe.runtime import new_lock
+from retrysafe.protocol.requests import Query
 
 R = TypeVar("R")
 
+DEADLINE = 10.0
+"""Seconds after which a server that does not answer counts as gone."""
 PATIENCE = 86400.0
 """Seconds that a schema's statement may take: it reads whole tables. What it waits for, the server bounds."""
 
 
+def of(query: Query) -> float:
+    """Seconds within which a statement has to be answered."""
+    return PATIENCE if query.patient else DEADLINE
+
+
 def timely(connection: Any, seconds: float) -> AbstractContextManager[None]:
-    """Bound the wait of a sync connection in this block; psycopg's and PyMySQL's, of any origin.
+    """Bound the wait of a sync connection, which one thread uses, in this block; psycopg's and PyMySQL's.
 
     Beyond it the library's own error for a lost connection is raised.
     """
@@ -51,15 +57,18 @@ def until(gen: Generator[Any, Any, R], connection: Any, seconds: float) -> Gener
         return outcome
 
 
-def _psycopg(connection: Any, seconds: float) -> AbstractContextManager[None]:
+@contextmanager
+def _psycopg(connection: Any, seconds: float) -> Iterator[None]:
     """`wait` is where psycopg blocks, and it looks up at least every tenth of a second."""
-    before = type(connection).wait
-
-    def wait(gen: Any, *args: Any, **kwargs: Any) -> Any:
-        patience = _patiences(connection).get(threading.get_ident())
-        return before(connection, gen if patience is None else until(gen, connection, patience), *args, **kwargs)
-
-    return _waiting_by(connection, wait, threading.get_ident(), seconds)
+    outer = vars(connection).get("wait")
+    wait = connection.wait
+    connection.wait = lambda gen, *args, **options: wait(until(gen, connection, seconds), *args, **options)
+    try:
+        yield
+    finally:
+        del connection.wait
+        if outer is not None:
+            connection.wait = outer
 
 
 @contextmanager
@@ -71,37 +80,6 @@ def _pymysql(connection: Any, seconds: float) -> Iterator[None]:
         yield
     finally:
         connection._read_timeout, connection._write_timeout = before
-
-
-_installing = new_lock()
-_PATIENCES = "_retrysafe_patiences"
-
-
-def _patiences(connection: Any) -> dict[int, float]:
-    """Return the deadline of each thread that is in a block of ours; others have none."""
-    found: dict[int, float] = vars(connection).setdefault(_PATIENCES, {})
-    return found
-
-
-@contextmanager
-def _waiting_by(connection: Any, wait: Any, thread: int, seconds: float) -> Iterator[None]:
-    """Let a psycopg connection, which may be shared, wait by this function as long as anybody is in a block."""
-    with _installing:
-        patiences = _patiences(connection)
-        outer = patiences.get(thread)
-        if not patiences:
-            vars(connection)["wait"] = wait
-        patiences[thread] = seconds
-    try:
-        yield
-    finally:
-        with _installing:
-            if outer is not None:
-                patiences[thread] = outer
-            else:
-                patiences.pop(thread, None)
-            if not patiences:
-                vars(connection).pop("wait", None)
 
 
 def _silent(seconds: float) -> str:

@@ -8,9 +8,7 @@ connection, so that the ORM works inside them.
 from __future__ import annotations
 
 import os
-import weakref
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -25,19 +23,19 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
-from retrysafe.backends.permits import Permits
 from retrysafe.backends.sql.drivers.base import (
+    Joining,
     arguments,
     fail,
     in_turn,
-    is_of_connection,
     not_connected,
     refuse_encoding,
+    refuse_kind,
     this_process,
+    under_tenant,
 )
-from retrysafe.backends.sql.drivers.own import CHECKOUT, LONGEST_LIFE, Size
+from retrysafe.backends.sql.drivers.pool import LONGEST_LIFE, Pool, Size
 from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections, refuse_connection
-from retrysafe.backends.sql.tenants import under_tenant
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.requests import Query, Rows
@@ -181,8 +179,10 @@ def _was_ended(connection: Any) -> bool:
     return connection.vendor == "sqlite" and not connection.connection.in_transaction
 
 
-def join(connection: BaseDatabaseWrapper, store: str) -> InAtomic:
+def join(tx: Any, kind: str, store: str) -> Joining:
     """An executor on the caller's atomic block, which must be on the alias that the store has, if it is one."""
+    connection = connection_of(tx)
+    refuse_kind(connection.vendor, kind)
     mine = address(connection.alias)
     if store.startswith(address("")[:-1]) and store != mine:
         raise ConfigurationError(f"tx= is on {mine}, but store= is {store}: they cannot commit together.")
@@ -200,7 +200,7 @@ def join(connection: BaseDatabaseWrapper, store: str) -> InAtomic:
     if connection.vendor == "sqlite":
         refuse_connection(driver)
     refuse_encoding(driver)
-    return InAtomic(connection)
+    return Joining(InAtomic(connection), None, connection, ("django", connection.alias))
 
 
 # ---------------------------------------------------------------- the boundary's own transactions
@@ -315,8 +315,37 @@ def _is_test_run() -> bool:
 # ---------------------------------------------------------------- the client
 
 
+class _Own(Pool[Any]):
+    """Connections with the settings of an alias, which live as long as CONN_MAX_AGE says."""
+
+    def __init__(self, alias: str, *, impatient: bool) -> None:
+        super().__init__(_SIZE)
+        self._alias = alias
+        self._impatient = impatient
+
+    def connect(self) -> Any:
+        return _connected(_made(connections[self._alias], impatient=self._impatient))
+
+    def is_idle(self, connection: Any, /) -> bool:
+        broken = connection.errors_occurred
+        with suppress(django.db.Error):
+            connection.close_if_unusable_or_obsolete()
+        if connection.connection is None:
+            if broken:
+                self.renew()  # the others were connected to the same server
+            return False
+        return not _is_test_run()
+
+    def is_usable(self, connection: Any, /) -> bool:
+        return _place(connection) == _place(connections[self._alias])  # a test run moves the alias to another database
+
+    def hang_up(self, connection: Any, /) -> None:
+        with suppress(django.db.Error):
+            connection.close()
+
+
 class DjangoClient:
-    """Up to ten connections of our own per process, the one used last first; they live as long as CONN_MAX_AGE says.
+    """Connections of our own, up to ten to a server, with the settings of an alias.
 
     In a TestCase, whose transaction no other connection can look into, and on a database in memory, requests go
     over the thread's connection.
@@ -325,30 +354,33 @@ class DjangoClient:
     def __init__(self, alias: str, *, impatient: bool = False) -> None:
         self._alias = alias
         self._impatient = impatient
-        self._idle: deque[Any] = deque()
+        self._own = _Own(alias, impatient=impatient)
         self._file: Connections[_OnFile] | None = None
-        self._permits = Permits(_SIZE.most)
-        self._used: weakref.WeakSet[Any] = weakref.WeakSet()
         self._closed = False
 
     def __call__(self, request: Query, /) -> Rows:
+        threads: Any = connections[self._alias]
         if home := request.params.get("home"):
-            _refuse_tenant(connections[self._alias], home)
-        with self._lent(request) as connection, _translating(self._alias, alone=True):
+            _refuse_tenant(threads, home)
+        _refuse_waiting_for_itself(threads, request)
+        if _is_in_test(threads) or _is_in_memory(threads):
+            return self._perform(threads, request)
+        if threads.vendor == "sqlite":
+            with Borrowed(self._file_of(threads)) as lent:
+                return self._perform(lent.wrapper, request)
+        with self._own.borrow() as borrowed:
+            return self._perform(_connected(borrowed.connection), request, borrowed.passes_by_another)
+
+    def _perform(
+        self, connection: Any, request: Query, passes_by_another: Callable[[Exception], bool] = lambda error: False
+    ) -> Rows:
+        with _translating(self._alias, alone=True):
             try:
-                return in_turn(request, lambda query: perform(connection, query))
+                return in_turn(request, partial(perform, connection))
             except django.db.Error as error:
-                if self._passes_by_another(connection, error):
+                if passes_by_another(error):
                     fail(error, alone=True, passes=True)
                 raise
-
-    def _passes_by_another(self, connection: Any, error: Exception) -> bool:
-        """Close our connections if an error is theirs; whether a new one may do better."""
-        if connection is connections[self._alias] or not is_of_connection(error):
-            return False
-        _close(connection)
-        self._hang_up()
-        return connection in self._used
 
     @contextmanager
     def transaction(self) -> Iterator[OwnAtomic]:
@@ -365,31 +397,9 @@ class DjangoClient:
     def close(self) -> None:
         """Close our connections; one in use is closed when it comes back."""
         self._closed = True
-        self._hang_up()
+        self._own.close()
         if self._file is not None:
             self._file.close()
-
-    # ------------------------------------------------------------ lending
-
-    @contextmanager
-    def _lent(self, request: Query) -> Iterator[Any]:
-        threads: Any = connections[self._alias]
-        _refuse_waiting_for_itself(threads, request)
-        if _is_in_test(threads) or _is_in_memory(threads):
-            yield threads
-            return
-        here = this_process()
-        with self._permits.held(CHECKOUT, _SIZE.all_lent):
-            if threads.vendor == "sqlite":
-                with Borrowed(self._file_of(threads)) as lent:
-                    yield lent.wrapper
-                return
-            connection = _connected(self._idle_one(threads) or _made(threads, impatient=self._impatient))
-            try:
-                yield connection
-            finally:
-                if here():
-                    self._take_back(connection)
 
     def _file_of(self, like: Any) -> Connections[_OnFile]:
         """Our connections to the file of a SQLite alias, of which a forked child inherits none."""
@@ -403,33 +413,6 @@ class DjangoClient:
             if self._closed:
                 file.close()
         return file
-
-    def _idle_one(self, like: Any) -> Any:
-        while self._idle:
-            with suppress(IndexError):
-                connection = self._idle.pop()
-                if _place(connection) == _place(like):
-                    return connection
-                _close(connection)  # a test run has moved the alias to another database
-        return None
-
-    def _take_back(self, connection: Any) -> None:
-        broken = connection.errors_occurred
-        with suppress(django.db.Error):
-            connection.close_if_unusable_or_obsolete()
-        if connection.connection is None:
-            if broken:
-                self._hang_up()  # the others were connected to the same server
-        elif self._closed or _is_test_run():
-            _close(connection)
-        else:
-            self._used.add(connection)
-            self._idle.append(connection)
-
-    def _hang_up(self) -> None:
-        with suppress(IndexError):
-            while True:
-                _close(self._idle.pop())
 
 
 class _OnFile:
@@ -487,11 +470,6 @@ def _connected(connection: Any) -> Any:
     except django.db.Error as error:
         raise not_connected(error, file_name(connection.alias)) from error
     return connection
-
-
-def _close(connection: Any) -> None:
-    with suppress(django.db.Error):
-        connection.close()
 
 
 def _place(connection: Any) -> tuple[Any, ...]:

@@ -23,13 +23,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from retrysafe.backends.sql.drivers.base import NO_ROWS, is_unreachable, sqlstate
-from retrysafe.backends.sql.drivers.own import CHECKOUT, Size
+from retrysafe.backends.sql.drivers.pool import CHECKOUT, Size
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows
 
 Perform = Callable[[Query], Awaitable[Rows]]
 
-_OVERDUE = Size().all_lent
+_OVERDUE = Size().pool_exhausted
 MOST_AT_ONCE = 64
 MOST_BYTES = 1 << 20
 """The largest number of result bytes that one statement writes, unless a single result is larger."""

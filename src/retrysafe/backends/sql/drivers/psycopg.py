@@ -5,46 +5,30 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Self
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Conninfo, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from retrysafe.backends.sql.drivers.base import (
-    AUTOCOMMIT,
-    ain_turn,
-    fail,
-    in_turn,
-    is_direct,
-    not_connected,
-    positional,
-    question,
-    refuse_encoding,
-    this_process,
-    unheard,
-    unreplicated,
-)
-from retrysafe.backends.sql.drivers.deadline import PATIENCE, until
-from retrysafe.backends.sql.drivers.own import CHECKOUT, AsyncLent, AsyncOwn, Lent, Own, Size, is_quiet, size_of
+from retrysafe.backends import identity
+from retrysafe.backends.sql.drivers import deadline, pool
+from retrysafe.backends.sql.drivers.base import is_direct, positional, question, unheard, unreplicated
+from retrysafe.backends.sql.drivers.deadline import until
+from retrysafe.backends.sql.drivers.pool import Size, is_quiet, size_of
+from retrysafe.backends.sql.drivers.pooled import AsyncInTransaction, AsyncPooledDriver, PooledDriver
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
-
-if TYPE_CHECKING:
-    from psycopg_pool import AsyncConnectionPool, ConnectionPool
-
-DEADLINE = 10.0
-"""Seconds after which a server that does not answer counts as gone."""
 
 _BLOCK = 1 << 16
 _SETTINGS = {
     "client_encoding": "utf8",
     "connect_timeout": 10,
-    "tcp_user_timeout": round(DEADLINE * 1000),
+    "tcp_user_timeout": round(deadline.DEADLINE * 1000),
     "keepalives_idle": 10,
     "keepalives_interval": 3,
     "keepalives_count": 3,
@@ -60,7 +44,7 @@ class HangUpDeadline:
     def __init__(self, connection: psycopg.AsyncConnection[Any], request: Query | None = None) -> None:
         self._connection = connection
         self._over = False
-        self._seconds = PATIENCE if request is not None and request.patient else DEADLINE
+        self._seconds = deadline.DEADLINE if request is None else deadline.of(request)
 
     def __enter__(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._seconds, self._hang_up)
@@ -79,22 +63,10 @@ class HangUpDeadline:
 class _Cursor(psycopg.Cursor[Any]):
     """A cursor for statements of ours on any connection: a server that does not answer is given up."""
 
-    def perform(
-        self, sql: bytes, args: Sequence[Any], *, prepare: bool | None = None, seconds: float = DEADLINE
-    ) -> None:
+    def perform(self, sql: bytes, args: Sequence[Any], *, seconds: float, prepare: bool | None = None) -> None:
         connection = self.connection
         with connection.lock:
             connection.wait(until(self._execute_gen(sql, args, prepare=prepare), connection, seconds))
-
-
-def perform(connection: psycopg.Connection[Any], query: Query) -> Rows:
-    """Perform one statement; a server that does not answer is given up at the deadline."""
-    sql, names = encoded(query.sql)
-    params = query.params
-    cursor = _Cursor(connection, row_factory=tuple_row)  # not the factories of the user's connection
-    prepare_if_direct(connection)
-    cursor.perform(sql, [params[name] for name in names], seconds=PATIENCE if query.patient else DEADLINE)
-    return Rows(cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
 
 @lru_cache(maxsize=512)
@@ -105,69 +77,44 @@ def encoded(sql: str) -> tuple[bytes, tuple[str, ...]]:
 
 
 async def aperform(connection: psycopg.AsyncConnection[Any], query: Query) -> Rows:
-    """Perform one statement."""
+    """Perform one statement, without a deadline."""
+    if _begins_itself(connection, query):
+        return Rows([], 0)
     sql, names = encoded(query.sql)
-    await aprepare_if_direct(connection)
+    if _is_untried(connection):
+        asking = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+        await asking.execute(_question(connection), prepare=False)
+        _judge(connection, await asking.fetchone())
     cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
     await cursor.execute(sql, [query.params[name] for name in names])
     return Rows(await cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
 
 _DIRECT = "_retrysafe_direct"
-"""The attribute of a connection that leads to PostgreSQL itself."""
+"""The attribute of a connection that leads to PostgreSQL itself; another one prepares nothing by name any more."""
 
 
 def prepare_if_direct(connection: psycopg.Connection[Any]) -> None:
-    """Ask once whether a connection leads to PostgreSQL itself; else let it prepare nothing by name any more."""
-    if not hasattr(connection, _DIRECT) and connection.prepare_threshold is not None:
+    """Ask once whether a connection leads to PostgreSQL itself."""
+    if _is_untried(connection):
         cursor = _Cursor(connection, row_factory=tuple_row)
-        cursor.perform(_question(connection), (), prepare=False)
+        cursor.perform(_question(connection), (), prepare=False, seconds=deadline.DEADLINE)
         _judge(connection, cursor.fetchone())
 
 
-async def aprepare_if_direct(connection: psycopg.AsyncConnection[Any]) -> None:
-    """`prepare_if_direct` for async code."""
-    if not hasattr(connection, _DIRECT) and connection.prepare_threshold is not None:
-        cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
-        await cursor.execute(_question(connection), prepare=False)
-        _judge(connection, await cursor.fetchone())
+def _is_untried(connection: Any) -> bool:
+    return connection.prepare_threshold is not None and not hasattr(connection, _DIRECT)
 
 
-def _question(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bytes:
+def _question(connection: Any) -> bytes:
     return question(connection.info.backend_pid).encode()
 
 
-def _judge(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], answer: Any) -> None:
+def _judge(connection: Any, answer: Any) -> None:
     if is_direct(answer):
         setattr(connection, _DIRECT, True)
     else:
         connection.prepare_threshold = None
-
-
-def transfer(connection: psycopg.Connection[Any], copy: Copy) -> Rows:
-    """Copy rows to the spool or back. The server ends it if it takes too long, see `RotatingStore.enter`."""
-    cursor = connection.cursor()
-    with cursor.copy(copy.sql.encode()) as stream:
-        if copy.chosen is not None:
-            for block in stream:
-                copy.spool.write(block)
-        else:
-            while block := copy.spool.read(_BLOCK):
-                stream.write(block)
-    return Rows([], cursor.rowcount)
-
-
-async def atransfer(connection: psycopg.AsyncConnection[Any], copy: Copy) -> Rows:
-    """`transfer` for async code."""
-    cursor = connection.cursor()
-    async with cursor.copy(copy.sql.encode()) as stream:
-        if copy.chosen is not None:
-            async for block in stream:
-                copy.spool.write(block)
-        else:
-            while block := copy.spool.read(_BLOCK):
-                await stream.write(block)
-    return Rows([], cursor.rowcount)
 
 
 def _has_rows(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> bool:
@@ -175,254 +122,189 @@ def _has_rows(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> bool:
     return cursor.pgresult is not None and cursor.pgresult.nfields > 0
 
 
-class InTransaction:
-    """An executor on one connection, inside a transaction; ``lent``, unless it is the caller's."""
-
-    def __init__(self, connection: psycopg.Connection[Any], lent: Lent[Any] | None = None) -> None:
-        self.handle = connection
-        self.execute = self
-        self._lent = lent
-
-    def __call__(self, request: Query | Copy, /) -> Rows:
-        if isinstance(request, Query) and _begins_itself(self.handle, request):
-            return Rows([], 0)
-        try:
-            if isinstance(request, Copy):
-                return transfer(self.handle, request)
-            return in_turn(request, lambda query: perform(self.handle, query))
-        except psycopg.Error as error:
-            fail(error, passes=self._lent is not None and self._lent.passes_by_another(error))
-
-
-class AsyncInTransaction:
-    """`InTransaction` for async code.
-
-    On the caller's connection a deadline ends our wait only: another task may be using it, so nobody hangs up.
-    """
-
-    def __init__(self, connection: psycopg.AsyncConnection[Any], lent: AsyncLent[Any] | None = None) -> None:
-        self.handle = connection
-        self.execute = self
-        self._lent = lent
-
-    async def __call__(self, request: Query | Copy, /) -> Rows:
-        if isinstance(request, Query) and _begins_itself(self.handle, request):
-            return Rows([], 0)
-        try:
-            if isinstance(request, Copy):
-                return await atransfer(self.handle, request)
-            if self._lent is None:
-                async with asyncio.timeout(DEADLINE):
-                    return await ain_turn(request, lambda query: aperform(self.handle, query))
-            with HangUpDeadline(self.handle, request):
-                return await ain_turn(request, lambda query: aperform(self.handle, query))
-        except TimeoutError as error:
-            raise StoreUnavailable(f"no answer within {DEADLINE:g} s") from error
-        except psycopg.Error as error:
-            fail(error, passes=self._lent is not None and self._lent.passes_by_another(error))
-
-
-def join(connection: psycopg.Connection[Any]) -> InTransaction:
-    """An executor on the caller's connection."""
-    _refuse(connection)
-    return InTransaction(connection)
-
-
-def ajoin(connection: psycopg.AsyncConnection[Any]) -> AsyncInTransaction:
-    """An executor on the caller's connection."""
-    _refuse(connection)
-    return AsyncInTransaction(connection)
-
-
-def _begins_itself(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], request: Query) -> bool:
+def _begins_itself(connection: Any, query: Query) -> bool:
     """A connection of the user's pool begins by itself, with the isolation level that the user gave it."""
-    return request.control == "begin" and not connection.autocommit
+    return query.control == "begin" and not connection.autocommit
 
 
-def _refuse(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
-        raise ConfigurationError(AUTOCOMMIT)
-    if connection.pgconn.pipeline_status != PipelineStatus.OFF:
-        raise ConfigurationError("tx= is in pipeline mode, where a claim cannot be answered: leave the pipeline first.")
-    refuse_encoding(connection)
+_AUTOCOMMIT = "_retrysafe_autocommit"
+"""The attribute for the mode in which a connection was made: the user's work in a transaction is done in it."""
 
 
-Hear = Callable[[psycopg.errors.Diagnostic], None]
-"""Is called with what the server says by itself on a connection."""
+class _OfPsycopg:
+    """Common to both colours."""
 
+    kind = "postgresql"
+    failures: ClassVar[tuple[type[Exception], ...]] = (psycopg.Error,)
 
-class _Hearing:
-    """A client that passes on what its server says."""
-
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[], Any], size: Size | None = None, reset: Callable[[Any], Any] | None = None):
+        super().__init__(size)  # type: ignore[call-arg]
         self.heard = unheard
+        self._make = make
+        self._reset = reset
+
+    @classmethod
+    def beside(cls, theirs: Any, /) -> Self:
+        size = size_of("max_size=", theirs.max_size)
+        return cls(partial(theirs._connect, pool.CHECKOUT), size, getattr(theirs, "_reset", None))
 
     def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
         finding = unreplicated(notice.source_function, notice.message_primary)
         if finding is not None:
             self.heard(finding)
 
-
-class PsycopgClient(_Hearing):
-    """Connections of our own, in autocommit mode while no transaction is lent."""
-
-    def __init__(self, make: Callable[[], psycopg.Connection[Any]], size: Size | None = None, pool: Any = None) -> None:
-        super().__init__()
-        self._source: Own[psycopg.Connection[Any]] = Own(Connecting(make, self._hear), size)
-        self._reset = getattr(pool, "_reset", None)
+    @staticmethod
+    def commits_alone(connection: Any, /) -> bool:
+        return bool(connection.autocommit) and _is_idle(connection)
 
     @classmethod
-    def connect(cls, url: str, size: Size | None = None) -> PsycopgClient:
-        """A client whose connections are opened when they are needed."""
+    def refuse(cls, connection: Any) -> None:
+        super().refuse(connection)  # type: ignore[misc]
+        if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+            raise ConfigurationError(
+                "tx= is in pipeline mode, where a claim cannot be answered: leave the pipeline first."
+            )
+
+    @staticmethod
+    def place_of(connection: Any, /) -> identity.Place | None:
+        lent_by = getattr(connection, "_pool", None)
+        if lent_by is not None:
+            return identity.pool(lent_by)
+        info = connection.info
+        return identity.of_connection("postgresql", info.host, info.port, info.dbname, info.user, info.options)
+
+    def is_idle(self, connection: Any, /) -> bool:
+        return _is_idle(connection)
+
+    def is_usable(self, connection: Any, /) -> bool:
+        return is_quiet(connection.fileno())
+
+
+class PsycopgDriver(_OfPsycopg, PooledDriver[psycopg.Connection[Any]]):
+    """psycopg for sync code."""
+
+    @classmethod
+    def to(cls, url: str, size: Size | None = None) -> Self:
+        """A driver whose connections are opened when they are needed."""
         return cls(lambda: psycopg.Connection.connect(url, **_settings(url)), size)
 
-    @classmethod
-    def beside(cls, pool: ConnectionPool[Any]) -> PsycopgClient:
-        """A client whose connections are made as the user's pool makes its own."""
-        return cls(partial(pool._connect, CHECKOUT), size_of("max_size=", pool.max_size), pool)
-
-    def __call__(self, request: Query, /) -> Rows:
-        lent = self._source.lent()
-        with lent as connection:
-            try:
-                return in_turn(request, partial(perform, connection))
-            except psycopg.Error as error:
-                fail(error, alone=True, passes=lent.passes_by_another(error))
-
-    @contextmanager
-    def transaction(self) -> Iterator[InTransaction]:
-        """Lend a connection for one transaction."""
-        here = this_process()
-        lent = self._source.lent()
-        with lent as connection:
-            connection.autocommit = getattr(connection, _AUTOCOMMIT)
-            try:
-                yield InTransaction(connection, lent)
-            finally:
-                if here():
-                    _end(connection, self._reset)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._source.close()
-
-
-class Connecting:
-    """Opens and closes our own connections for their keeper."""
-
-    def __init__(self, make: Callable[[], psycopg.Connection[Any]], hear: Hear) -> None:
-        self._make = make
-        self._hear = hear
-
-    def connect(self) -> psycopg.Connection[Any]:
-        try:
-            connection = self._make()
-        except psycopg.Error as error:
-            raise _not_connected(error) from error
+    def open(self) -> psycopg.Connection[Any]:
+        connection: psycopg.Connection[Any] = self._make()
         setattr(connection, _AUTOCOMMIT, connection.autocommit)
         connection.autocommit = True
         connection.add_notice_handler(self._hear)
         return connection
 
-    def is_idle(self, connection: psycopg.Connection[Any]) -> bool:
-        return _is_idle(connection)
-
-    def is_usable(self, connection: psycopg.Connection[Any]) -> bool:
-        return is_quiet(connection.fileno())
-
-    def close(self, connection: psycopg.Connection[Any]) -> None:
+    def hang_up(self, connection: psycopg.Connection[Any], /) -> None:
         _leave_pool(connection)
         connection.close()
 
+    @staticmethod
+    def perform(connection: psycopg.Connection[Any], query: Query, /) -> Rows:
+        if _begins_itself(connection, query):
+            return Rows([], 0)
+        sql, names = encoded(query.sql)
+        prepare_if_direct(connection)
+        cursor = _Cursor(connection, row_factory=tuple_row)  # not the factories of the user's connection
+        cursor.perform(sql, [query.params[name] for name in names], seconds=deadline.of(query))
+        return Rows(cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
-class AsyncPsycopgClient(_Hearing):
-    """`PsycopgClient` for async code; it belongs to one event loop."""
+    @staticmethod
+    def transfer(connection: psycopg.Connection[Any], copy: Copy, /) -> Rows:
+        """The server ends it if it takes too long, see `RotatingStore.enter`."""
+        cursor = connection.cursor()
+        with cursor.copy(copy.sql.encode()) as stream:
+            if copy.chosen is not None:
+                for block in stream:
+                    copy.spool.write(block)
+            else:
+                while block := copy.spool.read(_BLOCK):
+                    stream.write(block)
+        return Rows([], cursor.rowcount)
 
-    def __init__(
-        self, make: Callable[[], Awaitable[psycopg.AsyncConnection[Any]]], size: Size | None = None, pool: Any = None
-    ) -> None:
-        super().__init__()
-        self._source: AsyncOwn[psycopg.AsyncConnection[Any]] = AsyncOwn(AsyncConnecting(make, self._hear), size)
-        self._reset = getattr(pool, "_reset", None)
+    def begin(self, connection: psycopg.Connection[Any], /) -> None:
+        connection.autocommit = getattr(connection, _AUTOCOMMIT)
+
+    def end(self, connection: psycopg.Connection[Any], /) -> None:
+        if not _is_idle(connection):
+            with connection.lock:
+                connection.wait(until(connection._rollback_gen(), connection, deadline.DEADLINE))
+        if not connection.closed:
+            if self._reset is not None:
+                self._reset(connection)
+            connection.autocommit = True
+
+
+class AsyncPsycopgDriver(_OfPsycopg, AsyncPooledDriver[psycopg.AsyncConnection[Any]]):
+    """psycopg for async code."""
 
     @classmethod
-    def connect(cls, url: str, size: Size | None = None) -> AsyncPsycopgClient:
-        """A client whose connections are opened when they are needed."""
+    def to(cls, url: str, size: Size | None = None) -> Self:
+        """A driver whose connections are opened when they are needed."""
         return cls(lambda: psycopg.AsyncConnection.connect(url, **_settings(url)), size)
 
-    @classmethod
-    def beside(cls, pool: AsyncConnectionPool[Any]) -> AsyncPsycopgClient:
-        """A client whose connections are made as the user's pool makes its own."""
-        return cls(partial(pool._connect, CHECKOUT), size_of("max_size=", pool.max_size), pool)
-
-    async def __call__(self, request: Query, /) -> Rows:
-        lent = self._source.lent()
-        async with lent as connection:
-            try:
-                with HangUpDeadline(connection, request):
-                    return await ain_turn(request, lambda query: aperform(connection, query))
-            except psycopg.Error as error:
-                fail(error, alone=True, passes=lent.passes_by_another(error))
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
-        """Lend a connection for one transaction."""
-        lent = self._source.lent()
-        async with lent as connection:
-            try:
-                await connection.set_autocommit(getattr(connection, _AUTOCOMMIT))
-                yield AsyncInTransaction(connection, lent)
-            finally:
-                await _aend(connection, self._reset)
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._source.aclose()
-
-    def abandon(self) -> None:
-        """Hang up without the loop, which is closed."""
-        self._source.abandon()
-
-
-class AsyncConnecting:
-    """`Connecting` for async code."""
-
-    def __init__(self, make: Callable[[], Awaitable[psycopg.AsyncConnection[Any]]], hear: Hear) -> None:
-        self._make = make
-        self._hear = hear
-
-    async def connect(self) -> psycopg.AsyncConnection[Any]:
-        try:
-            connection = await self._make()
-        except psycopg.Error as error:
-            raise _not_connected(error) from error
+    async def open(self) -> psycopg.AsyncConnection[Any]:
+        connection: psycopg.AsyncConnection[Any] = await self._make()
         setattr(connection, _AUTOCOMMIT, connection.autocommit)
         await connection.set_autocommit(True)
         connection.add_notice_handler(self._hear)
         return connection
 
-    def is_idle(self, connection: psycopg.AsyncConnection[Any]) -> bool:
-        return _is_idle(connection)
-
-    def is_usable(self, connection: psycopg.AsyncConnection[Any]) -> bool:
-        return is_quiet(connection.fileno())
-
-    async def close(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    async def hang_up(self, connection: psycopg.AsyncConnection[Any], /) -> None:
         _leave_pool(connection)
         await connection.close()
 
-    def drop(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    def drop(self, connection: psycopg.AsyncConnection[Any], /) -> None:
         connection.pgconn.finish()
 
+    @staticmethod
+    async def perform(connection: psycopg.AsyncConnection[Any], query: Query, /) -> Rows:
+        """A deadline ends our wait only: another task may be using the connection, so nobody hangs up."""
+        try:
+            async with asyncio.timeout(deadline.DEADLINE):
+                return await aperform(connection, query)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"no answer within {deadline.DEADLINE:g} s") from error
 
-def _not_connected(error: psycopg.Error) -> Exception:
-    """Say so without the frames of the attempt, which form a cycle with the error: they would keep its socket open."""
-    return not_connected(error.with_traceback(None))
+    @classmethod
+    async def perform_on_ours(cls, connection: psycopg.AsyncConnection[Any], query: Query, /) -> Rows:
+        with HangUpDeadline(connection, query):
+            return await aperform(connection, query)
+
+    @staticmethod
+    async def transfer(connection: psycopg.AsyncConnection[Any], copy: Copy, /) -> Rows:
+        cursor = connection.cursor()
+        async with cursor.copy(copy.sql.encode()) as stream:
+            if copy.chosen is not None:
+                async for block in stream:
+                    copy.spool.write(block)
+            else:
+                while block := copy.spool.read(_BLOCK):
+                    await stream.write(block)
+        return Rows([], cursor.rowcount)
+
+    async def begin(self, connection: psycopg.AsyncConnection[Any], /) -> None:
+        await connection.set_autocommit(getattr(connection, _AUTOCOMMIT))
+
+    async def end(self, opened: AsyncInTransaction[psycopg.AsyncConnection[Any]], /) -> None:
+        connection = opened.handle
+        with HangUpDeadline(connection):
+            if not _is_idle(connection):
+                await connection.rollback()
+            if not connection.closed:
+                if self._reset is not None:
+                    await self._reset(connection)
+                await connection.set_autocommit(True)
 
 
-def _is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+def _is_idle(connection: Any) -> bool:
     """Tell whether a connection may be kept: in no transaction, and not closed, which would be another status."""
-    return connection.pgconn.transaction_status == TransactionStatus.IDLE
+    return bool(connection.pgconn.transaction_status == TransactionStatus.IDLE)
+
+
+def _leave_pool(connection: Any) -> None:
+    """Let ``close`` close a connection that was made as a pool makes its own, and not give it to that pool."""
+    connection._pool = None
 
 
 @lru_cache(maxsize=1)
@@ -439,41 +321,3 @@ def _settings(url: str) -> dict[str, Any]:
     """Settings of our own connections; what the URL says goes first."""
     given = conninfo_to_dict(url)
     return {"autocommit": True, **{name: value for name, value in _SETTINGS.items() if name not in given}}
-
-
-_AUTOCOMMIT = "_retrysafe_autocommit"
-"""The attribute for the mode in which a connection was made: the user's work in a transaction is done in it."""
-
-
-def _leave_pool(connection: Any) -> None:
-    """Let ``close`` close a connection that was made as a pool makes its own, and not give it to that pool."""
-    connection._pool = None
-
-
-def _end(connection: psycopg.Connection[Any], reset: Callable[[Any], None] | None) -> None:
-    """Roll back what is left open, and put the connection back into the mode in which it is kept."""
-    try:
-        if connection.info.transaction_status != TransactionStatus.IDLE:
-            with connection.lock:
-                connection.wait(until(connection._rollback_gen(), connection, DEADLINE))
-        if not connection.closed:
-            if reset is not None:
-                reset(connection)
-            connection.autocommit = True
-    except psycopg.Error:
-        _leave_pool(connection)
-        connection.close()
-
-
-async def _aend(connection: psycopg.AsyncConnection[Any], reset: Callable[[Any], Awaitable[None]] | None) -> None:
-    try:
-        with HangUpDeadline(connection):
-            if connection.info.transaction_status != TransactionStatus.IDLE:
-                await connection.rollback()
-            if not connection.closed:
-                if reset is not None:
-                    await reset(connection)
-                await connection.set_autocommit(True)
-    except (psycopg.Error, StoreUnavailable):
-        _leave_pool(connection)
-        await connection.close()

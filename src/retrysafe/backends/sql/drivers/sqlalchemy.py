@@ -19,10 +19,12 @@ from sqlalchemy.engine.base import OptionEngine
 from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe import runtime
+from retrysafe.backends import identity
 from retrysafe.backends.sql.drivers.base import (
     AUTOCOMMIT,
     ENGINE_AUTOCOMMIT,
     NO_SAVEPOINT,
+    Joining,
     arguments,
     fail,
     in_turn,
@@ -31,11 +33,12 @@ from retrysafe.backends.sql.drivers.base import (
     not_connected,
     question,
     refuse_encoding,
+    refuse_kind,
     this_process,
+    under_tenant,
 )
-from retrysafe.backends.sql.drivers.own import CHECKOUT, LONGEST_LIFE, size_of
+from retrysafe.backends.sql.drivers.pool import CHECKOUT, LONGEST_LIFE, size_of
 from retrysafe.backends.sql.drivers.sqlite_connections import refuse_asked
-from retrysafe.backends.sql.tenants import under_tenant
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
 
@@ -101,7 +104,7 @@ def _alone(connection: Connection, request: Query, level: str) -> Rows:
         if _is_open(_dbapi(connection)):
             connection.commit()
     except _failures() as error:
-        if _passes_by_another(connection, error, _was_used(connection)):
+        if is_of_connection(error) and _passes_by_another(connection, error, _was_used(connection)):
             fail(error, alone=True, passes=True)
         raise
     connection.info[_USED] = True
@@ -116,9 +119,9 @@ def _was_used(connection: Connection) -> bool:
 
 
 def _passes_by_another(connection: Connection, error: Exception, used: bool) -> bool:
-    """Let our pool replace its connections if an error is theirs; whether a new one may do better."""
+    """Let our pool replace its connections, whose error it is; whether a new one may do better."""
     pool = connection.engine.pool
-    if not hasattr(pool, _ORIGIN) or not is_of_connection(error):
+    if not hasattr(pool, _ORIGIN):
         return False
     pool._invalidate(connection.connection, error, False)
     return used
@@ -280,41 +283,59 @@ class Joined:
         self._started = True
 
 
-class AsyncJoined:
-    """`Joined` for async connections and sessions."""
-
-    def __init__(self, handle: AsyncConnection | AsyncSession) -> None:
-        self._handle = handle
-        self._inner: Joined | None = None
-
-    async def __call__(self, request: Query, /) -> Rows:
-        return await self._handle.run_sync(lambda sync: self._on(sync)(request))
-
-    async def aflush(self) -> None:
-        """Send the changes of a session."""
-        await self._handle.run_sync(lambda sync: self._on(sync).flush())
-
-    def _on(self, sync: Any) -> Joined:
-        if self._inner is None:
-            self._inner = Joined(sync)
-        return self._inner
-
-
 class AsyncInTransaction:
     """An executor on an async connection or session of ours."""
+
+    _makes: type[InTransaction | Joined] = InTransaction
 
     def __init__(self, handle: AsyncConnection | AsyncSession) -> None:
         self.handle = handle
         self.execute = self
-        self._inner: InTransaction | None = None
+        self._inner: Any = None
 
     async def __call__(self, request: Query, /) -> Rows:
-        def on(sync: Any) -> Rows:
-            if self._inner is None:
-                self._inner = InTransaction(sync)
-            return self._inner(request)
+        rows: Rows = await self.handle.run_sync(lambda sync: self._on(sync)(request))
+        return rows
 
-        return await self.handle.run_sync(on)
+    def _on(self, sync: Any) -> Any:
+        if self._inner is None:
+            self._inner = self._makes(sync)
+        return self._inner
+
+
+class AsyncJoined(AsyncInTransaction):
+    """`Joined` for async connections and sessions."""
+
+    _makes = Joined
+
+    async def aflush(self) -> None:
+        """Send the changes of a session."""
+        await self.handle.run_sync(lambda sync: self._on(sync).flush())
+
+
+def join(tx: Connection | Session, kind: str, _address: str) -> Joining:
+    """An executor on the caller's connection or session."""
+    return Joining(Joined(tx), None, place=_place_of(tx, kind))
+
+
+def ajoin(tx: AsyncConnection | AsyncSession, kind: str, _address: str) -> Joining:
+    """`join` for async code."""
+    return Joining(None, AsyncJoined(tx), place=_place_of(tx, kind))
+
+
+def join_scoped(tx: Any, kind: str, address: str) -> Joining:
+    """A registry of sessions stands for the session of the current scope."""
+    session = tx.registry()
+    return join(session, kind, address) if isinstance(session, Session) else ajoin(session, kind, address)
+
+
+def _place_of(tx: Any, kind: str) -> identity.Place:
+    """The pool that it is from; refuse one of another ``kind`` of database."""
+    bind = tx.get_bind() if hasattr(tx, "get_bind") else tx
+    name = (getattr(tx, "dialect", None) or bind.dialect).name
+    refuse_kind("mysql" if name == "mariadb" else name, kind)
+    lent_by = bind.engine.pool
+    return identity.pool(getattr(lent_by, _ORIGIN, lent_by))
 
 
 _TRANSLATES = "schema_translate_map"
@@ -369,7 +390,7 @@ def refuse_tenant(request: Query, reason: str) -> None:
         raise under_tenant(reason)
 
 
-def _file_of(engine: Engine | AsyncEngine) -> str | None:
+def _file_of(engine: Engine) -> str | None:
     """The file of a SQLite engine; None for every other database."""
     return engine.url.database if engine.dialect.name == "sqlite" else None
 
@@ -433,13 +454,19 @@ def _bound_to(ours: Any, sessions: Any, engine: Any) -> dict[str, Any]:
     return {"bind": ours, **({"binds": bound} if bound else {})}
 
 
-def _pool_lent_none(engine: Engine, error: exc.TimeoutError) -> StoreUnavailable:
-    pool: Any = engine.pool
-    most = pool.size() + max(pool._max_overflow, 0) if isinstance(pool, QueuePool) else 1
-    size = size_of("pool_size= and max_overflow= of create_engine", most)
-    told = size.all_lent()
-    told.__cause__ = error
-    return told
+@contextmanager
+def _translating(engine: Engine, *, alone: bool) -> Iterator[None]:
+    """Raise the errors of ours for those of a leased request that is ``alone``, or of connecting."""
+    try:
+        yield
+    except exc.TimeoutError as error:
+        pool: Any = engine.pool
+        most = pool.size() + max(pool._max_overflow, 0) if isinstance(pool, QueuePool) else 1
+        raise size_of("pool_size= and max_overflow= of create_engine", most).pool_exhausted() from error
+    except _failures() as error:
+        if alone:
+            fail(error, alone=True, path=_file_of(engine))
+        raise not_connected(error, _file_of(engine)) from error
 
 
 def _as_connected(engine: Engine, request: Query) -> Rows:
@@ -470,13 +497,8 @@ class EngineClient:
     def __call__(self, request: Query, /) -> Rows:
         if reason := _under_tenants[self._root]:
             refuse_tenant(request, reason)
-        try:
-            with self._engine.connect() as connection:
-                return _alone(connection, request, "AUTOCOMMIT")
-        except exc.TimeoutError as error:
-            raise _pool_lent_none(self._engine, error) from error
-        except _failures() as error:
-            fail(error, alone=True, path=_file_of(self._engine))
+        with _translating(self._engine, alone=True), self._engine.connect() as connection:
+            return _alone(connection, request, "AUTOCOMMIT")
 
     def as_connected(self, request: Query, /) -> Rows:
         """Perform one statement on a new connection of which only listeners to "connect" know."""
@@ -485,12 +507,8 @@ class EngineClient:
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
         """Lend a connection or session for one transaction."""
-        try:
+        with _translating(self._engine, alone=False):
             handle = self._engine.connect() if self._sessions is None else self._sessions()
-        except exc.TimeoutError as error:
-            raise _pool_lent_none(self._engine, error) from error
-        except _failures() as error:
-            raise not_connected(error, _file_of(self._engine)) from error
         here = this_process()
         try:
             yield InTransaction(handle)
@@ -518,14 +536,10 @@ class AsyncEngineClient:
     async def __call__(self, request: Query, /) -> Rows:
         if reason := _under_tenants[self._root]:
             refuse_tenant(request, reason)
-        try:
+        with _translating(self._beside, alone=True):
             self._level = self._level or await self._level_for_leased()
             async with self._engine.connect() as connection:
                 return await connection.run_sync(_alone, request, self._level)
-        except exc.TimeoutError as error:
-            raise _pool_lent_none(self._beside, error) from error
-        except _failures() as error:
-            fail(error, alone=True, path=_file_of(self._engine))
 
     async def as_connected(self, request: Query, /) -> Rows:
         """Perform one statement on a new connection of which only listeners to "connect" know."""
@@ -548,12 +562,8 @@ class AsyncEngineClient:
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
         """Lend a connection or session for one transaction."""
         handle: AsyncConnection | AsyncSession
-        try:
+        with _translating(self._beside, alone=False):
             handle = await self._engine.connect() if self._sessions is None else self._sessions()
-        except exc.TimeoutError as error:
-            raise _pool_lent_none(self._beside, error) from error
-        except _failures() as error:
-            raise not_connected(error, _file_of(self._engine)) from error
         try:
             yield AsyncInTransaction(handle)
         finally:

@@ -58,9 +58,13 @@ def is_busy(error: Exception) -> bool:
     return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
+_cursor = sqlite3.Connection.cursor
+"""Makes a cursor that is not tracked; see `Connection`."""
+
+
 def perform(connection: sqlite3.Connection, query: Query) -> Rows:
     """Perform one statement; every cursor is read to its end, or it would keep the write lock."""
-    cursor = connection.plain_cursor() if isinstance(connection, Connection) else connection.cursor()
+    cursor = _cursor(connection)
     try:
         cursor.row_factory = None  # not the factory of the user's connection
         cursor.execute(query.sql, query.params)
@@ -83,7 +87,7 @@ class InTransaction:
         if request.control != "begin" and request.writes and not self.handle.in_transaction:
             return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
         try:
-            return in_turn(request, lambda query: perform(self.handle, query))
+            return in_turn(request, partial(perform, self.handle))
         except sqlite3.Error as error:
             fail(error)
 

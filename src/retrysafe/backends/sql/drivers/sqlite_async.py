@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from retrysafe.backends.sql.drivers.base import in_turn, translated
-from retrysafe.backends.sql.drivers.sqlite import InTransaction, SqliteFile, is_busy, perform, reader
+from retrysafe.backends.sql.drivers.base import Joining, in_turn, refuse_kind, translated
+from retrysafe.backends.sql.drivers.sqlite import InTransaction, Joined, SqliteFile, is_busy, perform, reader
 from retrysafe.backends.sql.drivers.sqlite_connection import Connection
 from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections
 from retrysafe.cancellation import WorkerThread
@@ -164,6 +164,16 @@ class AsyncJoined:
     async def __call__(self, request: Query, /) -> Rows:
         rows: Rows = self._inner(request)
         return rows
+
+
+def join(tx: sqlite3.Connection, kind: str, _address: str) -> Joining:
+    """Executors on the caller's connection."""
+    refuse_kind("sqlite", kind)
+    cursor = tx.cursor()
+    cursor.row_factory = None
+    [(_, _, path), *_] = cursor.execute("PRAGMA database_list")  # the first is "main"
+    joined = Joined(tx)
+    return Joining(joined, AsyncJoined(joined), place=("file", path))
 
 
 class AsyncSqliteClient:

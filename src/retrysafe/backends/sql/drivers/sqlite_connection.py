@@ -25,10 +25,6 @@ class Connection(sqlite3.Connection):
         self._busy = float(options.get("timeout", 5.0))
         self._waits = self._usual = _steps(self._busy)
 
-    def plain_cursor(self) -> sqlite3.Cursor:
-        """A cursor that its user closes, so that it is not tracked."""
-        return super().cursor()
-
     def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
         """A cursor of the class that is given."""
         return self._noted(super().cursor(factory))
