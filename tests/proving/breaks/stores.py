@@ -68,8 +68,8 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a terminal write in DynamoDB is not fenced",
-        "backends.dynamodb.store:_owned",
-        unrestricted("attempt") & unrestricted("token"),
+        "backends.documents:owner_of",
+        first("return {}"),
         (f"{CONFORMANCE}::test_conformance[boto3]",),
         rows=(15, 17),
     ),
@@ -99,7 +99,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "the first claim on DynamoDB has no condition",
-        "backends.dynamodb.store:DynamodbStore.claim",
+        "backends.dynamodb.store:_VACANT",
         instead("attribute_not_exists(key_hash)", "'attribute_not_exists(key_hash) OR attribute_exists(key_hash)'"),
         (
             f"{DYNAMODB}::test_a_request_that_arrives_again_much_later_changes_nothing",
@@ -270,8 +270,8 @@ BREAKS: list[Break] = [
     ),
     Break(
         "on DynamoDB a key is forgotten only when the service has removed its item",
-        "backends.dynamodb.store:_STANDING",
-        reworded("#tombstone_until <= :now", "#tombstone_until <= :now AND attribute_not_exists(#ttl)"),
+        "backends.dynamodb.store:_standing",
+        reworded(" <= :now", " <= :now AND attribute_not_exists(#ttl)"),
         (f"{DYNAMODB}::test_items_not_removed_yet_are_forgotten_all_the_same",),
         rows=(45,),
     ),
@@ -284,7 +284,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "DynamoDB is read eventually consistently",
-        "backends.dynamodb.store:DynamodbStore.read",
+        "backends.dynamodb.store:DynamodbStore.find",
         instead("ConsistentRead=", "False"),
         (f"{DYNAMODB}::test_every_read_is_consistent_and_nothing_rests_on_a_request_token",),
         rows=(48,),
@@ -305,7 +305,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "the clock of a machine is taken for DynamoDB's",
-        "backends.dynamodb.service_clock:ServiceClock.__call__",
+        "backends.service_clock:ServiceClock.__call__",
         first("return time.time_ns() // 1000"),
         (f"{DYNAMODB}::test_the_services_clock_decides_not_the_machines",),
         rows=(60,),
