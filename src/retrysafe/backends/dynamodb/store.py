@@ -157,9 +157,6 @@ class DynamodbStore(DocumentStore):
         return self._table.create()
 
 
-# ---------------------------------------------------------------- expressions
-
-
 def _update(write: Write) -> tuple[str, dict[str, Any]]:
     """The expression of an update, and its values; empty for a deletion."""
     if write.sets is None:
@@ -210,9 +207,6 @@ def _placeholders(*expressions: str) -> tuple[dict[str, str], tuple[str, ...]]:
 
 def _filled(names: Iterable[str], values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {f":{name}": _value(values[name] if name in values else _STATES[name]) for name in names}
-
-
-# ---------------------------------------------------------------- items
 
 
 def _key(key: bytes) -> dict[str, Any]:
