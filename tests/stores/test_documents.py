@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.backends.documents import STANDING, Later, Standing, Write, record_of
+from retrysafe.backends.documents import Later, Write, record_of
 from retrysafe.protocol.records import Record, State, StoredResult
+from retrysafe.protocol.standing import STANDING, Standing
 
 INSTANTS = ("lease_until", "expires", "tombstone_until")
 INSTANT = st.integers(0, 3)
@@ -43,4 +44,7 @@ def test_a_result_that_is_withheld_has_a_kind_and_no_bytes() -> None:
     stored = record(State.COMPLETED, **dict.fromkeys(INSTANTS, 9))
     document = {**stored._asdict(), "key_hash": b"k", "media_type": "text/plain", "codec_version": 3}
     del document["result"]
-    assert record_of(document, 5) == stored._replace(result=StoredResult(None, "text/plain", 3), now=5)
+    read = stored._replace(result=StoredResult(None, "text/plain", 3))
+    assert record_of({**document, "now": 7}, 5) == read._replace(now=7)
+    del document["now"]
+    assert record_of(document, 5) == read._replace(now=5)

@@ -25,6 +25,7 @@ from retrysafe.protocol.records import (
     Tally,
 )
 from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.standing import STANDING
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import RULES, Transition, first_claim, kept_fingerprint, started_before, state_of
 
@@ -34,35 +35,6 @@ KEY = "key_hash"
 FIELDS = tuple(name for name in Record._fields if name not in ("key", "result", "now"))
 """Every document has these; one with a result has its fields, too."""
 RESULT = ("result", "media_type", "codec_version")
-
-
-# ---------------------------------------------------------------- conditions
-
-
-class Standing(NamedTuple):
-    """A condition for a document to stand in one way: the states it may have, and its instants, at one time."""
-
-    states: tuple[State, ...]
-    over: tuple[str, ...] = ()
-    """Instants that are not after that time."""
-    ahead: tuple[str, ...] = ()
-    """Instants that are after it."""
-
-
-_SETTLED = (State.COMPLETED, State.FAILED, State.RELEASED)
-_KEPT = ("expires", "tombstone_until")
-STANDING: Mapping[EffectiveState, Standing] = {
-    EffectiveState.RUNNING: Standing((State.RUNNING,), ahead=("lease_until",)),
-    EffectiveState.LAPSED: Standing((State.RUNNING,), over=("lease_until",)),
-    EffectiveState.UNKNOWN: Standing((State.UNKNOWN,)),
-    EffectiveState.COMPLETED: Standing((State.COMPLETED,), ahead=_KEPT),
-    EffectiveState.FAILED: Standing((State.FAILED,), ahead=_KEPT),
-    EffectiveState.RELEASED: Standing((State.RELEASED,), ahead=_KEPT),
-    EffectiveState.EXPIRED: Standing(_SETTLED, over=("expires",), ahead=("tombstone_until",)),
-    EffectiveState.FORGOTTEN: Standing(_SETTLED, over=("tombstone_until",)),
-}
-"""`Record.effective_state` as a condition."""
-SETTLED = Standing(_SETTLED)
 
 
 # ---------------------------------------------------------------- writes
@@ -146,7 +118,7 @@ class Found(NamedTuple):
 class DocumentStore:
     """The requests of a store of documents, whose instants come from a clock that is handed in.
 
-    A store renders them and reads the answers, by the six methods that come first.
+    A store renders them and reads the answers, by the methods that come first.
     """
 
     capabilities: Capabilities
@@ -179,6 +151,14 @@ class DocumentStore:
         """The documents of a scan."""
         raise NotImplementedError
 
+    def timed(self, write: Write) -> Write:
+        """The write with its instants filled in; a service that computes with its own clock gets them as they are."""
+        return write.at(self.clock())
+
+    def written(self, answer: Any, write: Write) -> Document:
+        """The document that a claim has written."""
+        return {**(write.sets or {}), KEY: write.key}
+
     # ------------------------------------------------------------ claims
 
     def admit(self, request: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
@@ -190,14 +170,14 @@ class DocumentStore:
         write = self._put(request, None)
 
         def parse(answer: Any) -> Record | None:
-            return self._own(write) if self.is_done(answer) else self._record(self.document(answer))
+            return self._own(answer, write) if self.is_done(answer) else self._record(self.document(answer))
 
         return Ask(self.render(write), parse)
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
         write = self._put(request, seen)
-        return Ask(self.render(write), lambda answer: self._own(write) if self.is_done(answer) else None)
+        return Ask(self.render(write), lambda answer: self._own(answer, write) if self.is_done(answer) else None)
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record."""
@@ -232,8 +212,7 @@ class DocumentStore:
             }
             required, allowed = version_of(seen), RULES[Transition.CLAIM].sources
             judged_at = self._now_for(seen)
-        write = Write(request.key, required, allowed, sets, RESULT, judged_at=judged_at)
-        return write.at(self.clock())
+        return self.timed(Write(request.key, required, allowed, sets, RESULT, judged_at=judged_at))
 
     def _settle(
         self,
@@ -252,12 +231,12 @@ class DocumentStore:
         removes = tuple(name for name in RESULT if name not in sets)
         settled = target is not State.UNKNOWN
         write = Write(key, required, sources, sets, removes, raises=True, settled=settled, judged_at=judged_at)
-        return Ask(self.render(write.at(self.clock())), self.is_done)
+        return Ask(self.render(self.timed(write)), self.is_done)
 
     def _renew(self, held: Ownership) -> Ask[set[bytes]]:
         sets = {"lease_until": self._lease(held.clocks), **_times(held.clocks)}
         write = Write(held.key, owner_of(held), RULES[Transition.RENEW].sources, sets, raises=True)
-        return Ask(self.render(write.at(self.clock())), lambda answer: {held.key} if self.is_done(answer) else set())
+        return Ask(self.render(self.timed(write)), lambda answer: {held.key} if self.is_done(answer) else set())
 
     # ------------------------------------------------------------ the clock
 
@@ -270,9 +249,8 @@ class DocumentStore:
         """The time at which the condition of a write judges what was seen."""
         return None if self.clock.corrected else seen.now
 
-    def _own(self, write: Write) -> Record:
-        """The record that a claim has written."""
-        return record_of({**(write.sets or {}), KEY: write.key}, self.clock())
+    def _own(self, answer: Any, write: Write) -> Record:
+        return record_of(self.written(answer, write), self.clock())
 
     def _record(self, document: Document | None) -> Record | None:
         """Without the service's time, a running record is judged by how long it has been seen unchanged."""
@@ -365,13 +343,13 @@ def version_of(seen: Record) -> dict[str, Any]:
 
 
 def record_of(document: Document, now: Micros) -> Record:
-    """The record in a document, as reported at this time."""
+    """The record in a document, as reported at this time, unless the document tells its own ``now``."""
     fields = {name: document[name] for name in FIELDS}
     fields["state"] = state_of(fields["state"])
     result = None
     if "media_type" in document:
         result = StoredResult(document.get("result"), document["media_type"], document["codec_version"])
-    return Record(key=document[KEY], result=result, now=now, **fields)
+    return Record(key=document[KEY], result=result, now=document.get("now", now), **fields)
 
 
 def _times(clocks: Clocks) -> dict[str, Later]:

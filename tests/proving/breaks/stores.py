@@ -326,8 +326,8 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a sweep removes by age, whatever the state",
-        "backends.sql.table:STANDING",
-        unrestricted("_SETTLED", at=1),
+        "protocol.standing:STANDING",
+        instead("_SETTLED", "tuple(State)", at=1),
         (f"{PEERS_BUGS}::test_cleanup_never_deletes_what_runs_or_is_in_doubt",),
         rows=(79,),
     ),

@@ -11,18 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from retrysafe.backends.documents import (
-    FIELDS,
-    KEY,
-    SETTLED,
-    STANDING,
-    Document,
-    DocumentStore,
-    Found,
-    Selection,
-    Standing,
-    Write,
-)
+from retrysafe.backends.documents import FIELDS, KEY, Document, DocumentStore, Found, Selection, Write
 from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.backends.dynamodb.table import TTL, Table
 from retrysafe.backends.service_clock import Clock
@@ -30,6 +19,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.migrating import Migration
 from retrysafe.protocol.records import EffectiveState, Finding, Micros, State
 from retrysafe.protocol.requests import Ask, Steps
+from retrysafe.protocol.standing import SETTLED, STANDING, Standing
 from retrysafe.protocol.store import Capabilities
 
 MARGIN: Micros = 2_000_000
