@@ -59,5 +59,6 @@ def test_the_way_back_leaves_the_tables_of_the_version_before() -> None:
 def test_mysql_asks_before_each_step_that_it_cannot_repeat() -> None:
     made, asked, *_ = DIALECTS["mysql"].up(NEXT)
     assert made.startswith("CREATE TABLE IF NOT EXISTS retrysafe_parts (")
-    assert asked.startswith("SET @retrysafe = IF(EXISTS (SELECT 1 FROM information_schema.columns WHERE")
-    assert asked.endswith("'DO 0', 'ALTER TABLE retrysafe_records ADD COLUMN parts INTEGER')")
+    assert asked.startswith("SET @retrysafe = IF(NOT EXISTS (SELECT 1 FROM information_schema.columns WHERE")
+    assert asked.endswith("'ALTER TABLE retrysafe_records ADD COLUMN parts INTEGER', 'DO 0')")
+    assert DIALECTS["mysql"].down(NEXT)[0] == "ALTER TABLE retrysafe_records DROP COLUMN parts"

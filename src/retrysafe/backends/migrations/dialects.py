@@ -43,16 +43,21 @@ class Dialect:
         "xact": "xid8",
     }
     """The type of each kind; a dialect has no columns of other kinds."""
+    unless_there: ClassVar[str] = "IF NOT EXISTS "
 
     def up(self, version: int) -> list[str]:
         """The statements that bring the schema to a version from the one before."""
-        found = ((change, before, after) for number, change, before, after in steps() if number == version)
-        return [statement for step in found for statement in self._up(*step)]
+        found = [(change, before, after) for number, change, before, after in steps() if number == version]
+        return [statement for change, *shapes in found for statement in self._due(change, self._up(change, *shapes))]
 
     def down(self, version: int) -> list[str]:
         """The statements that bring the schema back from a version to the one before."""
         found = [(change, before, after) for number, change, before, after in steps() if number == version]
         return [statement for step in reversed(found) for statement in self._down(*step)]
+
+    def _due(self, change: Change, statements: Iterable[str]) -> Iterable[str]:
+        """The statements of a change, where it may have been made before."""
+        return statements
 
     def _up(self, change: Change, before: Shape, after: Shape) -> Iterable[str]:
         match change:
@@ -61,11 +66,12 @@ class Dialect:
             case Index():
                 return self._add_index(change)
             case AddColumn(table):
-                return self._add_column(table, after.tables[table].columns[-1])
+                column = self._column(after.tables[table].columns[-1])
+                return [f"ALTER TABLE {table} ADD COLUMN {self.unless_there}{column}"]
             case RenameTable(old, new):
-                return self._rename(f"ALTER TABLE {old} RENAME TO {new}", old, None)
+                return [f"ALTER TABLE {old} RENAME TO {new}"]
             case RenameColumn(table, old, new):
-                return self._rename(f"ALTER TABLE {table} RENAME COLUMN {old} TO {new}", table, old)
+                return [f"ALTER TABLE {table} RENAME COLUMN {old} TO {new}"]
             case RenameIndex(table, old, new):
                 return self._rename_index(table, old, after.indexes[new])
             case Rewrite(table, indexes):
@@ -122,12 +128,6 @@ class Dialect:
     def _add_index(self, index: Index) -> Iterable[str]:
         return [index.create("CREATE INDEX IF NOT EXISTS")]
 
-    def _add_column(self, table: str, column: Column) -> Iterable[str]:
-        return [f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {self._column(column)}"]
-
-    def _rename(self, statement: str, table: str, column: str | None) -> Iterable[str]:
-        return [statement]
-
     def _rename_index(self, table: str, old: str, new: Index) -> Iterable[str]:
         return [f"ALTER INDEX {old} RENAME TO {new.name}"]
 
@@ -152,14 +152,12 @@ class Sqlite(Dialect):
         "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
         "stamp": "TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP",
     }
+    unless_there = ""
 
     def _fill(self, table: str, column: str, count: int) -> str:
         numbers = f"SELECT 0 UNION ALL SELECT number + 1 FROM numbers WHERE number < {count - 1}"
         with_numbers = f"WITH RECURSIVE numbers (number) AS ({numbers}) SELECT number FROM numbers"
         return f"INSERT INTO {table} ({column}) {with_numbers}"
-
-    def _add_column(self, table: str, column: Column) -> Iterable[str]:
-        return [f"ALTER TABLE {table} ADD COLUMN {self._column(column)}"]
 
     def _rename_index(self, table: str, old: str, new: Index) -> Iterable[str]:
         return [f"DROP INDEX IF EXISTS {old}", new.create("CREATE INDEX")]
@@ -204,6 +202,27 @@ class Mysql(Dialect):
         "serial": "BIGINT AUTO_INCREMENT PRIMARY KEY",
         "stamp": "TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)",
     }
+    unless_there = ""
+
+    def _due(self, change: Change, statements: Iterable[str]) -> Iterable[str]:
+        match change:
+            case Index(name, table):
+                view, named, is_new = "statistics", {"index_name": name}, True
+            case AddColumn(table, described):
+                view, named, is_new = "columns", {"column_name": described.split()[0]}, True
+            case RenameTable(table):
+                view, named, is_new = "tables", dict[str, str](), False
+            case RenameColumn(table, old):
+                view, named, is_new = "columns", {"column_name": old}, False
+            case RenameIndex(table, old):
+                view, named, is_new = "statistics", {"index_name": old}, False
+            case _:
+                return statements
+        equal = "".join(f" AND {column} = '{name}'" for column, name in {"table_name": table, **named}.items())
+        found = f"EXISTS (SELECT 1 FROM information_schema.{view} WHERE table_schema = DATABASE(){equal})"
+        due = f"NOT {found}" if is_new else found
+        performed = ("PREPARE retrysafe FROM @retrysafe", "EXECUTE retrysafe", "DEALLOCATE PREPARE retrysafe")
+        return [one for text in statements for one in (f"SET @retrysafe = IF({due}, '{text}', 'DO 0')", *performed)]
 
     def _create(self, table: Table) -> Iterable[str]:
         whole = [index.without_condition() for index in table.indexes]
@@ -220,45 +239,17 @@ class Mysql(Dialect):
         return f"INSERT IGNORE INTO {table} ({column}) SELECT {number} FROM {digits}"
 
     def _add_index(self, index: Index) -> Iterable[str]:
-        if (whole := index.without_condition()) is None:
-            return []
-        statement = f"ALTER TABLE {index.table} ADD INDEX {index.name} ({whole.columns})"
-        return _unless("statistics", statement, index.table, index_name=index.name)
-
-    def _add_column(self, table: str, column: Column) -> Iterable[str]:
-        statement = f"ALTER TABLE {table} ADD COLUMN {self._column(column)}"
-        return _unless("columns", statement, table, column_name=column.name)
-
-    def _rename(self, statement: str, table: str, column: str | None) -> Iterable[str]:
-        if column is None:
-            return _where("tables", statement, table)
-        return _where("columns", statement, table, column_name=column)
+        whole = index.without_condition()
+        return [f"ALTER TABLE {index.table} ADD INDEX {index.name} ({whole.columns})"] if whole else []
 
     def _rename_index(self, table: str, old: str, new: Index) -> Iterable[str]:
-        statement = f"ALTER TABLE {table} RENAME INDEX {old} TO {new.name}"
-        return _where("statistics", statement, table, index_name=old)
+        return [f"ALTER TABLE {table} RENAME INDEX {old} TO {new.name}"]
 
     def _drop(self, table: str) -> str:
         return f"DROP TABLE IF EXISTS {table}"
 
     def _drop_index(self, index: Index) -> Iterable[str]:
-        return [] if index.without_condition() is None else [f"ALTER TABLE {index.table} DROP INDEX {index.name}"]
-
-
-def _unless(view: str, statement: str, table: str, **names: str) -> list[str]:
-    return _where(view, "DO 0", table, statement, **names)
-
-
-def _where(view: str, statement: str, table: str, otherwise: str = "DO 0", **names: str) -> list[str]:
-    """Perform a statement if a view of the database's own tells of such a thing, else another."""
-    named = "".join(f" AND {column} = '{name}'" for column, name in {"table_name": table, **names}.items())
-    found = f"SELECT 1 FROM information_schema.{view} WHERE table_schema = DATABASE(){named}"
-    return [
-        f"SET @retrysafe = IF(EXISTS ({found}), '{statement}', '{otherwise}')",
-        "PREPARE retrysafe FROM @retrysafe",
-        "EXECUTE retrysafe",
-        "DEALLOCATE PREPARE retrysafe",
-    ]
+        return [f"ALTER TABLE {index.table} DROP INDEX {index.name}"] if index.without_condition() else []
 
 
 DIALECTS: Mapping[str, Dialect] = {one.name: one for one in (Mysql(), Dialect(), Sqlite())}
