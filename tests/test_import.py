@@ -23,7 +23,7 @@ HEAVY = {
     "http": "no HTTP before an integration is chosen",
     "email": "importlib.metadata would bring it",
     "importlib.metadata": "the version is written down",
-    "importlib.resources": "migrations are read when a schema is checked",
+    "importlib.resources": "only the console has files to read",
     "tempfile": "importlib.resources would bring it",
     "zipfile": "the same",
     "shutil": "the same",

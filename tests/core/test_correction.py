@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.backends.dynamodb.service_clock import (
+from retrysafe.backends.service_clock import (
     DRIFT,
     RESOLUTION,
     Bounds,

@@ -53,7 +53,7 @@ def environment() -> dict[str, str]:
 @pytest.mark.slow
 def test_the_wheels_hold_the_migrations_the_types_and_no_tests(wheels: list[Path]) -> None:
     names = [name for wheel in wheels for name in zipfile.ZipFile(wheel).namelist()]
-    assert "retrysafe/backends/migrations/sqlite/0001_records.sql" in names
+    assert "retrysafe/django/migrations/0001_records.py" in names
     assert "retrysafe/py.typed" in names
     assert "retrysafe_demo/payments.csv" in names
     assert not [name for name in names if name.startswith(("tests", "examples", "benchmarks"))]

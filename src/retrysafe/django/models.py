@@ -168,7 +168,7 @@ class OutboxRelay(models.Model):
 class InboxAttempt(models.Model):
     """The attempts at a message that could not be handled at once."""
 
-    key_hash: Any = models.BinaryField(primary_key=True, max_length=32)
+    key_hash: Any = models.BinaryField(primary_key=True)
     consumer: Any = models.TextField()
     started: Any = models.IntegerField()
     finished: Any = models.IntegerField()
@@ -186,8 +186,8 @@ class InboxAttempt(models.Model):
 class InboxDeadLetter(models.Model):
     """A message that a consumer has given up. ``retrysafe inbox dead redrive`` has it handled again."""
 
-    key_hash: Any = models.BinaryField(primary_key=True, max_length=32)
-    record_key: Any = models.BinaryField(max_length=32)
+    key_hash: Any = models.BinaryField(primary_key=True)
+    record_key: Any = models.BinaryField()
     boundary: Any = models.TextField()
     consumer: Any = models.TextField()
     message_id: Any = models.TextField()
@@ -216,7 +216,7 @@ class InboxDeadLetter(models.Model):
 class InboxSequence(models.Model):
     """The last sequence of an entity that a consumer has applied."""
 
-    key_hash: Any = models.BinaryField(primary_key=True, max_length=32)
+    key_hash: Any = models.BinaryField(primary_key=True)
     boundary: Any = models.TextField()
     consumer: Any = models.TextField()
     entity: Any = models.TextField()

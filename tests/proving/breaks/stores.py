@@ -67,8 +67,8 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a terminal write in DynamoDB is not fenced",
-        "backends.dynamodb.store:_owned",
-        unrestricted("attempt") & unrestricted("token"),
+        "backends.documents:owner_of",
+        first("return {}"),
         (f"{CONFORMANCE}::test_conformance[boto3]",),
         rows=(15, 17),
     ),
@@ -98,7 +98,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "the first claim on DynamoDB has no condition",
-        "backends.dynamodb.store:DynamodbStore.claim",
+        "backends.dynamodb.store:_VACANT",
         instead("attribute_not_exists(key_hash)", "'attribute_not_exists(key_hash) OR attribute_exists(key_hash)'"),
         (
             f"{DYNAMODB}::test_a_request_that_arrives_again_much_later_changes_nothing",
@@ -269,8 +269,8 @@ BREAKS: list[Break] = [
     ),
     Break(
         "on DynamoDB a key is forgotten only when the service has removed its item",
-        "backends.dynamodb.store:_STANDING",
-        reworded("#tombstone_until <= :now", "#tombstone_until <= :now AND attribute_not_exists(#ttl)"),
+        "backends.dynamodb.store:_standing",
+        reworded(" <= :now", " <= :now AND attribute_not_exists(#ttl)"),
         (f"{DYNAMODB}::test_items_not_removed_yet_are_forgotten_all_the_same",),
         rows=(45,),
     ),
@@ -283,7 +283,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "DynamoDB is read eventually consistently",
-        "backends.dynamodb.store:DynamodbStore.read",
+        "backends.dynamodb.store:DynamodbStore.find",
         instead("ConsistentRead=", "False"),
         (f"{DYNAMODB}::test_every_read_is_consistent_and_nothing_rests_on_a_request_token",),
         rows=(48,),
@@ -304,7 +304,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "the clock of a machine is taken for DynamoDB's",
-        "backends.dynamodb.service_clock:ServiceClock.__call__",
+        "backends.service_clock:ServiceClock.__call__",
         first("return time.time_ns() // 1000"),
         (f"{DYNAMODB}::test_the_services_clock_decides_not_the_machines",),
         rows=(60,),
@@ -325,8 +325,8 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a sweep removes by age, whatever the state",
-        "backends.sql.table:STANDING",
-        unrestricted("_SETTLED", at=1),
+        "protocol.standing:STANDING",
+        instead("_SETTLED", "tuple(State)", at=1),
         (f"{PEERS_BUGS}::test_cleanup_never_deletes_what_runs_or_is_in_doubt",),
         rows=(79,),
     ),

@@ -20,7 +20,7 @@ from botocore.exceptions import (
 )
 
 from retrysafe.backends.dynamodb.requests import Answer, Call
-from retrysafe.backends.dynamodb.service_clock import ServiceClock
+from retrysafe.backends.service_clock import ServiceClock
 from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreMisconfigured, StoreUnavailable
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.runtime import new_lock

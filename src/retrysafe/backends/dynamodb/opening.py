@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.dynamodb.client import Access, AsyncDynamodbClient, DynamodbClient, Plain
-from retrysafe.backends.dynamodb.service_clock import ServiceClock
 from retrysafe.backends.dynamodb.store import DynamodbStore
+from retrysafe.backends.service_clock import ServiceClock
 from retrysafe.backends.spec import StoreAccess
 from retrysafe.backends.urls import url_options, without_password
 from retrysafe.errors import ConfigurationError

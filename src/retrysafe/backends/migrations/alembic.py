@@ -20,24 +20,11 @@ from typing import Any
 
 from retrysafe.backends import migrations
 from retrysafe.backends.migrations import on_demand
+from retrysafe.backends.migrations.history import present
 from retrysafe.errors import ConfigurationError
 
-TABLES = frozenset(
-    {
-        "retrysafe_inbox_dead",
-        "retrysafe_inbox_sequences",
-        "retrysafe_inbox_attempts",
-        "retrysafe_outbox",
-        "retrysafe_outbox_buckets",
-        "retrysafe_outbox_dead",
-        "retrysafe_outbox_paused",
-        "retrysafe_outbox_published",
-        "retrysafe_outbox_relays",
-        "retrysafe_outbox_attempts",
-        "retrysafe_records",
-        "retrysafe_schema",
-    }
-)
+TABLES = frozenset(name for name, table in present().tables.items() if table.only is None)
+"""The names of our tables, by which autogenerate is told to leave them alone."""
 
 
 def upgrade(op: Any, version: int) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from retrysafe.protocol import standing
 from retrysafe.protocol.records import LAPSED_AS, EffectiveState
+from retrysafe.protocol.standing import Standing
 from retrysafe.protocol.transitions import RULES, Transition
 
 TABLE = "retrysafe_records"
@@ -33,20 +35,17 @@ COLUMNS = (
 KEPT = "(q.state IN ('running', 'unknown') OR q.tombstone_until > t.now)"
 """The SQL condition for a record ``q`` not to be forgotten."""
 
-_SETTLED = "(r.state = 'completed' OR r.state = 'failed' OR r.state = 'released')"
-"""As in the condition of the index of what can be swept: SQLite uses that only where a statement has the same words."""
-_LAPSED = EffectiveState.LAPSED
-STANDING: dict[EffectiveState, str] = {
-    EffectiveState.RUNNING: "r.state = 'running' AND r.lease_until > t.now",
-    EffectiveState.LAPSED: "r.state = 'running' AND r.lease_until <= t.now",
-    EffectiveState.UNKNOWN: "r.state = 'unknown'",
-    EffectiveState.COMPLETED: "r.state = 'completed' AND r.expires > t.now AND r.tombstone_until > t.now",
-    EffectiveState.FAILED: "r.state = 'failed' AND r.expires > t.now AND r.tombstone_until > t.now",
-    EffectiveState.RELEASED: "r.state = 'released' AND r.expires > t.now AND r.tombstone_until > t.now",
-    EffectiveState.EXPIRED: f"{_SETTLED} AND r.expires <= t.now AND r.tombstone_until > t.now",
-    EffectiveState.FORGOTTEN: f"{_SETTLED} AND r.tombstone_until <= t.now",
-}
 
+def _condition(condition: Standing) -> str:
+    """With OR, as the index of what can be swept has it: SQLite uses that only for a statement with the same words."""
+    states = " OR ".join(f"r.state = '{state}'" for state in condition.states)
+    over = (f"r.{name} <= t.now" for name in condition.over)
+    ahead = (f"r.{name} > t.now" for name in condition.ahead)
+    return " AND ".join([f"({states})" if len(condition.states) > 1 else states, *over, *ahead])
+
+
+_LAPSED = EffectiveState.LAPSED
+STANDING: dict[EffectiveState, str] = {one: _condition(condition) for one, condition in standing.STANDING.items()}
 _IN_DOUBT = " OR ".join(f"r.effects = '{effects}'" for effects, left in LAPSED_AS.items() if left is not _LAPSED)
 LAPSED_IN_DOUBT = f"{STANDING[_LAPSED]} AND ({_IN_DOUBT})"
 """An attempt died, and its effect may have happened."""

@@ -5,53 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from retrysafe.backends.migrations.history import Index, present
 from retrysafe.protocol.requests import Ask, Query, Steps, ask
 
-_SETTLED = "state = 'completed' OR state = 'failed' OR state = 'released'"
-
-
-class Index(NamedTuple):
-    """One index: its table, its columns, and the condition of a partial one."""
-
-    name: str
-    table: str
-    columns: str
-    where: str = ""
-
-    def create(self, how: str) -> str:
-        """The statement that makes it, which begins with ``how``."""
-        return f"{how} {self.name} ON {self.table} ({self.columns}){self.where and f' WHERE {self.where}'}"
-
-
-_EVERYWHERE = (
-    Index("retrysafe_outbox_bucket", "retrysafe_outbox", "bucket, id"),
-    Index("retrysafe_outbox_lane", "retrysafe_outbox", "bucket, lane, id"),
-    Index("retrysafe_outbox_attempts_bucket", "retrysafe_outbox_attempts", "bucket, lane"),
-    Index("retrysafe_outbox_attempts_until", "retrysafe_outbox_attempts", "bucket, not_before"),
-    Index("retrysafe_outbox_published_at", "retrysafe_outbox_published", "published"),
-    Index("retrysafe_inbox_attempts_updated", "retrysafe_inbox_attempts", "updated"),
-    Index("retrysafe_inbox_dead_at", "retrysafe_inbox_dead", "dead_at, key_hash"),
-    Index("retrysafe_inbox_sequences_updated", "retrysafe_inbox_sequences", "updated"),
-)
-PARTIAL = (
-    *_EVERYWHERE,
-    Index("retrysafe_records_tombstone", "retrysafe_records", "tombstone_until", _SETTLED),
-    Index("retrysafe_records_quota", "retrysafe_records", "quota, created", "quota IS NOT NULL"),
-    Index(
-        "retrysafe_records_unknown",
-        "retrysafe_records",
-        "updated, key_hash, boundary, operation, scope",
-        "state = 'unknown'",
-    ),
-    Index("retrysafe_inbox_dead_redrive", "retrysafe_inbox_dead", "redrive", "redrive IS NOT NULL"),
-)
+PARTIAL = tuple(present().indexes.values())
 """Those of PostgreSQL and SQLite."""
-WHOLE = (
-    *_EVERYWHERE,
-    Index("retrysafe_records_tombstone", "retrysafe_records", "state, tombstone_until"),
-    Index("retrysafe_records_quota", "retrysafe_records", "quota, created"),
-    Index("retrysafe_inbox_dead_redrive", "retrysafe_inbox_dead", "redrive"),
-)
+WHOLE = tuple(filter(None, (index.without_condition() for index in PARTIAL)))
 """Those of MySQL, which has no partial indexes."""
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from retrysafe.protocol.records import Micros
 
@@ -90,6 +90,28 @@ def instant(date: str) -> Micros | None:
         return round(parsedate_to_datetime(date).timestamp()) * 1_000_000
     except ValueError:
         return None
+
+
+class Clock(Protocol):
+    """The service's clock: never ahead of it, and behind by at most ``error``."""
+
+    @property
+    def corrected(self) -> bool:
+        """True if the service has told its time."""
+        ...
+
+    @property
+    def error(self) -> Micros:
+        """By how much the service's clock may be ahead."""
+        ...
+
+    def local(self) -> Micros:
+        """This machine's own time, which is never set."""
+        ...
+
+    def __call__(self) -> Micros:
+        """The time."""
+        ...
 
 
 class ServiceClock:

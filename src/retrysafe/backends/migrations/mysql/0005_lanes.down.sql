@@ -1,2 +1,0 @@
-ALTER TABLE retrysafe_outbox_troubles DROP INDEX retrysafe_outbox_troubles_until;
-ALTER TABLE retrysafe_outbox DROP INDEX retrysafe_outbox_lane;

@@ -1,1 +1,0 @@
-ALTER TABLE retrysafe_inbox_dead DROP INDEX retrysafe_inbox_dead_at;

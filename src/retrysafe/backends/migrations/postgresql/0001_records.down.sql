@@ -1,2 +1,0 @@
-DROP TABLE retrysafe_records;
-DROP TABLE retrysafe_schema;
