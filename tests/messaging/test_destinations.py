@@ -43,15 +43,15 @@ class Clock:
 
 def running(place: Place, publisher: Any, **options: Any) -> tuple[Relay, Clock, Callable[[], None]]:
     """A relay that runs, its clock, and one of its rounds: destinations are remembered from one to the next."""
-    from retrysafe.messaging.relay.bucket import Sum
+    from retrysafe.messaging.relay.bucket import Totals
 
     clock = Clock()
     relay = place.relay(publisher, **{"backoff_base": "1ms", "backoff_max": "1ms", **options})
     relay._dispatch._clock = clock
-    (setting, client) = (relay._setting._replace(leases=relay._leasing()), relay._opened())
+    (setting, client) = (relay._setting, relay._opened())
 
     def round_() -> None:
-        relay._round(setting, client, Sum())
+        relay._round(setting, client, Totals())
 
     return relay, clock, round_
 

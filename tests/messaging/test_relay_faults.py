@@ -22,7 +22,7 @@ from retrysafe import ConfigurationError, StoreUnavailable
 from retrysafe.backends.migrations.alembic import TABLES
 from retrysafe.messaging import Message, Outbox, Relay, Relayed
 from retrysafe.messaging.brokers.memory.publisher import MemoryPublisher
-from retrysafe.messaging.relay.bucket import KILLS, Sum
+from retrysafe.messaging.relay.bucket import KILLS, Totals
 from retrysafe.protocol.events import Event
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from tests.faults.helpers import environment, until
@@ -131,7 +131,7 @@ def test_a_row_that_commits_late_is_not_overtaken_by_the_next_one_of_its_key(hol
         for _ in range(4):
             place.write(Message("a", 1, key="B"), Message("a", 2, key="C"))
             clock[0] += 60.0
-            while relay._round(setting, client, Sum()):
+            while relay._round(setting, client, Totals()):
                 pass
         with closing(early.cursor()) as cursor:
             cursor.execute(f"SELECT id FROM retrysafe_outbox WHERE message_id = '{late.id}'")
@@ -141,7 +141,7 @@ def test_a_row_that_commits_late_is_not_overtaken_by_the_next_one_of_its_key(hol
         (last,) = place.write(Message("a", 3, key="A"))
 
         def has_moved() -> bool:
-            while relay._round(setting, client, Sum()):
+            while relay._round(setting, client, Totals()):
                 pass
             clock[0] += 60.0
             return relay._low.mark > number or place.kind == "mysql"
@@ -171,9 +171,9 @@ def test_waiting_messages_are_never_below_the_mark(hold: Any, place: Place) -> N
         for _ in range(6):
             place.write(Message("a", 1, key="B"))
             clock[0] += 60.0
-            assert relay._round(setting, client, Sum())
+            assert relay._round(setting, client, Totals())
         operator.resume("later")
-        assert relay._round(setting, client, Sum())
+        assert relay._round(setting, client, Totals())
     assert publisher.published[-1].id == paused
 
 

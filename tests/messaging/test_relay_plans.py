@@ -20,7 +20,7 @@ from retrysafe.doctor.stores import examine
 from retrysafe.errors import StoreUnavailable
 from retrysafe.messaging.brokers.memory.publisher import MemoryPublisher
 from retrysafe.messaging.outbox import outbox_of
-from retrysafe.messaging.relay.bucket import Sum, _due
+from retrysafe.messaging.relay.bucket import Totals, _due
 from retrysafe.messaging.relay.procedures import due
 from retrysafe.messaging.relay.relay import Relay
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
@@ -77,7 +77,7 @@ def test_messages_leave_although_nobody_can_count_them(place: Place) -> None:
                 raise StoreUnavailable("no answer within 10 s")
             return client(query)
 
-        total = Sum()
+        total = Totals()
         uncounted.transaction = client.transaction  # type: ignore[attr-defined]
         relay._round(setting, uncounted, total)  # type: ignore[arg-type]
     assert (told.names["backlog_uncounted"], total.left) == (1, 1)
@@ -131,7 +131,7 @@ class Counting:
 def drained(relay: Relay, rounds: int = 1) -> None:
     with relay._working(relay._opened()) as (setting, client):
         for _ in range(rounds):
-            relay._round(setting, client, Sum())
+            relay._round(setting, client, Totals())
 
 
 def spelled(request: Query) -> tuple[str, dict[str, Any]]:
@@ -243,13 +243,13 @@ def test_buckets_in_which_nothing_is_new_are_not_looked_at(place: Place) -> None
             return run(ask(setting.outbox.waiting(0, relay._walks.passed())), client)
 
         assert looked() == [number]
-        while relay._round(setting, client, Sum()):
+        while relay._round(setting, client, Totals()):
             pass
-        relay._round(setting, client, Sum())
+        relay._round(setting, client, Totals())
         assert looked() == []
         place.write(Message("ok", 1, key=other))
         assert looked() == [number]
-        relay._round(setting, client, Sum())
+        relay._round(setting, client, Totals())
         assert looked() == []
         place.sql(
             "INSERT INTO retrysafe_outbox_attempts (id, bucket, lane, started, finished, not_before, error) "
@@ -306,7 +306,7 @@ def test_late_commits_are_not_overtaken_by_messages_behind_the_part_passed_over(
     other = next(k for k in map(str, range(9999)) if bucket(lane("ok", k, "")) == number)
     with relay._working(relay._opened()) as (setting, client):
         for _ in range(30):
-            relay._round(setting, client, Sum())
+            relay._round(setting, client, Totals())
         assert relay._walks.of(number).after > head
         place.write(Message("ok", 2, key=other))
         late = (
@@ -318,11 +318,11 @@ def test_late_commits_are_not_overtaken_by_messages_behind_the_part_passed_over(
             f"{late} VALUES ({head + 150}, {number}, {lane('ok', other, '')}, 'late', 'ok', '{other}', 'v1', '/s', 1, "
             f"'{{}}', {payload_of(place, 1)}, 't')"
         )
-        relay._round(setting, client, Sum())
+        relay._round(setting, client, Totals())
         assert publisher.left == [], "it would overtake"
         clock[0] += 60.0
         for _ in range(30):
-            relay._round(setting, client, Sum())
+            relay._round(setting, client, Totals())
     assert publisher.left == [("ok", other, 1), ("ok", other, 2)]
 
 
@@ -334,9 +334,9 @@ def test_a_topic_that_is_resumed_leaves_from_its_beginning(place: Place) -> None
         relay = place.relay(publisher, batch=50)
         with relay._working(relay._opened()) as (setting, client):
             for _ in range(20):
-                relay._round(setting, client, Sum())
+                relay._round(setting, client, Totals())
             operator.resume("big")
-            while relay._round(setting, client, Sum()):
+            while relay._round(setting, client, Totals()):
                 pass
     assert len(publisher.left) == 600
     for parity in (0, 1):
@@ -355,10 +355,10 @@ def test_a_parked_lane_that_was_passed_over_goes_on_where_it_is(place: Place) ->
     relay = place.relay(publisher, batch=100)
     with relay._working(relay._opened()) as (setting, client), place.operator() as operator:
         for _ in range(20):
-            relay._round(setting, client, Sum())
+            relay._round(setting, client, Totals())
         assert publisher.left == []
         assert operator.redrive() == 1
-        while relay._round(setting, client, Sum()):
+        while relay._round(setting, client, Totals()):
             pass
     assert [n for _, _, n in publisher.left] == list(range(400))
     assert place.sql("SELECT count(*) FROM retrysafe_outbox_attempts")[0][0] == 0

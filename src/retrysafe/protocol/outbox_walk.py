@@ -9,7 +9,7 @@ depends on what a relay remembers; and every now and then it begins anew, for wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from retrysafe.protocol.messages import Queued
@@ -208,9 +208,9 @@ class Walks:
     def _rest(self) -> float:
         return ANEW + sum(one.passed for one in self._walks.values()) / ROWS_A_SECOND
 
-    def took(self, queue: Iterable[Queued]) -> None:
+    def record(self, queue: Sequence[Queued]) -> None:
         """These are to leave."""
-        self._fruitful = self._fruitful or any(True for _ in queue)
+        self._fruitful = self._fruitful or len(queue) > 0
 
     @property
     def further(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -113,17 +113,17 @@ def bounded_pause(pause: float) -> float:
 
 
 def judge(
-    wave: Sequence[Queued], published: Sequence[PublishResult], rules: Rules, chances: Iterable[float]
+    wave: Sequence[Queued], published: Sequence[PublishResult], rules: Rules, chance: Callable[[], float]
 ) -> PublishOutcome:
-    """Decide how to go on with each message of a wave, by the broker's results; ``chances`` are random in [0, 1)."""
+    """Decide how to go on with each message of a wave, by the broker's results; ``chance`` is random in [0, 1)."""
     verdict = nothing_yet()
-    for queued, (status, said, pause), chance in zip(wave, published, chances, strict=False):
-        error = told(said)
+    for queued, (status, said, pause) in zip(wave, published, strict=False):
         if status in (PublishStatus.ACKED, PublishStatus.DUPLICATE):
             verdict.gone.append(queued)
             if status is PublishStatus.DUPLICATE:
                 verdict.duplicates.append(queued)
             continue
+        error = told(said)
         if status is PublishStatus.UNAVAILABLE:
             verdict.withdrawn.append(queued)
             verdict.away.append(error)
@@ -139,7 +139,7 @@ def judge(
         if status is PublishStatus.REJECTED or spent:
             _give_up(verdict, queued, error, rules)
             continue
-        rest = max(bounded_pause(pause), rules.backoff.delay(queued.finished, chance))
+        rest = max(bounded_pause(pause), rules.backoff.delay(queued.finished, chance()))
         verdict.delayed.append(Delay(queued, rest, error, counted=status is not PublishStatus.UNKNOWN))
     return verdict
 

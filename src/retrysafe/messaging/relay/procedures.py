@@ -11,15 +11,13 @@ from retrysafe.protocol.messages import Backlog, DeadLetter, Holder, Queued, Rel
 from retrysafe.protocol.ordering import BUCKETS
 from retrysafe.protocol.outbox_walk import LANES, MORE, PAGES, Most, Span, Walk
 from retrysafe.protocol.publish_policy import MOST_COUNTED, PublishOutcome
-from retrysafe.protocol.records import Ownership
 from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.store import TransactionalStore
 
 
 def each(asks: Iterable[Ask[None]]) -> Steps[None]:
     """Put one ask after the other."""
-    for request in asks:
-        yield from ask(request)
+    yield from asks
 
 
 def due(
@@ -84,73 +82,28 @@ def take(
 
     What is due is read after the bucket is held: an earlier look would show what its last holder has published since.
     """
-    yield from ask(store.begin())
-    yield from each(outbox.prepared(silence))
+    yield store.begin()
+    yield from outbox.prepared(silence)
     if not (yield from ask(outbox.hold(number, silence))):
-        yield from ask(store.rollback())
+        yield store.rollback()
         return None
     return (yield from due(outbox, number, most, low, walk, shut))
 
 
 def conclude(outbox: OutboxStore, verdict: PublishOutcome, *, keep: bool, noted: bool = False) -> Steps[None]:
     """Write down, in the open transaction, what became of a wave; ``noted``: it was, that these attempts begin."""
-    yield from each(outbox.leave(verdict.gone, keep=keep))
+    yield from outbox.leave(verdict.gone, keep=keep)
     for delay in verdict.delayed:
-        yield from each(outbox.delay(delay))
+        yield from outbox.delay(delay)
     for death in verdict.dead:
-        yield from each(outbox.bury(death))
+        yield from outbox.bury(death)
     if noted:
-        yield from each(outbox.withdraw(verdict.withdrawn))
-
-
-def begin_fenced(
-    store: TransactionalStore, outbox: OutboxStore, held: Ownership, queue: Sequence[Queued]
-) -> Steps[list[Queued] | None]:
-    """Write down, in a transaction of its own, that attempts to publish begin; return the queue as it then is.
-
-    None if the lease is not ours any more.
-
-    Without the fence, a relay that was stalled would write what it has read long ago over what others have since: the
-    pause of a lane, the place where it is parked, its attempts.
-    """
-    yield from ask(store.begin())
-    if not (yield from ask(outbox.fence(held))):
-        yield from ask(store.rollback())
-        return None
-    yield from each(outbox.begun(queue))
-    yield from ask(store.commit())
-    return as_noted(queue)
+        yield from outbox.withdraw(verdict.withdrawn)
 
 
 def as_noted(queue: Sequence[Queued]) -> list[Queued]:
     """The queue as it is when it is written down that attempts begin."""
     return [queued._replace(noted=True) for queued in queue]
-
-
-def conclude_fenced(
-    store: TransactionalStore, outbox: OutboxStore, held: Ownership, verdict: PublishOutcome, *, keep: bool
-) -> Steps[bool]:
-    """Write down what became of a wave in a transaction of its own, if the lease is still ours; False if it is not."""
-    yield from ask(store.begin())
-    if not (yield from ask(outbox.fence(held))):
-        yield from ask(store.rollback())
-        return False
-    yield from conclude(outbox, verdict, keep=keep, noted=True)
-    yield from ask(store.commit())
-    return True
-
-
-def outlive_fenced(
-    store: TransactionalStore, outbox: OutboxStore, held: Ownership, noted: Sequence[Queued]
-) -> Steps[bool]:
-    """Write down that attempts killed no relay, in a transaction of its own, if the lease is still ours."""
-    yield from ask(store.begin())
-    if not (yield from ask(outbox.fence(held))):
-        yield from ask(store.rollback())
-        return False
-    yield from ask(outbox.lived(noted))
-    yield from ask(store.commit())
-    return True
 
 
 GONE = 60.0
@@ -250,11 +203,11 @@ def _require_alike(name: str, relays: Sequence[RelaySeen]) -> None:
 
 def redrive(store: TransactionalStore, outbox: OperableOutbox, letters: Sequence[DeadLetter]) -> Steps[int]:
     """Have dead letters published again, in one transaction; the number that was not redriven by another call."""
-    yield from ask(store.begin())
+    yield store.begin()
     parked = [letter.number for letter in letters if letter.parked]
     ours = yield from ask(outbox.claim_letters([letter.number for letter in letters]))
     if ours:
-        yield from each(outbox.redrive(ours))
+        yield from outbox.redrive(ours)
     unparked = (yield from ask(outbox.unpark(parked))) if parked else 0
-    yield from ask(store.commit())
+    yield store.commit()
     return len(ours) + unparked

@@ -56,7 +56,6 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.sql.outbox_log import SqlOutboxLog
 from retrysafe.backends.sql.postgresql import PostgresqlStore
-from retrysafe.boundary import Boundary
 from retrysafe.cancellation import is_failure
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.entrypoint import UNUSABLE
@@ -69,8 +68,9 @@ from retrysafe.messaging.cdc.slot import Slot
 from retrysafe.messaging.errors import BrokerUnavailable
 from retrysafe.messaging.notifications import woken
 from retrysafe.messaging.outbox import outbox_of
-from retrysafe.messaging.relay.bucket import LOGGED, Probation, Setting, Sum, adrain, adrain_taken, drain
+from retrysafe.messaging.relay.bucket import LOGGED, Probation, Setting, Totals, adrain, adrain_taken, drain
 from retrysafe.messaging.relay.dispatch import Dispatch
+from retrysafe.messaging.relay.leases import BucketLeases
 from retrysafe.messaging.relay.listener import address, alistening, arefuse_pooler, listening, refuse_pooler
 from retrysafe.messaging.relay.low_water import LowWater
 from retrysafe.messaging.relay.poll_schedule import Polls
@@ -91,7 +91,6 @@ Holding = Literal["transaction", "lease"]
 MOST = 500
 MOST_AT_ONCE = 9
 """Buckets under way together: each has a connection, of which we keep ten."""
-_NAME = "retrysafe.relay"
 _ALONE = (
     "This Relay is running already, and runs once at a time. Make another Relay: any number of them share the outbox. "
     "Nothing was published by this call."
@@ -231,19 +230,26 @@ class Relay:
         if cdc is not None and (hold != "transaction" or not isinstance(sql, PostgresqlStore)):
             raise ConfigurationError('cdc= reads the log of a PostgreSQL store, with hold="transaction".')
         observing = (LoggingObserver(),) if observers is None else tuple(observers)
-        self._leases = store if hold == "lease" else None
-        self._lease = seconds_of(lease, "lease")
+        leases = BucketLeases(self._backend, seconds_of(lease, "lease"))
         backoff = Backoff(seconds_of(backoff_base, "backoff_base"), seconds_of(backoff_max, "backoff_max"))
         rules = Rules(max_attempts=max_attempts, max_crashes=max_crashes, backoff=backoff, on_dead=OnDead(on_dead))
         self._low = LowWater(outbox)
         self._walks = Walks(time.monotonic)
-        bounds = most(batch, batch_bytes)
         self._reporter = Reporter(Observers(observing))
         timeout = seconds_of(publish_timeout, "publish_timeout")
         self._dispatch = Dispatch(publisher, self._reporter.emit, timeout=timeout)
         self._setting = Setting(
-            *(cast("TransactionalStore", sql), outbox, None, rules, bounds, keep_published, self._low, self._walks),
-            *(timeout, self._dispatch, Probation()),
+            store=cast("TransactionalStore", sql),
+            outbox=outbox,
+            leases=leases if hold == "lease" else None,
+            rules=rules,
+            batch=most(batch, batch_bytes),
+            keep=keep_published,
+            low=self._low,
+            walks=self._walks,
+            patience=timeout,
+            dispatch=self._dispatch,
+            probation=Probation(),
         )
         self._log = None if cdc is None else Log(cdc, self._reporter.emit)
         to = f"{_kind_of(publisher)}{'+' if outbox.only else ''}"
@@ -267,7 +273,7 @@ class Relay:
         Raises `StoreUnavailable` if the store fails, and `BrokerUnavailable` if the publisher says that its broker is
         not there: what had left until then has left.
         """
-        total = Sum()
+        total = Totals()
         with self._stops.run() as self._stop_signal, self._working(self._opened()) as (setting, client):
             self._backend.check(client)
             while self._round(setting, client, total) or self._anew():
@@ -276,7 +282,7 @@ class Relay:
 
     async def arun_once(self) -> Relayed:
         """`run_once` for async code."""
-        total = Sum()
+        total = Totals()
         with self._stops.run() as self._stop_signal:
             async with self._aworking(await self._aopened()) as (setting, client):
                 await self._backend.acheck(client)
@@ -284,7 +290,7 @@ class Relay:
                     pass
         return Relayed(total.left, total.delayed, total.dead)
 
-    def _round(self, setting: Setting, client: Client, total: Sum) -> bool:
+    def _round(self, setting: Setting, client: Client, total: Totals) -> bool:
         """Drain each bucket once; whether anything was published."""
         before, self._dispatch.refused = total.left, ""
         self._attend(client)
@@ -308,7 +314,7 @@ class Relay:
         """Read from the beginning again; whether something had been skipped until now."""
         return any([self._low.reset(), self._walks.restart()])
 
-    async def _around(self, setting: Setting, client: AsyncClient, total: Sum) -> bool:
+    async def _around(self, setting: Setting, client: AsyncClient, total: Totals) -> bool:
         """`_round` for async code, several buckets at a time, so that a slow one does not delay the others."""
         before, self._dispatch.refused = total.left, ""
         await self._resume(setting, client)
@@ -342,7 +348,7 @@ class Relay:
         if self._dispatch.refused and not self._dispatch.works:
             raise BrokerUnavailable(self._dispatch.refused)
 
-    def _report(self, done: Sum, began: float, total: Sum) -> None:
+    def _report(self, done: Totals, began: float, total: Totals) -> None:
         for verdict in done.verdicts:
             self._reporter.concluded(verdict, time.monotonic() - began, self._dispatch.destination)
         total.include(done)
@@ -408,31 +414,27 @@ class Relay:
 
     @contextmanager
     def _working(self, client: Client) -> Iterator[tuple[Setting, Client]]:
-        """Hold the connections of a run, and its leases if buckets are leased."""
-        leases = self._leasing()
+        """Hold the connections of a run."""
         self._anew()
         self._dispatch.reset()
         self._presence.reset()
         try:
             with woken(self._backend, self._stop_signal), listening(self._listen, self._stop_signal):
-                yield self._setting._replace(leases=leases), client
+                yield self._setting, client
             with suppress(RetrysafeError):
                 run(self._presence.farewell(), client)
         finally:
             client.close()
-            if leases is not None:
-                leases.close()
 
     @asynccontextmanager
     async def _aworking(self, client: AsyncClient) -> AsyncIterator[tuple[Setting, AsyncClient]]:
-        leases = self._leasing()
         self._anew()
         self._dispatch.reset()
         self._presence.reset()
         try:
             with woken(self._backend, self._stop_signal):
                 async with alistening(self._listen, self._stop_signal):
-                    yield self._setting._replace(leases=leases, turn=asyncio.Lock()), client
+                    yield self._setting._replace(turn=asyncio.Lock()), client
             with suppress(RetrysafeError):
                 await arun(self._presence.farewell(), client)
         finally:
@@ -440,12 +442,6 @@ class Relay:
             with suppress(RetrysafeError):
                 await self._resume(self._setting, client)
             await client.aclose()
-            if leases is not None:
-                await leases.aclose()
-
-    def _leasing(self) -> Boundary | None:
-        """The boundary that leases buckets; without observers, because its claims are internal."""
-        return None if self._leases is None else Boundary(_NAME, store=self._leases, lease=self._lease, observers=())
 
     # ------------------------------------------------------------ until stopped
 
@@ -463,7 +459,7 @@ class Relay:
             while not self._stop_signal.rung:
                 try:
                     self._backend.check(client)
-                    rest = self._rest(found=self._round(setting, client, Sum()))
+                    rest = self._rest(found=self._round(setting, client, Totals()))
                 except Exception as error:  # noqa: BLE001 - a relay must not end by what happens to one batch
                     rest = self._failed(error)
                 self._woken(nudged=self._stop_signal.wait(rest))
@@ -480,7 +476,7 @@ class Relay:
                     await self._backend.acheck(client)
                     if self._log is not None and self._log.is_due():
                         await self._follow(self._log, setting, client)
-                    rest = self._rest(found=await self._around(setting, client, Sum()))
+                    rest = self._rest(found=await self._around(setting, client, Totals()))
                 except BaseException as error:
                     if not is_failure(error):
                         raise
@@ -501,11 +497,11 @@ class Relay:
                 return shown
 
             began = time.monotonic()
-            self._report(await adrain_taken(setting, client, LOGGED, taking), began, Sum())
+            self._report(await adrain_taken(setting, client, LOGGED, taking), began, Totals())
             self._require_that_not_all_is_refused()
             return shown is not None
 
-        await log.follow(publish, partial(self._around, setting, client, Sum()), self._stop_signal, setting.batch)
+        await log.follow(publish, partial(self._around, setting, client, Totals()), self._stop_signal, setting.batch)
 
     def stop(self) -> None:
         """Stop after the current batch. Safe to call from a signal handler.
