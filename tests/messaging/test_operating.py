@@ -22,7 +22,7 @@ from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
 from retrysafe.backends.sql.outbox import FOREVER
 from retrysafe.backends.sql.outbox_operating import OperableSqlOutbox
-from retrysafe.claims.observers import Observers
+from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.cli import main
 from retrysafe.errors import SchemaOutdated, StoreUnavailable
 from retrysafe.messaging import BrokerUnavailable, Message, Outbox
@@ -202,7 +202,9 @@ def test_nobody_relays_and_that_is_told(place: Place, capsys: pytest.CaptureFixt
     with place.operator(observers=[told]) as operator:
         operator.report()
     fields = {one.name: one.fields for one in told.occurrences}
-    assert (fields["backlog_stalled"]["relays"], fields["backlog"]["messages"]) == (0, 1)
+    assert fields["backlog"]["messages"] == 1
+    stalled = fields["backlog_stalled"]
+    assert (stalled["relays"], stalled["topic"], stalled["error"]) == (0, "orders", "no relay is running")
     capsys.readouterr()
     assert main(["outbox", "status", "--store", place.url, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
@@ -210,6 +212,33 @@ def test_nobody_relays_and_that_is_told(place: Place, capsys: pytest.CaptureFixt
     assert main(["outbox", "status", "--store", place.url]) == 1
     assert "no relay is running" in capsys.readouterr().out
     assert main(["outbox", "status", "--store", place.url, "--stalled-after", "5m"]) == 0
+
+
+def test_a_stall_is_logged_once_for_each_topic_and_reason(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    place.write(Message("orders", 1, key="A"))
+    place.sql("UPDATE retrysafe_outbox SET created = created - 120000000")
+    with place.operator(observers=[LoggingObserver()]) as operator:
+        for _ in range(3):
+            operator.report()
+        place.write(Message("mails", 1, key="A"))
+        place.sql("UPDATE retrysafe_outbox SET created = created - 120000000 WHERE topic = 'mails'")
+        place.sql("UPDATE retrysafe_outbox SET created = created - 60000000 WHERE topic = 'mails'")
+        operator.report()
+    told = [one.getMessage() for one in caplog.records if one.getMessage().startswith("backlog_stalled")]
+    assert ["topic=orders" in one for one in told] == [True, False]
+    assert all('error="no relay is running"' in one for one in told)
+
+
+def test_a_running_relay_does_not_read_like_a_fault(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    outbox = OperableSqlOutbox(place.relay().backend.store)
+    with closing(place.relay().backend.another()) as client:
+        run(ask(outbox.beat("host:1@sqlite", "lease")), client)
+        run(ask(outbox.beat("host:2@sqlite", "lease")), client)
+    place.sql("UPDATE retrysafe_outbox_relays SET last_seen_at = last_seen_at - 120000000 WHERE name = 'host:2@sqlite'")
+    assert main(["outbox", "status", "--store", place.url]) == 0
+    said = capsys.readouterr().out
+    assert "relay host:1@sqlite  hold=lease  running, last sign of life 0" in said
+    assert "relay host:2@sqlite  hold=lease  no sign of life for 2 m: considered dead" in said
 
 
 def test_one_relay_tells_how_things_stand(place: Place) -> None:

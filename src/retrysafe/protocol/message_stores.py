@@ -120,6 +120,10 @@ class OperableOutbox(OutboxStore, Protocol):
         """The relays that have said they are there, and not that they go."""
         ...
 
+    def attendance(self) -> Ask[tuple[list[RelaySeen], int]]:
+        """`relays`, of which there is one at least, and the number of buckets that they can hold."""
+        ...
+
     def beat(self, name: str, hold: str) -> Ask[None]:
         """Note that a relay is there."""
         ...

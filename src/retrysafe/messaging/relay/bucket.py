@@ -26,9 +26,9 @@ from retrysafe.protocol.client import AsyncClient, AsyncExecutor, Client, Execut
 from retrysafe.protocol.message_stores import OutboxStore
 from retrysafe.protocol.messages import PublishResult, Queued
 from retrysafe.protocol.outbox_walk import Most, Walks
-from retrysafe.protocol.procedures import Won, claim
+from retrysafe.protocol.procedures import Won, claim_again, judged
 from retrysafe.protocol.publish_policy import Death, Delay, PublishOutcome, Rules, crashed, judge, nothing_yet, waves
-from retrysafe.protocol.records import ClaimRequest, Ownership
+from retrysafe.protocol.records import ClaimRequest, Ownership, Record
 from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.store import TransactionalStore
 from retrysafe.protocol.transitions import Transition
@@ -315,7 +315,9 @@ def _take_leased(setting: Setting, request: ClaimRequest, number: int) -> Steps[
     """
     yield setting.store.begin()
     yield from setting.outbox.prepared(setting.silence)
-    won = yield from claim(setting.store, request)
+    won = judged(request, (yield setting.store.claim(request)))
+    if isinstance(won, Record):
+        won = yield from claim_again(setting.store, request, won)
     found = (yield from _due(setting, number)) if isinstance(won, Won) else []
     if not isinstance(won, Won) or not found:
         yield setting.store.rollback()
@@ -343,7 +345,7 @@ def _conclude(setting: Setting, held: Ownership, verdict: PublishOutcome, *, las
     pause of a lane, the place where it is parked, its attempts.
     """
     yield setting.store.begin()
-    if not (yield from ask(_fence(setting, held, last=last))):
+    if not (yield _fence(setting, held, last=last)):
         yield setting.store.rollback()
         return False
     yield from conclude(setting.outbox, verdict, keep=setting.keep, noted=True)
@@ -354,7 +356,7 @@ def _conclude(setting: Setting, held: Ownership, verdict: PublishOutcome, *, las
 def _give_back(setting: Setting, held: Ownership, noted: Sequence[Queued]) -> Steps[bool]:
     """Release the bucket early, and write down that the attempts which began at these killed no relay."""
     yield setting.store.begin()
-    if not (yield from ask(_fence(setting, held, last=True))):
+    if not (yield _fence(setting, held, last=True)):
         yield setting.store.rollback()
         return False
     if noted:

@@ -53,25 +53,33 @@ class Calling:
 
     def publish(self, wave: Sequence[Queued]) -> Sequence[PublishResult]:
         """Publish a wave, and say of each message how it was taken."""
+        answer = self._called(wave)
+        if not isinstance(answer, ConfigurationError):
+            self.works = True
+            return answer
         parts = self._in_parts(wave)
-        part = next(parts)
-        while True:
-            try:
-                part = parts.send(self._called(part))
-            except StopIteration as ended:
-                said: Sequence[PublishResult] = ended.value
-                return said
+        next(parts)
+        try:
+            while True:
+                answer = self._called(parts.send(answer))
+        except StopIteration as ended:
+            said: Sequence[PublishResult] = ended.value
+            return said
 
     async def apublish(self, wave: Sequence[Queued]) -> Sequence[PublishResult]:
         """`publish` for async code; results that do not come in time are unknown."""
+        answer = await self._acalled(wave)
+        if not isinstance(answer, ConfigurationError):
+            self.works = True
+            return answer
         parts = self._in_parts(wave)
-        part = next(parts)
-        while True:
-            try:
-                part = parts.send(await self._acalled(part))
-            except StopIteration as ended:
-                said: Sequence[PublishResult] = ended.value
-                return said
+        next(parts)
+        try:
+            while True:
+                answer = await self._acalled(parts.send(answer))
+        except StopIteration as ended:
+            said: Sequence[PublishResult] = ended.value
+            return said
 
     def _in_parts(self, wave: Sequence[Queued]) -> Generator[Sequence[Queued], _Answer, list[PublishResult]]:
         """Yield what to publish, beginning with all, and take what came of it; return what is said of the wave."""

@@ -35,8 +35,8 @@ SUSPECTS = 8
 MOST_SHUT = 500
 """The largest number of topics that a look at a bucket leaves out; messages read of others are withheld."""
 _REMEMBERED = 10_000
-_TAKEN = (PublishStatus.ACKED, PublishStatus.DUPLICATE)
-_ANSWERS = (*_TAKEN, PublishStatus.RETRYABLE, PublishStatus.REJECTED)
+_TAKEN = frozenset({PublishStatus.ACKED, PublishStatus.DUPLICATE})
+_ANSWERS = _TAKEN | {PublishStatus.RETRYABLE, PublishStatus.REJECTED}
 _UNDER_WAY = "the destination has not answered yet"
 
 _Name: TypeAlias = "tuple[int, str, str]"
@@ -103,7 +103,7 @@ class Dispatch:
 
     def shut(self) -> tuple[str, ...]:
         """The topics of which nothing is to be read now."""
-        if not self._by_topic:
+        if not self._by_topic or not self._destinations:
             return ()
         now = self._clock()
         topics = {topic for one in self._destinations.values() if one.is_shut(now) for topic in one.topics}
@@ -282,8 +282,11 @@ class Dispatch:
 
         ``alone``: whether nothing else was published with the message.
         """
+        statuses = {one.status for one in said}
+        if statuses <= _TAKEN:
+            return self._taken(call, said)
         unknown = [one.error for one in said if one.status is PublishStatus.UNKNOWN]
-        taken = any(one.status in _TAKEN for one in said)
+        taken = not statuses.isdisjoint(_TAKEN)
         blamed = len(unknown) == 1 and (taken or (alone and call.to.proven))
         stalled = self._learn(call.to, said, unknown, blamed=blamed, taken=taken)
         known = {
@@ -294,6 +297,16 @@ class Dispatch:
             first = next((name for name, one in known.items() if one.status is PublishStatus.STALLED), None)
             if first is not None:
                 known[first] = known[first]._replace(status=PublishStatus.POSTPONED)
+        return known
+
+    def _taken(self, call: Call, said: Sequence[PublishResult]) -> dict[_Name, PublishResult]:
+        """`_judged` of a call of which all was taken."""
+        call.to.proven = True
+        if call.to.breaker.answered():
+            self._emit("destination_recovered", destination=call.to.name)
+        known = {_name(queued): one for queued, one in zip(call.wave, said, strict=True)}
+        if self._suspects:
+            self._suspects.difference_update(known)
         return known
 
     def _learn(

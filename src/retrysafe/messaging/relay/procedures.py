@@ -9,7 +9,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.message_stores import OperableOutbox, OutboxStore
 from retrysafe.protocol.messages import Backlog, DeadLetter, Holder, Queued, RelaySeen
 from retrysafe.protocol.ordering import BUCKETS
-from retrysafe.protocol.outbox_walk import LANES, MORE, PAGES, Most, Span, Walk
+from retrysafe.protocol.outbox_walk import LANES, MORE, PAGES, Most, Span, Stretch, Walk
 from retrysafe.protocol.publish_policy import MOST_COUNTED, PublishOutcome
 from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.store import TransactionalStore
@@ -33,7 +33,7 @@ def due(
     start, following = max(low, walk.after + 1 if walk.after else 0), True
     for page in range(PAGES):
         span = Span(start, walk.rows(most) if page == 0 else most.messages + MORE, low, shut=shut)
-        stretch = yield from ask(outbox.due(number, span, most.beside(queue)))
+        stretch: Stretch = yield outbox.due(number, span, most.beside(queue))
         ended = len(stretch.rows) < span.span_rows
         queue += stretch.queue
         if page == 0:
@@ -97,7 +97,7 @@ def conclude(outbox: OutboxStore, verdict: PublishOutcome, *, keep: bool, noted:
         yield from outbox.delay(delay)
     for death in verdict.dead:
         yield from outbox.bury(death)
-    if noted:
+    if noted and verdict.withdrawn:
         yield from outbox.withdraw(verdict.withdrawn)
 
 
@@ -128,7 +128,7 @@ class OutboxStatus(NamedTuple):
     @property
     def messages(self) -> int:
         """The number of waiting messages."""
-        return sum(one.messages for one in self.backlog)
+        return sum([one.messages for one in self.backlog])
 
     @property
     def capped(self) -> bool:
@@ -138,56 +138,68 @@ class OutboxStatus(NamedTuple):
     @property
     def due(self) -> int:
         """The number of those that wait for nothing but a relay."""
-        return sum(one.due for one in self.backlog)
+        return sum([one.due for one in self.backlog])
 
     @property
     def oldest(self) -> float:
         """Seconds since the oldest message that has not left was written."""
-        return max((one.oldest for one in self.backlog), default=0.0)
+        return max([one.oldest for one in self.backlog], default=0.0)
 
     @property
     def oldest_due(self) -> float:
         """Seconds since the oldest message that is due was written."""
-        return max((one.oldest_due for one in self.backlog), default=0.0)
+        return max([one.oldest_due for one in self.backlog], default=0.0)
+
+    def cause(self, topic: Backlog) -> str:
+        """Say why messages of a topic are due for long: by its error, or as far as it can be told without one."""
+        if topic.error:
+            return topic.error
+        return "the relays are too slow, or the broker refuses" if self.alive else "no relay is running"
 
     @property
     def alive(self) -> int:
         """The number of live relays."""
-        return sum(relay.silent < GONE for relay in self.relays)
+        return len([relay for relay in self.relays if relay.silent < GONE])
 
 
 def standing(outbox: OperableOutbox) -> Steps[OutboxStatus]:
     """Look at an outbox."""
-    backlog = yield from ask(outbox.backlog())
     relays = yield from ask(outbox.relays())
     paused = yield from ask(outbox.paused())
-    dead, kept = yield from ask(outbox.counts())
+    return (yield from measure(outbox, relays, paused))
+
+
+def measure(outbox: OperableOutbox, relays: list[RelaySeen], paused: list[str]) -> Steps[OutboxStatus]:
+    """Look at an outbox whose relays and paused topics are known."""
+    backlog = yield outbox.backlog()
+    dead, kept = yield outbox.counts()
     holders = outbox.holders()
     held = [] if holders is None else (yield from ask(holders))
     return OutboxStatus(backlog, relays, paused, dead, kept, held)
 
 
-def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[tuple[bool, list[RelaySeen], list[RelaySeen]]]:
-    """Say that a relay is there; whether it is the one who tells how things stand, those forgotten, and the others.
+def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[tuple[list[RelaySeen], list[RelaySeen]]]:
+    """Say that a relay is there; return all that are, this one among them, and those that are forgotten now.
 
     A bucket that is missing would never be relayed: emptying all tables, as tests do, takes them with it.
     """
-    yield from ask(outbox.beat(name, hold))
-    there = yield from ask(outbox.buckets())
-    if len(there) < BUCKETS:
-        yield from ask(outbox.restore(there))
-    relays = yield from ask(outbox.relays())
+    yield outbox.beat(name, hold)
+    relays: list[RelaySeen]
+    relays, buckets = yield outbox.attendance()
+    if buckets < BUCKETS:
+        there = yield from ask(outbox.buckets())
+        yield outbox.restore(there)
     _require_alike(name, relays)
     gone = [relay for relay in relays if relay.silent >= GONE]
     if gone:
-        yield from ask(outbox.bye([relay.name for relay in gone]))
-    first = min((relay.name for relay in relays if relay.silent < GONE), default=name)
-    others = [relay for relay in relays if relay.silent < GONE and relay.name != name]
-    return name == first, gone, others
+        yield outbox.bye([relay.name for relay in gone])
+    return [relay for relay in relays if relay.silent < GONE], gone
 
 
 def _require_alike(name: str, relays: Sequence[RelaySeen]) -> None:
     """Relays that hold buckets in different ways do not see each other's hold: who was there first goes on alone."""
+    if len({relay.hold for relay in relays}) < 2:
+        return
     own = next((relay for relay in relays if relay.name == name), None)
     if own is None:
         return

@@ -53,7 +53,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.driver import arun, run
+from retrysafe.backends.driver import aput, arun, put, run
 from retrysafe.backends.sql.outbox_log import SqlOutboxLog
 from retrysafe.backends.sql.postgresql import PostgresqlStore
 from retrysafe.cancellation import is_failure
@@ -83,7 +83,7 @@ from retrysafe.protocol.messages import Queued
 from retrysafe.protocol.outbox_walk import Walks, most
 from retrysafe.protocol.publish_policy import OnDead, Rules
 from retrysafe.protocol.records import Duration
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.store import TransactionalStore
 from retrysafe.stop_signal import Stops, StopSignal, stopped_by_signals
 
@@ -294,7 +294,7 @@ class Relay:
         """Drain each bucket once; whether anything was published."""
         before, self._dispatch.refused = total.left, ""
         self._attend(client)
-        for number in _shuffled(run(self._waiting(setting), client)):
+        for number in _shuffled(put(self._waiting(setting), client)):
             if self._stop_signal.rung:
                 return False
             began = time.monotonic()
@@ -302,9 +302,9 @@ class Relay:
             self._attend(client)
         return self._may_find_more(published=total.left > before)
 
-    def _waiting(self, setting: Setting) -> Steps[list[int]]:
+    def _waiting(self, setting: Setting) -> Ask[list[int]]:
         """Ask for the buckets that may have new messages."""
-        return ask(setting.outbox.waiting(self._low.mark, self._walks.passed(self._dispatch.shut())))
+        return setting.outbox.waiting(self._low.mark, self._walks.passed(self._dispatch.shut()))
 
     async def _has_more(self) -> bool:
         """Tell whether there may be more after an empty round: behind a call under way, or from the beginning."""
@@ -319,7 +319,7 @@ class Relay:
         before, self._dispatch.refused = total.left, ""
         await self._resume(setting, client)
         await self._aattend(client)
-        numbers = iter(_shuffled(await arun(self._waiting(setting), client)))
+        numbers = iter(_shuffled(await aput(self._waiting(setting), client)))
 
         async def work() -> None:
             for number in numbers:

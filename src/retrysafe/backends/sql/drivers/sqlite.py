@@ -83,7 +83,7 @@ class InTransaction:
         if request.control != "begin" and request.writes and not self.handle.in_transaction:
             return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
         try:
-            return in_turn(request, lambda query: perform(self.handle, query))
+            return in_turn(request, partial(perform, self.handle))
         except sqlite3.Error as error:
             fail(error)
 
