@@ -168,11 +168,11 @@ def test_relays_that_hold_buckets_in_different_ways_do_not_work_together(mine: A
         pytest.skip("it has leases only")
     theirs = "lease" if mine == "transaction" else "transaction"
     first, publisher = place.relay(hold=theirs), MemoryPublisher()
-    with first._working(first._opened()) as (setting, client):
+    with first._working(first._open()) as (setting, client):
         first._round(setting, client, Totals())
         place.write(Message("orders", 1, key="A"))
         second = place.relay(publisher, hold=mine)
-        with second._working(second._opened()) as (its, other):
+        with second._working(second._open()) as (its, other):
             for _ in range(2):
                 with pytest.raises(ConfigurationError, match=f"hold='{theirs}'"):
                     second._round(its, other, Totals())
@@ -972,7 +972,7 @@ def test_relays_of_different_brokers_on_one_outbox_are_told(place: Place) -> Non
         told = Told()
         first = place.relay(Other(), **options)
         second = place.relay(observers=[told], **options)
-        with first._working(first._opened()) as (setting, client):
+        with first._working(first._open()) as (setting, client):
             first._round(setting, client, Totals())
             second.run_once()
         assert told.names["relays_differ"] == told_of

@@ -124,7 +124,7 @@ def test_a_row_that_commits_late_is_not_overtaken_by_the_next_one_of_its_key(hol
     clock, publisher = [0.0], MemoryPublisher()
     relay = place.relay(publisher, hold=hold)
     relay._low._clock = lambda: clock[0]
-    with closing(place.open()) as early, relay._working(relay._opened()) as (setting, client):
+    with closing(place.open()) as early, relay._working(relay._open()) as (setting, client):
         if place.kind == "mysql":
             early.begin()
         late = place.outbox.add(early, "a", "drawn first", key="A")
@@ -165,7 +165,7 @@ def test_waiting_messages_are_never_below_the_mark(hold: Any, place: Place) -> N
     clock, publisher = [0.0], MemoryPublisher()
     relay = place.relay(publisher, hold=hold)
     relay._low._clock = lambda: clock[0]
-    with place.operator() as operator, relay._working(relay._opened()) as (setting, client):
+    with place.operator() as operator, relay._working(relay._open()) as (setting, client):
         operator.pause("later")
         (paused,) = place.write(Message("later", 1, key="A"))
         for _ in range(6):

@@ -48,7 +48,7 @@ class Most(NamedTuple):
         taken = sum([one.envelope.size for one in queue])
         return self._replace(messages=self.messages - len(queue), bytes=max(self.bytes - taken, 0))
 
-    def halved(self) -> Most:
+    def half(self) -> Most:
         """Half of it."""
         return self._replace(messages=max(self.messages // 2, 1), bytes=self.bytes // 2)
 

@@ -28,7 +28,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a message gets another id each time it is published",
-        "messaging.relay.calling:_envelopes",
+        "messaging.relay.publish_calls:_envelopes",
         instead("envelope", "queued.envelope._replace(id=str(random.random()))"),
         (f"{RELAY_FAULTS}::test_published_and_not_marked_it_goes_out_again_under_the_same_id[sqlite-lease-False]",),
         rows=(7,),
@@ -84,7 +84,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a message that a publisher refuses as wrong use holds up its bucket for ever",
-        "messaging.relay.calling:Calling._in_parts",
+        "messaging.relay.publish_calls:PublishCalls._in_parts",
         never("_MOST_REFUSED", "_topics"),
         (f"{DESTINATIONS}::test_a_message_that_a_publisher_refuses_as_wrong_use_holds_up_only_its_lane[1-Refusing]",),
         rows=(51,),
@@ -179,7 +179,7 @@ BREAKS: list[Break] = [
     Break(
         "a relay reads a bucket with a snapshot from before it held it",
         "messaging.relay.procedures:take",
-        skipping("prepared"),
+        skipping("prepare"),
         (f"{RELAY_POSTGRESQL}::test_a_bucket_that_comes_free_is_read_as_it_is_then",),
     ),
     Break(

@@ -105,7 +105,7 @@ class SqlOutbox:
         first = f"SELECT o.bucket FROM {found} ORDER BY {order} LIMIT 1"
         return f"SELECT b.bucket FROM {TABLE}_buckets AS b WHERE ({first}) = b.bucket"
 
-    def prepared(self, silence: float) -> list[Ask[None]]:
+    def prepare(self, silence: float) -> list[Ask[None]]:
         """Let each statement of a transaction that has just begun see what was committed last, whatever the default.
 
         And let it not be ended before nothing was asked in it for ``silence`` seconds, where `hold` cannot.
@@ -195,13 +195,13 @@ class SqlOutbox:
             params |= named
         return unless
 
-    def _blocked(self) -> str:
+    def _is_blocked(self) -> str:
         return (
             f"EXISTS (SELECT 1 FROM {TABLE}_attempts AS d WHERE d.bucket = {self._store.p('bucket')} "
             "AND d.lane = p.lane AND d.id + 0 <= p.id AND d.not_before + 0 > t.now)"  # by the index of lanes, no other
         )
 
-    def _paused(self) -> str:
+    def _is_paused(self) -> str:
         return f"EXISTS (SELECT 1 FROM {TABLE}_paused AS q WHERE q.topic = p.topic)"
 
     def _stretch(self, found: tuple[str, str], wanted: str, unless: Sequence[str]) -> str:
@@ -213,7 +213,7 @@ class SqlOutbox:
         p, size = self._store.p, self._store.BYTES
         source, order = found
         takes = f"j.free = 1 AND j.place <= {p('limit', 'of_lane')}"
-        unless = (self._blocked(), self._paused(), *unless)
+        unless = (self._is_blocked(), self._is_paused(), *unless)
         return (
             f"WITH page AS (SELECT o.id, o.bucket, o.lane, o.topic, o.source, o.created, "
             f"{size}(o.payload) + {size}(o.headers) AS size FROM {source} "
@@ -235,7 +235,7 @@ class SqlOutbox:
     def _topics(self) -> str:
         return f"SELECT count(*) AS topics, coalesce(max(q.paused_at), 0) AS latest FROM {TABLE}_paused AS q"
 
-    def released(self, number: int, upto: int, limit: int) -> Ask[Released]:
+    def lanes_released(self, number: int, upto: int, limit: int) -> Ask[Released]:
         """Up to so many lanes whose message up to ``upto`` has waited long enough, and what is said of topics."""
         p = self._store.p
         lanes = (
@@ -257,18 +257,18 @@ class SqlOutbox:
     def begun(self, queue: Sequence[Queued]) -> list[Ask[None]]:
         """Note that an attempt to publish each of these begins."""
         if len(queue) <= AT_ONCE:
-            return [self._begun(queue)]
-        return [self._begun(queue[start : start + AT_ONCE]) for start in range(0, len(queue), AT_ONCE)]
+            return [self._begin(queue)]
+        return [self._begin(queue[start : start + AT_ONCE]) for start in range(0, len(queue), AT_ONCE)]
 
-    def _begun(self, queue: Sequence[Queued]) -> Ask[None]:
+    def _begin(self, queue: Sequence[Queued]) -> Ask[None]:
         params: dict[str, Any] = {}
         rows: list[str] = []
         for i, queued in enumerate(queue):
-            params |= _noted(queued, queued.started + 1, queued.finished, i)
+            params |= _note_of(queued, queued.started + 1, queued.finished, i)
             rows.append(f"({self._note.format(i)}, {self._store.NOW}, '')")
         return self._write(f"{self._notes}{', '.join(rows)} {self._noted}", params)
 
-    def lived(self, queue: Sequence[Queued]) -> Ask[None]:
+    def outlive(self, queue: Sequence[Queued]) -> Ask[None]:
         """Note that no relay has died of the attempts which began at these, whatever became of them."""
         where, ids = self._ids(queue)
         return self._write(f"UPDATE {TABLE}_attempts SET started = finished WHERE {where} AND started > finished", ids)
@@ -279,7 +279,7 @@ class SqlOutbox:
             return []
         new = [queued for queued in queue if not queued.started]
         asks = [self._trouble(one, one.started, one.finished, 0, "") for one in queue if one.started]
-        return [*asks, self._deleted(f"{TABLE}_attempts", *self._ids(new))] if new else asks
+        return [*asks, self._delete(f"{TABLE}_attempts", *self._ids(new))] if new else asks
 
     def resume_lanes(self, queue: Sequence[Queued]) -> Ask[None]:
         """Let messages that wait, and their lanes, go on at once."""
@@ -291,12 +291,12 @@ class SqlOutbox:
         if not queue:
             return []
         where, ids = self._ids(queue)
-        asks = [self._copied("published", where, ids, {"published": self._store.NOW})] if keep else []
-        asks.append(self._deleted(TABLE, where, ids))
+        asks = [self._copy("published", where, ids, {"published": self._store.NOW})] if keep else []
+        asks.append(self._delete(TABLE, where, ids))
         noted = [queued for queued in queue if queued.noted]
         if len(noted) < len(queue):
             where, ids = self._ids(noted)
-        return [*asks, self._deleted(f"{TABLE}_attempts", where, ids)] if noted else asks
+        return [*asks, self._delete(f"{TABLE}_attempts", where, ids)] if noted else asks
 
     def delay(self, delay: Delay) -> list[Ask[None]]:
         """Let a message, and with it its lane, wait."""
@@ -319,18 +319,18 @@ class SqlOutbox:
         }
         counts = {"started": max(queued.started, queued.finished + 1), "finished": queued.finished + 1}
         where, ids = self._ids([queued])
-        copied = self._copied("dead", where, {**ids, **counts, "error": death.error}, more)
-        return [copied, self._deleted(TABLE, where, ids), self._deleted(f"{TABLE}_attempts", where, ids)]
+        copied = self._copy("dead", where, {**ids, **counts, "error": death.error}, more)
+        return [copied, self._delete(TABLE, where, ids), self._delete(f"{TABLE}_attempts", where, ids)]
 
     def _trouble(self, queued: Queued, started: int, finished: int, micros: int | None, error: str) -> Ask[None]:
         p = self._store.p
-        noted = _noted(queued, started, finished)
+        noted = _note_of(queued, started, finished)
         params = {**noted, "pause": FOREVER if micros is None else micros, "error": error}
         until = p("token", "pause") if micros is None else f"{self._store.NOW} + {p('token', 'pause')}"
         row = f"({self._note.format('')}, {until}, {p('operation', 'error')})"
         return self._write(f"{self._notes}{row} {self._noted}", params)
 
-    def _copied(self, table: str, where: str, params: Mapping[str, Any], more: Mapping[str, str]) -> Ask[None]:
+    def _copy(self, table: str, where: str, params: Mapping[str, Any], more: Mapping[str, str]) -> Ask[None]:
         columns = ", ".join(COLUMNS)
         sql = (
             f"INSERT INTO {TABLE}_{table} ({columns}, {', '.join(more)}) "
@@ -338,7 +338,7 @@ class SqlOutbox:
         )
         return self._write(sql, params)
 
-    def _deleted(self, table: str, where: str, ids: Mapping[str, Any]) -> Ask[None]:
+    def _delete(self, table: str, where: str, ids: Mapping[str, Any]) -> Ask[None]:
         return self._write(f"DELETE FROM {table} WHERE {where}", ids)
 
     def _ids(self, queue: Sequence[Queued]) -> tuple[str, dict[str, Any]]:
@@ -354,7 +354,7 @@ def _values(envelope: Envelope) -> tuple[Any, ...]:
     return bucket(of), of, *values_of(envelope)
 
 
-def _noted(queued: Queued, started: int, finished: int, suffix: int | str = "") -> dict[str, int]:
+def _note_of(queued: Queued, started: int, finished: int, suffix: int | str = "") -> dict[str, int]:
     return {
         f"id{suffix}": queued.id,
         f"bucket{suffix}": bucket(queued.lane),
@@ -377,11 +377,11 @@ def _stretch(answer: Rows) -> Stretch:
         Row(int(id_), int(of), int(created), int(free) == 1, int(number))
         for id_, of, created, free, number, *_ in answer.rows
     ]
-    queue = [_queued(row) for row in answer.rows if row[6] is not None]
+    queue = [_message_of(row) for row in answer.rows if row[6] is not None]
     return Stretch(rows, queue, int(answer.rows[0][5]) if answer.rows else 0)
 
 
-def _queued(row: Sequence[Any]) -> Queued:
+def _message_of(row: Sequence[Any]) -> Queued:
     fields: dict[str, Any] = dict(zip(COLUMNS, row[6:], strict=False))
     started, finished, note = row[6 + len(COLUMNS) :]
     envelope = envelope_in(fields)

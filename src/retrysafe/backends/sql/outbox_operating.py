@@ -130,7 +130,7 @@ class OperableSqlOutbox(SqlOutbox):
         sql = f"DELETE FROM {TABLE}_paused WHERE topic = {self._store.p('operation', 'topic')}"
         return Ask(self._store.query(sql, {"topic": topic}), lambda answer: answer.affected > 0)
 
-    def paused(self) -> Ask[list[str]]:
+    def topics_paused(self) -> Ask[list[str]]:
         """The topics of which nothing leaves."""
         sql = f"SELECT q.topic FROM {TABLE}_paused AS q ORDER BY q.topic"
         return Ask(self._store.query(sql, {}, writes=False), lambda answer: [row[0] for row in answer.rows])

@@ -27,7 +27,7 @@ from retrysafe.protocol.message_stores import OutboxStore
 from retrysafe.protocol.messages import PublishResult, Queued
 from retrysafe.protocol.outbox_walk import Most, Walks
 from retrysafe.protocol.procedures import Won, claim_again, judged
-from retrysafe.protocol.publish_policy import Death, Delay, PublishOutcome, Rules, crashed, judge, nothing_yet, waves
+from retrysafe.protocol.publish_policy import Death, Delay, PublishOutcome, Rules, is_killer, judge, nothing_yet, waves
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record
 from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.store import TransactionalStore
@@ -81,7 +81,7 @@ class Probation:
         """Tell whether the attempts at these messages of a bucket are noted."""
         return number not in self._over or is_suspected(queue)
 
-    def outlived(self, number: int) -> None:
+    def outlive(self, number: int) -> None:
         """The relay has come to the end of a batch of the bucket."""
         self._over.add(number)
 
@@ -120,7 +120,7 @@ class Flow:
         return verdict
 
 
-def split_suspects(due: Sequence[Queued], rules: Rules) -> tuple[list[Queued], PublishOutcome]:
+def separate_suspects(due: Sequence[Queued], rules: Rules) -> tuple[list[Queued], PublishOutcome]:
     """Split messages into those to try now and those to give up because relays died while publishing them.
 
     After an attempt that came to no end, messages are tried one at a time, until it is known which one it was.
@@ -128,7 +128,7 @@ def split_suspects(due: Sequence[Queued], rules: Rules) -> tuple[list[Queued], P
     verdict = nothing_yet()
     if not is_suspected(due):
         return list(due), verdict
-    killers = [queued for queued in due if crashed(queued, rules)]
+    killers = [queued for queued in due if is_killer(queued, rules)]
     verdict.dead.extend(Death(queued, KILLS) for queued in killers)
     left = [queued for queued in due if queued not in killers]
     return left[:1] if is_suspected(left) else left, verdict
@@ -193,7 +193,7 @@ Taking = Callable[[], Steps[list[Queued] | None]]
 
 def _take(setting: Setting, number: int) -> Steps[list[Queued] | None]:
     walk = setting.walks.of(number)
-    reading = setting.low.mark, walk, setting.silence, setting.dispatch.shut()
+    reading = setting.low.mark, walk, setting.silence, setting.dispatch.topics_shut()
     return take(setting.store, setting.outbox, number, setting.batch, *reading)
 
 
@@ -208,7 +208,7 @@ def drain(setting: Setting, client: Client, number: int) -> Totals:
     except OUTLIVED:
         if noted:
             with suppress(RetrysafeError):
-                run(ask(setting.outbox.lived(noted)), client)
+                run(ask(setting.outbox.outlive(noted)), client)
         raise
 
 
@@ -218,7 +218,7 @@ def _drain_held(setting: Setting, client: Client, execute: Executor, number: int
     if not found:
         return total
     setting.record(found)
-    queue, killers = split_suspects(found, setting.rules)
+    queue, killers = separate_suspects(found, setting.rules)
     if killers.dead:
         run(conclude(setting.outbox, killers, keep=setting.keep), execute)
         total.add(killers)
@@ -232,7 +232,7 @@ def _drain_held(setting: Setting, client: Client, execute: Executor, number: int
         run(conclude(setting.outbox, verdict, keep=setting.keep, noted=bool(noted)), execute)
         total.add(verdict)
     run(ask(setting.store.commit()), execute)
-    setting.probation.outlived(number)
+    setting.probation.outlive(number)
     return total
 
 
@@ -260,7 +260,7 @@ async def adrain_taken(setting: Setting, client: AsyncClient, number: int, takin
     except OUTLIVED:
         if noted:
             with suppress(RetrysafeError):
-                await run_to_completion(arun(ask(setting.outbox.lived(noted)), client))
+                await run_to_completion(arun(ask(setting.outbox.outlive(noted)), client))
         raise
 
 
@@ -277,7 +277,7 @@ async def _adrain_held(
     if not found:
         return total
     setting.record(found)
-    queue, killers = split_suspects(found, setting.rules)
+    queue, killers = separate_suspects(found, setting.rules)
     if killers.dead:
         await arun(conclude(setting.outbox, killers, keep=setting.keep), execute)
         total.add(killers)
@@ -292,7 +292,7 @@ async def _adrain_held(
         await arun(conclude(setting.outbox, verdict, keep=setting.keep, noted=bool(noted)), execute)
         total.add(verdict)
     await arun(ask(setting.store.commit()), execute)
-    setting.probation.outlived(number)
+    setting.probation.outlive(number)
     return total
 
 
@@ -314,7 +314,7 @@ def _take_leased(setting: Setting, request: ClaimRequest, number: int) -> Steps[
     None where another relay has the bucket, and where nothing is due: then nothing was leased.
     """
     yield setting.store.begin()
-    yield from setting.outbox.prepared(setting.silence)
+    yield from setting.outbox.prepare(setting.silence)
     won = judged(request, (yield setting.store.claim(request)))
     if isinstance(won, Record):
         won = yield from claim_again(setting.store, request, won)
@@ -322,7 +322,7 @@ def _take_leased(setting: Setting, request: ClaimRequest, number: int) -> Steps[
     if not isinstance(won, Won) or not found:
         yield setting.store.rollback()
         return None
-    queue, killers = split_suspects(found, setting.rules)
+    queue, killers = separate_suspects(found, setting.rules)
     if killers.dead:
         yield from conclude(setting.outbox, killers, keep=setting.keep)
     if queue:
@@ -334,7 +334,7 @@ def _take_leased(setting: Setting, request: ClaimRequest, number: int) -> Steps[
 
 
 def _due(setting: Setting, number: int) -> Steps[list[Queued]]:
-    walk, shut = setting.walks.of(number), setting.dispatch.shut()
+    walk, shut = setting.walks.of(number), setting.dispatch.topics_shut()
     return due(setting.outbox, number, setting.batch, setting.low.mark, walk, shut)
 
 
@@ -360,7 +360,7 @@ def _give_back(setting: Setting, held: Ownership, noted: Sequence[Queued]) -> St
         yield setting.store.rollback()
         return False
     if noted:
-        yield setting.outbox.lived(noted)
+        yield setting.outbox.outlive(noted)
     yield setting.store.commit()
     return True
 
@@ -386,7 +386,7 @@ def _drain_leased(setting: Setting, leases: BucketLeases, client: Client, number
             _publish_leased(setting, client, lease, taken.queue, total)
         except BaseException as error:
             try:
-                _transact(client, partial(_give_back, setting, taken.held, _outlived(taken, error)))
+                _transact(client, partial(_give_back, setting, taken.held, _survivors(taken, error)))
             except RetrysafeError:
                 lease.give_back_later()
             raise
@@ -401,7 +401,7 @@ def _record(setting: Setting, taken: Taken, total: Totals) -> None:
         total.add(taken.killers)
 
 
-def _outlived(taken: Taken, error: BaseException) -> Sequence[Queued]:
+def _survivors(taken: Taken, error: BaseException) -> Sequence[Queued]:
     return taken.queue if isinstance(error, OUTLIVED) else ()
 
 
@@ -442,7 +442,7 @@ async def _adrain_leased(setting: Setting, leases: BucketLeases, client: AsyncCl
             await _apublish_leased(setting, client, lease, taken.queue, total)
         except BaseException as error:
             lost = lease.is_lost_by(error)
-            steps = partial(_give_back, setting, taken.held, _outlived(taken, error))
+            steps = partial(_give_back, setting, taken.held, _survivors(taken, error))
             try:
                 await run_to_completion(_atransact(client, steps))
             except RetrysafeError:

@@ -28,13 +28,13 @@ class Reporter:
         self._observers = observers
         self._holders: list[str] = []
 
-    def created(self, envelopes: Iterable[Envelope]) -> None:
+    def report_created(self, envelopes: Iterable[Envelope]) -> None:
         """Messages were written into an outbox."""
         for envelope in envelopes:
             fields = {"message_id": envelope.id, "event_type": envelope.type, "aggregate_id": envelope.key or ""}
             self._emit("message_created", envelope, **fields)
 
-    def concluded(self, verdict: PublishOutcome, seconds: float, destination: Callable[[Envelope], str]) -> None:
+    def report_outcome(self, verdict: PublishOutcome, seconds: float, destination: Callable[[Envelope], str]) -> None:
         """A wave was published, and what became of it is written down; ``destination`` names where messages went."""
         if verdict.gone:
             lag = max([one.now - one.created for one in verdict.gone]) / 1e6 + seconds
@@ -67,16 +67,16 @@ class Reporter:
         """A destination takes nothing, or takes messages again."""
         self._emit(name, None, **fields)
 
-    def failed(self, error: BaseException) -> None:
+    def report_failure(self, error: BaseException) -> None:
         """A relay could not go on."""
         first = str(error).partition("\n")[0]
         self._emit("relay_failed", None, error=first or type(error).__name__)
 
-    def lost(self, relay: RelaySeen) -> None:
+    def report_loss(self, relay: RelaySeen) -> None:
         """A relay has said nothing for so long that it is taken for gone."""
         self._emit("relay_lost", None, relay=relay.name, silent=round(relay.silent, 3))
 
-    def uncounted(self, error: Exception) -> None:
+    def report_uncounted(self, error: Exception) -> None:
         """Report that the backlog could not be counted."""
         self._emit("backlog_uncounted", None, error=str(error))
 
@@ -96,7 +96,7 @@ class Reporter:
             self._emit("cleanup_held", None, holder=holders[0], seconds=standing.holders[0].seconds)
         self._holders = holders
 
-    def operated(self, name: str, **fields: Any) -> None:
+    def report_operation(self, name: str, **fields: Any) -> None:
         """Report the action of a person."""
         self._emit(name, None, **fields)
 
@@ -172,7 +172,7 @@ class Presence:
             raise
         self._reporter.emit("relay_seen")
         for relay in gone:
-            self._reporter.lost(relay)
+            self._reporter.report_loss(relay)
         others = [relay for relay in relays if relay.name != name]
         tells = not others or name < min(relay.name for relay in others)
         self._compare(others)
@@ -185,7 +185,7 @@ class Presence:
         try:
             found = yield from measure(self._outbox, relays, [])
         except StoreUnavailable as error:
-            self._reporter.uncounted(error)
+            self._reporter.report_uncounted(error)
         else:
             self._has_told = True
             self._reporter.stands(found, self._alarm)

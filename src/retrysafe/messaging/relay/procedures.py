@@ -28,7 +28,7 @@ def due(
     None of the topics ``shut``, whose destinations take nothing now.
     """
     walk.knows(shut)
-    queue = (yield from _passed_over(outbox, number, most, low, walk)) if walk.after else []
+    queue = (yield from _read_passed(outbox, number, most, low, walk)) if walk.after else []
     room = most.beside(queue)
     start, following = max(low, walk.after + 1 if walk.after else 0), True
     for page in range(PAGES):
@@ -48,13 +48,13 @@ def due(
     return queue
 
 
-def _passed_over(outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk) -> Steps[list[Queued]]:
+def _read_passed(outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk) -> Steps[list[Queued]]:
     """Select messages of the lanes that were passed over; half a batch, so that the following ones go on too."""
-    released = yield from ask(outbox.released(number, walk.after, LANES))
+    released = yield from ask(outbox.lanes_released(number, walk.after, LANES))
     if not walk.goes_on(released):
         return []
     queue: list[Queued] = []
-    half = most.halved()
+    half = most.half()
     for of in walk.turn():
         span = Span(low, most.of_lane, low, walk.after, walk.shut)
         stretch = yield from ask(outbox.lane(number, of, span, half.beside(queue)))
@@ -83,7 +83,7 @@ def take(
     What is due is read after the bucket is held: an earlier look would show what its last holder has published since.
     """
     yield store.begin()
-    yield from outbox.prepared(silence)
+    yield from outbox.prepare(silence)
     if not (yield from ask(outbox.hold(number, silence))):
         yield store.rollback()
         return None
@@ -165,7 +165,7 @@ class OutboxStatus(NamedTuple):
 def standing(outbox: OperableOutbox) -> Steps[OutboxStatus]:
     """Look at an outbox."""
     relays = yield from ask(outbox.relays())
-    paused = yield from ask(outbox.paused())
+    paused = yield from ask(outbox.topics_paused())
     return (yield from measure(outbox, relays, paused))
 
 

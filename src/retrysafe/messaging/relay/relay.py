@@ -8,18 +8,19 @@ buckets may have something new, and drains a batch of each of them, in random or
 (``concurrency=``), each on a connection of its own.
 
 Draining a bucket (`retrysafe.messaging.relay.bucket`)
-    hold      with a transaction that stays open meanwhile, or with a lease of a `Boundary`, whose fencing token
-              every later write names. A bucket that another relay holds is skipped.
+    hold      with a transaction that stays open meanwhile, or with a lease (`BucketLeases`), whose fencing token every
+              later write names. A bucket that another relay holds is skipped.
     read      the messages that are due, up to ``batch`` and ``batch_bytes``: for each lane (the messages of one topic
               and key) from its oldest message on, and none behind a message that waits (`outbox_walk`).
     publish   wave by wave: a wave has at most one message of each lane, so that order is kept when one fails.
               `Dispatch` groups a wave by destination, each of which has a circuit breaker.
     conclude  what was published is deleted, or moved to the table of published messages; what failed is delayed, or
-              moved to the dead letters (`retrysafe.protocol.publish_policy`). Commit, or release the lease.
+              moved to the dead letters (`retrysafe.protocol.publish_policy`). Commit; that releases a lease, too.
 
 A relay that dies between publish and conclude leaves the messages to be published again, under their ids. Because the
-message itself may have caused the death, attempts are noted before they begin: a message with an attempt that was begun
-and not finished is published alone, and given up after ``max_crashes`` such attempts.
+message itself may have caused the death, attempts are noted before they begin (of a leased bucket in the transaction
+that leases it): a message with an attempt that was begun and not finished is published alone, and given up after
+``max_crashes`` such attempts.
 
 What is read
     The database numbers messages when they are written, but transactions commit in another order. `LowWater` is the
@@ -66,7 +67,7 @@ from retrysafe.messaging.cdc.batches import LoggedMessage, take
 from retrysafe.messaging.cdc.following import Log
 from retrysafe.messaging.cdc.slot import Slot
 from retrysafe.messaging.errors import BrokerUnavailable
-from retrysafe.messaging.notifications import woken
+from retrysafe.messaging.notifications import waking
 from retrysafe.messaging.outbox import outbox_of
 from retrysafe.messaging.relay.bucket import LOGGED, Probation, Setting, Totals, adrain, adrain_taken, drain
 from retrysafe.messaging.relay.dispatch import Dispatch
@@ -274,7 +275,7 @@ class Relay:
         not there: what had left until then has left.
         """
         total = Totals()
-        with self._stops.run() as self._stop_signal, self._working(self._opened()) as (setting, client):
+        with self._stops.run() as self._stop_signal, self._working(self._open()) as (setting, client):
             self._backend.check(client)
             while self._round(setting, client, total) or self._anew():
                 pass
@@ -284,7 +285,7 @@ class Relay:
         """`run_once` for async code."""
         total = Totals()
         with self._stops.run() as self._stop_signal:
-            async with self._aworking(await self._aopened()) as (setting, client):
+            async with self._aworking(await self._aopen()) as (setting, client):
                 await self._backend.acheck(client)
                 while await self._around(setting, client, total) or await self._has_more():
                     pass
@@ -294,7 +295,7 @@ class Relay:
         """Drain each bucket once; whether anything was published."""
         before, self._dispatch.refused = total.left, ""
         self._attend(client)
-        for number in _shuffled(put(self._waiting(setting), client)):
+        for number in _shuffle(put(self._waiting(setting), client)):
             if self._stop_signal.rung:
                 return False
             began = time.monotonic()
@@ -304,11 +305,11 @@ class Relay:
 
     def _waiting(self, setting: Setting) -> Ask[list[int]]:
         """Ask for the buckets that may have new messages."""
-        return setting.outbox.waiting(self._low.mark, self._walks.passed(self._dispatch.shut()))
+        return setting.outbox.waiting(self._low.mark, self._walks.passed(self._dispatch.topics_shut()))
 
     async def _has_more(self) -> bool:
         """Tell whether there may be more after an empty round: behind a call under way, or from the beginning."""
-        return not self._stop_signal.rung and (await self._dispatch.settled(self._stop_signal) or self._anew())
+        return not self._stop_signal.rung and (await self._dispatch.settle(self._stop_signal) or self._anew())
 
     def _anew(self) -> bool:
         """Read from the beginning again; whether something had been skipped until now."""
@@ -319,7 +320,7 @@ class Relay:
         before, self._dispatch.refused = total.left, ""
         await self._resume(setting, client)
         await self._aattend(client)
-        numbers = iter(_shuffled(await aput(self._waiting(setting), client)))
+        numbers = iter(_shuffle(await aput(self._waiting(setting), client)))
 
         async def work() -> None:
             for number in numbers:
@@ -336,7 +337,7 @@ class Relay:
 
     async def _resume(self, setting: Setting, client: AsyncClient) -> None:
         """Resume the lanes whose calls have ended meanwhile."""
-        if ended := self._dispatch.ended():
+        if ended := self._dispatch.take_ended():
             await arun(ask(setting.outbox.resume_lanes(ended)), client)
 
     def _may_find_more(self, *, published: bool) -> bool:
@@ -350,7 +351,7 @@ class Relay:
 
     def _report(self, done: Totals, began: float, total: Totals) -> None:
         for verdict in done.verdicts:
-            self._reporter.concluded(verdict, time.monotonic() - began, self._dispatch.destination)
+            self._reporter.report_outcome(verdict, time.monotonic() - began, self._dispatch.destination)
         total.include(done)
         if done.away:
             raise BrokerUnavailable(done.away)
@@ -371,7 +372,7 @@ class Relay:
 
     # ------------------------------------------------------------ connections
 
-    def _opened(self) -> Client:
+    def _open(self) -> Client:
         if self._log is not None:
             raise ConfigurationError("cdc= is for event loops: relay with arun_forever or async with.")
         if iscoroutinefunction(self._publisher.publish):
@@ -387,10 +388,10 @@ class Relay:
             client.close()
             raise
         except Exception as error:  # noqa: BLE001 - it is asked again in every round
-            self._reporter.failed(error)
+            self._reporter.report_failure(error)
         return client
 
-    async def _aopened(self) -> AsyncClient:
+    async def _aopen(self) -> AsyncClient:
         if not iscoroutinefunction(self._publisher.publish):
             raise ConfigurationError(
                 "publisher= is for sync code: relay with run_once, run_forever or with, or give the publisher's async "
@@ -409,7 +410,7 @@ class Relay:
             if not is_failure(error):
                 await client.aclose()
                 raise
-            self._reporter.failed(error)
+            self._reporter.report_failure(error)
         return client
 
     @contextmanager
@@ -419,7 +420,7 @@ class Relay:
         self._dispatch.reset()
         self._presence.reset()
         try:
-            with woken(self._backend, self._stop_signal), listening(self._listen, self._stop_signal):
+            with waking(self._backend, self._stop_signal), listening(self._listen, self._stop_signal):
                 yield self._setting, client
             with suppress(RetrysafeError):
                 run(self._presence.farewell(), client)
@@ -432,7 +433,7 @@ class Relay:
         self._dispatch.reset()
         self._presence.reset()
         try:
-            with woken(self._backend, self._stop_signal):
+            with waking(self._backend, self._stop_signal):
                 async with alistening(self._listen, self._stop_signal):
                     yield self._setting._replace(turn=asyncio.Lock()), client
             with suppress(RetrysafeError):
@@ -452,7 +453,7 @@ class Relay:
         SIGTERM and SIGINT call `stop` in the main thread, unless the program handles them itself.
         """
         with self._stops.run() as self._stop_signal, stopped_by_signals(self.stop):
-            self._forever(self._opened())
+            self._forever(self._open())
 
     def _forever(self, client: Client) -> None:
         with self._working(client) as (setting, client):
@@ -461,13 +462,13 @@ class Relay:
                     self._backend.check(client)
                     rest = self._rest(found=self._round(setting, client, Totals()))
                 except Exception as error:  # noqa: BLE001 - a relay must not end by what happens to one batch
-                    rest = self._failed(error)
-                self._woken(nudged=self._stop_signal.wait(rest))
+                    rest = self._fail(error)
+                self._wake(nudged=self._stop_signal.wait(rest))
 
     async def arun_forever(self) -> None:
         """`run_forever` for async code; `asyncio.run` handles SIGINT itself, and cancels."""
         with self._stops.run() as self._stop_signal, stopped_by_signals(self.stop):
-            await self._aforever(await self._aopened())
+            await self._aforever(await self._aopen())
 
     async def _aforever(self, client: AsyncClient) -> None:
         async with self._aworking(client) as (setting, client):
@@ -480,8 +481,8 @@ class Relay:
                 except BaseException as error:
                     if not is_failure(error):
                         raise
-                    rest = self._failed(error)
-                self._woken(nudged=await self._stop_signal.await_for(rest))
+                    rest = self._fail(error)
+                self._wake(nudged=await self._stop_signal.await_for(rest))
 
     async def _follow(self, log: Log, setting: Setting, client: AsyncClient) -> None:
         """Publish from the log, with a round now and then, until it cannot be read or the relay is to stop."""
@@ -492,7 +493,7 @@ class Relay:
 
             def taking() -> Steps[list[Queued] | None]:
                 nonlocal shown
-                shut = setting.dispatch.shut()
+                shut = setting.dispatch.topics_shut()
                 shown = yield from take(setting.store, setting.outbox, asks, batch, setting.silence, shut)
                 return shown
 
@@ -514,15 +515,15 @@ class Relay:
         self._polls, rest = self._polls.found() if found else self._polls.empty(random.random())
         return rest
 
-    def _failed(self, error: BaseException) -> float:
+    def _fail(self, error: BaseException) -> float:
         self._anew()
-        self._reporter.failed(error)
+        self._reporter.report_failure(error)
         self._polls, rest = self._polls.failed(random.random())
         return rest
 
-    def _woken(self, *, nudged: bool) -> None:
+    def _wake(self, *, nudged: bool) -> None:
         if nudged:
-            self._polls = self._polls.nudged()
+            self._polls = self._polls.after_nudge()
 
     # ------------------------------------------------------------ beside an application
 
@@ -530,7 +531,7 @@ class Relay:
         self._stop_signal = stop = self._stops.begin()
         with ExitStack() as begun:
             begun.callback(self._stops.end, stop, well=False)
-            client = self._opened()  # errors of configuration are raised here, not in the thread
+            client = self._open()  # errors of configuration are raised here, not in the thread
             begun.callback(client.close)
 
             def work() -> None:
@@ -550,7 +551,7 @@ class Relay:
     async def __aenter__(self) -> Relay:
         self._stop_signal = stop = self._stops.begin(asyncio.get_running_loop())
         try:
-            client = await self._aopened()
+            client = await self._aopen()
         except BaseException:
             self._stops.end(stop, well=False)
             raise
@@ -569,6 +570,6 @@ class Relay:
             await self._task
 
 
-def _shuffled(buckets: list[int]) -> list[int]:
+def _shuffle(buckets: list[int]) -> list[int]:
     """The buckets in random order, so that relays do not follow each other from bucket to bucket."""
     return random.sample(buckets, len(buckets))
