@@ -110,7 +110,7 @@ CHECKS = (
         "rabbitmq-quorum",
         "Do messages survive the loss of a node?",
         Severity.WARNING,
-        "Declare a quorum queue under another name with retrysafe.messaging.brokers.rabbitmq.declare, bind it, and "
+        f"Declare a quorum queue under another name with  {declaring()}, bind it, and "
         "delete this one when it is empty.",
         _GUIDE,
         _queues("Not quorum queues", "x-queue-type", "type"),
