@@ -829,13 +829,13 @@ async def test_one_run_of_a_relay_is_stopped_while_its_destination_is_silent(pla
     place.write(Message("a", 1))
     driver = {"sqlite": "", "postgresql": "+asyncpg", "mysql": "+asyncmy"}[place.kind]
     relay = Relay(place.url.replace(":", f"{driver}:", 1), Silent(), observers=(), publish_timeout="1h")
-    settled = relay._dispatch.settled
+    settled = relay._dispatch.settle
 
     async def noted(stop: StopSignal) -> bool:
         waits.set()
         return await settled(stop)
 
-    relay._dispatch.settled = noted  # type: ignore[method-assign]
+    relay._dispatch.settle = noted  # type: ignore[method-assign]
     running = asyncio.create_task(relay.arun_once())
     await waits.wait()
     relay.stop()

@@ -155,7 +155,7 @@ def test_a_relay_whose_database_failed_reads_from_the_beginning(hold: Any, place
     """A server that takes the place of another may give out numbers once more that the mark is above of."""
     relay = place.relay(hold=hold)
     relay._low.mark = relay._low._highest = 1000
-    relay._failed(StoreUnavailable("gone"))
+    relay._fail(StoreUnavailable("gone"))
     assert (relay._low.mark, relay._low._highest) == (0, 0)
 
 
