@@ -43,15 +43,15 @@ class Clock:
 
 def running(place: Place, publisher: Any, **options: Any) -> tuple[Relay, Clock, Callable[[], None]]:
     """A relay that runs, its clock, and one of its rounds: destinations are remembered from one to the next."""
-    from retrysafe.messaging.relay.bucket import Sum
+    from retrysafe.messaging.relay.bucket import Totals
 
     clock = Clock()
     relay = place.relay(publisher, **{"backoff_base": "1ms", "backoff_max": "1ms", **options})
     relay._dispatch._clock = clock
-    (setting, client) = (relay._setting._replace(leases=relay._leasing()), relay._opened())
+    (setting, client) = (relay._setting, relay._open())
 
     def round_() -> None:
-        relay._round(setting, client, Sum())
+        relay._round(setting, client, Totals())
 
     return relay, clock, round_
 
@@ -67,25 +67,25 @@ def test_a_breaker_opens_and_lets_one_probe_through_at_a_time() -> None:
     breaker = Breaker()
     assert breaker.admits(0.0)
     assert breaker.admits(0.0)
-    assert breaker.failed(0.0, 0.0) == 0.25
+    assert breaker.note_failure(0.0, 0.0) == 0.25
     assert (breaker.is_shut(0.2), breaker.admits(0.2), breaker.pause(0.2)) == (True, False, pytest.approx(0.05))
     assert not breaker.is_shut(0.3)
     assert breaker.admits(0.3), "the probe"
     assert (breaker.is_shut(0.3), breaker.admits(0.3)) == (True, False)
-    breaker.undecided()
+    breaker.note_nothing()
     assert breaker.admits(0.3), "the one before it has told nothing"
-    assert breaker.failed(0.3, 0.0) == 0.5
-    assert breaker.answered()
+    assert breaker.note_failure(0.3, 0.0) == 0.5
+    assert breaker.note_answer()
     assert breaker.admits(0.3)
-    assert not breaker.answered(), "that is no news"
+    assert not breaker.note_answer(), "that is no news"
 
 
 def test_the_pauses_of_a_breaker_grow_with_jitter_to_a_bound() -> None:
     breaker = Breaker()
-    assert [breaker.failed(0.0, 0.5) for _ in range(9)][-1] == 22.5
-    assert breaker.failed(0.0, 0.999) < 30.0
-    assert breaker.failed(0.0, 0.0, pause=120.0) == 120.0, "the destination asked for it"
-    assert breaker.failed(0.0, 0.0, pause=1e9) == LONGEST_PAUSE
+    assert [breaker.note_failure(0.0, 0.5) for _ in range(9)][-1] == 22.5
+    assert breaker.note_failure(0.0, 0.999) < 30.0
+    assert breaker.note_failure(0.0, 0.0, pause=120.0) == 120.0, "the destination asked for it"
+    assert breaker.note_failure(0.0, 0.0, pause=1e9) == LONGEST_PAUSE
 
 
 # ---------------------------------------------------------------- no attempt is spent, nothing overtakes

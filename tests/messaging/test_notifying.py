@@ -164,7 +164,7 @@ async def test_a_relay_stops_while_the_server_that_it_would_listen_to_is_silent(
             answers.wait()
         raise psycopg.OperationalError("it is over")
 
-    monkeypatch.setattr(listener, "_connected", silent)
+    monkeypatch.setattr(listener, "_connect", silent)
     relay = Relay(asyncpg_url(place.url), AsyncMemoryPublisher(), listen=place.url, observers=())
     running = asyncio.create_task(relay.arun_forever())
     await auntil(asked.is_set)

@@ -9,8 +9,9 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,18 +22,19 @@ from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
 from retrysafe.backends.sql.outbox import FOREVER
 from retrysafe.backends.sql.outbox_operating import OperableSqlOutbox
-from retrysafe.claims.observers import Observers
+from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.cli import main
-from retrysafe.errors import SchemaOutdated
+from retrysafe.errors import SchemaOutdated, StoreUnavailable
 from retrysafe.messaging import BrokerUnavailable, Message, Outbox
 from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher, MemoryPublisher
-from retrysafe.messaging.relay.bucket import Sum
+from retrysafe.messaging.relay.bucket import Totals, drain
 from retrysafe.messaging.relay.operator import OutboxOperator, OutboxSweeper, line
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.messaging.relay.procedures import redrive
 from retrysafe.messaging.relay.relay import Relay, Relayed
 from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter, Envelope, PublishResult, PublishStatus
-from retrysafe.protocol.requests import Ask, ask
+from retrysafe.protocol.ordering import bucket, lane
+from retrysafe.protocol.requests import ask
 from retrysafe.stop_signal import StopSignal
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE, Told, auntil, until
@@ -166,14 +168,14 @@ def test_relays_that_hold_buckets_in_different_ways_do_not_work_together(mine: A
         pytest.skip("it has leases only")
     theirs = "lease" if mine == "transaction" else "transaction"
     first, publisher = place.relay(hold=theirs), MemoryPublisher()
-    with first._working(first._opened()) as (setting, client):
-        first._round(setting, client, Sum())
+    with first._working(first._open()) as (setting, client):
+        first._round(setting, client, Totals())
         place.write(Message("orders", 1, key="A"))
         second = place.relay(publisher, hold=mine)
-        with second._working(second._opened()) as (its, other):
+        with second._working(second._open()) as (its, other):
             for _ in range(2):
                 with pytest.raises(ConfigurationError, match=f"hold='{theirs}'"):
-                    second._round(its, other, Sum())
+                    second._round(its, other, Totals())
         assert publisher.published == []
         assert place.relay(hold=theirs).run_once().published == 1
     place.write(Message("orders", 2, key="A"))
@@ -200,7 +202,9 @@ def test_nobody_relays_and_that_is_told(place: Place, capsys: pytest.CaptureFixt
     with place.operator(observers=[told]) as operator:
         operator.report()
     fields = {one.name: one.fields for one in told.occurrences}
-    assert (fields["backlog_stalled"]["relays"], fields["backlog"]["messages"]) == (0, 1)
+    assert fields["backlog"]["messages"] == 1
+    stalled = fields["backlog_stalled"]
+    assert (stalled["relays"], stalled["topic"], stalled["error"]) == (0, "orders", "no relay is running")
     capsys.readouterr()
     assert main(["outbox", "status", "--store", place.url, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
@@ -208,6 +212,33 @@ def test_nobody_relays_and_that_is_told(place: Place, capsys: pytest.CaptureFixt
     assert main(["outbox", "status", "--store", place.url]) == 1
     assert "no relay is running" in capsys.readouterr().out
     assert main(["outbox", "status", "--store", place.url, "--stalled-after", "5m"]) == 0
+
+
+def test_a_stall_is_logged_once_for_each_topic_and_reason(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    place.write(Message("orders", 1, key="A"))
+    place.sql("UPDATE retrysafe_outbox SET created = created - 120000000")
+    with place.operator(observers=[LoggingObserver()]) as operator:
+        for _ in range(3):
+            operator.report()
+        place.write(Message("mails", 1, key="A"))
+        place.sql("UPDATE retrysafe_outbox SET created = created - 120000000 WHERE topic = 'mails'")
+        place.sql("UPDATE retrysafe_outbox SET created = created - 60000000 WHERE topic = 'mails'")
+        operator.report()
+    told = [one.getMessage() for one in caplog.records if one.getMessage().startswith("backlog_stalled")]
+    assert ["topic=orders" in one for one in told] == [True, False]
+    assert all('error="no relay is running"' in one for one in told)
+
+
+def test_a_running_relay_does_not_read_like_a_fault(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    outbox = OperableSqlOutbox(place.relay().backend.store)
+    with closing(place.relay().backend.another()) as client:
+        run(ask(outbox.beat("host:1@sqlite", "lease")), client)
+        run(ask(outbox.beat("host:2@sqlite", "lease")), client)
+    place.sql("UPDATE retrysafe_outbox_relays SET last_seen_at = last_seen_at - 120000000 WHERE name = 'host:2@sqlite'")
+    assert main(["outbox", "status", "--store", place.url]) == 0
+    said = capsys.readouterr().out
+    assert "relay host:1@sqlite  hold=lease  running, last sign of life 0" in said
+    assert "relay host:2@sqlite  hold=lease  no sign of life for 2 m: considered dead" in said
 
 
 def test_one_relay_tells_how_things_stand(place: Place) -> None:
@@ -243,7 +274,7 @@ def test_a_relay_that_reports_no_more_says_so_once(place: Place) -> None:
 def test_a_message_that_waited_and_left_in_one_run_is_not_delayed(place: Place) -> None:
     place.write(Message("a", 1), Message("b", 2))
     publisher = Judging(lambda one: PublishResult(PublishStatus.RETRYABLE, "later", 0.001))
-    relay, total = place.relay(publisher, backoff_base="1ms", backoff_max="1ms"), Sum()
+    relay, total = place.relay(publisher, backoff_base="1ms", backoff_max="1ms"), Totals()
     client = connect(place.url).client()
     with relay._working(client) as (setting, client):
         relay._round(setting, client, total)
@@ -575,34 +606,62 @@ def test_a_broker_that_is_away_costs_no_attempt(hold: Any, place: Place) -> None
     assert [one.key for one in publisher.published] == ["A", "B", "A", "A", "A"]
 
 
-def test_a_relay_that_was_stalled_begins_nothing(place: Place) -> None:
-    """It read a bucket, slept, and wakes when another one has parked the lane: the lane stays parked."""
+def test_a_relay_that_was_stalled_concludes_nothing(place: Place) -> None:
+    """It published, slept, and wakes when another one has parked the lane: the lane stays parked."""
     place.write(Message("a", 1, key="A"))
-    relay = place.relay(hold="lease")
-    outbox = relay._setting.outbox
-    due = outbox.due
 
-    def stalled(*arguments: Any) -> Any:
-        ask = due(*arguments)
+    def judge(envelope: Envelope) -> PublishResult:
+        place.sql("UPDATE retrysafe_records SET attempt = 'another', token = token + 1 WHERE state = 'running'")
+        place.sql(f"UPDATE retrysafe_outbox_attempts SET finished = 1, not_before = {FOREVER}, error = 'no'")
+        return ACKED
 
-        def parsed(answer: Any) -> Any:
-            outbox.due = due  # type: ignore[method-assign]
-            place.sql("UPDATE retrysafe_records SET attempt = 'another', token = token + 1 WHERE state = 'running'")
-            place.sql(
-                "INSERT INTO retrysafe_outbox_attempts (id, bucket, lane, started, finished, not_before, error) "
-                f"SELECT id, bucket, lane, 1, 1, {FOREVER}, 'no' FROM retrysafe_outbox"
-            )
-            return ask.parse(answer)
-
-        return Ask(ask.request, parsed)
-
-    outbox.due = stalled  # type: ignore[method-assign]
     with pytest.raises(LeaseLost):
-        relay.run_once()
+        place.relay(Judging(judge), hold="lease").run_once()
     place.sql("DELETE FROM retrysafe_records WHERE attempt = 'another'")
     assert place.sql("SELECT finished, error FROM retrysafe_outbox_attempts") == [(1, "no")]
     with place.operator() as operator:
         assert [one.parked for one in operator.dead()] == [True]
+
+
+def test_a_relay_leases_no_bucket_that_has_nothing_due(place: Place) -> None:
+    place.write(Message("a", 1, key="A"))
+    with place.operator() as operator:
+        operator.pause("a")
+    relay = place.relay(hold="lease")
+    assert relay.run_once() == Relayed(0, 0, 0)
+    assert place.sql("SELECT count(*) FROM retrysafe_records WHERE boundary = 'retrysafe.relay'") == [(0,)]
+
+
+def test_a_relay_that_lost_the_reply_to_its_lease_gives_the_bucket_back(place: Place) -> None:
+    """It does not know that it has it, and nothing renews it: others need not wait for its end."""
+    place.write(Message("a", 1, key="A"))
+    relay, lost = place.relay(hold="lease", lease="10m"), [StoreUnavailable("no reply")]
+    client = relay._backend.another()
+
+    class Losing:
+        """Performs requests, and loses the reply to the first commit."""
+
+        def __call__(self, request: Any, /) -> Any:
+            return client(request)
+
+        @contextmanager
+        def transaction(self) -> Iterator[Any]:
+            with client.transaction() as opened:
+
+                def execute(request: Any) -> Any:
+                    rows = opened.execute(request)
+                    if request.control == "commit" and lost:
+                        raise lost.pop()
+                    return rows
+
+                yield SimpleNamespace(execute=execute)
+
+    with closing(client):
+        with pytest.raises(StoreUnavailable, match="no reply"):
+            drain(relay._setting, Losing(), bucket(lane("a", "A", "")))
+        state = "SELECT state FROM retrysafe_records WHERE boundary = 'retrysafe.relay'"
+        until(lambda: place.sql(state) == [("released",)])
+    assert place.relay(hold="lease").run_once() == Relayed(1, 0, 0)
 
 
 async def test_a_publisher_of_the_other_colour_is_refused(place: Place) -> None:
@@ -770,13 +829,13 @@ async def test_one_run_of_a_relay_is_stopped_while_its_destination_is_silent(pla
     place.write(Message("a", 1))
     driver = {"sqlite": "", "postgresql": "+asyncpg", "mysql": "+asyncmy"}[place.kind]
     relay = Relay(place.url.replace(":", f"{driver}:", 1), Silent(), observers=(), publish_timeout="1h")
-    settled = relay._dispatch.settled
+    settled = relay._dispatch.settle
 
     async def noted(stop: StopSignal) -> bool:
         waits.set()
         return await settled(stop)
 
-    relay._dispatch.settled = noted  # type: ignore[method-assign]
+    relay._dispatch.settle = noted  # type: ignore[method-assign]
     running = asyncio.create_task(relay.arun_once())
     await waits.wait()
     relay.stop()
@@ -913,7 +972,7 @@ def test_relays_of_different_brokers_on_one_outbox_are_told(place: Place) -> Non
         told = Told()
         first = place.relay(Other(), **options)
         second = place.relay(observers=[told], **options)
-        with first._working(first._opened()) as (setting, client):
-            first._round(setting, client, Sum())
+        with first._working(first._open()) as (setting, client):
+            first._round(setting, client, Totals())
             second.run_once()
         assert told.names["relays_differ"] == told_of

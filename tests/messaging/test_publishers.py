@@ -135,7 +135,7 @@ async def test_a_message_that_no_queue_takes_is_not_lost(bench: Bench) -> None:
     missing, other = published
     assert (missing.status, other) == (PublishStatus.STALLED, ACKED)
     assert missing.error.startswith(
-        "no queue takes 'nowhere': declare it with asyncio.run(retrysafe.messaging.brokers.rabbitmq"
+        "no queue takes 'nowhere': declare it:  retrysafe topics declare --broker URL --topic TOPIC"
     )
 
 

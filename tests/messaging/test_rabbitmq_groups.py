@@ -87,7 +87,7 @@ async def test_a_queue_that_is_missing_is_told_at_once_and_found_when_it_is_decl
         record = await asyncio.wait_for(told(), 10)
         assert record.levelno == logging.ERROR
         assert f"RabbitMQ has no queue '{topic}'" in record.getMessage()
-        assert "retrysafe.messaging.brokers.rabbitmq.declare(url, topic)" in record.getMessage()
+        assert "retrysafe topics declare --broker URL --topic TOPIC" in record.getMessage()
         await declare(url, topic)
         publisher = RabbitMQPublisher(url)
         sent = Envelope("1", topic, None, "t", "/s", None, {}, b"{}", "application/json")

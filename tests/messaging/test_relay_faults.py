@@ -22,7 +22,7 @@ from retrysafe import ConfigurationError, StoreUnavailable
 from retrysafe.backends.migrations.alembic import TABLES
 from retrysafe.messaging import Message, Outbox, Relay, Relayed
 from retrysafe.messaging.brokers.memory.publisher import MemoryPublisher
-from retrysafe.messaging.relay.bucket import KILLS, Sum
+from retrysafe.messaging.relay.bucket import KILLS, Totals
 from retrysafe.protocol.events import Event
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from tests.faults.helpers import environment, until
@@ -124,14 +124,14 @@ def test_a_row_that_commits_late_is_not_overtaken_by_the_next_one_of_its_key(hol
     clock, publisher = [0.0], MemoryPublisher()
     relay = place.relay(publisher, hold=hold)
     relay._low._clock = lambda: clock[0]
-    with closing(place.open()) as early, relay._working(relay._opened()) as (setting, client):
+    with closing(place.open()) as early, relay._working(relay._open()) as (setting, client):
         if place.kind == "mysql":
             early.begin()
         late = place.outbox.add(early, "a", "drawn first", key="A")
         for _ in range(4):
             place.write(Message("a", 1, key="B"), Message("a", 2, key="C"))
             clock[0] += 60.0
-            while relay._round(setting, client, Sum()):
+            while relay._round(setting, client, Totals()):
                 pass
         with closing(early.cursor()) as cursor:
             cursor.execute(f"SELECT id FROM retrysafe_outbox WHERE message_id = '{late.id}'")
@@ -141,7 +141,7 @@ def test_a_row_that_commits_late_is_not_overtaken_by_the_next_one_of_its_key(hol
         (last,) = place.write(Message("a", 3, key="A"))
 
         def has_moved() -> bool:
-            while relay._round(setting, client, Sum()):
+            while relay._round(setting, client, Totals()):
                 pass
             clock[0] += 60.0
             return relay._low.mark > number or place.kind == "mysql"
@@ -155,7 +155,7 @@ def test_a_relay_whose_database_failed_reads_from_the_beginning(hold: Any, place
     """A server that takes the place of another may give out numbers once more that the mark is above of."""
     relay = place.relay(hold=hold)
     relay._low.mark = relay._low._highest = 1000
-    relay._failed(StoreUnavailable("gone"))
+    relay._fail(StoreUnavailable("gone"))
     assert (relay._low.mark, relay._low._highest) == (0, 0)
 
 
@@ -165,15 +165,15 @@ def test_waiting_messages_are_never_below_the_mark(hold: Any, place: Place) -> N
     clock, publisher = [0.0], MemoryPublisher()
     relay = place.relay(publisher, hold=hold)
     relay._low._clock = lambda: clock[0]
-    with place.operator() as operator, relay._working(relay._opened()) as (setting, client):
+    with place.operator() as operator, relay._working(relay._open()) as (setting, client):
         operator.pause("later")
         (paused,) = place.write(Message("later", 1, key="A"))
         for _ in range(6):
             place.write(Message("a", 1, key="B"))
             clock[0] += 60.0
-            assert relay._round(setting, client, Sum())
+            assert relay._round(setting, client, Totals())
         operator.resume("later")
-        assert relay._round(setting, client, Sum())
+        assert relay._round(setting, client, Totals())
     assert publisher.published[-1].id == paused
 
 

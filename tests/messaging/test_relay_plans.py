@@ -20,7 +20,7 @@ from retrysafe.doctor.stores import examine
 from retrysafe.errors import StoreUnavailable
 from retrysafe.messaging.brokers.memory.publisher import MemoryPublisher
 from retrysafe.messaging.outbox import outbox_of
-from retrysafe.messaging.relay.bucket import Sum, _due
+from retrysafe.messaging.relay.bucket import Totals, _due
 from retrysafe.messaging.relay.procedures import due
 from retrysafe.messaging.relay.relay import Relay
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
@@ -70,14 +70,14 @@ def test_messages_leave_although_nobody_can_count_them(place: Place) -> None:
     relay = place.relay(observers=[told])
     backlog = relay._presence._outbox.backlog()
 
-    with relay._working(relay._opened()) as (setting, client):
+    with relay._working(relay._open()) as (setting, client):
 
         def uncounted(query: Query) -> Any:
             if query.sql == backlog.request.sql:
                 raise StoreUnavailable("no answer within 10 s")
             return client(query)
 
-        total = Sum()
+        total = Totals()
         uncounted.transaction = client.transaction  # type: ignore[attr-defined]
         relay._round(setting, uncounted, total)  # type: ignore[arg-type]
     assert (told.names["backlog_uncounted"], total.left) == (1, 1)
@@ -129,9 +129,9 @@ class Counting:
 
 
 def drained(relay: Relay, rounds: int = 1) -> None:
-    with relay._working(relay._opened()) as (setting, client):
+    with relay._working(relay._open()) as (setting, client):
         for _ in range(rounds):
-            relay._round(setting, client, Sum())
+            relay._round(setting, client, Totals())
 
 
 def spelled(request: Query) -> tuple[str, dict[str, Any]]:
@@ -156,7 +156,7 @@ def asks(place: Place) -> dict[str, Query]:
         "lane": outbox.lane(bucket(of), of, Span(0, 50, 0, 1 << 40), bounds).request,
         "empty": outbox.due(bucket(of) ^ 1, Span(0, 200), bounds).request,
         "waiting": outbox.waiting(0).request,
-        "released": outbox.released(bucket(of), 1 << 40, 8).request,
+        "released": outbox.lanes_released(bucket(of), 1 << 40, 8).request,
     }
 
 
@@ -218,7 +218,7 @@ def test_messages_that_cannot_leave_are_not_read_again_with_every_batch(kind: st
         place.sql(f"INSERT INTO retrysafe_outbox_attempts ({columns}) {heads}")
     publisher = Fast()
     relay = place.relay(publisher, batch=20)
-    with relay._working(relay._opened()) as (setting, client):
+    with relay._working(relay._open()) as (setting, client):
         number = place.sql("SELECT min(bucket) FROM retrysafe_outbox")[0][0]
         for _ in range(60):
             assert run(_due(setting, number), client) == []
@@ -237,19 +237,19 @@ def test_buckets_in_which_nothing_is_new_are_not_looked_at(place: Place) -> None
     place.sql("INSERT INTO retrysafe_outbox_paused VALUES ('big', 1)")
     relay = place.relay(batch=20)
     other = next(k for k in map(str, range(9999)) if bucket(lane("ok", k, "")) == number)
-    with relay._working(relay._opened()) as (setting, client):
+    with relay._working(relay._open()) as (setting, client):
 
         def looked() -> list[int]:
             return run(ask(setting.outbox.waiting(0, relay._walks.passed())), client)
 
         assert looked() == [number]
-        while relay._round(setting, client, Sum()):
+        while relay._round(setting, client, Totals()):
             pass
-        relay._round(setting, client, Sum())
+        relay._round(setting, client, Totals())
         assert looked() == []
         place.write(Message("ok", 1, key=other))
         assert looked() == [number]
-        relay._round(setting, client, Sum())
+        relay._round(setting, client, Totals())
         assert looked() == []
         place.sql(
             "INSERT INTO retrysafe_outbox_attempts (id, bucket, lane, started, finished, not_before, error) "
@@ -266,7 +266,7 @@ def test_a_bucket_that_was_passed_over_is_looked_at_as_soon_as_its_destination_i
     fill(place, 600, lambda n: "hot")
     number = bucket(lane("big", "hot", ""))
     relay = place.relay(batch=20)
-    with relay._working(relay._opened()) as (setting, client):
+    with relay._working(relay._open()) as (setting, client):
         for _ in range(3):
             walk = relay._walks.of(number)
             run(due(setting.outbox, number, setting.batch, 0, walk, ("big",)), client)
@@ -304,9 +304,9 @@ def test_late_commits_are_not_overtaken_by_messages_behind_the_part_passed_over(
     relay = place.relay(publisher, batch=20)
     relay._walks._clock = lambda: clock[0]
     other = next(k for k in map(str, range(9999)) if bucket(lane("ok", k, "")) == number)
-    with relay._working(relay._opened()) as (setting, client):
+    with relay._working(relay._open()) as (setting, client):
         for _ in range(30):
-            relay._round(setting, client, Sum())
+            relay._round(setting, client, Totals())
         assert relay._walks.of(number).after > head
         place.write(Message("ok", 2, key=other))
         late = (
@@ -318,11 +318,11 @@ def test_late_commits_are_not_overtaken_by_messages_behind_the_part_passed_over(
             f"{late} VALUES ({head + 150}, {number}, {lane('ok', other, '')}, 'late', 'ok', '{other}', 'v1', '/s', 1, "
             f"'{{}}', {payload_of(place, 1)}, 't')"
         )
-        relay._round(setting, client, Sum())
+        relay._round(setting, client, Totals())
         assert publisher.left == [], "it would overtake"
         clock[0] += 60.0
         for _ in range(30):
-            relay._round(setting, client, Sum())
+            relay._round(setting, client, Totals())
     assert publisher.left == [("ok", other, 1), ("ok", other, 2)]
 
 
@@ -332,11 +332,11 @@ def test_a_topic_that_is_resumed_leaves_from_its_beginning(place: Place) -> None
     with place.operator() as operator:
         operator.pause("big")
         relay = place.relay(publisher, batch=50)
-        with relay._working(relay._opened()) as (setting, client):
+        with relay._working(relay._open()) as (setting, client):
             for _ in range(20):
-                relay._round(setting, client, Sum())
+                relay._round(setting, client, Totals())
             operator.resume("big")
-            while relay._round(setting, client, Sum()):
+            while relay._round(setting, client, Totals()):
                 pass
     assert len(publisher.left) == 600
     for parity in (0, 1):
@@ -353,12 +353,12 @@ def test_a_parked_lane_that_was_passed_over_goes_on_where_it_is(place: Place) ->
     )
     publisher = Fast()
     relay = place.relay(publisher, batch=100)
-    with relay._working(relay._opened()) as (setting, client), place.operator() as operator:
+    with relay._working(relay._open()) as (setting, client), place.operator() as operator:
         for _ in range(20):
-            relay._round(setting, client, Sum())
+            relay._round(setting, client, Totals())
         assert publisher.left == []
         assert operator.redrive() == 1
-        while relay._round(setting, client, Sum()):
+        while relay._round(setting, client, Totals()):
             pass
     assert [n for _, _, n in publisher.left] == list(range(400))
     assert place.sql("SELECT count(*) FROM retrysafe_outbox_attempts")[0][0] == 0
@@ -387,7 +387,7 @@ def test_a_look_that_takes_long_makes_the_next_one_wait(place: Place) -> None:
     relay = place.relay(observers=[told])
     relay._presence._clock = lambda: clock[0]
 
-    with relay._working(relay._opened()) as (_, client):
+    with relay._working(relay._open()) as (_, client):
 
         def slowly(query: Query) -> Any:
             clock[0] += 3.0
@@ -450,7 +450,7 @@ def test_the_mark_waits_for_those_alone_that_have_written_messages(
         place = Place("postgresql", url)
         place.write(Message("orders", 1))
         relay = place.relay()
-        with held_open(place, statement), relay._working(relay._opened()) as (_, client):
+        with held_open(place, statement), relay._working(relay._open()) as (_, client):
             for _ in range(4):
                 run(relay._low.steps(), client)
             assert (relay._low.mark > 0) == moves

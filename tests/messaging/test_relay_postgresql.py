@@ -14,7 +14,7 @@ from retrysafe.backends.driver import run
 from retrysafe.backends.sql.outbox import TABLE
 from retrysafe.messaging import Message
 from retrysafe.messaging.brokers.memory.publisher import MemoryPublisher
-from retrysafe.messaging.relay.bucket import Sum, _take
+from retrysafe.messaging.relay.bucket import Totals, _take
 from retrysafe.messaging.relay.procedures import take
 from retrysafe.protocol.messages import Envelope, PublishResult, Queued
 from retrysafe.protocol.outbox_walk import Walk, most
@@ -59,13 +59,13 @@ def test_a_number_that_was_drawn_before_its_transaction_had_one_is_not_passed_ov
     def look() -> None:
         place.write(Message("a", 1, key="B"))
         clock[0] += 60.0
-        while relay._round(setting, client, Sum()):
+        while relay._round(setting, client, Totals()):
             pass
 
     with (
         stopped_between_number_and_row(place) as go_on,
         closing(place.open()) as early,
-        relay._working(relay._opened()) as (setting, client),
+        relay._working(relay._open()) as (setting, client),
         ThreadPoolExecutor() as pool,
     ):
         look()  # later ones draw their number from what the sequence has in stock, which takes no transaction
@@ -81,7 +81,7 @@ def test_a_number_that_was_drawn_before_its_transaction_had_one_is_not_passed_ov
             look()
         early.commit()
         (last,) = place.write(Message("a", 2, key="A"))
-        while relay._round(setting, client, Sum()):
+        while relay._round(setting, client, Totals()):
             pass
         look()
     assert [one.id for one in publisher.published if one.id in (late.id, last)] == [late.id, last]
@@ -99,7 +99,7 @@ def test_the_mark_goes_back_when_numbers_begin_anew(place: Place) -> None:
 
     def took(number: int) -> None:
         envelope = Envelope("id", "a", None, "a.v1", "/shop", None, {}, b"", "text/plain")
-        low.took([Queued(number, 1, 0, 0, 0, envelope, 0)])
+        low.record([Queued(number, 1, 0, 0, 0, envelope, 0)])
 
     took(1000)
     assert [look(None) for _ in range(3)] == [0, 0, 1001]
@@ -114,7 +114,7 @@ def test_a_bucket_that_comes_free_is_read_as_it_is_then(level: str, place: Place
     place.sql(f"ALTER DATABASE {place.url.rpartition('/')[2]} SET default_transaction_isolation = '{level}'")
     place.write(Message("a", 1, key="A"), Message("a", 2, key="A"))
     relay = place.relay()
-    with relay._working(relay._opened()) as (setting, client), client.transaction() as opened:
+    with relay._working(relay._open()) as (setting, client), client.transaction() as opened:
         (number,) = run(ask(setting.outbox.waiting()), client)
 
         def execute(query: Query) -> Rows:
@@ -149,7 +149,7 @@ def test_the_transaction_of_a_relay_that_is_frozen_ends_by_itself(place: Place) 
     """Others have its buckets then: the server waits a little longer than the relay waits for its publisher."""
     place.write(Message("a", 1, key="A"))
     relay = place.relay(publish_timeout="20s")
-    with relay._working(relay._opened()) as (setting, client), client.transaction() as opened:
+    with relay._working(relay._open()) as (setting, client), client.transaction() as opened:
         (number,) = run(ask(setting.outbox.waiting()), client)
         assert len(run(_take(setting, number), opened.execute) or ()) == 1
         shown = opened.execute(Query("SHOW idle_in_transaction_session_timeout", {}))

@@ -243,7 +243,9 @@ def test_messages_that_need_a_person_are_told(
         handle.handle(envelope(number))
     with InboxOperator(url, observers=()) as operator:
         operator.redrive(limit=1)
-    said = command("status", "--store", url).out
+    told = command("status", "--store", url)
+    said = told.out
+    assert told.code == 1, "as of retrysafe outbox status"
     assert "!! Messages are due for" in said
     assert "no relay is running" in said
     assert "!! Consumer stock has given up on 1 message." in said

@@ -41,7 +41,7 @@ class _Refusals:
         return retries.next_pause(now, random.random())
 
 
-def put(request: Ask[R], execute: Executor, *, again: bool) -> R:
+def put(request: Ask[R], execute: Executor, *, again: bool = False) -> R:
     """Put one request, as `protocol.asks.ask` does in a program; a program is started only if it is to be put again."""
     try:
         return request.parse(execute(request.request))
@@ -49,7 +49,7 @@ def put(request: Ask[R], execute: Executor, *, again: bool) -> R:
         return run(ask(request, again=again), execute, failed=error)
 
 
-async def aput(request: Ask[R], execute: AsyncExecutor, *, again: bool) -> R:
+async def aput(request: Ask[R], execute: AsyncExecutor, *, again: bool = False) -> R:
     """`put` for async code."""
     try:
         return request.parse(await execute(request.request))

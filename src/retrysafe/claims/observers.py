@@ -247,7 +247,7 @@ EVENTS: dict[str, EventSpec] = {
     "backlog_stalled": EventSpec(
         ERROR,
         "messages are due for too long: no relay publishes them, or not fast enough",
-        ("due", "oldest_due", "relays"),
+        ("due", "oldest_due", "relays", "topic", "error"),
     ),
     "relays_differ": EventSpec(
         ERROR,
@@ -339,6 +339,7 @@ def logger() -> logging.Logger:
 
 _REPEATED = frozenset(
     {
+        "backlog_stalled",
         "backlog_uncounted",
         "consumer_failed",
         "destination_stalled",
@@ -380,7 +381,7 @@ class LoggingObserver:
         if self._log.isEnabledFor(meaning.level):
             name, boundary, operation, key, attempt, fields = event
             if name in _REPEATED:
-                of = fields.get("destination", ""), fields.get("error", "")
+                of = fields.get("destination", fields.get("topic", "")), fields.get("error", "")
                 if not self._repeats.is_new((name, boundary, operation, *of)):
                     return
             known = {"boundary": boundary, "operation": operation, "key": key, "attempt": attempt}

@@ -38,6 +38,7 @@ VERBS = (
     "scan",
     "status",
     "sweep",
+    "topics",
 )
 
 

@@ -18,6 +18,7 @@ from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.messaging.relay.operator import OutboxOperator, OutboxSweeper, line
 from retrysafe.messaging.relay.procedures import GONE, OutboxStatus
 from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.messages import RelaySeen
 
 DEAD_LETTERS = dead_letters.Side(
     OutboxOperator,
@@ -110,14 +111,20 @@ def _say_status(found: OutboxStatus, *, stalled: bool) -> None:
     for topic, error in ((one.topic, one.error) for one in found.backlog if one.error):
         print(f"!! {topic} waits: {error}")
     for relay in found.relays:
-        told = f"silent for {duration(relay.silent)}" + (": considered dead" if relay.silent >= GONE else "")
-        print(f"relay {relay.name}  hold={relay.hold}  {told}")
+        print(f"relay {relay.name}  hold={relay.hold}  {_sign(relay)}")
     for one in found.holders:
         since = "" if one.seconds is None else f", for {duration(one.seconds)}"
         print(f"!! {one.name} keeps the database from cleaning up what has left{since}: end it")
     if stalled:
         cause = "the relays are too slow, or the broker refuses" if found.alive else "no relay is running"
         print(f"!! messages are due for {duration(found.oldest_due)}: {cause}")
+
+
+def _sign(relay: RelaySeen) -> str:
+    """Say how a relay is; it gives a sign of life every ten seconds, so that some seconds without one are normal."""
+    if relay.silent >= GONE:
+        return f"no sign of life for {duration(relay.silent)}: considered dead"
+    return f"running, last sign of life {duration(relay.silent)} ago"
 
 
 def run_pause(options: argparse.Namespace) -> int:

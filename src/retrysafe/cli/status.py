@@ -1,6 +1,7 @@
 """`retrysafe status`: a store's guarantees, server settings, schema, and counts of its records.
 
-Exit code: 0 if boundaries accept the store; 1 if they would refuse it; 2 if the store could not be read.
+Exit code: 0 if boundaries accept the store; 1 if they would refuse it, or if a message is due for longer than a minute,
+as with `retrysafe outbox status`; 2 if the store could not be read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from retrysafe.admin.rendering import duration
 from retrysafe.backends.commands import Commands
 from retrysafe.cli.opening import add_store, commands_of, open_operator, store_of
 from retrysafe.cli.rendering import as_json, lines, say, table
-from retrysafe.messaging.needs import Need, messages_of, of_inboxes, of_outbox
+from retrysafe.messaging.needs import Messages, Need, is_stalled, messages_of, of_inboxes, of_outbox
 from retrysafe.messaging.operators import Operating
 from retrysafe.protocol.records import EffectiveState, Tally
 
@@ -40,23 +41,29 @@ def run(options: argparse.Namespace) -> int:
         status = operator.status()
     commands = commands_of(options)
     refused = _refusals(status, commands)
-    needs = [] if options.json or refused else _messages(store_of(options), status, commands)
+    found = _NONE if refused or status.schema is None else _messages(store_of(options))
+    needs = list(_needs(found, commands))
+    stalled = found.outbox is not None and is_stalled(found.outbox)
     if options.json:
-        print(as_json(_as_json(status, refused)))
+        print(as_json(_as_json(status, refused) | {"stalled": stalled, "needs": [need.text for need in needs]}))
     else:
         say(_as_text(status, refused, commands))
         say(f"!! {need.text} {need.command}" for need in needs)
-    return 1 if refused else 0
+    return 1 if refused or stalled else 0
 
 
-def _messages(store: Any, status: Status, commands: Commands) -> list[Need]:
-    """Messages that need a person, where the tables are there to look at."""
-    if status.schema is None:
-        return []
+_NONE = Messages(None, [])
+
+
+def _messages(store: Any) -> Messages:
     with Operating(store, observers=()) as operating:
-        found = operating.look(messages_of)
-    waiting = () if found.outbox is None else of_outbox(found.outbox, commands)
-    return [*waiting, *of_inboxes(found.inboxes, commands)]
+        return operating.look(messages_of)
+
+
+def _needs(found: Messages, commands: Commands) -> Iterator[Need]:
+    if found.outbox is not None:
+        yield from of_outbox(found.outbox, commands)
+    yield from of_inboxes(found.inboxes, commands)
 
 
 def _refusals(status: Status, commands: Commands) -> list[str]:

@@ -28,10 +28,15 @@ class Need(NamedTuple):
     command: str
 
 
+def is_stalled(status: OutboxStatus) -> bool:
+    """Tell whether a message is due for so long that it needs a person."""
+    return status.oldest_due > STALLED
+
+
 def of_outbox(status: OutboxStatus, commands: Commands) -> Iterator[Need]:
     """Yield the parts of an outbox that need a person."""
     listed = commands.line("outbox status", ())
-    if status.oldest_due > STALLED:
+    if is_stalled(status):
         said = [f"{one.topic} waits: {one.error.rstrip('.')}" for one in status.backlog if one.error]
         slow = "the relays are too slow, or the broker is away, of which the log of the relays has the reason"
         cause = (said[0] if said else slow) if status.alive else "no relay is running"

@@ -28,7 +28,7 @@ _bells: WeakKeyDictionary[Backend, set[StopSignal]] = WeakKeyDictionary()
 
 
 @contextmanager
-def woken(backend: Backend, bell: StopSignal) -> Iterator[None]:
+def waking(backend: Backend, bell: StopSignal) -> Iterator[None]:
     """Let those who write into a backend's outbox wake this bell's loop."""
     bells = _bells.setdefault(backend, set())
     bells.add(bell)

@@ -78,7 +78,7 @@ class Outbox:
         if not source:
             raise ConfigurationError('source= is empty: name the sender, as in source="/shop/orders".')
         self.source = keys.check_name(source, "source")
-        self.types = None if types is None else _declared(types)
+        self.types = None if types is None else _types_of(types)
         """The types of its messages, each with its sentence or nothing; None when it may write any."""
         self._largest = largest
         self._backend = registry.connect(store)
@@ -179,31 +179,31 @@ class Outbox:
         joining = join(self._backend, tx)
         if joining.execute is None:
             raise ConfigurationError("tx= belongs to async code: use aadd or aadd_many, and await it.")
-        self._checked(joining.execute, joining.place, envelopes)
+        self._add(joining.execute, joining.place, envelopes)
 
-    def _checked(self, execute: Executor, place: Place | None, envelopes: list[Envelope]) -> None:
+    def _add(self, execute: Executor, place: Place | None, envelopes: list[Envelope]) -> None:
         self._backend.check(execute, place)
         if isinstance(execute, Flushing):
             execute.flush()  # the row must be locked when the message gets its number
         run(each(self._outbox.add(envelopes)), execute)
         self._tell()
         if self._observers.is_enabled("message_created"):
-            self._reporter.created(envelopes)
+            self._reporter.report_created(envelopes)
 
     async def _awrite(self, tx: Any, envelopes: list[Envelope]) -> None:
         joining = join(self._backend, tx)
         if joining.aexecute is None:
             raise ConfigurationError("tx= belongs to sync code: use add or add_many.")
-        await self._achecked(joining.aexecute, joining.place, envelopes)
+        await self._aadd(joining.aexecute, joining.place, envelopes)
 
-    async def _achecked(self, execute: AsyncExecutor, place: Place | None, envelopes: list[Envelope]) -> None:
+    async def _aadd(self, execute: AsyncExecutor, place: Place | None, envelopes: list[Envelope]) -> None:
         await self._backend.acheck(execute, place)
         if isinstance(execute, AsyncFlushing):
             await execute.aflush()
         await arun(each(self._outbox.add(envelopes)), execute)
         self._atell()
         if self._observers.is_enabled("message_created"):
-            self._reporter.created(envelopes)
+            self._reporter.report_created(envelopes)
 
     def _envelope(self, message: Message) -> Envelope:
         payload, media_type = encode(message.payload, message.media_type)
@@ -239,7 +239,7 @@ def living() -> list[Outbox]:
 _living: WeakSet[Outbox] = WeakSet()
 
 
-def _declared(types: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
+def _types_of(types: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
     if isinstance(types, str):
         raise ConfigurationError(f"types={types!r}: give a list, such as [{types!r}].")
     try:

@@ -45,7 +45,7 @@ class OutboxStore(Protocol):
         """
         ...
 
-    def prepared(self, silence: float) -> list[Ask[None]]:
+    def prepare(self, silence: float) -> list[Ask[None]]:
         """Let each statement of a transaction that has just begun see what was committed last, whatever the default.
 
         And let it not be ended before nothing was asked in it for ``silence`` seconds, where `hold` cannot.
@@ -76,7 +76,7 @@ class OutboxStore(Protocol):
         """`due` for one lane alone, up to ``span.end``."""
         ...
 
-    def released(self, number: int, upto: int, limit: int) -> Ask[Released]:
+    def lanes_released(self, number: int, upto: int, limit: int) -> Ask[Released]:
         """Up to so many lanes whose message up to ``upto`` has waited long enough, and what is said of topics."""
         ...
 
@@ -84,7 +84,7 @@ class OutboxStore(Protocol):
         """Note that an attempt to publish each of these begins."""
         ...
 
-    def lived(self, queue: Sequence[Queued]) -> Ask[None]:
+    def outlive(self, queue: Sequence[Queued]) -> Ask[None]:
         """Note that no relay has died of the attempts which began at these, whatever became of them."""
         ...
 
@@ -120,6 +120,10 @@ class OperableOutbox(OutboxStore, Protocol):
         """The relays that have said they are there, and not that they go."""
         ...
 
+    def attendance(self) -> Ask[tuple[list[RelaySeen], int]]:
+        """`relays`, of which there is one at least, and the number of buckets that they can hold."""
+        ...
+
     def beat(self, name: str, hold: str) -> Ask[None]:
         """Note that a relay is there."""
         ...
@@ -152,7 +156,7 @@ class OperableOutbox(OutboxStore, Protocol):
         """Let a topic go on; False if it was not paused."""
         ...
 
-    def paused(self) -> Ask[list[str]]:
+    def topics_paused(self) -> Ask[list[str]]:
         """The topics of which nothing leaves."""
         ...
 

@@ -9,7 +9,7 @@ depends on what a relay remembers; and every now and then it begins anew, for wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from retrysafe.protocol.messages import Queued
@@ -41,13 +41,14 @@ class Most(NamedTuple):
     bytes: int
     of_lane: int
 
-    def beside(self, queue: Iterable[Queued]) -> Most:
+    def beside(self, queue: Sequence[Queued]) -> Most:
         """Return the rest of it beside these."""
-        found = list(queue)
-        taken = sum(one.envelope.size for one in found)
-        return self._replace(messages=self.messages - len(found), bytes=max(self.bytes - taken, 0))
+        if not queue:
+            return self
+        taken = sum([one.envelope.size for one in queue])
+        return self._replace(messages=self.messages - len(queue), bytes=max(self.bytes - taken, 0))
 
-    def halved(self) -> Most:
+    def half(self) -> Most:
         """Half of it."""
         return self._replace(messages=max(self.messages // 2, 1), bytes=self.bytes // 2)
 
@@ -192,6 +193,8 @@ class Walks:
 
     def passed(self, shut: tuple[str, ...] = ()) -> Passed:
         """Return the part in which a look would find nothing new, for now, while these topics are shut."""
+        if not self._has_passed():
+            return NOTHING
         now, rest = self._clock(), self._rest()
         idle = {
             number: walk
@@ -205,21 +208,24 @@ class Walks:
         topics = next((walk.topics for walk in idle.values() if walk.topics is not None), (0, 0))
         return Passed({number: walk.after for number, walk in idle.items() if walk.topics == topics}, topics)
 
+    def _has_passed(self) -> bool:
+        return bool([walk for walk in self._walks.values() if walk.after])
+
     def _rest(self) -> float:
         return ANEW + sum(one.passed for one in self._walks.values()) / ROWS_A_SECOND
 
-    def took(self, queue: Iterable[Queued]) -> None:
+    def record(self, queue: Sequence[Queued]) -> None:
         """These are to leave."""
-        self._fruitful = self._fruitful or any(True for _ in queue)
+        self._fruitful = self._fruitful or len(queue) > 0
 
     @property
     def further(self) -> bool:
         """True if there is more to read at once."""
-        return any(walk.further for walk in self._walks.values())
+        return bool([walk for walk in self._walks.values() if walk.further])
 
     def restart(self) -> bool:
         """Read everything from its beginning; whether that may find something: it has not just been done."""
-        again = self._fruitful and any(walk.after for walk in self._walks.values())
+        again = self._fruitful and self._has_passed()
         self._walks.clear()
         self._fruitful = False
         return again

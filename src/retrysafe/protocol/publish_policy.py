@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -90,12 +90,12 @@ MOST_SAID = 2000
 """Characters of an error that are kept."""
 
 
-def told(error: str) -> str:
+def fit_text(error: str) -> str:
     """Make a text fit for every database: without NUL and halves of characters, and of bounded length."""
     return legible(error[:MOST_SAID])
 
 
-def answered(wave: Sequence[Queued], published: Sequence[PublishResult]) -> Sequence[PublishResult]:
+def check_results(wave: Sequence[Queued], published: Sequence[PublishResult]) -> Sequence[PublishResult]:
     """The receptions of a wave; a publisher that says too many or too few has said nothing of any."""
     if len(published) == len(wave):
         return published
@@ -107,23 +107,23 @@ LONGEST_PAUSE = 30 * 86400.0
 """Seconds for which a publisher can have a message wait, at most: what it says may be a stranger's word."""
 
 
-def bounded_pause(pause: float) -> float:
+def clip_pause(pause: float) -> float:
     """The seconds for which a publisher wants a message or a destination left alone, as far as that is obeyed."""
     return min(max(pause, 0.0), LONGEST_PAUSE) if pause == pause else 0.0
 
 
 def judge(
-    wave: Sequence[Queued], published: Sequence[PublishResult], rules: Rules, chances: Iterable[float]
+    wave: Sequence[Queued], published: Sequence[PublishResult], rules: Rules, chance: Callable[[], float]
 ) -> PublishOutcome:
-    """Decide how to go on with each message of a wave, by the broker's results; ``chances`` are random in [0, 1)."""
+    """Decide how to go on with each message of a wave, by the broker's results; ``chance`` is random in [0, 1)."""
     verdict = nothing_yet()
-    for queued, (status, said, pause), chance in zip(wave, published, chances, strict=False):
-        error = told(said)
+    for queued, (status, said, pause) in zip(wave, published, strict=False):
         if status in (PublishStatus.ACKED, PublishStatus.DUPLICATE):
             verdict.gone.append(queued)
             if status is PublishStatus.DUPLICATE:
                 verdict.duplicates.append(queued)
             continue
+        error = fit_text(said)
         if status is PublishStatus.UNAVAILABLE:
             verdict.withdrawn.append(queued)
             verdict.away.append(error)
@@ -133,18 +133,18 @@ def judge(
             verdict.withdrawn.append(queued)
             continue
         if status is PublishStatus.POSTPONED:
-            verdict.delayed.append(Delay(queued, bounded_pause(pause), error, counted=False))
+            verdict.delayed.append(Delay(queued, clip_pause(pause), error, counted=False))
             continue
         spent = status is PublishStatus.RETRYABLE and queued.finished + 1 >= rules.max_attempts
         if status is PublishStatus.REJECTED or spent:
             _give_up(verdict, queued, error, rules)
             continue
-        rest = max(bounded_pause(pause), rules.backoff.delay(queued.finished, chance))
+        rest = max(clip_pause(pause), rules.backoff.delay(queued.finished, chance()))
         verdict.delayed.append(Delay(queued, rest, error, counted=status is not PublishStatus.UNKNOWN))
     return verdict
 
 
-def crashed(queued: Queued, rules: Rules) -> bool:
+def is_killer(queued: Queued, rules: Rules) -> bool:
     """Tell whether this message was begun so often without an end that it seems to take its relay down with it."""
     return queued.started - queued.finished >= rules.max_crashes
 

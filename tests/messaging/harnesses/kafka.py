@@ -16,7 +16,7 @@ from tests.faults.proxies.framing_kafka import KafkaFraming, KafkaProxy
 from tests.messaging.harnesses.base import PARTITIONS, Bench, Harness, OnARoad, Place, by_road, road_to
 
 LARGEST = 500_000
-NO_TOPIC = "the brokers have no such topic: declare it with retrysafe.messaging.brokers.kafka.declare"
+NO_TOPIC = "the brokers have no such topic: declare it:  retrysafe topics declare --broker URL --topic TOPIC"
 
 
 def operator(url: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -26,7 +26,9 @@ FOREVER = 1 << 62
 
 WRITTEN = ("bucket", "lane", *ENVELOPE)
 COLUMNS = ("id", *WRITTEN, "created")
-NOTED = ("id", "bucket", "lane", "started", "finished")
+NOTED = {"id": "token", "bucket": "token", "lane": "token", "started": "attempts", "finished": "attempts"}
+"""The columns of a note about a message, and the kinds of their parameters."""
+_SELECTED = ", ".join(f"o.{name}" for name in COLUMNS)
 
 
 class SqlOutbox:
@@ -38,6 +40,12 @@ class SqlOutbox:
         """True if a row can be held for a transaction while others write; else one writer holds all."""
         self.only: dict[str, tuple[str, ...]] = {}
         """The values of ``source`` and ``topic`` to which what leaves is restricted; nothing: all of them."""
+        self._texts: dict[tuple[str, bool, int], str] = {}
+        """The statements that read, each written once for what they depend on."""
+        self._waits = self._waiting(store.p("token", "low"))
+        self._note = ", ".join(store.p(kind, f"{name}{{0}}") for name, kind in NOTED.items())
+        self._notes = f"INSERT INTO {TABLE}_attempts ({', '.join(NOTED)}, not_before, error) VALUES "
+        self._noted = store.upsert("id", ("started", "finished", "not_before", "error"))
 
     def takes(self, envelope: Envelope) -> bool:
         """Tell whether a message may leave, as far as it is restricted what does."""
@@ -75,27 +83,29 @@ class SqlOutbox:
 
         Or lanes among those whose wait has ended; and all of them when topics were paused or resumed since.
         """
-        p, start = self._store.p, self._store.p("token", "low")
-        params, ended = {"low": low}, ""
-        if passed.after:
-            params |= {"topics": passed.topics[0], "latest": passed.topics[1]}
-            cases = ""
-            for number, after in passed.after.items():
-                params |= {f"bucket{number}": number, f"after{number}": max(after + 1, low)}
-                cases += f" WHEN {p('bucket', f'bucket{number}')} THEN {p('token', f'after{number}')}"
-            start = f"(CASE b.bucket{cases} ELSE {start} END)"
-            ended = (
-                f" OR EXISTS (SELECT 1 FROM {TABLE}_attempts AS d, {self._store.clock} WHERE d.bucket = b.bucket "
-                f"AND d.not_before <= t.now AND d.id + 0 < {start}) "
-                f"OR NOT EXISTS (SELECT 1 FROM ({self._topics()}) AS s "
-                f"WHERE s.topics = {p('token', 'topics')} AND s.latest = {p('token', 'latest')})"
-            )
+        if not passed.after:
+            return Ask(self._store.query(self._waits, {"low": low}, writes=False), _buckets)
+        p = self._store.p
+        params = {"low": low, "topics": passed.topics[0], "latest": passed.topics[1]}
+        cases = ""
+        for number, after in passed.after.items():
+            params |= {f"bucket{number}": number, f"after{number}": max(after + 1, low)}
+            cases += f" WHEN {p('bucket', f'bucket{number}')} THEN {p('token', f'after{number}')}"
+        start = f"(CASE b.bucket{cases} ELSE {p('token', 'low')} END)"
+        ended = (
+            f" OR EXISTS (SELECT 1 FROM {TABLE}_attempts AS d, {self._store.clock} WHERE d.bucket = b.bucket "
+            f"AND d.not_before <= t.now AND d.id + 0 < {start}) "
+            f"OR NOT EXISTS (SELECT 1 FROM ({self._topics()}) AS s "
+            f"WHERE s.topics = {p('token', 'topics')} AND s.latest = {p('token', 'latest')})"
+        )
+        return Ask(self._store.query(self._waiting(start) + ended, params, writes=False), _buckets)
+
+    def _waiting(self, start: str) -> str:
         found, order = self._store.along(TABLE, {"bucket": "b.bucket"}, start, BY_BUCKET)
         first = f"SELECT o.bucket FROM {found} ORDER BY {order} LIMIT 1"
-        sql = f"SELECT b.bucket FROM {TABLE}_buckets AS b WHERE ({first}) = b.bucket{ended}"
-        return Ask(self._store.query(sql, params, writes=False), lambda answer: [int(row[0]) for row in answer.rows])
+        return f"SELECT b.bucket FROM {TABLE}_buckets AS b WHERE ({first}) = b.bucket"
 
-    def prepared(self, silence: float) -> list[Ask[None]]:
+    def prepare(self, silence: float) -> list[Ask[None]]:
         """Let each statement of a transaction that has just begun see what was committed last, whatever the default.
 
         And let it not be ended before nothing was asked in it for ``silence`` seconds, where `hold` cannot.
@@ -132,32 +142,49 @@ class SqlOutbox:
         None may that is behind one of its lane that waits, or is of a paused topic; none that has one of its lane
         before it from ``span.low`` on, where reading does not begin there.
         """
+        behind = span.start > span.low
+        params = {"bucket": number, "start": span.start, "span_rows": span.span_rows, **_bounds(most)}
+        if behind:
+            params["low"] = span.low
+        unless = self._unless(span, params)
+        key = ("due", behind, len(span.shut))
+        text = self._texts.get(key)
+        if text is None:
+            text = self._texts[key] = self._due(unless, behind=behind)
+        return Ask(self._store.query(text, params, writes=False), _stretch)
+
+    def _due(self, unless: list[str], *, behind: bool) -> str:
         p = self._store.p
         found = self._store.along(TABLE, {"bucket": p("bucket")}, p("token", "start"), BY_BUCKET)
-        unless, topics = self._unless(span)
-        params = {"bucket": number, "start": span.start, "span_rows": span.span_rows, **topics}
-        if span.start > span.low:
-            params["low"] = span.low
+        if behind:
             places = {"bucket": p("bucket"), "lane": "p.lane"}
             before, order = self._store.along(TABLE, places, p("token", "low"), BY_LANE)
             same = f"o.bucket = {p('bucket')} AND o.lane = p.lane"
             head = f"SELECT CASE WHEN {same} THEN o.id END FROM {before} ORDER BY {order} LIMIT 1"
-            unless.append(f"coalesce(({head}), {p('token', 'start')}) < {p('token', 'start')}")
-        return self._stretch(found, f"p.bucket = {p('bucket')}", unless, params, most)
+            unless = [*unless, f"coalesce(({head}), {p('token', 'start')}) < {p('token', 'start')}"]
+        return self._stretch(found, f"p.bucket = {p('bucket')}", unless)
 
     def lane(self, number: int, of: int, span: Span, most: Most) -> Ask[Stretch]:
         """`due` for one lane alone, up to ``span.end``."""
+        params = {"bucket": number, "lane": of, "start": span.start, "end": span.end, "span_rows": span.span_rows}
+        params |= _bounds(most)
+        unless = self._unless(span, params)
+        key = ("lane", False, len(span.shut))
+        text = self._texts.get(key)
+        if text is None:
+            text = self._texts[key] = self._lane(unless)
+        return Ask(self._store.query(text, params, writes=False), _stretch)
+
+    def _lane(self, unless: list[str]) -> str:
         p = self._store.p
         places = {"bucket": p("bucket"), "lane": p("token", "lane")}
         found = self._store.along(TABLE, places, p("token", "start"), BY_LANE)
-        unless, topics = self._unless(span)
-        params = {"bucket": number, "lane": of, "start": span.start, "end": span.end, "span_rows": span.span_rows}
         wanted = f"p.bucket = {p('bucket')} AND p.lane = {p('token', 'lane')} AND p.id <= {p('token', 'end')}"
-        return self._stretch(found, wanted, unless, {**params, **topics}, most)
+        return self._stretch(found, wanted, unless)
 
-    def _unless(self, span: Span) -> tuple[list[str], dict[str, Any]]:
-        """Why a row may not leave, whatever is before it; and the parameters of that."""
-        unless, params = [self._blocked(), self._paused()], dict[str, Any]()
+    def _unless(self, span: Span, params: dict[str, Any]) -> list[str]:
+        """Name why a row may not leave, whatever is before it and waits; and add the parameters of that."""
+        unless: list[str] = []
         for column, values in self.only.items():
             among, named = self._store.among("operation", f"only_{column}", values)
             unless.append(f"(p.{column} {among}) IS NOT TRUE")
@@ -166,20 +193,18 @@ class SqlOutbox:
             among, named = self._store.among("operation", "shut", span.shut)
             unless.append(f"p.topic {among}")
             params |= named
-        return unless, params
+        return unless
 
-    def _blocked(self) -> str:
+    def _is_blocked(self) -> str:
         return (
             f"EXISTS (SELECT 1 FROM {TABLE}_attempts AS d WHERE d.bucket = {self._store.p('bucket')} "
             "AND d.lane = p.lane AND d.id + 0 <= p.id AND d.not_before + 0 > t.now)"  # by the index of lanes, no other
         )
 
-    def _paused(self) -> str:
+    def _is_paused(self) -> str:
         return f"EXISTS (SELECT 1 FROM {TABLE}_paused AS q WHERE q.topic = p.topic)"
 
-    def _stretch(
-        self, found: tuple[str, str], wanted: str, unless: Sequence[str], params: Mapping[str, Any], most: Most
-    ) -> Ask[Stretch]:
+    def _stretch(self, found: tuple[str, str], wanted: str, unless: Sequence[str]) -> str:
         """Judge rows that were found in their order, by what is small of them; then read those that are taken.
 
         Each step works on the rows of the one before it, of which there are as many as are asked for: there is nothing
@@ -188,8 +213,8 @@ class SqlOutbox:
         p, size = self._store.p, self._store.BYTES
         source, order = found
         takes = f"j.free = 1 AND j.place <= {p('limit', 'of_lane')}"
-        columns = ", ".join(f"o.{name}" for name in COLUMNS)
-        sql = (
+        unless = (self._is_blocked(), self._is_paused(), *unless)
+        return (
             f"WITH page AS (SELECT o.id, o.bucket, o.lane, o.topic, o.source, o.created, "
             f"{size}(o.payload) + {size}(o.headers) AS size FROM {source} "
             f"ORDER BY {order} LIMIT {p('limit', 'span_rows')}), "
@@ -200,19 +225,17 @@ class SqlOutbox:
             "sum(r.free) OVER (PARTITION BY r.lane) AS together FROM judged AS r), "
             f"summed AS (SELECT j.*, sum(CASE WHEN {takes} THEN 1 ELSE 0 END) OVER (ORDER BY j.id) AS taken, "
             f"sum(CASE WHEN {takes} THEN j.size ELSE 0 END) OVER (ORDER BY j.id) AS upto FROM placed AS j) "
-            f"SELECT j.id, j.lane, j.created, j.free, j.together, j.read_at, {columns}, "
+            f"SELECT j.id, j.lane, j.created, j.free, j.together, j.read_at, {_SELECTED}, "
             "coalesce(w.started, 0), coalesce(w.finished, 0), w.id "
             f"FROM summed AS j LEFT JOIN {TABLE} AS o ON o.id = j.id AND {takes} AND j.taken <= {p('limit')} "
             f"AND (j.upto <= {p('limit', 'span_bytes')} OR j.upto = j.size) "
             f"LEFT JOIN {TABLE}_attempts AS w ON w.id = o.id ORDER BY j.id"
         )
-        bounds = {"limit": most.messages, "of_lane": most.of_lane, "span_bytes": most.bytes}
-        return Ask(self._store.query(sql, {**params, **bounds}, writes=False), _stretch)
 
     def _topics(self) -> str:
         return f"SELECT count(*) AS topics, coalesce(max(q.paused_at), 0) AS latest FROM {TABLE}_paused AS q"
 
-    def released(self, number: int, upto: int, limit: int) -> Ask[Released]:
+    def lanes_released(self, number: int, upto: int, limit: int) -> Ask[Released]:
         """Up to so many lanes whose message up to ``upto`` has waited long enough, and what is said of topics."""
         p = self._store.p
         lanes = (
@@ -233,25 +256,30 @@ class SqlOutbox:
 
     def begun(self, queue: Sequence[Queued]) -> list[Ask[None]]:
         """Note that an attempt to publish each of these begins."""
-        return [self._begun(queue[start : start + AT_ONCE]) for start in range(0, len(queue), AT_ONCE)]
+        if len(queue) <= AT_ONCE:
+            return [self._begin(queue)]
+        return [self._begin(queue[start : start + AT_ONCE]) for start in range(0, len(queue), AT_ONCE)]
 
-    def _begun(self, queue: Sequence[Queued]) -> Ask[None]:
+    def _begin(self, queue: Sequence[Queued]) -> Ask[None]:
         params: dict[str, Any] = {}
+        rows: list[str] = []
         for i, queued in enumerate(queue):
-            params |= {f"{name}{i}": value for name, value in _noted(queued, queued.started + 1).items()}
-        rows = (f"{self._placed(str(i))}, {self._store.NOW}, ''" for i in range(len(queue)))
-        return self._write(self._upsert_attempts(rows), params)
+            params |= _note_of(queued, queued.started + 1, queued.finished, i)
+            rows.append(f"({self._note.format(i)}, {self._store.NOW}, '')")
+        return self._write(f"{self._notes}{', '.join(rows)} {self._noted}", params)
 
-    def lived(self, queue: Sequence[Queued]) -> Ask[None]:
+    def outlive(self, queue: Sequence[Queued]) -> Ask[None]:
         """Note that no relay has died of the attempts which began at these, whatever became of them."""
         where, ids = self._ids(queue)
         return self._write(f"UPDATE {TABLE}_attempts SET started = finished WHERE {where} AND started > finished", ids)
 
     def withdraw(self, queue: Sequence[Queued]) -> list[Ask[None]]:
         """Note that the attempts which were to begin did not."""
+        if not queue:
+            return []
         new = [queued for queued in queue if not queued.started]
         asks = [self._trouble(one, one.started, one.finished, 0, "") for one in queue if one.started]
-        return [*asks, self._deleted(f"{TABLE}_attempts", new)] if new else asks
+        return [*asks, self._delete(f"{TABLE}_attempts", *self._ids(new))] if new else asks
 
     def resume_lanes(self, queue: Sequence[Queued]) -> Ask[None]:
         """Let messages that wait, and their lanes, go on at once."""
@@ -262,12 +290,13 @@ class SqlOutbox:
         """Remove what has left; ``keep``: to the table of what was published."""
         if not queue:
             return []
-        asks = []
-        if keep:
-            asks.append(self._copied("published", queue, {"published": self._store.NOW}))
-        asks.append(self._deleted(TABLE, queue))
+        where, ids = self._ids(queue)
+        asks = [self._copy("published", where, ids, {"published": self._store.NOW})] if keep else []
+        asks.append(self._delete(TABLE, where, ids))
         noted = [queued for queued in queue if queued.noted]
-        return [*asks, self._deleted(f"{TABLE}_attempts", noted)] if noted else asks
+        if len(noted) < len(queue):
+            where, ids = self._ids(noted)
+        return [*asks, self._delete(f"{TABLE}_attempts", where, ids)] if noted else asks
 
     def delay(self, delay: Delay) -> list[Ask[None]]:
         """Let a message, and with it its lane, wait."""
@@ -289,41 +318,27 @@ class SqlOutbox:
             "dead_at": self._store.NOW,
         }
         counts = {"started": max(queued.started, queued.finished + 1), "finished": queued.finished + 1}
-        copied = self._copied("dead", [queued], more, counts | {"error": death.error})
-        return [copied, self._deleted(TABLE, [queued]), self._deleted(f"{TABLE}_attempts", [queued])]
+        where, ids = self._ids([queued])
+        copied = self._copy("dead", where, {**ids, **counts, "error": death.error}, more)
+        return [copied, self._delete(TABLE, where, ids), self._delete(f"{TABLE}_attempts", where, ids)]
 
     def _trouble(self, queued: Queued, started: int, finished: int, micros: int | None, error: str) -> Ask[None]:
         p = self._store.p
-        noted = _noted(queued, started) | {"finished": finished}
+        noted = _note_of(queued, started, finished)
         params = {**noted, "pause": FOREVER if micros is None else micros, "error": error}
         until = p("token", "pause") if micros is None else f"{self._store.NOW} + {p('token', 'pause')}"
-        row = f"{self._placed()}, {until}, {p('operation', 'error')}"
-        return self._write(self._upsert_attempts([row]), params)
+        row = f"({self._note.format('')}, {until}, {p('operation', 'error')})"
+        return self._write(f"{self._notes}{row} {self._noted}", params)
 
-    def _placed(self, suffix: str = "") -> str:
-        kinds = ("attempts" if name in ("started", "finished") else "token" for name in NOTED)
-        return ", ".join(self._store.p(kind, name + suffix) for kind, name in zip(kinds, NOTED, strict=True))
-
-    def _upsert_attempts(self, rows: Iterable[str]) -> str:
-        return (
-            f"INSERT INTO {TABLE}_attempts ({', '.join(NOTED)}, not_before, error) "
-            f"VALUES {', '.join(f'({row})' for row in rows)} "
-            + self._store.upsert("id", ("started", "finished", "not_before", "error"))
-        )
-
-    def _copied(
-        self, table: str, queue: Sequence[Queued], more: Mapping[str, str], params: Mapping[str, Any] | None = None
-    ) -> Ask[None]:
+    def _copy(self, table: str, where: str, params: Mapping[str, Any], more: Mapping[str, str]) -> Ask[None]:
         columns = ", ".join(COLUMNS)
-        where, ids = self._ids(queue)
         sql = (
             f"INSERT INTO {TABLE}_{table} ({columns}, {', '.join(more)}) "
             f"SELECT {columns}, {', '.join(more.values())} FROM {TABLE} WHERE {where}"
         )
-        return self._write(sql, ids | dict(params or {}))
+        return self._write(sql, params)
 
-    def _deleted(self, table: str, queue: Sequence[Queued]) -> Ask[None]:
-        where, ids = self._ids(queue)
+    def _delete(self, table: str, where: str, ids: Mapping[str, Any]) -> Ask[None]:
         return self._write(f"DELETE FROM {table} WHERE {where}", ids)
 
     def _ids(self, queue: Sequence[Queued]) -> tuple[str, dict[str, Any]]:
@@ -339,8 +354,22 @@ def _values(envelope: Envelope) -> tuple[Any, ...]:
     return bucket(of), of, *values_of(envelope)
 
 
-def _noted(queued: Queued, started: int) -> dict[str, int]:
-    return dict(zip(NOTED, (queued.id, bucket(queued.lane), queued.lane, started, queued.finished), strict=True))
+def _note_of(queued: Queued, started: int, finished: int, suffix: int | str = "") -> dict[str, int]:
+    return {
+        f"id{suffix}": queued.id,
+        f"bucket{suffix}": bucket(queued.lane),
+        f"lane{suffix}": queued.lane,
+        f"started{suffix}": started,
+        f"finished{suffix}": finished,
+    }
+
+
+def _bounds(most: Most) -> dict[str, int]:
+    return {"limit": most.messages, "of_lane": most.of_lane, "span_bytes": most.bytes}
+
+
+def _buckets(answer: Rows) -> list[int]:
+    return [int(row[0]) for row in answer.rows]
 
 
 def _stretch(answer: Rows) -> Stretch:
@@ -348,11 +377,11 @@ def _stretch(answer: Rows) -> Stretch:
         Row(int(id_), int(of), int(created), int(free) == 1, int(number))
         for id_, of, created, free, number, *_ in answer.rows
     ]
-    queue = [_queued(row) for row in answer.rows if row[6] is not None]
+    queue = [_message_of(row) for row in answer.rows if row[6] is not None]
     return Stretch(rows, queue, int(answer.rows[0][5]) if answer.rows else 0)
 
 
-def _queued(row: Sequence[Any]) -> Queued:
+def _message_of(row: Sequence[Any]) -> Queued:
     fields: dict[str, Any] = dict(zip(COLUMNS, row[6:], strict=False))
     started, finished, note = row[6 + len(COLUMNS) :]
     envelope = envelope_in(fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from retrysafe.backends.sql.dead_letter_filter import conditions, grouped, read_groups
@@ -22,6 +23,15 @@ class OperableSqlOutbox(SqlOutbox):
 
     def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
+        p, now = store.p, store.NOW
+        self._beat = (
+            f"INSERT INTO {TABLE}_relays (name, hold, started_at, last_seen_at) "
+            f"VALUES ({p('operation', 'name')}, {p('operation', 'hold')}, {now}, {now}) "
+        ) + store.upsert("name", ("last_seen_at",))
+        self._attending = (
+            "SELECT r.name, r.hold, r.started_at, r.last_seen_at, t.now, "
+            f"(SELECT count(*) FROM {TABLE}_buckets) FROM {TABLE}_relays AS r, {store.clock} ORDER BY r.name"
+        )
         dead = ", ".join(f"e.{name}" for name in COLUMNS)
         waiting = ", ".join(f"o.{name}" for name in COLUMNS)
         self._letters = (
@@ -34,6 +44,10 @@ class OperableSqlOutbox(SqlOutbox):
 
     def backlog(self) -> Ask[list[Backlog]]:
         """Count waiting messages by topic: of the oldest and the newest, half of `MOST_COUNTED` of each."""
+        return Ask(self._store.query(self._backlog, {}, writes=False), _backlog)
+
+    @cached_property
+    def _backlog(self) -> str:
         ends = " UNION ".join(
             f"SELECT {end}.* FROM (SELECT o.id, o.bucket, o.lane, o.topic, o.created FROM {TABLE} AS o "
             f"ORDER BY o.id{order} LIMIT {MOST_COUNTED // 2}) AS {end}"
@@ -53,32 +67,27 @@ class OperableSqlOutbox(SqlOutbox):
         )
         figures = "count(*) AS number, min(r.created) AS oldest, max(r.error) AS error"
         groups = f"SELECT r.topic, r.paused, r.due, {figures} FROM ({rows}) AS r "
-        sql = (
+        return (
             f"SELECT g.topic, g.paused, g.due, g.number, g.oldest, t.now, g.error FROM ({groups} "
             f"GROUP BY r.topic, r.paused, r.due) AS g, {self._store.clock} ORDER BY g.topic"
         )
-        return Ask(self._store.query(sql, {}, writes=False), _backlog)
 
     def relays(self) -> Ask[list[RelaySeen]]:
         """The relays that have said they are there, and not that they go."""
-        columns = "r.name, r.hold, r.started_at, r.last_seen_at, t.now"
-        sql = f"SELECT {columns} FROM {TABLE}_relays AS r, {self._store.clock} ORDER BY r.name"
-        return Ask(self._store.query(sql, {}, writes=False), _relays)
+        return Ask(self._store.query(self._attending, {}, writes=False), _relays)
+
+    def attendance(self) -> Ask[tuple[list[RelaySeen], int]]:
+        """`relays`, of which there is one at least, and the number of buckets that they can hold."""
+        return Ask(self._store.query(self._attending, {}, writes=False), _attendance)
 
     def beat(self, name: str, hold: str) -> Ask[None]:
         """Note that a relay is there."""
-        p, now = self._store.p, self._store.NOW
-        sql = (
-            f"INSERT INTO {TABLE}_relays (name, hold, started_at, last_seen_at) "
-            f"VALUES ({p('operation', 'name')}, {p('operation', 'hold')}, {now}, {now}) "
-        ) + self._store.upsert("name", ("last_seen_at",))
-        return self._write(sql, {"name": name, "hold": hold})
+        return self._write(self._beat, {"name": name, "hold": hold})
 
     def bye(self, names: Sequence[str]) -> Ask[None]:
         """Forget relays."""
-        params = {f"name{i}": name for i, name in enumerate(names)}
-        placed = ", ".join(self._store.p("operation", name) for name in params)
-        return self._write(f"DELETE FROM {TABLE}_relays WHERE name IN ({placed})", params)
+        among, params = self._store.among("operation", "name", names)
+        return self._write(f"DELETE FROM {TABLE}_relays WHERE name {among}", params)
 
     def buckets(self) -> Ask[set[int]]:
         """The buckets that relays can hold: all, unless the tables were emptied."""
@@ -93,12 +102,15 @@ class OperableSqlOutbox(SqlOutbox):
 
     def counts(self) -> Ask[tuple[int, int]]:
         """Count dead letters, and kept messages that have left: up to `MOST_COUNTED` of each."""
+        return Ask(self._store.query(self._counts, {}, writes=False), _pair)
+
+    @cached_property
+    def _counts(self) -> str:
         dead, kept = (
             f"(SELECT count(*) FROM (SELECT 1 FROM {TABLE}_{table} LIMIT {MOST_COUNTED}) AS r)"
             for table in ("dead", "published")
         )
-        sql = f"SELECT {dead}, {kept}"
-        return Ask(self._store.query(sql, {}, writes=False), lambda answer: _pair(answer.rows[0]))
+        return f"SELECT {dead}, {kept}"
 
     def holders(self) -> Ask[list[Holder]] | None:
         """Find the holders that keep the database from removing old rows; None if it does not tell."""
@@ -118,7 +130,7 @@ class OperableSqlOutbox(SqlOutbox):
         sql = f"DELETE FROM {TABLE}_paused WHERE topic = {self._store.p('operation', 'topic')}"
         return Ask(self._store.query(sql, {"topic": topic}), lambda answer: answer.affected > 0)
 
-    def paused(self) -> Ask[list[str]]:
+    def topics_paused(self) -> Ask[list[str]]:
         """The topics of which nothing leaves."""
         sql = f"SELECT q.topic FROM {TABLE}_paused AS q ORDER BY q.topic"
         return Ask(self._store.query(sql, {}, writes=False), lambda answer: [row[0] for row in answer.rows])
@@ -217,15 +229,19 @@ def _age(instant: int | None, now: int) -> float:
 
 
 def _relays(answer: Rows) -> list[RelaySeen]:
-    return [RelaySeen(name, hold, _age(since, now), _age(seen, now)) for name, hold, since, seen, now in answer.rows]
+    return [RelaySeen(name, hold, _age(since, now), _age(seen, now)) for name, hold, since, seen, now, _ in answer.rows]
+
+
+def _attendance(answer: Rows) -> tuple[list[RelaySeen], int]:
+    return _relays(answer), int(answer.rows[0][5])
 
 
 def _holders(answer: Rows) -> list[Holder]:
     return [Holder(str(name), None if seconds is None else float(seconds)) for name, seconds in answer.rows]
 
 
-def _pair(row: Sequence[Any]) -> tuple[int, int]:
-    return int(row[0]), int(row[1])
+def _pair(answer: Rows) -> tuple[int, int]:
+    return int(answer.rows[0][0]), int(answer.rows[0][1])
 
 
 def _read_letters(answer: Rows) -> list[DeadLetter]:

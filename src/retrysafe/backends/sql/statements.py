@@ -91,8 +91,9 @@ class SqlStatements:
 
         Where it is not one of them the condition is false or NULL: not for NOT.
         """
-        params = {f"{name}{i}": value for i, value in enumerate(values)}
-        return f"IN ({', '.join(self.p(kind, each) for each in params)})", params
+        names = [f"{name}{i}" for i in range(len(values))]
+        placed = map(self.p(kind, "{0}").format, names)
+        return f"IN ({', '.join(placed)})", dict(zip(names, values, strict=True))
 
     def along(self, table: str, places: Mapping[str, str], start: str, index: str) -> tuple[str, str]:
         """Rows with these values, from an id on, in the order of their ids, along an index of those columns and the id.

@@ -69,6 +69,15 @@ REDELIVERY_WINDOW = Option(
 )
 
 
+# Of what is declared.
+REPLICAS = Option("replicas", "servers that keep each message (default: as they are set to)", type=int, metavar="N")
+
+
+def declaring(topic: str = "TOPIC", group: str = "") -> str:
+    """The command that declares a topic, for errors: with the broker that the relay has."""
+    return f"retrysafe topics declare --broker URL --topic {topic}{group and f' --group {group}'}"
+
+
 class BrokerSpec(NamedTuple):
     """One broker: the URLs it is recognised by, and what is imported then.
 
@@ -83,6 +92,9 @@ class BrokerSpec(NamedTuple):
     options: of that publisher.
     consumer: makes the consumer of `retrysafe inbox run`: of a URL, topics, ``group`` and the options; empty if none.
     consumer_options: of that consumer.
+    declaration: makes what `retrysafe topics declare` is given: of a URL, topics, ``group`` and the options; empty if
+        everything is made when it is first used.
+    declare_options: of that.
     extra: the optional dependency that it needs; empty if none.
     checks: the `Examination` of `retrysafe doctor`.
     """
@@ -96,6 +108,8 @@ class BrokerSpec(NamedTuple):
     options: tuple[Option, ...] = ()
     consumer: str = ""
     consumer_options: tuple[Option, ...] = ()
+    declaration: str = ""
+    declare_options: tuple[Option, ...] = ()
     extra: str = ""
     checks: str = ""
 

@@ -44,7 +44,7 @@ def take(
     """
     batch = [one for one in batch if outbox.takes(one.queued.envelope)]
     yield from ask(store.begin())
-    yield from each(outbox.prepared(silence))
+    yield from each(outbox.prepare(silence))
     yield from ask(log.hold(sorted({bucket(one.queued.lane) for one in batch}), silence))
     look = yield from ask(log.look([one.queued.id for one in batch], shut))
     if any(one.queued.id not in look.waiting and not look.shows(one.xid) for one in batch):

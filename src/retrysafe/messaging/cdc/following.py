@@ -19,7 +19,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.cdc.batches import LoggedMessage
 from retrysafe.messaging.cdc.slot import LogUnavailable, Slot, SlotInUse, SlotLag
 from retrysafe.messaging.cdc.stream import LogGone, Stream, open_stream
-from retrysafe.messaging.relay.answers import Stopped, answered, in_daemon
+from retrysafe.messaging.relay.daemon_calls import Stopped, await_answer, in_daemon
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.protocol.outbox_walk import Most
 from retrysafe.stop_signal import StopSignal
@@ -55,7 +55,7 @@ class Log:
     async def check(self, stop: StopSignal) -> None:
         """See `Slot.check`. Returns as well when ``stop`` is rung before the server has answered."""
         with suppress(Stopped):
-            await answered(self._slot.check, stop)
+            await await_answer(self._slot.check, stop)
 
     def is_due(self) -> bool:
         """Tell whether it is time to read the log; else the table is asked."""
@@ -70,10 +70,10 @@ class Log:
         cannot be read, which is reported: the table is to be asked until `is_due`.
         """
         try:
-            made = await answered(self._create, stop, work_round)
+            made = await await_answer(self._create, stop, work_round)
             if made:
                 self._emit("slot_created", slot=self._slot.name, reason=made)
-            stream = await answered(partial(open_stream, self._slot), stop, work_round)
+            stream = await await_answer(partial(open_stream, self._slot), stop, work_round)
             try:
                 async with stream.beating(), self._report_lag():
                     await _follow(stream, publish, work_round, stop, most)
@@ -90,7 +90,7 @@ class Log:
             self._emit("log_unavailable", slot=self._slot.name, error=str(error))
             if isinstance(error, LogGone):
                 with suppress(Stopped):
-                    await answered(self._slot.discard, stop)
+                    await await_answer(self._slot.discard, stop)
 
     @asynccontextmanager
     async def _report_lag(self) -> AsyncIterator[None]:

@@ -9,36 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 from retrysafe.backends.driver import arestarting, arun, restarting, run
-from retrysafe.boundary import Boundary
 from retrysafe.cancellation import run_to_completion
-from retrysafe.claims.claim import Claim
-from retrysafe.errors import InProgress, LeaseLost, RetrysafeError, StoreUnavailable
+from retrysafe.claims.lease import for_loop, for_thread
+from retrysafe.errors import LeaseLost, RetrysafeError, StoreUnavailable
 from retrysafe.messaging.relay.dispatch import Dispatch
+from retrysafe.messaging.relay.leases import LOST, BucketLease, BucketLeases
 from retrysafe.messaging.relay.low_water import LowWater
-from retrysafe.messaging.relay.procedures import (
-    as_noted,
-    begin_fenced,
-    conclude,
-    conclude_fenced,
-    due,
-    each,
-    outlive_fenced,
-    take,
-)
+from retrysafe.messaging.relay.procedures import as_noted, conclude, due, each, take
 from retrysafe.protocol.client import AsyncClient, AsyncExecutor, Client, Executor
 from retrysafe.protocol.message_stores import OutboxStore
 from retrysafe.protocol.messages import PublishResult, Queued
 from retrysafe.protocol.outbox_walk import Most, Walks
-from retrysafe.protocol.outcomes import Answered
-from retrysafe.protocol.publish_policy import Death, PublishOutcome, Rules, crashed, judge, nothing_yet, waves
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.procedures import Won, claim_again, judged
+from retrysafe.protocol.publish_policy import Death, Delay, PublishOutcome, Rules, is_killer, judge, nothing_yet, waves
+from retrysafe.protocol.records import ClaimRequest, Ownership, Record
+from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.store import TransactionalStore
+from retrysafe.protocol.transitions import Transition
 
 R = TypeVar("R")
 
@@ -48,8 +41,8 @@ class Setting(NamedTuple):
 
     store: TransactionalStore
     outbox: OutboxStore
-    leases: Boundary | None
-    """The boundary that leases buckets; None: they are held by transactions."""
+    leases: BucketLeases | None
+    """The leases of buckets; None: they are held by transactions."""
     rules: Rules
     batch: Most
     keep: bool
@@ -67,10 +60,10 @@ class Setting(NamedTuple):
         """Seconds for which nothing may be asked in a transaction: longer than the publisher is waited for."""
         return self.patience + GRACE
 
-    def took(self, queue: Sequence[Queued]) -> None:
+    def record(self, queue: Sequence[Queued]) -> None:
         """These were read, and are to leave."""
-        self.low.took(queue)
-        self.walks.took(queue)
+        self.low.record(queue)
+        self.walks.record(queue)
 
 
 class Probation:
@@ -86,9 +79,9 @@ class Probation:
 
     def notes(self, number: int, queue: Sequence[Queued] = ()) -> bool:
         """Tell whether the attempts at these messages of a bucket are noted."""
-        return number not in self._over or suspected(queue)
+        return number not in self._over or is_suspected(queue)
 
-    def outlived(self, number: int) -> None:
+    def outlive(self, number: int) -> None:
         """The relay has come to the end of a batch of the bucket."""
         self._over.add(number)
 
@@ -103,46 +96,56 @@ class Flow:
     def __init__(self, queue: Sequence[Queued], rules: Rules) -> None:
         self._queue, self._rules = queue, rules
         self._stopped: set[int] = set()
+        self._left = iter(waves(queue))
+        self.wave = next(self._left, [])
+        """The messages to publish now; none at the end."""
 
-    def __iter__(self) -> Iterator[list[Queued]]:
-        for wave in waves(self._queue):
-            going = [queued for queued in wave if queued.lane not in self._stopped]
-            if going:
-                yield going
+    def judge(self, published: Sequence[PublishResult]) -> PublishOutcome:
+        """Decide how to go on, and step to the next wave.
 
-    def judge(self, wave: Sequence[Queued], published: Sequence[PublishResult]) -> PublishOutcome:
-        """Decide how to go on; a lane whose message waits stops here, and every lane when the broker is away."""
-        verdict = judge(wave, published, self._rules, [random.random() for _ in wave])
+        A lane whose message waits stops here, and every lane when the broker is away.
+        """
+        wave = self.wave
+        verdict = judge(wave, published, self._rules, random.random)
         for halted in wave if verdict.away else [*(delay.queued for delay in verdict.delayed), *verdict.stalled]:
             self._stopped.add(halted.lane)
             verdict.withdrawn.extend(one for one in self._queue if one.lane == halted.lane and one.id > halted.id)
+        self.wave = next(self._left, [])
+        while self._stopped and self.wave:
+            going = [queued for queued in self.wave if queued.lane not in self._stopped]
+            if going:
+                self.wave = going
+                break
+            self.wave = next(self._left, [])
         return verdict
 
 
-def sifted(due: Sequence[Queued], rules: Rules) -> tuple[list[Queued], PublishOutcome]:
+def separate_suspects(due: Sequence[Queued], rules: Rules) -> tuple[list[Queued], PublishOutcome]:
     """Split messages into those to try now and those to give up because relays died while publishing them.
 
     After an attempt that came to no end, messages are tried one at a time, until it is known which one it was.
     """
-    killers = [queued for queued in due if crashed(queued, rules)]
     verdict = nothing_yet()
+    if not is_suspected(due):
+        return list(due), verdict
+    killers = [queued for queued in due if is_killer(queued, rules)]
     verdict.dead.extend(Death(queued, KILLS) for queued in killers)
     left = [queued for queued in due if queued not in killers]
-    return left[:1] if suspected(left) else left, verdict
+    return left[:1] if is_suspected(left) else left, verdict
 
 
-def suspected(queue: Sequence[Queued]) -> bool:
+def is_suspected(queue: Sequence[Queued]) -> bool:
     """Tell whether an attempt at one of these has come to no end."""
-    return any(queued.started > queued.finished for queued in queue)
+    return bool([queued for queued in queue if queued.started > queued.finished])
 
 
 KILLS = "Every attempt to publish it ended with the end of its relay."
 
-OUTLIVED = (Exception, KeyboardInterrupt)
-"""Exceptions that end a batch without counting as an attempt of its messages, beside a cancellation."""
+OUTLIVED = (Exception, KeyboardInterrupt, asyncio.CancelledError)
+"""Exceptions that end a batch without counting as an attempt of its messages."""
 
 
-class Sum:
+class Totals:
     """The messages of a run by outcome."""
 
     def __init__(self) -> None:
@@ -161,7 +164,7 @@ class Sum:
         """The number of messages that wait for another attempt."""
         return len(self._waiting)
 
-    def include(self, other: Sum) -> None:
+    def include(self, other: Totals) -> None:
         """Add what became of others, and what became later of ours."""
         self.left, self.dead = self.left + other.left, self.dead + other.dead
         self._waiting -= other._over
@@ -173,10 +176,12 @@ class Sum:
         self.away = self.away or "".join(verdict.away[:1])
         self.left += len(verdict.gone)
         self.dead += len(verdict.dead)
-        self._over.update(one.id for one in verdict.gone)
-        self._over.update(death.queued.id for death in verdict.dead)
-        self._waiting.update(delay.queued.id for delay in verdict.delayed)
-        self._waiting.update(one.id for one in verdict.stalled)
+        self._over |= {one.id for one in (*verdict.gone, *map(_message, verdict.dead))}
+        self._waiting |= {one.id for one in (*verdict.stalled, *map(_message, verdict.delayed))}
+
+
+def _message(end: Death | Delay) -> Queued:
+    return end.queued
 
 
 # ---------------------------------------------------------------- held by a transaction
@@ -188,11 +193,11 @@ Taking = Callable[[], Steps[list[Queued] | None]]
 
 def _take(setting: Setting, number: int) -> Steps[list[Queued] | None]:
     walk = setting.walks.of(number)
-    reading = setting.low.mark, walk, setting.silence, setting.dispatch.shut()
+    reading = setting.low.mark, walk, setting.silence, setting.dispatch.topics_shut()
     return take(setting.store, setting.outbox, number, setting.batch, *reading)
 
 
-def drain(setting: Setting, client: Client, number: int) -> Sum:
+def drain(setting: Setting, client: Client, number: int) -> Totals:
     """Publish a batch of a bucket; return what became of it: nothing, where another relay holds the bucket."""
     if setting.leases is not None:
         return _drain_leased(setting, setting.leases, client, number)
@@ -203,17 +208,17 @@ def drain(setting: Setting, client: Client, number: int) -> Sum:
     except OUTLIVED:
         if noted:
             with suppress(RetrysafeError):
-                run(ask(setting.outbox.lived(noted)), client)
+                run(ask(setting.outbox.outlive(noted)), client)
         raise
 
 
-def _drain_held(setting: Setting, client: Client, execute: Executor, number: int, noted: list[Queued]) -> Sum:
-    total = Sum()
+def _drain_held(setting: Setting, client: Client, execute: Executor, number: int, noted: list[Queued]) -> Totals:
+    total = Totals()
     found = run(_take(setting, number), execute)
     if not found:
         return total
-    setting.took(found)
-    queue, killers = sifted(found, setting.rules)
+    setting.record(found)
+    queue, killers = separate_suspects(found, setting.rules)
     if killers.dead:
         run(conclude(setting.outbox, killers, keep=setting.keep), execute)
         total.add(killers)
@@ -222,16 +227,16 @@ def _drain_held(setting: Setting, client: Client, execute: Executor, number: int
         with suppress(StoreUnavailable):  # a pool that has no other connection; the transaction tells of a server
             restarting(lambda: run(each(setting.outbox.begun(queue)), client))
     flow = Flow(noted or queue, setting.rules)
-    for wave in flow:
-        verdict = flow.judge(wave, setting.dispatch.publish(wave))
+    while flow.wave:
+        verdict = flow.judge(setting.dispatch.publish(flow.wave))
         run(conclude(setting.outbox, verdict, keep=setting.keep, noted=bool(noted)), execute)
         total.add(verdict)
     run(ask(setting.store.commit()), execute)
-    setting.probation.outlived(number)
+    setting.probation.outlive(number)
     return total
 
 
-async def adrain(setting: Setting, client: AsyncClient, number: int) -> Sum:
+async def adrain(setting: Setting, client: AsyncClient, number: int) -> Totals:
     """`drain` for async code."""
     if setting.leases is not None:
         return await _adrain_leased(setting, setting.leases, client, number)
@@ -242,10 +247,8 @@ LOGGED = -1
 """Stands for a number where a batch has messages of several buckets, as they are read from a log."""
 
 
-async def adrain_taken(setting: Setting, client: AsyncClient, number: int, taking: Taking) -> Sum:
+async def adrain_taken(setting: Setting, client: AsyncClient, number: int, taking: Taking) -> Totals:
     """Publish what ``taking`` returns, in the transaction that it begins; return what became of it."""
-    from asyncio import CancelledError
-
     noted: list[Queued] = []
     try:
         async with AsyncExitStack() as turn:
@@ -254,10 +257,10 @@ async def adrain_taken(setting: Setting, client: AsyncClient, number: int, takin
             async with client.transaction() as opened:
                 found = await arun(taking(), opened.execute)
                 return await _adrain_held(setting, client, opened.execute, number, found or [], noted, turn)
-    except (*OUTLIVED, CancelledError):
+    except OUTLIVED:
         if noted:
             with suppress(RetrysafeError):
-                await run_to_completion(arun(ask(setting.outbox.lived(noted)), client))
+                await run_to_completion(arun(ask(setting.outbox.outlive(noted)), client))
         raise
 
 
@@ -269,12 +272,12 @@ async def _adrain_held(
     found: list[Queued],
     noted: list[Queued],
     turn: AsyncExitStack,
-) -> Sum:
-    total = Sum()
+) -> Totals:
+    total = Totals()
     if not found:
         return total
-    setting.took(found)
-    queue, killers = sifted(found, setting.rules)
+    setting.record(found)
+    queue, killers = separate_suspects(found, setting.rules)
     if killers.dead:
         await arun(conclude(setting.outbox, killers, keep=setting.keep), execute)
         total.add(killers)
@@ -284,115 +287,191 @@ async def _adrain_held(
             await arestarting(lambda: arun(each(setting.outbox.begun(queue)), client))
     await turn.aclose()
     flow = Flow(noted or queue, setting.rules)
-    for wave in flow:
-        verdict = flow.judge(wave, await setting.dispatch.apublish(wave))
+    while flow.wave:
+        verdict = flow.judge(await setting.dispatch.apublish(flow.wave))
         await arun(conclude(setting.outbox, verdict, keep=setting.keep, noted=bool(noted)), execute)
         total.add(verdict)
     await arun(ask(setting.store.commit()), execute)
-    setting.probation.outlived(number)
+    setting.probation.outlive(number)
     return total
 
 
 # ---------------------------------------------------------------- held by a lease
 
 
+class Taken(NamedTuple):
+    """A batch of a leased bucket: what was read, what of it is published, with its attempts noted, and what is not."""
+
+    held: Ownership
+    found: list[Queued]
+    queue: list[Queued]
+    killers: PublishOutcome
+
+
+def _take_leased(setting: Setting, request: ClaimRequest, number: int) -> Steps[Taken | None]:
+    """Lease a bucket, read what is due, and note that attempts begin, in one transaction.
+
+    None where another relay has the bucket, and where nothing is due: then nothing was leased.
+    """
+    yield setting.store.begin()
+    yield from setting.outbox.prepare(setting.silence)
+    won = judged(request, (yield setting.store.claim(request)))
+    if isinstance(won, Record):
+        won = yield from claim_again(setting.store, request, won)
+    found = (yield from _due(setting, number)) if isinstance(won, Won) else []
+    if not isinstance(won, Won) or not found:
+        yield setting.store.rollback()
+        return None
+    queue, killers = separate_suspects(found, setting.rules)
+    if killers.dead:
+        yield from conclude(setting.outbox, killers, keep=setting.keep)
+    if queue:
+        yield from setting.outbox.begun(queue)
+    else:
+        yield setting.store.settle(won.held, Transition.RELEASE, None)
+    yield setting.store.commit()
+    return Taken(won.held, found, as_noted(queue), killers)
+
+
 def _due(setting: Setting, number: int) -> Steps[list[Queued]]:
-    return due(
-        setting.outbox, number, setting.batch, setting.low.mark, setting.walks.of(number), setting.dispatch.shut()
-    )
+    walk, shut = setting.walks.of(number), setting.dispatch.topics_shut()
+    return due(setting.outbox, number, setting.batch, setting.low.mark, walk, shut)
 
 
-def _drain_leased(setting: Setting, leases: Boundary, client: Client, number: int) -> Sum:
-    total = Sum()
-    with suppress(InProgress), leases.claim(f"bucket {number}") as claim:
-        claim.answered(Answered.UNEXECUTED, None)  # the bucket is free again, however this ends
-        found = run(_due(setting, number), client)
-        setting.took(found)
-        queue, killers = sifted(found, setting.rules)
-        if killers.dead:
-            _conclude(setting, client, claim, killers, total)
-        if queue:
-            _publish_leased(setting, client, claim, queue, total)
+def _conclude(setting: Setting, held: Ownership, verdict: PublishOutcome, *, last: bool) -> Steps[bool]:
+    """Write down, in a transaction, what became of a wave; ``last``: and release the bucket. False if we lost it.
+
+    Without the fence, a relay that was stalled would write what it has read long ago over what others have since: the
+    pause of a lane, the place where it is parked, its attempts.
+    """
+    yield setting.store.begin()
+    if not (yield _fence(setting, held, last=last)):
+        yield setting.store.rollback()
+        return False
+    yield from conclude(setting.outbox, verdict, keep=setting.keep, noted=True)
+    yield setting.store.commit()
+    return True
+
+
+def _give_back(setting: Setting, held: Ownership, noted: Sequence[Queued]) -> Steps[bool]:
+    """Release the bucket early, and write down that the attempts which began at these killed no relay."""
+    yield setting.store.begin()
+    if not (yield _fence(setting, held, last=True)):
+        yield setting.store.rollback()
+        return False
+    if noted:
+        yield setting.outbox.outlive(noted)
+    yield setting.store.commit()
+    return True
+
+
+def _fence(setting: Setting, held: Ownership, *, last: bool) -> Ask[bool]:
+    """Hold the record of the lease to the end of the transaction; ``last``: and end the lease with it."""
+    return setting.store.settle(held, Transition.RELEASE, None) if last else setting.outbox.fence(held)
+
+
+def _drain_leased(setting: Setting, leases: BucketLeases, client: Client, number: int) -> Totals:
+    total, lease = Totals(), BucketLease(leases, number, for_thread)
+    try:
+        taken = _transact(client, partial(_take_leased, setting, lease.request, number))
+    except BaseException as error:
+        lease.give_back_later(error)
+        raise
+    if taken is None:
+        return total
+    _record(setting, taken, total)
+    if taken.queue:
+        lease.begin(taken.held)
+        try:
+            _publish_leased(setting, client, lease, taken.queue, total)
+        except BaseException as error:
+            try:
+                _transact(client, partial(_give_back, setting, taken.held, _survivors(taken, error)))
+            except RetrysafeError:
+                lease.give_back_later()
+            raise
+        finally:
+            lease.end()
     return total
 
 
-def _publish_leased(setting: Setting, client: Client, claim: Claim, queue: Sequence[Queued], total: Sum) -> None:
-    noted = _fenced(client, partial(begin_fenced, setting.store, setting.outbox, claim.ownership, queue))
-    flow = Flow(noted, setting.rules)
-    try:
-        for wave in flow:
-            claim.ensure_held()
-            _conclude(setting, client, claim, flow.judge(wave, setting.dispatch.publish(wave)), total)
-    except OUTLIVED:
-        with suppress(RetrysafeError):
-            _fenced(client, partial(outlive_fenced, setting.store, setting.outbox, claim.ownership, noted))
-        raise
+def _record(setting: Setting, taken: Taken, total: Totals) -> None:
+    setting.record(taken.found)
+    if taken.killers.dead:
+        total.add(taken.killers)
 
 
-def _conclude(setting: Setting, client: Client, claim: Claim, verdict: PublishOutcome, total: Sum) -> None:
-    held = claim.ownership
-    steps = partial(conclude_fenced, setting.store, setting.outbox, held, verdict, keep=setting.keep)
-    _fenced(client, steps)
-    total.add(verdict)
+def _survivors(taken: Taken, error: BaseException) -> Sequence[Queued]:
+    return taken.queue if isinstance(error, OUTLIVED) else ()
 
 
-def _fenced(client: Client, steps: Callable[[], Steps[R | None]]) -> R:
-    def transact() -> R | None:
+def _publish_leased(
+    setting: Setting, client: Client, lease: BucketLease, queue: Sequence[Queued], total: Totals
+) -> None:
+    flow = Flow(queue, setting.rules)
+    while flow.wave:
+        lease.ensure_held()
+        verdict = flow.judge(setting.dispatch.publish(flow.wave))
+        if not _transact(client, partial(_conclude, setting, lease.held, verdict, last=not flow.wave)):
+            raise LeaseLost(LOST)
+        total.add(verdict)
+
+
+def _transact(client: Client, steps: Callable[[], Steps[R]]) -> R:
+    def transact() -> R:
         with client.transaction() as opened:
             return run(steps(), opened.execute)
 
-    ours = restarting(transact)
-    if not ours:
-        raise LeaseLost("Another relay holds the bucket. What was published is published again, under its ids.")
-    return ours
+    return restarting(transact)
 
 
-async def _adrain_leased(setting: Setting, leases: Boundary, client: AsyncClient, number: int) -> Sum:
-    total = Sum()
-    with suppress(InProgress):
-        async with leases.claim(f"bucket {number}") as claim:
-            claim.answered(Answered.UNEXECUTED, None)
-            found = await arun(_due(setting, number), client)
-            setting.took(found)
-            queue, killers = sifted(found, setting.rules)
-            if killers.dead:
-                await _aconclude(setting, client, claim, killers, total)
-            if queue:
-                await _apublish_leased(setting, client, claim, queue, total)
+async def _adrain_leased(setting: Setting, leases: BucketLeases, client: AsyncClient, number: int) -> Totals:
+    total, lease = Totals(), BucketLease(leases, number, for_loop)
+    try:
+        taken = await _atransact(client, partial(_take_leased, setting, lease.request, number))
+    except BaseException as error:
+        lease.give_back_later(error)
+        raise
+    if taken is None:
+        return total
+    _record(setting, taken, total)
+    if taken.queue:
+        lease.begin(taken.held)
+        lease.watch_task()
+        try:
+            await _apublish_leased(setting, client, lease, taken.queue, total)
+        except BaseException as error:
+            lost = lease.is_lost_by(error)
+            steps = partial(_give_back, setting, taken.held, _survivors(taken, error))
+            try:
+                await run_to_completion(_atransact(client, steps))
+            except RetrysafeError:
+                lease.give_back_later()
+            if lost:
+                raise LeaseLost(LOST) from error
+            raise
+        else:
+            lease.is_lost_by(None)
+        finally:
+            lease.end()
     return total
 
 
 async def _apublish_leased(
-    setting: Setting, client: AsyncClient, claim: Claim, queue: Sequence[Queued], total: Sum
+    setting: Setting, client: AsyncClient, lease: BucketLease, queue: Sequence[Queued], total: Totals
 ) -> None:
-    from asyncio import CancelledError
-
-    noted = await _afenced(client, partial(begin_fenced, setting.store, setting.outbox, claim.ownership, queue))
-    flow = Flow(noted, setting.rules)
-    try:
-        for wave in flow:
-            claim.ensure_held()
-            await _aconclude(setting, client, claim, flow.judge(wave, await setting.dispatch.apublish(wave)), total)
-    except (*OUTLIVED, CancelledError):
-        with suppress(RetrysafeError):
-            steps = partial(outlive_fenced, setting.store, setting.outbox, claim.ownership, noted)
-            await run_to_completion(_afenced(client, steps))
-        raise
+    flow = Flow(queue, setting.rules)
+    while flow.wave:
+        lease.ensure_held()
+        verdict = flow.judge(await setting.dispatch.apublish(flow.wave))
+        if not await _atransact(client, partial(_conclude, setting, lease.held, verdict, last=not flow.wave)):
+            raise LeaseLost(LOST)
+        total.add(verdict)
 
 
-async def _aconclude(setting: Setting, client: AsyncClient, claim: Claim, verdict: PublishOutcome, total: Sum) -> None:
-    held = claim.ownership
-    steps = partial(conclude_fenced, setting.store, setting.outbox, held, verdict, keep=setting.keep)
-    await _afenced(client, steps)
-    total.add(verdict)
-
-
-async def _afenced(client: AsyncClient, steps: Callable[[], Steps[R | None]]) -> R:
-    async def transact() -> R | None:
+async def _atransact(client: AsyncClient, steps: Callable[[], Steps[R]]) -> R:
+    async def transact() -> R:
         async with client.transaction() as opened:
             return await arun(steps(), opened.execute)
 
-    ours = await arestarting(transact)
-    if not ours:
-        raise LeaseLost("Another relay holds the bucket. What was published is published again, under its ids.")
-    return ours
+    return await arestarting(transact)

@@ -37,12 +37,12 @@ class Breaker:
         """Seconds until the next probe."""
         return max(0.0, self._until - now)
 
-    def answered(self) -> bool:
+    def note_answer(self) -> bool:
         """The destination has answered: close. Returns whether that is news."""
         was_open, self.failures, self.probing = self.failures > 0, 0, False
         return was_open
 
-    def failed(self, now: float, chance: float, pause: float = 0.0) -> float:
+    def note_failure(self, now: float, chance: float, pause: float = 0.0) -> float:
         """The destination took nothing, and may have asked for a pause; returns the seconds until the next probe.
 
         ``chance`` is random in [0, 1).
@@ -51,6 +51,6 @@ class Breaker:
         self.failures, self._until, self.probing = self.failures + 1, now + rest, False
         return rest
 
-    def undecided(self) -> None:
+    def note_nothing(self) -> None:
         """The probe has told nothing: the next message is one."""
         self.probing = False

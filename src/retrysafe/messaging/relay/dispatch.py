@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from retrysafe.messaging.relay.calling import Calling, Refusal
 from retrysafe.messaging.relay.circuit_breaker import Breaker
+from retrysafe.messaging.relay.publish_calls import PublishCalls, Refusal
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus, Queued
-from retrysafe.protocol.publish_policy import bounded_pause
+from retrysafe.protocol.publish_policy import clip_pause
 
 if TYPE_CHECKING:
     from retrysafe.stop_signal import StopSignal
@@ -35,8 +35,8 @@ SUSPECTS = 8
 MOST_SHUT = 500
 """The largest number of topics that a look at a bucket leaves out; messages read of others are withheld."""
 _REMEMBERED = 10_000
-_TAKEN = (PublishStatus.ACKED, PublishStatus.DUPLICATE)
-_ANSWERS = (*_TAKEN, PublishStatus.RETRYABLE, PublishStatus.REJECTED)
+_TAKEN = frozenset({PublishStatus.ACKED, PublishStatus.DUPLICATE})
+_ANSWERS = _TAKEN | {PublishStatus.RETRYABLE, PublishStatus.REJECTED}
 _UNDER_WAY = "the destination has not answered yet"
 
 _Name: TypeAlias = "tuple[int, str, str]"
@@ -83,7 +83,7 @@ class Dispatch:
         clock: Callable[[], float] = time.monotonic,
         patience: float = PATIENCE,
     ) -> None:
-        self._calling = Calling(publisher, timeout)
+        self._calls = PublishCalls(publisher, timeout)
         self.refused = ""
         """The refusal of a message before it was known whether the publisher works."""
         self._emit, self._clock, self._patience, self._timeout = emit, clock, patience, timeout
@@ -101,9 +101,9 @@ class Dispatch:
 
     # ------------------------------------------------------------ for the relay
 
-    def shut(self) -> tuple[str, ...]:
+    def topics_shut(self) -> tuple[str, ...]:
         """The topics of which nothing is to be read now."""
-        if not self._by_topic:
+        if not self._by_topic or not self._destinations:
             return ()
         now = self._clock()
         topics = {topic for one in self._destinations.values() if one.is_shut(now) for topic in one.topics}
@@ -121,15 +121,15 @@ class Dispatch:
     @property
     def works(self) -> bool:
         """True if the publisher has done something in this run, instead of refusing it."""
-        return self._calling.works
+        return self._calls.works
 
     def reset(self) -> None:
         """Begin a run: destinations are tried afresh, and what an event loop was closed over is under way no more."""
         self._destinations.clear()
-        self._calling.reset()
+        self._calls.reset()
         self._tasks, self._under_way, self._withheld_for, self._ended = set(), set(), [], False
 
-    async def settled(self, stop: StopSignal) -> bool:
+    async def settle(self, stop: StopSignal) -> bool:
         """Wait until a call that was left under way has ended; False when none has since the last time.
 
         Returns as well when ``stop`` is rung.
@@ -143,7 +143,7 @@ class Dispatch:
         ended, self._ended = self._ended, False
         return ended
 
-    def ended(self) -> list[Queued]:
+    def take_ended(self) -> list[Queued]:
         """The messages of calls that were left under way and have ended since the last time: they may leave again."""
         ended, self._withheld_for = self._withheld_for, []
         return ended
@@ -161,36 +161,36 @@ class Dispatch:
         calls, suspects, known = self._plan(wave)
         together = [queued for call in calls for queued in call.wave]
         if together:
-            said = iter(self._calling.publish(together))
+            said = iter(self._calls.publish(together))
             for call in calls:
                 answers = [next(said) for _ in call.wave]
-                known |= self._judged(call, answers, alone=len(together) == 1)
+                known |= self._judge(call, answers, alone=len(together) == 1)
         for call in suspects:
             if self._goes_on(call):
-                known |= self._judged(call, self._calling.publish(call.wave), alone=True)
-        return self._completed(wave, known)
+                known |= self._judge(call, self._calls.publish(call.wave), alone=True)
+        return self._complete(wave, known)
 
     async def apublish(self, wave: Sequence[Queued]) -> list[PublishResult]:
         """`publish` for async code. A destination that does not answer in time keeps the others waiting no longer."""
         calls, suspects, known = self._plan(wave)
         if self._route is None:
             together = [queued for call in calls for queued in call.wave]
-            said = iter(await self._calling.apublish(together) if together else ())
+            said = iter(await self._calls.apublish(together) if together else ())
             for call in calls:
                 answers = [next(said) for _ in call.wave]
-                known |= self._judged(call, answers, alone=len(together) == 1)
+                known |= self._judge(call, answers, alone=len(together) == 1)
         else:
             known |= await self._apart(calls)
         for call in suspects:
             if self._goes_on(call):
                 known |= await self._apart([call])
-        return self._completed(wave, known)
+        return self._complete(wave, known)
 
     async def _apart(self, calls: Sequence[Call]) -> dict[_Name, PublishResult]:
         """Publish to each destination in a call of its own, and wait for the answers as long as patience lasts."""
         if not calls:
             return {}
-        tasks = {asyncio.create_task(self._called(call)): call for call in calls}
+        tasks = {asyncio.create_task(self._call(call)): call for call in calls}
         proven = any(not call.to.breaker.failures for call in calls)
         try:
             await asyncio.wait(tasks, timeout=self._patience if proven else PROBING)
@@ -201,13 +201,13 @@ class Dispatch:
             raise
         known: dict[_Name, PublishResult] = {}
         for task, call in tasks.items():
-            known |= task.result() if task.done() else self._left(task, call)
+            known |= task.result() if task.done() else self._leave(task, call)
         return known
 
-    async def _called(self, call: Call) -> dict[_Name, PublishResult]:
-        return self._judged(call, await self._calling.apublish(call.wave), alone=len(call.wave) == 1)
+    async def _call(self, call: Call) -> dict[_Name, PublishResult]:
+        return self._judge(call, await self._calls.apublish(call.wave), alone=len(call.wave) == 1)
 
-    def _left(self, task: asyncio.Task[dict[_Name, PublishResult]], call: Call) -> dict[_Name, PublishResult]:
+    def _leave(self, task: asyncio.Task[dict[_Name, PublishResult]], call: Call) -> dict[_Name, PublishResult]:
         """Leave a call under way; its answers are found when its messages come up again.
 
         Until it has ended, or been given up, no relay publishes them, nor what follows in their lanes: what this call
@@ -218,11 +218,11 @@ class Dispatch:
         under_way |= names
         tasks.add(task)
         call.to.overdue += 1
-        self._failed(call.to, _UNDER_WAY, 0.0)
+        self._fail(call.to, _UNDER_WAY, 0.0)
         rest = self._timeout + PATIENCE
         until = self._clock() + rest
 
-        def ended(task: asyncio.Task[dict[_Name, PublishResult]]) -> None:
+        def end(task: asyncio.Task[dict[_Name, PublishResult]]) -> None:
             tasks.discard(task)
             under_way.difference_update(names)
             call.to.overdue -= 1
@@ -236,7 +236,7 @@ class Dispatch:
                     self._answers.clear()
                 self._answers |= task.result()
 
-        task.add_done_callback(ended)
+        task.add_done_callback(end)
         return dict.fromkeys(names, PublishResult(PublishStatus.POSTPONED, _UNDER_WAY, rest))
 
     # ------------------------------------------------------------ what is tried
@@ -253,7 +253,7 @@ class Dispatch:
             if name in self._answers:
                 known[name] = self._answers.pop(name)
             elif name in self._under_way or (suspected and len(suspects) >= SUSPECTS) or not to.admits(now):
-                known[name] = self._withheld(to)
+                known[name] = self._withhold(to)
             elif suspected:
                 suspects.append(Call(to, [queued]))
             else:
@@ -277,13 +277,16 @@ class Dispatch:
 
     # ------------------------------------------------------------ what follows
 
-    def _judged(self, call: Call, said: Sequence[PublishResult], *, alone: bool) -> dict[_Name, PublishResult]:
+    def _judge(self, call: Call, said: Sequence[PublishResult], *, alone: bool) -> dict[_Name, PublishResult]:
         """Return the results of the messages of a call, and update the state of their destination.
 
         ``alone``: whether nothing else was published with the message.
         """
+        statuses = {one.status for one in said}
+        if statuses <= _TAKEN:
+            return self._take_all(call, said)
         unknown = [one.error for one in said if one.status is PublishStatus.UNKNOWN]
-        taken = any(one.status in _TAKEN for one in said)
+        taken = not statuses.isdisjoint(_TAKEN)
         blamed = len(unknown) == 1 and (taken or (alone and call.to.proven))
         stalled = self._learn(call.to, said, unknown, blamed=blamed, taken=taken)
         known = {
@@ -296,6 +299,16 @@ class Dispatch:
                 known[first] = known[first]._replace(status=PublishStatus.POSTPONED)
         return known
 
+    def _take_all(self, call: Call, said: Sequence[PublishResult]) -> dict[_Name, PublishResult]:
+        """`_judge` of a call of which all was taken."""
+        call.to.proven = True
+        if call.to.breaker.note_answer():
+            self._emit("destination_recovered", destination=call.to.name)
+        known = {_name(queued): one for queued, one in zip(call.wave, said, strict=True)}
+        if self._suspects:
+            self._suspects.difference_update(known)
+        return known
+
     def _learn(
         self, to: Destination, said: Sequence[PublishResult], unknown: Sequence[str], *, blamed: bool, taken: bool
     ) -> bool:
@@ -303,20 +316,20 @@ class Dispatch:
         stalled = [one for one in said if one.status is PublishStatus.STALLED]
         to.proven = (to.proven or taken) and not unknown
         if stalled:
-            self._failed(to, stalled[0].error, max(bounded_pause(one.pause) for one in stalled))
+            self._fail(to, stalled[0].error, max(clip_pause(one.pause) for one in stalled))
         elif any(one.status in _ANSWERS for one in said):
-            if to.breaker.answered():
+            if to.breaker.note_answer():
                 self._emit("destination_recovered", destination=to.name)
         elif unknown and not blamed:
-            self._failed(to, unknown[0], 0.0)
+            self._fail(to, unknown[0], 0.0)
         else:
-            to.breaker.undecided()
+            to.breaker.note_nothing()
         return bool(stalled)
 
-    def _failed(self, to: Destination, error: str, pause: float) -> None:
+    def _fail(self, to: Destination, error: str, pause: float) -> None:
         to.proven = False
         to.error = error
-        rest = to.breaker.failed(self._clock(), random.random(), pause)
+        rest = to.breaker.note_failure(self._clock(), random.random(), pause)
         self._emit("destination_stalled", destination=to.name, error=error, pause=round(rest, 3))
 
     def _final(self, to: Destination, queued: Queued, said: PublishResult, *, blamed: bool) -> PublishResult:
@@ -330,21 +343,21 @@ class Dispatch:
             return said
         if said.status in _ANSWERS:
             self._suspects.discard(name)
-        return self._withheld(to, said.error) if said.status is PublishStatus.STALLED else said
+        return self._withhold(to, said.error) if said.status is PublishStatus.STALLED else said
 
-    def _withheld(self, to: Destination, error: str = "") -> PublishResult:
+    def _withhold(self, to: Destination, error: str = "") -> PublishResult:
         """A message whose destination takes nothing: not read before it does again, or not before the next probe."""
         error = error or to.error or _UNDER_WAY
         if self._by_topic:
             return PublishResult(PublishStatus.STALLED, error)
         return PublishResult(PublishStatus.POSTPONED, error, max(SHORTEST, to.breaker.pause(self._clock())))
 
-    def _completed(self, wave: Sequence[Queued], known: dict[_Name, PublishResult]) -> list[PublishResult]:
-        said = [known.get(_name(queued)) or self._withheld(self._destination(queued.envelope)) for queued in wave]
+    def _complete(self, wave: Sequence[Queued], known: dict[_Name, PublishResult]) -> list[PublishResult]:
+        said = [known.get(_name(queued)) or self._withhold(self._destination(queued.envelope)) for queued in wave]
         if self.works:
             return said
         self.refused = next((one.error for one in said if isinstance(one, Refusal)), self.refused)
-        return [one.left_alone() if isinstance(one, Refusal) else one for one in said]
+        return [one.leave_alone() if isinstance(one, Refusal) else one for one in said]
 
 
 def _name(queued: Queued) -> _Name:

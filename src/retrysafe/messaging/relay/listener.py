@@ -22,7 +22,7 @@ from retrysafe.backends.sql.drivers.base import is_direct, question
 from retrysafe.backends.sql.drivers.deadline import timely
 from retrysafe.backends.sql.postgresql import CHANNEL
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.relay.answers import Stopped, answered
+from retrysafe.messaging.relay.daemon_calls import Stopped, await_answer
 from retrysafe.messaging.relay.poll_schedule import RECOVERY
 from retrysafe.stop_signal import StopSignal
 
@@ -71,15 +71,15 @@ class Listening:
         with self._end, self._other_end:
             while self._goes_on:
                 try:
-                    with self._connected() as connection:
+                    with self._connect() as connection:
                         failures = 0
                         self._hear(connection)
                 except Exception:  # noqa: BLE001 - whatever befalls it: relays look by themselves meanwhile
                     self._closed.wait(RECOVERY.delay(failures, random.random()))
                     failures += 1
 
-    def _connected(self) -> Any:
-        return _connected(self._url)
+    def _connect(self) -> Any:
+        return _connect(self._url)
 
     def _hear(self, connection: Any) -> None:
         with timely(connection, ANSWER):
@@ -95,7 +95,7 @@ class Listening:
                     self._stop.nudge()
 
 
-def _connected(url: str) -> Any:
+def _connect(url: str) -> Any:
     import psycopg
 
     return psycopg.connect(url, autocommit=True, connect_timeout=CONNECT, keepalives_idle=30)
@@ -107,7 +107,7 @@ def refuse_pooler(url: str | None) -> None:
         return
     import psycopg
 
-    with suppress(psycopg.Error), _connected(url) as connection:
+    with suppress(psycopg.Error), _connect(url) as connection:
         with timely(connection, ANSWER):
             found = connection.execute(question(connection.info.backend_pid)).fetchone()
         if not is_direct(found):
@@ -122,7 +122,7 @@ async def arefuse_pooler(url: str | None, stop: StopSignal) -> None:
     """`refuse_pooler` for async code. Returns as well when ``stop`` is rung before the server has answered."""
     if url is not None:
         with suppress(Stopped):
-            await answered(partial(refuse_pooler, url), stop)
+            await await_answer(partial(refuse_pooler, url), stop)
 
 
 def address(url: str | None) -> str | None:

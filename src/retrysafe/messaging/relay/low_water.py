@@ -58,9 +58,9 @@ class LowWater:
         if look.oldest is not None and look.oldest < self.mark:
             self.reset()  # numbers have begun anew, as when the table was emptied
 
-    def took(self, queue: Sequence[Queued]) -> None:
+    def record(self, queue: Sequence[Queued]) -> None:
         """These were read."""
-        self._highest = max([self._highest, *(queued.id for queued in queue)])
+        self._highest = max([self._highest, *[queued.id for queued in queue]])
 
     def reset(self) -> bool:
         """Read from the beginning again; whether that is something new."""

@@ -22,7 +22,7 @@ class Polls(NamedTuple):
         """The schedule after messages were found, and how long to rest: not at all."""
         return self._replace(idle=0, failures=0), 0.0
 
-    def nudged(self) -> Polls:
+    def after_nudge(self) -> Polls:
         """The schedule after a nudge: messages were written, and appear when their transaction commits."""
         return self._replace(idle=0)
 

@@ -6,11 +6,12 @@ import hashlib
 import socket
 import time
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any
 
 from retrysafe.claims.observers import Observers
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.messaging.relay.procedures import OutboxStatus, attend, standing
+from retrysafe.messaging.relay.procedures import OutboxStatus, attend, measure
 from retrysafe.protocol.message_stores import OperableOutbox
 from retrysafe.protocol.messages import Envelope, RelaySeen
 from retrysafe.protocol.publish_policy import PublishOutcome
@@ -27,16 +28,16 @@ class Reporter:
         self._observers = observers
         self._holders: list[str] = []
 
-    def created(self, envelopes: Iterable[Envelope]) -> None:
+    def report_created(self, envelopes: Iterable[Envelope]) -> None:
         """Messages were written into an outbox."""
         for envelope in envelopes:
             fields = {"message_id": envelope.id, "event_type": envelope.type, "aggregate_id": envelope.key or ""}
             self._emit("message_created", envelope, **fields)
 
-    def concluded(self, verdict: PublishOutcome, seconds: float, destination: Callable[[Envelope], str]) -> None:
+    def report_outcome(self, verdict: PublishOutcome, seconds: float, destination: Callable[[Envelope], str]) -> None:
         """A wave was published, and what became of it is written down; ``destination`` names where messages went."""
         if verdict.gone:
-            lag = max((one.now - one.created) / 1e6 for one in verdict.gone) + seconds
+            lag = max([one.now - one.created for one in verdict.gone]) / 1e6 + seconds
             self._emit("relayed", None, messages=len(verdict.gone), lag=round(lag, 6), seconds=round(seconds, 6))
             self._each_relayed(verdict, seconds, destination)
         for delay in verdict.delayed:
@@ -66,32 +67,36 @@ class Reporter:
         """A destination takes nothing, or takes messages again."""
         self._emit(name, None, **fields)
 
-    def failed(self, error: BaseException) -> None:
+    def report_failure(self, error: BaseException) -> None:
         """A relay could not go on."""
         first = str(error).partition("\n")[0]
         self._emit("relay_failed", None, error=first or type(error).__name__)
 
-    def lost(self, relay: RelaySeen) -> None:
+    def report_loss(self, relay: RelaySeen) -> None:
         """A relay has said nothing for so long that it is taken for gone."""
         self._emit("relay_lost", None, relay=relay.name, silent=round(relay.silent, 3))
 
-    def uncounted(self, error: Exception) -> None:
+    def report_uncounted(self, error: Exception) -> None:
         """Report that the backlog could not be counted."""
         self._emit("backlog_uncounted", None, error=str(error))
 
     def stands(self, standing: OutboxStatus, stalled_after: float) -> None:
-        """Report the state of an outbox; an alarm if messages are due for longer than ``alarm`` seconds."""
-        fields = {"due": standing.due, "oldest_due": round(standing.oldest_due, 3), "relays": standing.alive}
-        more = {"messages": standing.messages, "oldest": round(standing.oldest, 3), "dead": standing.dead}
-        self._emit("backlog", None, **fields, **more)
-        if standing.oldest_due > stalled_after:
-            self._emit("backlog_stalled", None, **fields)
+        """Report the state of an outbox; and an alarm if messages are due for longer than ``stalled_after`` seconds."""
+        messages, due, oldest, oldest_due = 0, 0, 0.0, 0.0
+        for one in standing.backlog:
+            messages, due = messages + one.messages, due + one.due
+            oldest, oldest_due = max(oldest, one.oldest), max(oldest_due, one.oldest_due)
+        fields = {"due": due, "oldest_due": round(oldest_due, 3), "relays": standing.alive}
+        self._emit("backlog", None, **fields, messages=messages, oldest=round(oldest, 3), dead=standing.dead)
+        if oldest_due > stalled_after:
+            worst = max(standing.backlog, key=attrgetter("oldest_due"))
+            self._emit("backlog_stalled", None, **fields, topic=worst.topic, error=standing.cause(worst))
         holders = [one.name for one in standing.holders]
         if holders and holders != self._holders:
             self._emit("cleanup_held", None, holder=holders[0], seconds=standing.holders[0].seconds)
         self._holders = holders
 
-    def operated(self, name: str, **fields: Any) -> None:
+    def report_operation(self, name: str, **fields: Any) -> None:
         """Report the action of a person."""
         self._emit(name, None, **fields)
 
@@ -160,13 +165,16 @@ class Presence:
         A count that fails is reported; one that takes long postpones the next, so that publishing goes on.
         """
         try:
-            tells, gone, others = yield from attend(self._outbox, self.name, self._hold)
+            name = self.name
+            relays, gone = yield from attend(self._outbox, name, self._hold)
         except ConfigurationError:
             self._next = 0.0  # nothing is published before this is settled
             raise
         self._reporter.emit("relay_seen")
         for relay in gone:
-            self._reporter.lost(relay)
+            self._reporter.report_loss(relay)
+        others = [relay for relay in relays if relay.name != name]
+        tells = not others or name < min(relay.name for relay in others)
         self._compare(others)
         began = self._clock()
         if self._has_told and not tells:  # else its gauges would say for ever what was so then
@@ -175,9 +183,9 @@ class Presence:
         if not tells or began < self._next_look:
             return
         try:
-            found = yield from standing(self._outbox)
+            found = yield from measure(self._outbox, relays, [])
         except StoreUnavailable as error:
-            self._reporter.uncounted(error)
+            self._reporter.report_uncounted(error)
         else:
             self._has_told = True
             self._reporter.stands(found, self._alarm)

@@ -9,17 +9,15 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.message_stores import OperableOutbox, OutboxStore
 from retrysafe.protocol.messages import Backlog, DeadLetter, Holder, Queued, RelaySeen
 from retrysafe.protocol.ordering import BUCKETS
-from retrysafe.protocol.outbox_walk import LANES, MORE, PAGES, Most, Span, Walk
+from retrysafe.protocol.outbox_walk import LANES, MORE, PAGES, Most, Span, Stretch, Walk
 from retrysafe.protocol.publish_policy import MOST_COUNTED, PublishOutcome
-from retrysafe.protocol.records import Ownership
 from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.store import TransactionalStore
 
 
 def each(asks: Iterable[Ask[None]]) -> Steps[None]:
     """Put one ask after the other."""
-    for request in asks:
-        yield from ask(request)
+    yield from asks
 
 
 def due(
@@ -30,12 +28,12 @@ def due(
     None of the topics ``shut``, whose destinations take nothing now.
     """
     walk.knows(shut)
-    queue = (yield from _passed_over(outbox, number, most, low, walk)) if walk.after else []
+    queue = (yield from _read_passed(outbox, number, most, low, walk)) if walk.after else []
     room = most.beside(queue)
     start, following = max(low, walk.after + 1 if walk.after else 0), True
     for page in range(PAGES):
         span = Span(start, walk.rows(most) if page == 0 else most.messages + MORE, low, shut=shut)
-        stretch = yield from ask(outbox.due(number, span, most.beside(queue)))
+        stretch: Stretch = yield outbox.due(number, span, most.beside(queue))
         ended = len(stretch.rows) < span.span_rows
         queue += stretch.queue
         if page == 0:
@@ -50,13 +48,13 @@ def due(
     return queue
 
 
-def _passed_over(outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk) -> Steps[list[Queued]]:
+def _read_passed(outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk) -> Steps[list[Queued]]:
     """Select messages of the lanes that were passed over; half a batch, so that the following ones go on too."""
-    released = yield from ask(outbox.released(number, walk.after, LANES))
+    released = yield from ask(outbox.lanes_released(number, walk.after, LANES))
     if not walk.goes_on(released):
         return []
     queue: list[Queued] = []
-    half = most.halved()
+    half = most.half()
     for of in walk.turn():
         span = Span(low, most.of_lane, low, walk.after, walk.shut)
         stretch = yield from ask(outbox.lane(number, of, span, half.beside(queue)))
@@ -84,73 +82,28 @@ def take(
 
     What is due is read after the bucket is held: an earlier look would show what its last holder has published since.
     """
-    yield from ask(store.begin())
-    yield from each(outbox.prepared(silence))
+    yield store.begin()
+    yield from outbox.prepare(silence)
     if not (yield from ask(outbox.hold(number, silence))):
-        yield from ask(store.rollback())
+        yield store.rollback()
         return None
     return (yield from due(outbox, number, most, low, walk, shut))
 
 
 def conclude(outbox: OutboxStore, verdict: PublishOutcome, *, keep: bool, noted: bool = False) -> Steps[None]:
     """Write down, in the open transaction, what became of a wave; ``noted``: it was, that these attempts begin."""
-    yield from each(outbox.leave(verdict.gone, keep=keep))
+    yield from outbox.leave(verdict.gone, keep=keep)
     for delay in verdict.delayed:
-        yield from each(outbox.delay(delay))
+        yield from outbox.delay(delay)
     for death in verdict.dead:
-        yield from each(outbox.bury(death))
-    if noted:
-        yield from each(outbox.withdraw(verdict.withdrawn))
-
-
-def begin_fenced(
-    store: TransactionalStore, outbox: OutboxStore, held: Ownership, queue: Sequence[Queued]
-) -> Steps[list[Queued] | None]:
-    """Write down, in a transaction of its own, that attempts to publish begin; return the queue as it then is.
-
-    None if the lease is not ours any more.
-
-    Without the fence, a relay that was stalled would write what it has read long ago over what others have since: the
-    pause of a lane, the place where it is parked, its attempts.
-    """
-    yield from ask(store.begin())
-    if not (yield from ask(outbox.fence(held))):
-        yield from ask(store.rollback())
-        return None
-    yield from each(outbox.begun(queue))
-    yield from ask(store.commit())
-    return as_noted(queue)
+        yield from outbox.bury(death)
+    if noted and verdict.withdrawn:
+        yield from outbox.withdraw(verdict.withdrawn)
 
 
 def as_noted(queue: Sequence[Queued]) -> list[Queued]:
     """The queue as it is when it is written down that attempts begin."""
     return [queued._replace(noted=True) for queued in queue]
-
-
-def conclude_fenced(
-    store: TransactionalStore, outbox: OutboxStore, held: Ownership, verdict: PublishOutcome, *, keep: bool
-) -> Steps[bool]:
-    """Write down what became of a wave in a transaction of its own, if the lease is still ours; False if it is not."""
-    yield from ask(store.begin())
-    if not (yield from ask(outbox.fence(held))):
-        yield from ask(store.rollback())
-        return False
-    yield from conclude(outbox, verdict, keep=keep, noted=True)
-    yield from ask(store.commit())
-    return True
-
-
-def outlive_fenced(
-    store: TransactionalStore, outbox: OutboxStore, held: Ownership, noted: Sequence[Queued]
-) -> Steps[bool]:
-    """Write down that attempts killed no relay, in a transaction of its own, if the lease is still ours."""
-    yield from ask(store.begin())
-    if not (yield from ask(outbox.fence(held))):
-        yield from ask(store.rollback())
-        return False
-    yield from ask(outbox.lived(noted))
-    yield from ask(store.commit())
-    return True
 
 
 GONE = 60.0
@@ -175,7 +128,7 @@ class OutboxStatus(NamedTuple):
     @property
     def messages(self) -> int:
         """The number of waiting messages."""
-        return sum(one.messages for one in self.backlog)
+        return sum([one.messages for one in self.backlog])
 
     @property
     def capped(self) -> bool:
@@ -185,56 +138,68 @@ class OutboxStatus(NamedTuple):
     @property
     def due(self) -> int:
         """The number of those that wait for nothing but a relay."""
-        return sum(one.due for one in self.backlog)
+        return sum([one.due for one in self.backlog])
 
     @property
     def oldest(self) -> float:
         """Seconds since the oldest message that has not left was written."""
-        return max((one.oldest for one in self.backlog), default=0.0)
+        return max([one.oldest for one in self.backlog], default=0.0)
 
     @property
     def oldest_due(self) -> float:
         """Seconds since the oldest message that is due was written."""
-        return max((one.oldest_due for one in self.backlog), default=0.0)
+        return max([one.oldest_due for one in self.backlog], default=0.0)
+
+    def cause(self, topic: Backlog) -> str:
+        """Say why messages of a topic are due for long: by its error, or as far as it can be told without one."""
+        if topic.error:
+            return topic.error
+        return "the relays are too slow, or the broker refuses" if self.alive else "no relay is running"
 
     @property
     def alive(self) -> int:
         """The number of live relays."""
-        return sum(relay.silent < GONE for relay in self.relays)
+        return len([relay for relay in self.relays if relay.silent < GONE])
 
 
 def standing(outbox: OperableOutbox) -> Steps[OutboxStatus]:
     """Look at an outbox."""
-    backlog = yield from ask(outbox.backlog())
     relays = yield from ask(outbox.relays())
-    paused = yield from ask(outbox.paused())
-    dead, kept = yield from ask(outbox.counts())
+    paused = yield from ask(outbox.topics_paused())
+    return (yield from measure(outbox, relays, paused))
+
+
+def measure(outbox: OperableOutbox, relays: list[RelaySeen], paused: list[str]) -> Steps[OutboxStatus]:
+    """Look at an outbox whose relays and paused topics are known."""
+    backlog = yield outbox.backlog()
+    dead, kept = yield outbox.counts()
     holders = outbox.holders()
     held = [] if holders is None else (yield from ask(holders))
     return OutboxStatus(backlog, relays, paused, dead, kept, held)
 
 
-def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[tuple[bool, list[RelaySeen], list[RelaySeen]]]:
-    """Say that a relay is there; whether it is the one who tells how things stand, those forgotten, and the others.
+def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[tuple[list[RelaySeen], list[RelaySeen]]]:
+    """Say that a relay is there; return all that are, this one among them, and those that are forgotten now.
 
     A bucket that is missing would never be relayed: emptying all tables, as tests do, takes them with it.
     """
-    yield from ask(outbox.beat(name, hold))
-    there = yield from ask(outbox.buckets())
-    if len(there) < BUCKETS:
-        yield from ask(outbox.restore(there))
-    relays = yield from ask(outbox.relays())
+    yield outbox.beat(name, hold)
+    relays: list[RelaySeen]
+    relays, buckets = yield outbox.attendance()
+    if buckets < BUCKETS:
+        there = yield from ask(outbox.buckets())
+        yield outbox.restore(there)
     _require_alike(name, relays)
     gone = [relay for relay in relays if relay.silent >= GONE]
     if gone:
-        yield from ask(outbox.bye([relay.name for relay in gone]))
-    first = min((relay.name for relay in relays if relay.silent < GONE), default=name)
-    others = [relay for relay in relays if relay.silent < GONE and relay.name != name]
-    return name == first, gone, others
+        yield outbox.bye([relay.name for relay in gone])
+    return [relay for relay in relays if relay.silent < GONE], gone
 
 
 def _require_alike(name: str, relays: Sequence[RelaySeen]) -> None:
     """Relays that hold buckets in different ways do not see each other's hold: who was there first goes on alone."""
+    if len({relay.hold for relay in relays}) < 2:
+        return
     own = next((relay for relay in relays if relay.name == name), None)
     if own is None:
         return
@@ -250,11 +215,11 @@ def _require_alike(name: str, relays: Sequence[RelaySeen]) -> None:
 
 def redrive(store: TransactionalStore, outbox: OperableOutbox, letters: Sequence[DeadLetter]) -> Steps[int]:
     """Have dead letters published again, in one transaction; the number that was not redriven by another call."""
-    yield from ask(store.begin())
+    yield store.begin()
     parked = [letter.number for letter in letters if letter.parked]
     ours = yield from ask(outbox.claim_letters([letter.number for letter in letters]))
     if ours:
-        yield from each(outbox.redrive(ours))
+        yield from outbox.redrive(ours)
     unparked = (yield from ask(outbox.unpark(parked))) if parked else 0
-    yield from ask(store.commit())
+    yield store.commit()
     return len(ours) + unparked

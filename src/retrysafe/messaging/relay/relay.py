@@ -8,18 +8,19 @@ buckets may have something new, and drains a batch of each of them, in random or
 (``concurrency=``), each on a connection of its own.
 
 Draining a bucket (`retrysafe.messaging.relay.bucket`)
-    hold      with a transaction that stays open meanwhile, or with a lease of a `Boundary`, whose fencing token
-              every later write names. A bucket that another relay holds is skipped.
+    hold      with a transaction that stays open meanwhile, or with a lease (`BucketLeases`), whose fencing token every
+              later write names. A bucket that another relay holds is skipped.
     read      the messages that are due, up to ``batch`` and ``batch_bytes``: for each lane (the messages of one topic
               and key) from its oldest message on, and none behind a message that waits (`outbox_walk`).
     publish   wave by wave: a wave has at most one message of each lane, so that order is kept when one fails.
               `Dispatch` groups a wave by destination, each of which has a circuit breaker.
     conclude  what was published is deleted, or moved to the table of published messages; what failed is delayed, or
-              moved to the dead letters (`retrysafe.protocol.publish_policy`). Commit, or release the lease.
+              moved to the dead letters (`retrysafe.protocol.publish_policy`). Commit; that releases a lease, too.
 
 A relay that dies between publish and conclude leaves the messages to be published again, under their ids. Because the
-message itself may have caused the death, attempts are noted before they begin: a message with an attempt that was begun
-and not finished is published alone, and given up after ``max_crashes`` such attempts.
+message itself may have caused the death, attempts are noted before they begin (of a leased bucket in the transaction
+that leases it): a message with an attempt that was begun and not finished is published alone, and given up after
+``max_crashes`` such attempts.
 
 What is read
     The database numbers messages when they are written, but transactions commit in another order. `LowWater` is the
@@ -53,10 +54,9 @@ from typing import Any, Literal, NamedTuple, cast
 
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.driver import arun, run
+from retrysafe.backends.driver import aput, arun, put, run
 from retrysafe.backends.sql.outbox_log import SqlOutboxLog
 from retrysafe.backends.sql.postgresql import PostgresqlStore
-from retrysafe.boundary import Boundary
 from retrysafe.cancellation import is_failure
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.entrypoint import UNUSABLE
@@ -67,10 +67,11 @@ from retrysafe.messaging.cdc.batches import LoggedMessage, take
 from retrysafe.messaging.cdc.following import Log
 from retrysafe.messaging.cdc.slot import Slot
 from retrysafe.messaging.errors import BrokerUnavailable
-from retrysafe.messaging.notifications import woken
+from retrysafe.messaging.notifications import waking
 from retrysafe.messaging.outbox import outbox_of
-from retrysafe.messaging.relay.bucket import LOGGED, Probation, Setting, Sum, adrain, adrain_taken, drain
+from retrysafe.messaging.relay.bucket import LOGGED, Probation, Setting, Totals, adrain, adrain_taken, drain
 from retrysafe.messaging.relay.dispatch import Dispatch
+from retrysafe.messaging.relay.leases import BucketLeases
 from retrysafe.messaging.relay.listener import address, alistening, arefuse_pooler, listening, refuse_pooler
 from retrysafe.messaging.relay.low_water import LowWater
 from retrysafe.messaging.relay.poll_schedule import Polls
@@ -83,7 +84,7 @@ from retrysafe.protocol.messages import Queued
 from retrysafe.protocol.outbox_walk import Walks, most
 from retrysafe.protocol.publish_policy import OnDead, Rules
 from retrysafe.protocol.records import Duration
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.store import TransactionalStore
 from retrysafe.stop_signal import Stops, StopSignal, stopped_by_signals
 
@@ -91,7 +92,6 @@ Holding = Literal["transaction", "lease"]
 MOST = 500
 MOST_AT_ONCE = 9
 """Buckets under way together: each has a connection, of which we keep ten."""
-_NAME = "retrysafe.relay"
 _ALONE = (
     "This Relay is running already, and runs once at a time. Make another Relay: any number of them share the outbox. "
     "Nothing was published by this call."
@@ -231,19 +231,26 @@ class Relay:
         if cdc is not None and (hold != "transaction" or not isinstance(sql, PostgresqlStore)):
             raise ConfigurationError('cdc= reads the log of a PostgreSQL store, with hold="transaction".')
         observing = (LoggingObserver(),) if observers is None else tuple(observers)
-        self._leases = store if hold == "lease" else None
-        self._lease = seconds_of(lease, "lease")
+        leases = BucketLeases(self._backend, seconds_of(lease, "lease"))
         backoff = Backoff(seconds_of(backoff_base, "backoff_base"), seconds_of(backoff_max, "backoff_max"))
         rules = Rules(max_attempts=max_attempts, max_crashes=max_crashes, backoff=backoff, on_dead=OnDead(on_dead))
         self._low = LowWater(outbox)
         self._walks = Walks(time.monotonic)
-        bounds = most(batch, batch_bytes)
         self._reporter = Reporter(Observers(observing))
         timeout = seconds_of(publish_timeout, "publish_timeout")
         self._dispatch = Dispatch(publisher, self._reporter.emit, timeout=timeout)
         self._setting = Setting(
-            *(cast("TransactionalStore", sql), outbox, None, rules, bounds, keep_published, self._low, self._walks),
-            *(timeout, self._dispatch, Probation()),
+            store=cast("TransactionalStore", sql),
+            outbox=outbox,
+            leases=leases if hold == "lease" else None,
+            rules=rules,
+            batch=most(batch, batch_bytes),
+            keep=keep_published,
+            low=self._low,
+            walks=self._walks,
+            patience=timeout,
+            dispatch=self._dispatch,
+            probation=Probation(),
         )
         self._log = None if cdc is None else Log(cdc, self._reporter.emit)
         to = f"{_kind_of(publisher)}{'+' if outbox.only else ''}"
@@ -267,8 +274,8 @@ class Relay:
         Raises `StoreUnavailable` if the store fails, and `BrokerUnavailable` if the publisher says that its broker is
         not there: what had left until then has left.
         """
-        total = Sum()
-        with self._stops.run() as self._stop_signal, self._working(self._opened()) as (setting, client):
+        total = Totals()
+        with self._stops.run() as self._stop_signal, self._working(self._open()) as (setting, client):
             self._backend.check(client)
             while self._round(setting, client, total) or self._anew():
                 pass
@@ -276,19 +283,19 @@ class Relay:
 
     async def arun_once(self) -> Relayed:
         """`run_once` for async code."""
-        total = Sum()
+        total = Totals()
         with self._stops.run() as self._stop_signal:
-            async with self._aworking(await self._aopened()) as (setting, client):
+            async with self._aworking(await self._aopen()) as (setting, client):
                 await self._backend.acheck(client)
                 while await self._around(setting, client, total) or await self._has_more():
                     pass
         return Relayed(total.left, total.delayed, total.dead)
 
-    def _round(self, setting: Setting, client: Client, total: Sum) -> bool:
+    def _round(self, setting: Setting, client: Client, total: Totals) -> bool:
         """Drain each bucket once; whether anything was published."""
         before, self._dispatch.refused = total.left, ""
         self._attend(client)
-        for number in _shuffled(run(self._waiting(setting), client)):
+        for number in _shuffle(put(self._waiting(setting), client)):
             if self._stop_signal.rung:
                 return False
             began = time.monotonic()
@@ -296,24 +303,24 @@ class Relay:
             self._attend(client)
         return self._may_find_more(published=total.left > before)
 
-    def _waiting(self, setting: Setting) -> Steps[list[int]]:
+    def _waiting(self, setting: Setting) -> Ask[list[int]]:
         """Ask for the buckets that may have new messages."""
-        return ask(setting.outbox.waiting(self._low.mark, self._walks.passed(self._dispatch.shut())))
+        return setting.outbox.waiting(self._low.mark, self._walks.passed(self._dispatch.topics_shut()))
 
     async def _has_more(self) -> bool:
         """Tell whether there may be more after an empty round: behind a call under way, or from the beginning."""
-        return not self._stop_signal.rung and (await self._dispatch.settled(self._stop_signal) or self._anew())
+        return not self._stop_signal.rung and (await self._dispatch.settle(self._stop_signal) or self._anew())
 
     def _anew(self) -> bool:
         """Read from the beginning again; whether something had been skipped until now."""
         return any([self._low.reset(), self._walks.restart()])
 
-    async def _around(self, setting: Setting, client: AsyncClient, total: Sum) -> bool:
+    async def _around(self, setting: Setting, client: AsyncClient, total: Totals) -> bool:
         """`_round` for async code, several buckets at a time, so that a slow one does not delay the others."""
         before, self._dispatch.refused = total.left, ""
         await self._resume(setting, client)
         await self._aattend(client)
-        numbers = iter(_shuffled(await arun(self._waiting(setting), client)))
+        numbers = iter(_shuffle(await aput(self._waiting(setting), client)))
 
         async def work() -> None:
             for number in numbers:
@@ -330,7 +337,7 @@ class Relay:
 
     async def _resume(self, setting: Setting, client: AsyncClient) -> None:
         """Resume the lanes whose calls have ended meanwhile."""
-        if ended := self._dispatch.ended():
+        if ended := self._dispatch.take_ended():
             await arun(ask(setting.outbox.resume_lanes(ended)), client)
 
     def _may_find_more(self, *, published: bool) -> bool:
@@ -342,9 +349,9 @@ class Relay:
         if self._dispatch.refused and not self._dispatch.works:
             raise BrokerUnavailable(self._dispatch.refused)
 
-    def _report(self, done: Sum, began: float, total: Sum) -> None:
+    def _report(self, done: Totals, began: float, total: Totals) -> None:
         for verdict in done.verdicts:
-            self._reporter.concluded(verdict, time.monotonic() - began, self._dispatch.destination)
+            self._reporter.report_outcome(verdict, time.monotonic() - began, self._dispatch.destination)
         total.include(done)
         if done.away:
             raise BrokerUnavailable(done.away)
@@ -365,7 +372,7 @@ class Relay:
 
     # ------------------------------------------------------------ connections
 
-    def _opened(self) -> Client:
+    def _open(self) -> Client:
         if self._log is not None:
             raise ConfigurationError("cdc= is for event loops: relay with arun_forever or async with.")
         if iscoroutinefunction(self._publisher.publish):
@@ -381,10 +388,10 @@ class Relay:
             client.close()
             raise
         except Exception as error:  # noqa: BLE001 - it is asked again in every round
-            self._reporter.failed(error)
+            self._reporter.report_failure(error)
         return client
 
-    async def _aopened(self) -> AsyncClient:
+    async def _aopen(self) -> AsyncClient:
         if not iscoroutinefunction(self._publisher.publish):
             raise ConfigurationError(
                 "publisher= is for sync code: relay with run_once, run_forever or with, or give the publisher's async "
@@ -403,36 +410,32 @@ class Relay:
             if not is_failure(error):
                 await client.aclose()
                 raise
-            self._reporter.failed(error)
+            self._reporter.report_failure(error)
         return client
 
     @contextmanager
     def _working(self, client: Client) -> Iterator[tuple[Setting, Client]]:
-        """Hold the connections of a run, and its leases if buckets are leased."""
-        leases = self._leasing()
+        """Hold the connections of a run."""
         self._anew()
         self._dispatch.reset()
         self._presence.reset()
         try:
-            with woken(self._backend, self._stop_signal), listening(self._listen, self._stop_signal):
-                yield self._setting._replace(leases=leases), client
+            with waking(self._backend, self._stop_signal), listening(self._listen, self._stop_signal):
+                yield self._setting, client
             with suppress(RetrysafeError):
                 run(self._presence.farewell(), client)
         finally:
             client.close()
-            if leases is not None:
-                leases.close()
 
     @asynccontextmanager
     async def _aworking(self, client: AsyncClient) -> AsyncIterator[tuple[Setting, AsyncClient]]:
-        leases = self._leasing()
         self._anew()
         self._dispatch.reset()
         self._presence.reset()
         try:
-            with woken(self._backend, self._stop_signal):
+            with waking(self._backend, self._stop_signal):
                 async with alistening(self._listen, self._stop_signal):
-                    yield self._setting._replace(leases=leases, turn=asyncio.Lock()), client
+                    yield self._setting._replace(turn=asyncio.Lock()), client
             with suppress(RetrysafeError):
                 await arun(self._presence.farewell(), client)
         finally:
@@ -440,12 +443,6 @@ class Relay:
             with suppress(RetrysafeError):
                 await self._resume(self._setting, client)
             await client.aclose()
-            if leases is not None:
-                await leases.aclose()
-
-    def _leasing(self) -> Boundary | None:
-        """The boundary that leases buckets; without observers, because its claims are internal."""
-        return None if self._leases is None else Boundary(_NAME, store=self._leases, lease=self._lease, observers=())
 
     # ------------------------------------------------------------ until stopped
 
@@ -456,22 +453,22 @@ class Relay:
         SIGTERM and SIGINT call `stop` in the main thread, unless the program handles them itself.
         """
         with self._stops.run() as self._stop_signal, stopped_by_signals(self.stop):
-            self._forever(self._opened())
+            self._forever(self._open())
 
     def _forever(self, client: Client) -> None:
         with self._working(client) as (setting, client):
             while not self._stop_signal.rung:
                 try:
                     self._backend.check(client)
-                    rest = self._rest(found=self._round(setting, client, Sum()))
+                    rest = self._rest(found=self._round(setting, client, Totals()))
                 except Exception as error:  # noqa: BLE001 - a relay must not end by what happens to one batch
-                    rest = self._failed(error)
-                self._woken(nudged=self._stop_signal.wait(rest))
+                    rest = self._fail(error)
+                self._wake(nudged=self._stop_signal.wait(rest))
 
     async def arun_forever(self) -> None:
         """`run_forever` for async code; `asyncio.run` handles SIGINT itself, and cancels."""
         with self._stops.run() as self._stop_signal, stopped_by_signals(self.stop):
-            await self._aforever(await self._aopened())
+            await self._aforever(await self._aopen())
 
     async def _aforever(self, client: AsyncClient) -> None:
         async with self._aworking(client) as (setting, client):
@@ -480,12 +477,12 @@ class Relay:
                     await self._backend.acheck(client)
                     if self._log is not None and self._log.is_due():
                         await self._follow(self._log, setting, client)
-                    rest = self._rest(found=await self._around(setting, client, Sum()))
+                    rest = self._rest(found=await self._around(setting, client, Totals()))
                 except BaseException as error:
                     if not is_failure(error):
                         raise
-                    rest = self._failed(error)
-                self._woken(nudged=await self._stop_signal.await_for(rest))
+                    rest = self._fail(error)
+                self._wake(nudged=await self._stop_signal.await_for(rest))
 
     async def _follow(self, log: Log, setting: Setting, client: AsyncClient) -> None:
         """Publish from the log, with a round now and then, until it cannot be read or the relay is to stop."""
@@ -496,16 +493,16 @@ class Relay:
 
             def taking() -> Steps[list[Queued] | None]:
                 nonlocal shown
-                shut = setting.dispatch.shut()
+                shut = setting.dispatch.topics_shut()
                 shown = yield from take(setting.store, setting.outbox, asks, batch, setting.silence, shut)
                 return shown
 
             began = time.monotonic()
-            self._report(await adrain_taken(setting, client, LOGGED, taking), began, Sum())
+            self._report(await adrain_taken(setting, client, LOGGED, taking), began, Totals())
             self._require_that_not_all_is_refused()
             return shown is not None
 
-        await log.follow(publish, partial(self._around, setting, client, Sum()), self._stop_signal, setting.batch)
+        await log.follow(publish, partial(self._around, setting, client, Totals()), self._stop_signal, setting.batch)
 
     def stop(self) -> None:
         """Stop after the current batch. Safe to call from a signal handler.
@@ -518,15 +515,15 @@ class Relay:
         self._polls, rest = self._polls.found() if found else self._polls.empty(random.random())
         return rest
 
-    def _failed(self, error: BaseException) -> float:
+    def _fail(self, error: BaseException) -> float:
         self._anew()
-        self._reporter.failed(error)
+        self._reporter.report_failure(error)
         self._polls, rest = self._polls.failed(random.random())
         return rest
 
-    def _woken(self, *, nudged: bool) -> None:
+    def _wake(self, *, nudged: bool) -> None:
         if nudged:
-            self._polls = self._polls.nudged()
+            self._polls = self._polls.after_nudge()
 
     # ------------------------------------------------------------ beside an application
 
@@ -534,7 +531,7 @@ class Relay:
         self._stop_signal = stop = self._stops.begin()
         with ExitStack() as begun:
             begun.callback(self._stops.end, stop, well=False)
-            client = self._opened()  # errors of configuration are raised here, not in the thread
+            client = self._open()  # errors of configuration are raised here, not in the thread
             begun.callback(client.close)
 
             def work() -> None:
@@ -554,7 +551,7 @@ class Relay:
     async def __aenter__(self) -> Relay:
         self._stop_signal = stop = self._stops.begin(asyncio.get_running_loop())
         try:
-            client = await self._aopened()
+            client = await self._aopen()
         except BaseException:
             self._stops.end(stop, well=False)
             raise
@@ -573,6 +570,6 @@ class Relay:
             await self._task
 
 
-def _shuffled(buckets: list[int]) -> list[int]:
+def _shuffle(buckets: list[int]) -> list[int]:
     """The buckets in random order, so that relays do not follow each other from bucket to bucket."""
     return random.sample(buckets, len(buckets))

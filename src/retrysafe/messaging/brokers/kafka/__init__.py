@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from retrysafe.messaging.brokers.spec import (
     MODE,
+    PARTITIONS,
     PREFETCH,
     PREFETCH_BYTES,
     PREFIX,
     REDELIVERY_WINDOW,
+    REPLICAS,
     BrokerSpec,
     Option,
     lazily,
@@ -58,6 +60,8 @@ BROKER = BrokerSpec(
         Option("session", "how long a dead consumer keeps its partitions", metavar="TIME"),
         Option("leave_within", "how long a partition that moves is kept for messages in progress", metavar="TIME"),
     ),
+    declaration="opening:declaration",
+    declare_options=(PREFIX, PARTITIONS, REPLICAS),
     extra="kafka",
     checks="checks:EXAMINATION",
 )

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[at
 from retrysafe.messaging.brokers.checks import BrokerExamination
 from retrysafe.messaging.brokers.kafka.properties import properties_of
 from retrysafe.messaging.brokers.kafka.topics import admin, seconds_kept
+from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.protocol.checks import Check, Facts, Judge, Severity
 
 _GUIDE = "how-to/kafka.md"
@@ -83,7 +84,7 @@ CHECKS = (
         "kafka-topic",
         "Are the topics there?",
         Severity.ERROR,
-        "Make them with  retrysafe.messaging.brokers.kafka.declare(url, topics)",
+        f"Make them with  {declaring()}",
         _GUIDE,
         lambda facts: f"No topic {', '.join(facts['missing'])}." if facts["missing"] else None,
     ),

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from retrysafe.messaging.brokers.kafka.consumer import KafkaConsumer
 from retrysafe.messaging.brokers.kafka.publisher import AsyncKafkaPublisher
 from retrysafe.messaging.brokers.kafka.topics import declare
 from retrysafe.protocol.records import Duration
+
+
+async def declaration(url: str, topics: Sequence[str], *, group: str, prefix: str = "", **options: Any) -> None:
+    """Make topics for `retrysafe topics declare`; groups make themselves."""
+    await asyncio.to_thread(declare, url, [f"{prefix}{topic}" for topic in topics], **options)
 
 
 class Kafka:

@@ -12,15 +12,14 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.kafka.delivery import RecordSender, Reports
 from retrysafe.messaging.brokers.kafka.envelope import MODES, KafkaRecord, Mode, record_of
 from retrysafe.messaging.brokers.kafka.properties import Properties, properties_of
+from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.records import Duration
 from retrysafe.runtime import new_lock
 
 _ACKED = PublishResult(PublishStatus.ACKED)
-_NO_TOPIC = PublishResult(
-    PublishStatus.STALLED, "the brokers have no such topic: declare it with retrysafe.messaging.brokers.kafka.declare"
-)
+_NO_TOPIC = PublishResult(PublishStatus.STALLED, f"the brokers have no such topic: declare it:  {declaring()}")
 _OURS: Properties = {"acks": "all", "enable.idempotence": True}
 _DEFAULTS: Properties = {
     "partitioner": "murmur2_random",  # which Kafka's Java clients use: a key has one partition for all of them

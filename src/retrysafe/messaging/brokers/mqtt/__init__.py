@@ -33,6 +33,8 @@ BROKER = BrokerSpec(
     options=(PREFIX, MODE, BROKER_TIMEOUT, PARTITIONS),
     consumer="consumer:MqttConsumer",
     consumer_options=(PARTITIONS, PREFIX, PREFETCH, LEASE, REDELIVERY_WINDOW, BROKER_TIMEOUT, KEEP),
+    declaration="opening:declaration",
+    declare_options=(PREFIX, PARTITIONS, KEEP),
     extra="mqtt",
     checks="checks:EXAMINATION",
 )

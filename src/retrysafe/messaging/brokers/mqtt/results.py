@@ -5,6 +5,7 @@ from __future__ import annotations
 from paho.mqtt.reasoncodes import ReasonCode
 
 from retrysafe.messaging.brokers.mqtt.connecting import ConnectionEnded
+from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.protocol.messages import PublishResult, PublishStatus
 
 ACKED = PublishResult(PublishStatus.ACKED)
@@ -19,8 +20,7 @@ _BUSY = (0x88, 0x89, 0x8B, 0x93, 0x96, 0x97, 0x9F)
 """Of a broker that ends a connection: unavailable, busy, shutting down, or more than it wants of us at a time."""
 _NO_SUBSCRIBER = PublishResult(
     PublishStatus.STALLED,
-    "no session subscribes to the topic, so the broker has dropped it: declare one with "
-    "asyncio.run(retrysafe.messaging.brokers.mqtt.declare(…))",
+    "no session subscribes to the topic, so the broker has dropped it: declare one:  " + declaring(group="GROUP"),
 )
 
 

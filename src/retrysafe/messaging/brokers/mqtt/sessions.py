@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from retrysafe.messaging.brokers.mqtt.connecting import MqttLink, Received, Server
 from retrysafe.messaging.brokers.mqtt.messages import topic_of
+from retrysafe.messaging.brokers.spec import declaring
 
 
 class Session(NamedTuple):
@@ -53,6 +54,6 @@ async def resume(
         await connection.close(patience, keep=0)
         raise SessionMissing(
             f"The broker has no session {session.name!r}: it expired, with what it had, or was never declared. "
-            "Declare it with asyncio.run(retrysafe.messaging.brokers.mqtt.declare(…))."
+            f"Declare it:  {declaring(group='GROUP')}"
         )
     return connection

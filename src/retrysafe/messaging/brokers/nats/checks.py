@@ -14,6 +14,7 @@ from nats.js.errors import NotFoundError
 from retrysafe.messaging.brokers.checks import BrokerExamination, ask, some
 from retrysafe.messaging.brokers.nats.connecting import connect
 from retrysafe.messaging.brokers.nats.messages import subject_of
+from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.messaging.errors import BrokerUnavailable
 from retrysafe.protocol.checks import Check, Facts, Severity
 
@@ -78,7 +79,7 @@ CHECKS = (
         "nats-stream",
         "Are the topics in a stream?",
         Severity.ERROR,
-        "Make it with  asyncio.run(retrysafe.messaging.brokers.nats.declare(url, topics, stream=…))",
+        f"Make it with  {declaring()} --stream STREAM",
         _GUIDE,
         lambda facts: f"No stream keeps {', '.join(facts['missing'])}." if facts["missing"] else None,
     ),

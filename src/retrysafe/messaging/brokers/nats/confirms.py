@@ -13,14 +13,15 @@ from typing import Any
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.protocol.messages import PublishResult, PublishStatus
 
 Confirm = dict[str, Any]
 _ACKED, _DUPLICATE = PublishResult(PublishStatus.ACKED), PublishResult(PublishStatus.DUPLICATE)
 _NO_STREAM = PublishResult(
     PublishStatus.STALLED,
-    "no stream answers for the subject: it has no leader just now, or there is none: declare it with "
-    "asyncio.run(retrysafe.messaging.brokers.nats.declare(…))",
+    "no stream answers for the subject: it has no leader just now, or there is none: declare it:  "
+    f"{declaring()} --stream STREAM",
 )
 _UNREADABLE = PublishResult(PublishStatus.UNKNOWN, "the answer is none of a stream")
 _NOBODY = "503"

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from retrysafe.messaging.brokers.spec import (
     BROKER_TIMEOUT,
+    LEASE,
     MODE,
+    ORDERED,
     POLL,
     PREFETCH,
     PREFETCH_BYTES,
@@ -32,6 +34,8 @@ BROKER = BrokerSpec(
     options=(PREFIX, MODE, BROKER_TIMEOUT),
     consumer="opening:consumer",
     consumer_options=(PREFIX, PREFETCH, PREFETCH_BYTES, POLL, REDELIVERY_WINDOW, BROKER_TIMEOUT),
+    declaration="opening:declaration",
+    declare_options=(PREFIX, ORDERED, LEASE),
     extra="pubsub",
     checks="checks:EXAMINATION",
 )

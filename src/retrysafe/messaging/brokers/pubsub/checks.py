@@ -13,6 +13,7 @@ from retrysafe.messaging.brokers.pubsub.client import PubSubClients, PubSubServi
 from retrysafe.messaging.brokers.pubsub.messages import topic_path
 from retrysafe.messaging.brokers.pubsub.opening import options_of
 from retrysafe.messaging.brokers.pubsub.topology import retention_of
+from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.protocol.checks import Check, Facts, Severity
 
 _GUIDE = "how-to/pubsub.md"
@@ -63,7 +64,7 @@ CHECKS = (
         "pubsub-topic",
         "Are the topics there?",
         Severity.ERROR,
-        "Make them with  asyncio.run(retrysafe.messaging.brokers.pubsub.declare(project, topics, group=…))",
+        f"Make them with  {declaring(group='GROUP')}",
         _GUIDE,
         lambda facts: f"No topic {', '.join(facts['missing'])}." if facts["missing"] else None,
     ),
@@ -71,8 +72,7 @@ CHECKS = (
         "pubsub-subscription",
         "Does a subscription get what is published?",
         Severity.ERROR,
-        "Let each service declare its own:  "
-        "asyncio.run(retrysafe.messaging.brokers.pubsub.declare(project, topics, group=…))",
+        f"Let each service declare its own:  {declaring(group='GROUP')}",
         _GUIDE,
         lambda facts: (
             f"Without a subscription, what is published is lost: {', '.join(facts['lonely'])}."

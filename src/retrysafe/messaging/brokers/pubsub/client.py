@@ -20,8 +20,9 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcAsyncIOT
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcAsyncIOTransport
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.spec import declaring
 
-DECLARE = "declare it with asyncio.run(retrysafe.messaging.brokers.pubsub.declare(…))"
+DECLARE = f"declare it:  {declaring()}"
 FAILURES = (GoogleAPICallError, ConfigurationError, OSError, TimeoutError)
 """The errors of a call."""
 _SERVICE = "pubsub.googleapis.com"

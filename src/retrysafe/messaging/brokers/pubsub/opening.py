@@ -35,6 +35,11 @@ def consumer(url: str, topics: Sequence[str], *, group: str, **options: Any) -> 
     return PubSubConsumer(topics=topics, group=group, **options_of(url), **options)
 
 
+async def declaration(url: str, topics: Sequence[str], *, group: str, **options: Any) -> None:
+    """Make topics and subscriptions for `retrysafe topics declare`."""
+    await declare(topics=topics, group=group or None, **options_of(url), **options)
+
+
 class PubSubTopics:
     """Topics whose names begin with our name, with a subscription for each group; the lanes are ordering keys."""
 

@@ -8,6 +8,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.spec import (
     BROKER_TIMEOUT,
     MODE,
+    ORDERED,
     PARTITIONS,
     PREFETCH,
     REDELIVERY_WINDOW,
@@ -56,6 +57,12 @@ BROKER = BrokerSpec(
             metavar="N,…",
             convert=_numbers,
         ),
+    ),
+    declaration="opening:declaration",
+    declare_options=(
+        PARTITIONS,
+        ORDERED,
+        Option("exchange", "the exchange that the queues of a group are bound to", default="", metavar="NAME"),
     ),
     extra="rabbitmq",
     checks="checks:EXAMINATION",

@@ -17,6 +17,7 @@ from aiormq.exceptions import ChannelAccessRefused, ChannelLockedResource
 
 from retrysafe.messaging.brokers.checks import BrokerExamination, ask
 from retrysafe.messaging.brokers.rabbitmq.topology import NEVER
+from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.protocol.checks import Check, Facts, Judge, Severity
 
 _GUIDE = "how-to/rabbitmq.md"
@@ -102,7 +103,7 @@ CHECKS = (
         "rabbitmq-queue",
         "Are the queues there?",
         Severity.ERROR,
-        "Make them with  asyncio.run(retrysafe.messaging.brokers.rabbitmq.declare(url, topics))",
+        f"Make them with  {declaring()}",
         _GUIDE,
         _queues("No queue", "missing"),
     ),
@@ -110,7 +111,7 @@ CHECKS = (
         "rabbitmq-quorum",
         "Do messages survive the loss of a node?",
         Severity.WARNING,
-        "Declare a quorum queue under another name with retrysafe.messaging.brokers.rabbitmq.declare, bind it, and "
+        f"Declare a quorum queue under another name with  {declaring()}, bind it, and "
         "delete this one when it is empty.",
         _GUIDE,
         _queues("Not quorum queues", "x-queue-type", "type"),
@@ -127,7 +128,7 @@ CHECKS = (
         "rabbitmq-exclusive",
         "Do the queues outlive the connection that has declared them?",
         Severity.ERROR,
-        "Delete it, and make a queue with  asyncio.run(retrysafe.messaging.brokers.rabbitmq.declare(url, topics))",
+        f"Delete it, and make a queue with  {declaring()}",
         _GUIDE,
         _queues("Exclusive to another connection, and deleted with it", "exclusive"),
     ),

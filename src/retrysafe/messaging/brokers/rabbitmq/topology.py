@@ -10,6 +10,7 @@ from aio_pika import ExchangeType
 from aiormq.abc import FieldTable
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.ordering import partitions_of
 from retrysafe.protocol.records import Duration
@@ -18,7 +19,7 @@ NEVER = 2_000_000_000
 """The limit of deliveries after which a quorum queue throws a message away: 20 in RabbitMQ 4, where none is set."""
 
 
-DECLARE = "declare it with asyncio.run(retrysafe.messaging.brokers.rabbitmq.declare(url, topic))"
+DECLARE = f"declare it:  {declaring()}"
 """The remedy for a missing queue."""
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from retrysafe.messaging.brokers.spec import (
     BROKER_TIMEOUT,
+    LEASE,
     MODE,
     ORDERED,
     PARTITIONS,
@@ -45,6 +46,8 @@ BROKER = BrokerSpec(
         Option("sessions", "sessions of a topic that are held at a time", type=int, metavar="N"),
         Option("idle", "how long a session without messages is held", metavar="TIME"),
     ),
+    declaration="opening:declaration",
+    declare_options=(PREFIX, ORDERED, LEASE),
     extra="servicebus",
     checks="checks:EXAMINATION",
 )

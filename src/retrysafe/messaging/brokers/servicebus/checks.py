@@ -13,6 +13,7 @@ from azure.servicebus.management import QueueProperties, SubscriptionProperties,
 from retrysafe.messaging.brokers.checks import BrokerExamination, ask, some
 from retrysafe.messaging.brokers.servicebus.client import namespace_of
 from retrysafe.messaging.brokers.servicebus.messages import name_of
+from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.protocol.checks import Check, Facts, Severity
 
 _GUIDE = "how-to/servicebus.md"
@@ -22,7 +23,7 @@ _FOR_EVER = timedelta(days=36500)
 _OFTEN = 100
 """The number of times that a message may well be handed out if its consumers crash."""
 _UPDATE = "az servicebus topic subscription update"
-_MADE = "asyncio.run(retrysafe.messaging.brokers.servicebus.declare(url, topics, group=…))"
+_MADE = declaring(group="GROUP")
 
 
 class _Entity(NamedTuple):

@@ -22,8 +22,9 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.servicebus.decoding import decoding
+from retrysafe.messaging.brokers.spec import declaring
 
-DECLARE = "declare it with asyncio.run(retrysafe.messaging.brokers.servicebus.declare(…))"
+DECLARE = f"declare it:  {declaring()}"
 VARIABLE = "AZURE_SERVICEBUS_CONNECTION_STRING"
 FAILURES = (AzureError, ConfigurationError, OSError, TimeoutError, ValueError, RuntimeError)
 """The errors of a call; the library raises `ValueError` and `RuntimeError` when a connection is gone."""

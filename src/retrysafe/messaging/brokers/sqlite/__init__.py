@@ -24,6 +24,7 @@ BROKER = BrokerSpec(
     async_publisher="opening:async_publisher",
     consumer="opening:consumer",
     consumer_options=(LEASE,),
+    declaration="opening:declaration",
 )
 
 __getattr__ = lazily(

@@ -34,6 +34,8 @@ BROKER = BrokerSpec(
     options=(PREFIX, MODE, ORDERED, BROKER_TIMEOUT),
     consumer="opening:consumer",
     consumer_options=(PREFIX, ORDERED, PREFETCH, PREFETCH_BYTES, LEASE, POLL, REDELIVERY_WINDOW, BROKER_TIMEOUT),
+    declaration="opening:declaration",
+    declare_options=(PREFIX, ORDERED),
     extra="sqs",
     checks="checks:EXAMINATION",
 )

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from botocore.exceptions import ClientError
 
 from retrysafe.messaging.brokers.checks import BrokerExamination, ask, some
+from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.messaging.brokers.sqs.client import Service, TopicMissing, is_missing, topic_named
 from retrysafe.messaging.brokers.sqs.opening import options_of
 from retrysafe.protocol.checks import Check, Facts, Severity
@@ -21,7 +22,7 @@ _DAY = 86400
 _RETENTION = "MessageRetentionPeriod"
 _OFTEN = 100
 """The number of times that a message may well be received if its consumers crash."""
-_DECLARE = "Make them with  asyncio.run(retrysafe.messaging.brokers.sqs.declare(topics))"
+_DECLARE = f"Make them with  {declaring()}"
 
 
 def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
@@ -112,7 +113,7 @@ CHECKS = (
         "sns-subscription",
         "Does a queue get what is published?",
         Severity.ERROR,
-        "Let each service declare its queues:  asyncio.run(retrysafe.messaging.brokers.sqs.declare(topics, group=…))",
+        f"Let each service declare its queues:  {declaring(group='GROUP')}",
         _GUIDE,
         some(
             "topics",

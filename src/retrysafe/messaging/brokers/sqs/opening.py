@@ -40,6 +40,11 @@ def consumer(url: str, topics: Sequence[str], *, group: str, **options: Any) -> 
     return SqsConsumer(topics, group=group, **options_of(url), **options)
 
 
+async def declaration(url: str, topics: Sequence[str], *, group: str, **options: Any) -> None:
+    """Make queues for `retrysafe topics declare`."""
+    await declare(topics, group=group or None, **options_of(url), **options)
+
+
 class Fanout:
     """FIFO topics whose names begin with our name, to which each group's queues subscribe; the lanes are the groups."""
 

@@ -8,6 +8,7 @@ from typing import Any
 from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.messaging.brokers.sqs.client import code_of, is_missing, plain, status_of
 from retrysafe.protocol.messages import PublishResult, PublishStatus
 
@@ -27,7 +28,7 @@ def result_of_answer(answer: Mapping[str, Any]) -> PublishResult:
     return PublishResult(PublishStatus.REJECTED if code in _NEVER else PublishStatus.RETRYABLE, code)
 
 
-_MISSING = "there is no such queue or topic: declare it with asyncio.run(retrysafe.messaging.brokers.sqs.declare(…))"
+_MISSING = f"there is no such queue or topic: declare it:  {declaring()}"
 
 
 def blames_one(error: BaseException) -> bool:

@@ -17,7 +17,7 @@ from retrysafe.cancellation import is_failure
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.exception_groups import every, leaves
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus, Queued
-from retrysafe.protocol.publish_policy import answered
+from retrysafe.protocol.publish_policy import check_results
 
 HELD = 30.0
 """Seconds for which a message waits that a publisher refuses when it is published alone."""
@@ -34,12 +34,12 @@ class Refusal(PublishResult):
 
     __slots__ = ()
 
-    def left_alone(self) -> PublishResult:
+    def leave_alone(self) -> PublishResult:
         """Return the result of a message while the publisher may refuse everything."""
         return PublishResult(PublishStatus.STALLED, self.error)
 
 
-class Calling:
+class PublishCalls:
     """The calls of a publisher by one relay."""
 
     def __init__(self, publisher: Any, within: float) -> None:
@@ -53,25 +53,33 @@ class Calling:
 
     def publish(self, wave: Sequence[Queued]) -> Sequence[PublishResult]:
         """Publish a wave, and say of each message how it was taken."""
+        answer = self._call(wave)
+        if not isinstance(answer, ConfigurationError):
+            self.works = True
+            return answer
         parts = self._in_parts(wave)
-        part = next(parts)
-        while True:
-            try:
-                part = parts.send(self._called(part))
-            except StopIteration as ended:
-                said: Sequence[PublishResult] = ended.value
-                return said
+        next(parts)
+        try:
+            while True:
+                answer = self._call(parts.send(answer))
+        except StopIteration as ended:
+            said: Sequence[PublishResult] = ended.value
+            return said
 
     async def apublish(self, wave: Sequence[Queued]) -> Sequence[PublishResult]:
         """`publish` for async code; results that do not come in time are unknown."""
+        answer = await self._acall(wave)
+        if not isinstance(answer, ConfigurationError):
+            self.works = True
+            return answer
         parts = self._in_parts(wave)
-        part = next(parts)
-        while True:
-            try:
-                part = parts.send(await self._acalled(part))
-            except StopIteration as ended:
-                said: Sequence[PublishResult] = ended.value
-                return said
+        next(parts)
+        try:
+            while True:
+                answer = await self._acall(parts.send(answer))
+        except StopIteration as ended:
+            said: Sequence[PublishResult] = ended.value
+            return said
 
     def _in_parts(self, wave: Sequence[Queued]) -> Generator[Sequence[Queued], _Answer, list[PublishResult]]:
         """Yield what to publish, beginning with all, and take what came of it; return what is said of the wave."""
@@ -93,22 +101,22 @@ class Calling:
                 said.update(dict.fromkeys(part, Refusal(PublishStatus.POSTPONED, error, pause)))
         return [said[at] for at in range(len(wave))]
 
-    def _called(self, wave: Sequence[Queued]) -> _Answer:
+    def _call(self, wave: Sequence[Queued]) -> _Answer:
         try:
             return _receptions(wave, self._publisher.publish(_envelopes(wave)))
         except BaseException as error:
             if not is_failure(error):
                 raise
-            return _failed(wave, error)
+            return _answer_of_failure(wave, error)
 
-    async def _acalled(self, wave: Sequence[Queued]) -> _Answer:
+    async def _acall(self, wave: Sequence[Queued]) -> _Answer:
         try:
             async with asyncio.timeout(self._within):
                 return _receptions(wave, await self._publisher.publish(_envelopes(wave)))
         except BaseException as error:
             if not is_failure(error):
                 raise
-            return _failed(wave, error)
+            return _answer_of_failure(wave, error)
 
 
 def _topics(wave: Sequence[Queued], part: Sequence[int]) -> set[str]:
@@ -129,7 +137,7 @@ def _envelopes(wave: Sequence[Queued]) -> list[Envelope]:
     return [queued.envelope for queued in wave]
 
 
-def _failed(wave: Sequence[Queued], error: BaseException) -> _Answer:
+def _answer_of_failure(wave: Sequence[Queued], error: BaseException) -> _Answer:
     """Turn an error into an answer: every outcome is unknown, unless the error says that nothing was published."""
     found = leaves(error)
     if every(error, ConfigurationError):
@@ -140,4 +148,6 @@ def _failed(wave: Sequence[Queued], error: BaseException) -> _Answer:
 
 def _receptions(wave: Sequence[Queued], said: Sequence[PublishResult]) -> Sequence[PublishResult]:
     """Check the results of a publisher; raise if they are something else."""
-    return [PublishResult(PublishStatus(one), str(error), float(pause)) for one, error, pause in answered(wave, said)]
+    return [
+        PublishResult(PublishStatus(one), str(error), float(pause)) for one, error, pause in check_results(wave, said)
+    ]

@@ -36,7 +36,7 @@ class Stopped(Exception):
     """The relay is to stop, and the server has not answered yet."""
 
 
-async def answered(
+async def await_answer(
     call: Callable[[], T], stop: StopSignal, work_round: Callable[[], Awaitable[bool]] | None = None
 ) -> T:
     """Wait for the server's answer, with a round over the table every second: a slot can take long to make.

@@ -1,0 +1,84 @@
+"""`retrysafe topics`: declare on a broker what relays and consumers need there.
+
+What is there stays as it is. Exit code: 0 if everything is there now, 2 if the command could not be carried out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import os
+from operator import attrgetter
+from typing import Any
+
+from retrysafe.admin.operator import connected
+from retrysafe.backends.commands import STORE
+from retrysafe.cli.brokers import add_broker, chosen, made
+from retrysafe.cli.opening import add_store, add_verb, add_verbs, store_of
+from retrysafe.cli.rendering import as_json
+from retrysafe.errors import ConfigurationError, RetrysafeError
+from retrysafe.messaging.errors import BrokerUnavailable
+from retrysafe.messaging.relay.operator import OutboxOperator
+
+_SIDE = attrgetter("declare_options")
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb and the one below it to the command line."""
+    below = add_verbs(verbs, "topics", "declare topics and queues on a broker", __doc__)
+    declare = add_verb(below, "declare", "make the topics, queues and subscriptions that are missing", run_declare)
+    add_broker(declare, _SIDE)
+    declare.add_argument(
+        "--topic",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a topic; may be repeated (default: the topics of the messages that wait in the outbox of --store)",
+    )
+    declare.add_argument("--group", metavar="NAME", default="", help="the service whose queues or subscriptions it is")
+    add_store(declare)
+
+
+def run_declare(options: argparse.Namespace) -> int:
+    """Declare topics, and say which."""
+    url, spec, given = chosen(options, _SIDE)
+    topics = _topics(options)
+    if spec.declaration:
+        declare = spec.load(spec.declaration)
+        made(_SIDE, lambda: _declare(declare, url, topics, group=options.group, **given))
+    done = f"declared: {', '.join(topics)}"
+    said = done if spec.declaration else f"nothing to declare: {spec.title} makes what is missing when it is first used"
+    print(as_json({"declared": topics if spec.declaration else []}) if options.json else said)
+    return 0
+
+
+def _declare(declare: Any, *arguments: Any, **given: Any) -> None:
+    try:
+        declared = declare(*arguments, **given)
+        if inspect.isawaitable(declared):
+            asyncio.run(_end(declared))
+    except RetrysafeError:
+        raise
+    except Exception as error:  # the broker's client may raise anything
+        raise BrokerUnavailable(f"{type(error).__name__}: {error}".partition("\n")[0]) from error
+
+
+async def _end(declared: Any) -> None:
+    await declared
+
+
+def _topics(options: argparse.Namespace) -> list[str]:
+    if not all(options.topic):
+        raise ConfigurationError("--topic is empty: is a variable of the shell not set?")
+    if options.topic:
+        return list(dict.fromkeys(options.topic))
+    if not (options.store or getattr(options, "default_store", None) or os.environ.get(STORE)):
+        raise ConfigurationError("--topic is missing: name a topic, or give --store for those that wait in its outbox.")
+    store = store_of(options)
+    connected(store)
+    with OutboxOperator(store, observers=()) as operator:
+        waiting = [one.topic for one in operator.status().backlog]
+    if not waiting:
+        raise ConfigurationError("--topic is missing, and no message waits in the outbox of --store.")
+    return list(dict.fromkeys(waiting))

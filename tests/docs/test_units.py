@@ -1,0 +1,58 @@
+"""The units of systemd on the page about services: systemd takes them, and the command line takes their commands."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+from retrysafe.cli import module_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-as-services.md"
+UNIT = re.compile(r"^```text\n# /etc/systemd/system/(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+UNITS = dict(UNIT.findall(PAGE.read_text(encoding="utf-8")))
+PROGRAM = "/srv/shop/.venv/bin/retrysafe"
+
+
+def parsed(text: str) -> ConfigParser:
+    """A unit, whose names have capital letters."""
+    parser = ConfigParser(interpolation=None, strict=True)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(text)
+    return parser
+
+
+def test_the_page_has_both_units() -> None:
+    assert sorted(UNITS) == ["retrysafe-inbox.service", "retrysafe-relay.service"]
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_the_command_line_takes_the_command_of_a_unit(name: str) -> None:
+    unit = parsed(UNITS[name])
+    program, *words = shlex.split(unit["Service"]["ExecStart"])
+    assert program == PROGRAM
+    parser = argparse.ArgumentParser()
+    module_of(words[0]).add_to(parser.add_subparsers())
+    options = parser.parse_args(words)
+    assert float(unit["Service"]["TimeoutStopSec"]) > float(options.stop_within.removesuffix("s"))
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_takes_a_unit(name: str, tmp_path: Path) -> None:
+    verify = shutil.which("systemd-analyze")
+    if verify is None:
+        pytest.skip("systemd is not installed: the other tests parse the units")
+    unit = tmp_path / name
+    unit.write_text(UNITS[name].replace(PROGRAM, sys.executable), encoding="utf-8")
+    done = subprocess.run(
+        [verify, "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60, check=False
+    )
+    ours = [line for line in done.stderr.splitlines() if name in line]
+    assert not ours, ours

@@ -1,0 +1,117 @@
+"""`retrysafe topics declare`: the command that errors and checks name for what is missing on a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import aio_pika
+import pytest
+
+from retrysafe.cli import main
+from retrysafe.messaging import Outbox
+from retrysafe.messaging.brokers import registry
+from retrysafe.messaging.brokers.sqlite import SqliteConsumer
+from tests.conftest import require
+from tests.tables import each_row
+
+
+def outbox_with(folder: Path, *topics: str) -> str:
+    """A store in whose outbox a message of each topic waits."""
+    store = f"sqlite:///{folder}/shop.db"
+    outbox = Outbox(store, source="/shop")
+    with closing(sqlite3.connect(folder / "shop.db", isolation_level=None)) as connection:
+        for topic in topics:
+            connection.execute("BEGIN")
+            outbox.add(connection, topic, {"n": 1})
+            connection.execute("COMMIT")
+    return store
+
+
+def test_what_waits_in_the_outbox_is_declared_and_leaves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = outbox_with(tmp_path, "orders", "mails", "orders")
+    broker = f"sqlite:///{tmp_path}/broker.db"
+    monkeypatch.setenv("RETRYSAFE_BROKER", broker)
+    monkeypatch.setenv("RETRYSAFE_STORE", store)
+    assert main(["relay", "--once"]) != 0
+    assert main(["topics", "declare", "--group", "stock"]) == 0
+    assert main(["topics", "declare", "--group", "stock", "--topic", "orders"]) == 0, "what is there stays"
+    assert main(["relay", "--once"]) == 0
+    said = capsys.readouterr().out
+    assert "declared: mails, orders\ndeclared: orders\npublished 3" in said
+    assert asyncio.run(receive(SqliteConsumer(tmp_path / "broker.db", "stock"))) == ["mails", "orders", "orders"]
+
+
+async def receive(consumer: SqliteConsumer) -> list[str]:
+    """The topics of what a consumer gets."""
+    found = await consumer.receive(9, 5)
+    await consumer.aclose()
+    return sorted(one.envelope.topic for one in found)
+
+
+def test_a_queue_of_rabbitmq_is_declared(capsys: pytest.CaptureFixture[str]) -> None:
+    require("rabbitmq")
+    url, topic = os.environ["RETRYSAFE_TEST_RABBITMQ"], f"declared-{secrets.token_hex(6)}"
+    assert main(["topics", "declare", "--broker", url, "--topic", topic]) == 0
+    assert capsys.readouterr().out == f"declared: {topic}\n"
+
+    async def look() -> None:
+        async with await aio_pika.connect(url) as connection:
+            channel = await connection.channel()
+            await channel.declare_queue(topic, passive=True)
+            await channel.queue_delete(topic)
+
+    asyncio.run(look())
+
+
+@each_row(
+    ("arguments", "problem"),
+    [
+        (["--broker", "sqlite:///broker.db", "--topic", "a"], "--group is missing"),
+        (["--broker", "nats://localhost", "--topic", "a"], "--stream is missing"),
+        (["--broker", "mqtt://localhost", "--topic", "a"], "--group is missing"),
+        (["--broker", "amqp://localhost"], "--topic is missing: name a topic, or give --store"),
+        (["--broker", "amqp://localhost", "--topic", ""], "--topic is empty"),
+        (["--topic", "a"], "--broker is missing"),
+        (["--broker", "nats://localhost", "--topic", "a", "--exchange", "x"], "--exchange is for RabbitMQ"),
+        (["--broker", "amqp://127.0.0.1:9/", "--topic", "a"], "BrokerUnavailable|refused|Errno|Error"),
+    ],
+)
+def test_what_is_missing_is_named(
+    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RETRYSAFE_BROKER", "RETRYSAFE_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["topics", "declare", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert any(one in said for one in problem.split("|")), said
+
+
+def test_a_broker_that_makes_everything_itself_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topics", "declare", "--broker", "redis://localhost/0", "--topic", "a"]) == 0
+    assert capsys.readouterr().out.startswith("nothing to declare: Redis Streams makes what is missing")
+
+
+def test_every_broker_with_a_declaration_takes_its_options() -> None:
+    """The functions behind the command take what its options become."""
+
+    def names(function: Callable[..., object]) -> set[str]:
+        return set(inspect.signature(function).parameters)
+
+    for spec in registry.specs():
+        if not spec.declaration:
+            continue
+        declaration = spec.load(spec.declaration)
+        known = names(declaration)
+        if "options" in known:
+            known |= names(spec.load(spec.declaration.partition(":")[0] + ":declare"))
+        wanted = {option.argument or option.name for option in spec.declare_options}
+        assert wanted | {"url", "topics", "group"} <= known | {"url", "group"}, spec.title
