@@ -1,97 +1,168 @@
-"""A guarded request in async code whose response is one value: what aiohttp and gRPC share.
-
-`retrysafe.http.exchange` has the capture of its response, and the twin of this for sync code.
-"""
+"""The driver of guarded requests in sync code, where the sender takes the response's chunks: WSGI, Flask, Django."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
-from retrysafe.claims.claim import Claim
-from retrysafe.errors import RetrysafeError, RetryTransaction
-from retrysafe.http import nested
+from retrysafe.http import commit_guard
+from retrysafe.http.at_once import at_once
 from retrysafe.http.bodies import Body
-from retrysafe.http.exchange import Capture
-from retrysafe.http.guard import RETURNED, Guard
-from retrysafe.http.messages import Request, Response
+from retrysafe.http.exchange import AT_ONCE, AnswerInstead, Capture, Exchange
+from retrysafe.http.guard import RETURNED, Course, Guard
+from retrysafe.http.messages import Headers, Request, Response
+from retrysafe.http.problems import Refusal
 
-Handler = Callable[[], Awaitable[Response]]
+
+class StreamedResponse(NamedTuple):
+    """A response as the handler gives it: its chunks come when they are asked for."""
+
+    status: int
+    headers: Headers
+    chunks: Iterable[bytes]
+    error: Exception | None = None
+    """The handler's exception, for frameworks that turn it into a response before we can see it."""
+    whole: bool = False
+    """True if the chunks are all there already and are sent without us: then none leaves before the record."""
+    course: Course = RETURNED
 
 
-class UnaryExchange:
-    """One guarded request: claimed, answered by a handler, recorded, and only then given back."""
+class Unsettled(Exception):
+    """Ends a response whose outcome could not be recorded after its beginning had left: the client must see that."""
 
-    def __init__(self, guard: Guard, request: Request, key: str, body: Body, whose: str | None) -> None:
-        self.guard = guard
-        self.claim: Claim | None = None
-        self.request = request
-        self.key = key
-        self.course = RETURNED
-        """The origin of the handler's response."""
-        self._body = body
-        self._whose = whose
 
-    async def attempt(self, handler: Handler) -> Response | None:
-        """Claim the key and run ``handler``, again if its transaction must be.
+Handler = Callable[[], StreamedResponse]
 
-        Returns None when the handler's own response is to go out, and else the response in its place. Raises
-        `Refusal` for what the layer answers by itself, and what the handler raises.
+
+class ChunkedExchange(Exchange):
+    """An exchange whose handler gives a response in chunks."""
+
+    def __init__(
+        self, guard: Guard, request: Request, key: str, body: Body, whose: str | None = None, *, deferred: bool = False
+    ) -> None:
+        super().__init__(guard, request, key, body, whose, deferred=deferred, port=AT_ONCE)
+
+    def serve(self, handler: Handler) -> StreamedResponse | Response:
+        """Claim the key and run ``handler``; returns its response, or ours in its place.
+
+        The chunks of a `StreamedResponse` are `Chunks`, held back as the contract requires (or the handler's own, when
+        the store does not answer and the policy lets it pass): the sender closes them, however far they were sent.
+        Raises what the handler raises.
         """
-        restarts = 0
-        while True:
+        found: list[StreamedResponse] = []
+
+        async def run() -> None:
+            response = handler()
+            if self.claim is not None:
+                response = response._replace(chunks=Chunks(self, response).begin())
+            found[:] = [response]
+
+        try:
+            instead = at_once(self.attempt(run))
+        except BaseException:
+            commit_guard.forget()
+            raise
+        if instead is None:
+            return found[0]
+        commit_guard.forget()
+        return self.guard.answer(instead) if isinstance(instead, Refusal) else instead
+
+
+class Chunks:
+    """The chunks of a response on their way to the client, captured: an iterator with ``close``."""
+
+    def __init__(self, exchange: ChunkedExchange, response: StreamedResponse) -> None:
+        self._exchange = exchange
+        self._response = response
+        self._chunks = iter(response.chunks)
+        self._capture = Capture(exchange.guard)
+        self._leaving: deque[bytes] = deque()
+        self._closed = False
+
+    @property
+    def settled(self) -> bool:
+        """True if the outcome is recorded, or has failed; the chunks that are left then are all held here."""
+        return self._exchange.settled
+
+    # ------------------------------------------------------------ sending
+
+    def begin(self) -> Chunks:
+        """Take chunks until one may leave, so that until then another response can stand in place of this one.
+
+        Raises `AnswerInstead`, or what the handler raises: then nothing of it has left, and it is over.
+        """
+        try:
             try:
-                stored = await self._begin()
-                if stored is None:
-                    await self._run(handler)
-                return stored
-            except RetryTransaction as error:
-                pause = None if self.claim is None else self.claim.restart_pause(restarts)
-                if pause is None:
-                    raise self.guard.refusal(error) from error
-            restarts += 1
-            await asyncio.sleep(pause)
-
-    async def _begin(self) -> Response | None:
-        """Claim the key; the stored response when there is nothing to run."""
-        self.claim = None
-        claim = self.guard.claim(self.request, self.key, self._body, self._whose)
-        try:
-            await self.guard.entry.enter(claim)
-        except RetryTransaction:
+                self._capture.begin(self._response.status, self._response.headers)
+            except Refusal as refusal:
+                at_once(self._exchange.give_up(refusal))
+            while not self.settled and (self._response.whole or not self._capture.may_begin):
+                self._take()
+        except BaseException:
+            self._closed = True
+            self._close_chunks()
             raise
-        except RetrysafeError as error:
-            if self.guard.passes(error):
-                return None
-            raise self.guard.refusal(error) from error
-        self.claim = claim
-        if not claim.replayed:
-            return None
-        await self.guard.entry.leave(claim, None)
-        return self.guard.replay(claim)
+        return self
 
-    async def _run(self, handler: Handler) -> None:
-        claim = self.claim
-        if claim is None:  # passed over, because the store does not answer
-            with nested.around(self):
-                await handler()
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        while not self._leaving:
+            self._leaving.extend(self._capture.rest() if self.settled else self._capture.leaving())
+            if self._leaving:
+                break
+            if self.settled:
+                raise StopIteration
+            self._take_late()
+        return self._leaving.popleft()
+
+    def close(self) -> None:
+        """The sender is done. If the client left before the end, the handler comes to its end without the client.
+
+        Its retry wants the response. Only an event stream is broken off, as it may have no end: it has failed.
+        """
+        if self._closed:
             return
+        self._closed = True
         try:
-            with nested.around(self):
-                response = await handler()
-            self.guard.judge(claim, Capture(self.guard).whole(response), self.request, self.course)
-        except BaseException as error:
-            await self._leave(claim, error)
-            raise
-        await self._leave(claim, None)
+            if self._capture.endless and not self.settled:
+                at_once(self._exchange.end(Unsettled("The client left before the end of the event stream.")))
+            while not self.settled:
+                self._capture.rest()
+                self._take_late()
+        finally:
+            self._close_chunks()
 
-    async def _leave(self, claim: Claim, error: BaseException | None) -> None:
+    def _close_chunks(self) -> None:
+        commit_guard.forget()
+        close = getattr(self._response.chunks, "close", None)
+        if close is not None:
+            close()
+
+    # ------------------------------------------------------------ capturing
+
+    def _take_late(self) -> None:
+        """Take a chunk when others have left: what is refused now can only break the response off."""
         try:
-            await self.guard.entry.leave(claim, error)
-        except RetryTransaction:
+            self._take()
+        except AnswerInstead as error:
+            raise Unsettled(f"The response was broken off: {self._exchange.instead}") from error
+
+    def _take(self) -> None:
+        """Take the next chunk of the handler's, or record the response when there are no more."""
+        try:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                at_once(self._exchange.settle(self._capture, self._response.error, self._response.course))
+            else:
+                self._capture.add(chunk)
+        except Refusal as refusal:
+            self._capture.rest()
+            at_once(self._exchange.give_up(refusal))
+        except BaseException as error:
+            self._capture.rest()
+            if not self.settled:
+                at_once(self._exchange.end(error))
             raise
-        except RetrysafeError as failure:
-            raise self.guard.refusal(failure) from failure
-        lost = self.guard.lost(error)
-        if lost is not None:
-            raise lost from error
