@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from retrysafe.http import commit_guard
-from retrysafe.http.at_once import at_once
 from retrysafe.http.bodies import Body
-from retrysafe.http.exchange import AT_ONCE, AnswerInstead, Capture, Exchange
+from retrysafe.http.exchange import SYNC_PORT, AnswerInstead, Capture, Exchange
 from retrysafe.http.guard import RETURNED, Course, Guard
 from retrysafe.http.messages import Headers, Request, Response
 from retrysafe.http.problems import Refusal
+from retrysafe.http.without_loop import run_without_loop
 
 
 class StreamedResponse(NamedTuple):
@@ -41,7 +41,7 @@ class ChunkedExchange(Exchange):
     def __init__(
         self, guard: Guard, request: Request, key: str, body: Body, whose: str | None = None, *, deferred: bool = False
     ) -> None:
-        super().__init__(guard, request, key, body, whose, deferred=deferred, port=AT_ONCE)
+        super().__init__(guard, request, key, body, whose, deferred=deferred, port=SYNC_PORT)
 
     def serve(self, handler: Handler) -> StreamedResponse | Response:
         """Claim the key and run ``handler``; returns its response, or ours in its place.
@@ -59,7 +59,7 @@ class ChunkedExchange(Exchange):
             found[:] = [response]
 
         try:
-            instead = at_once(self.attempt(run))
+            instead = run_without_loop(self.attempt(run))
         except BaseException:
             commit_guard.forget()
             raise
@@ -96,7 +96,7 @@ class Chunks:
             try:
                 self._capture.begin(self._response.status, self._response.headers)
             except Refusal as refusal:
-                at_once(self._exchange.give_up(refusal))
+                run_without_loop(self._exchange.give_up(refusal))
             while not self.settled and (self._response.whole or not self._capture.may_begin):
                 self._take()
         except BaseException:
@@ -128,7 +128,7 @@ class Chunks:
         self._closed = True
         try:
             if self._capture.endless and not self.settled:
-                at_once(self._exchange.end(Unsettled("The client left before the end of the event stream.")))
+                run_without_loop(self._exchange.end(Unsettled("The client left before the end of the event stream.")))
             while not self.settled:
                 self._capture.rest()
                 self._take_late()
@@ -155,14 +155,14 @@ class Chunks:
         try:
             chunk = next(self._chunks, None)
             if chunk is None:
-                at_once(self._exchange.settle(self._capture, self._response.error, self._response.course))
+                run_without_loop(self._exchange.settle(self._capture, self._response.error, self._response.course))
             else:
                 self._capture.add(chunk)
         except Refusal as refusal:
             self._capture.rest()
-            at_once(self._exchange.give_up(refusal))
+            run_without_loop(self._exchange.give_up(refusal))
         except BaseException as error:
             self._capture.rest()
             if not self.settled:
-                at_once(self._exchange.end(error))
+                run_without_loop(self._exchange.end(error))
             raise

@@ -14,7 +14,6 @@ from typing import Any
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http.asgi import request_of as request_of_scope
-from retrysafe.http.at_once import at_once
 from retrysafe.http.bodies import Body, framed
 from retrysafe.http.chunks import ChunkedExchange, StreamedResponse
 from retrysafe.http.guard import Course, Guard
@@ -22,6 +21,7 @@ from retrysafe.http.messages import Request, Response, latin
 from retrysafe.http.nested import OUTER, is_inside
 from retrysafe.http.principals import find
 from retrysafe.http.problems import Refusal
+from retrysafe.http.without_loop import run_without_loop
 from retrysafe.http.wsgi import HELD, Input
 from retrysafe.http.wsgi import request_of as request_of_environ
 
@@ -129,7 +129,7 @@ class GuardedRequest:
             except Refusal as refusal:
                 self.exchange.preempt(refusal)
         around = [find(principal, self._request) for principal in self._request.__dict__.get(OUTER, ())]
-        at_once(self.exchange.begin_for(find(self.exchange.guard.principal, asking), around))
+        run_without_loop(self.exchange.begin_for(find(self.exchange.guard.principal, asking), around))
         setattr(self._request, CLAIM, self.exchange.claim)
         self._wrote = False
 

@@ -2,7 +2,8 @@
 
 An `Exchange` is the course of a request whatever carries it: claim the key, run the handler (again if its transaction
 must be), record the response, or answer in the handler's place. It is written once, as coroutines. What they wait for
-is a `Port`: on an event loop the boundary's entry point; in sync code `AT_ONCE`, so that `at_once` runs them.
+is a `Port`: on an event loop the boundary's entry point; in sync code `SYNC_PORT`, which never waits, so that
+`run_without_loop` runs them.
 
 The drivers run the handler and move its response:
 
@@ -146,7 +147,7 @@ class Port(Protocol):
     def leave(self, claim: Claim, error: BaseException | None, /) -> Awaitable[object]: ...
 
 
-class AtOnce:
+class SyncPort:
     """The port of sync code: nothing is waited for, but done before the coroutine goes on."""
 
     async def enter(self, claim: Claim, /) -> None:
@@ -159,7 +160,7 @@ class AtOnce:
         time.sleep(seconds)  # noqa: ASYNC251 - no loop waits
 
 
-AT_ONCE = AtOnce()
+SYNC_PORT = SyncPort()
 
 
 class Exchange:
@@ -192,7 +193,7 @@ class Exchange:
         whose: str | None = None,
         *,
         deferred: bool = False,
-        port: AtOnce | None = None,
+        port: SyncPort | None = None,
     ) -> None:
         self.guard = guard
         self.request = request
@@ -318,7 +319,7 @@ class Exchange:
 
 
 class UnaryExchange(Exchange):
-    """An exchange whose response is one value, for sync code too if its ``port`` is `AT_ONCE`.
+    """An exchange whose response is one value, for sync code too if its ``port`` is `SYNC_PORT`.
 
     Attributes:
         course: the origin of the handler's response.

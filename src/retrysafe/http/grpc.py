@@ -14,14 +14,14 @@ from typing import Any, NamedTuple, Unpack
 from retrysafe.boundary import Boundary
 from retrysafe.extras import NeedsExtra
 from retrysafe.http import nested
-from retrysafe.http.at_once import at_once
 from retrysafe.http.bodies import Body
-from retrysafe.http.exchange import AT_ONCE, AtOnce, UnaryExchange
+from retrysafe.http.exchange import SYNC_PORT, SyncPort, UnaryExchange
 from retrysafe.http.guard import Course, Guard
 from retrysafe.http.messages import OMITTED, Headers, Request, Response
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import UNSAID, Principal, afind, find
 from retrysafe.http.problems import PROBLEMS, Refusal
+from retrysafe.http.without_loop import run_without_loop
 from retrysafe.protocol.exception_groups import every, leaves
 
 with NeedsExtra("grpc"):
@@ -213,7 +213,7 @@ class _Interceptor:
     """The common part of both interceptors."""
 
     _context: type[_Context]
-    _port: AtOnce | None = None
+    _port: SyncPort | None = None
 
     def __init__(
         self,
@@ -287,7 +287,7 @@ class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ign
     """
 
     _context = _SyncContext
-    _port = AT_ONCE
+    _port = SYNC_PORT
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         """Guard the handler of a call."""
@@ -299,7 +299,7 @@ class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ign
             return _like(handler, lambda request, context: _end(context, _unsupported(self.guard)))
 
         def call(raw: bytes, context: Any) -> bytes | None:
-            return _end(context, *at_once(self._call(handler_call_details, handler, raw, context)))
+            return _end(context, *run_without_loop(self._call(handler_call_details, handler, raw, context)))
 
         return grpc.unary_unary_rpc_method_handler(call)
 

@@ -1,6 +1,7 @@
 """Drives an operation over a wire, with a hedged copy where the policy allows it (C17).
 
-It is written as coroutines for both colours: in sync code a `ThreadWire` never waits, so that `at_once` runs them.
+It is written as coroutines for both colours: in sync code a `ThreadWire` never waits, so that `run_without_loop` runs
+them.
 
 Hedging follows J. Dean and L. A. Barroso, "The Tail at Scale", Communications of the ACM, 2013.
 """
@@ -13,10 +14,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TypeVar, TypeVarTuple
 
-from retrysafe.http.at_once import at_once
 from retrysafe.http.client.hosts import Host
 from retrysafe.http.client.operation import Ending, Refresh, Reply, Send, Step
 from retrysafe.http.client.results import Answer, Failure, Kind, Result, Verdict, judge
+from retrysafe.http.without_loop import run_without_loop
 
 
 def decides(result: Result) -> bool:
@@ -149,7 +150,7 @@ class _Copies:
 
     def _send(self) -> None:
         try:
-            result: Result | BaseException = at_once(self._wire.send(self._step))
+            result: Result | BaseException = run_without_loop(self._wire.send(self._step))
         except BaseException as error:  # noqa: BLE001 - it is raised where the caller waits
             result = error
         with self._lock:
@@ -157,7 +158,7 @@ class _Copies:
                 self._arrived.put(result)
                 return
         if isinstance(result, Answer):
-            at_once(self._wire.discard(result))
+            run_without_loop(self._wire.discard(result))
 
     def next(self, seconds: float | None) -> Result | None:
         """The next result; None if there is none in so many seconds."""
@@ -179,7 +180,7 @@ class _Copies:
                 seen.append(late)
         for result in seen:
             if isinstance(result, Answer) and result is not chosen:
-                at_once(self._wire.discard(result))
+                run_without_loop(self._wire.discard(result))
 
 
 class TaskWire(Wire):

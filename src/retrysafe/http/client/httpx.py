@@ -12,7 +12,6 @@ import anyio.to_thread
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
-from retrysafe.http.at_once import at_once
 from retrysafe.http.client import resuming
 from retrysafe.http.client.calling import Planned, Retries
 from retrysafe.http.client.headers import FIELD
@@ -30,6 +29,7 @@ from retrysafe.http.client.over_httpx import (
 )
 from retrysafe.http.client.results import Answer
 from retrysafe.http.client.resuming import Resumed
+from retrysafe.http.without_loop import run_without_loop
 
 with NeedsExtra("httpx"):
     import httpx
@@ -70,7 +70,7 @@ class RetryTransport(httpx.BaseTransport):
         body = read(request, self._retries.policy.body_limit)
         planned = self._retries.plan(outgoing(request, body))
         wire = SyncWire(self._inner, request, self._retries, self._refresh)
-        answer = at_once(planned.carry_out(wire, partial(_stamp, request, planned)))
+        answer = run_without_loop(planned.carry_out(wire, partial(_stamp, request, planned)))
         return _handed_over(request, planned, answer)
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
-from retrysafe.http.at_once import at_once
 from retrysafe.http.client import resuming
 from retrysafe.http.client.calling import Planned, Retries
 from retrysafe.http.client.headers import FIELD
@@ -17,6 +16,7 @@ from retrysafe.http.client.journal import Entry, Journal
 from retrysafe.http.client.over_requests import AdapterWire, Refreshing, declined, outgoing, read, retries_itself
 from retrysafe.http.client.results import Answer
 from retrysafe.http.client.resuming import Resumed
+from retrysafe.http.without_loop import run_without_loop
 
 with NeedsExtra("requests"):
     import requests
@@ -67,7 +67,9 @@ class RetryAdapter(BaseAdapter):
             if planned.field is not None:
                 sent.headers[FIELD] = planned.field
 
-        answer = at_once(planned.carry_out(AdapterWire(self._inner, sent, self._retries, self._refresh, how), stamp))
+        answer = run_without_loop(
+            planned.carry_out(AdapterWire(self._inner, sent, self._retries, self._refresh, how), stamp)
+        )
         response = _handed_over(request, planned, answer)
         response.connection = self  # type: ignore[assignment]  # by which requests' digest authentication sends again
         return response
