@@ -176,12 +176,16 @@ class StoreUnavailable(RetrysafeError):
     from a commit, the effect may have happened. Retry with the same key once the store is back.
     """
 
-    def __init__(self, detail: str = "", *, unsent: bool = False, transient: bool = False) -> None:
+    def __init__(
+        self, detail: str = "", *, unsent: bool = False, transient: bool = False, more_connections: str = ""
+    ) -> None:
         super().__init__(detail)
         self.unsent = unsent or transient
         """True if nothing was done: the request was not sent, or was refused."""
         self.transient = transient
         """True if the store refused the request temporarily: the same request may soon succeed."""
+        self.more_connections = more_connections
+        """If no connection of a pool was free: the option that makes it larger, in words."""
 
 
 class StoreMisconfigured(StoreUnavailable):

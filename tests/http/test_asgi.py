@@ -524,7 +524,7 @@ async def test_a_deferred_claim_that_was_refused_is_not_passed_by_asking_again(p
 async def test_an_application_that_swallows_a_refusal_still_hears_of_the_disconnect(place: Place) -> None:
     async def stubborn(scope: Any, receive: Any, send: Any) -> None:
         await receive()
-        with suppress(Exception):
+        with suppress(BaseException):
             await send(START)
             await send(chunk(b"x" * 20, more=False))
         request.left.set()

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from retrysafe import Boundary, current
 from retrysafe.http.bodies import Body
-from retrysafe.http.exchange import Capture, Chunks, Exchange, Live, Unsettled
+from retrysafe.http.chunks import ChunkedExchange, Chunks, StreamedResponse, Unsettled
+from retrysafe.http.exchange import Capture
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Headers, Request, Response
 from retrysafe.http.policy import Policy
@@ -60,20 +61,20 @@ def leased() -> Iterator[Boundary]:
     made.close()
 
 
-def exchange(boundary: Boundary, **options: Any) -> Exchange:
+def exchange(boundary: Boundary, **options: Any) -> ChunkedExchange:
     guard = Guard(boundary, options, principal="shared")  # type: ignore[arg-type]
-    return Exchange(guard, REQUEST, "k", Body(REQUEST, guard.policy), None)
+    return ChunkedExchange(guard, REQUEST, "k", Body(REQUEST, guard.policy), None)
 
 
 def serve(boundary: Boundary, source: Source, headers: Headers = (), **options: Any) -> Chunks:
-    live = exchange(boundary, **options).serve(lambda: Live(200, headers, source))
-    assert isinstance(live, Live)
+    live = exchange(boundary, **options).serve(lambda: StreamedResponse(200, headers, source))
+    assert isinstance(live, StreamedResponse)
     assert isinstance(live.chunks, Chunks)
     return live.chunks
 
 
 def replay(boundary: Boundary, **options: Any) -> Response:
-    def handler() -> Live:
+    def handler() -> StreamedResponse:
         raise AssertionError("It ran again.")
 
     answer = exchange(boundary, **options).serve(handler)
@@ -147,7 +148,7 @@ def test_r11_an_event_goes_out_before_the_next_one_is_made(leased: Boundary) -> 
 def test_r11_a_transaction_keeps_no_live_response(tmp_path: Any, headers: Headers, options: Any) -> None:
     boundary = Boundary("api", store=f"sqlite:///{tmp_path}/keys.db", effects="transactional")
     source = Source(b"abc", b"d")
-    answer = exchange(boundary, **options).serve(lambda: Live(200, headers, source))
+    answer = exchange(boundary, **options).serve(lambda: StreamedResponse(200, headers, source))
     assert isinstance(answer, Response)
     assert answer.status == 501
     assert source.closed == 1
@@ -206,11 +207,11 @@ def test_r16_chunks_that_are_no_bytes_are_an_error_of_the_handler(leased: Bounda
 
 def test_r16_a_result_that_is_no_response_frees_the_key(leased: Boundary) -> None:
     with pytest.raises(TypeError):
-        exchange(leased).serve(lambda: Live(200, (), None))  # type: ignore[arg-type]
+        exchange(leased).serve(lambda: StreamedResponse(200, (), None))  # type: ignore[arg-type]
     assert list(serve(leased, Source(b"again"))) == [b"again"]
 
 
-def lose(boundary: Boundary, exchange: Exchange) -> None:
+def lose(boundary: Boundary, exchange: ChunkedExchange) -> None:
     """Let another attempt take the key over, as after a lease that lapsed."""
     claim = exchange.claim
     claim._held.ownership = claim.ownership._replace(token=claim.ownership.token - 1)  # type: ignore[union-attr]
@@ -219,9 +220,9 @@ def lose(boundary: Boundary, exchange: Exchange) -> None:
 def test_r20_a_lost_lease_is_not_sent_as_success(leased: Boundary) -> None:
     asked = exchange(leased)
 
-    def handler() -> Live:
+    def handler() -> StreamedResponse:
         lose(leased, asked)
-        return Live(200, (), [b"a"])
+        return StreamedResponse(200, (), [b"a"])
 
     answer = asked.serve(handler)
     assert isinstance(answer, Response)
@@ -229,11 +230,11 @@ def test_r20_a_lost_lease_is_not_sent_as_success(leased: Boundary) -> None:
 
 
 def test_r20_a_handler_that_finds_its_lease_lost_is_answered_as_such(leased: Boundary) -> None:
-    def handler() -> Live:
+    def handler() -> StreamedResponse:
         claim = current()
         claim._held.until = 0.0  # type: ignore[union-attr]  # as after a pause, before the heartbeat beats again
         claim.ensure_held()
-        return Live(200, (), [b"a"])
+        return StreamedResponse(200, (), [b"a"])
 
     answer = exchange(leased).serve(handler)
     assert isinstance(answer, Response)
@@ -243,8 +244,8 @@ def test_r20_a_handler_that_finds_its_lease_lost_is_answered_as_such(leased: Bou
 def test_r20_a_lease_that_is_lost_when_bytes_have_left_breaks_the_response_off(leased: Boundary) -> None:
     asked = exchange(leased)
     source = Source(b"a", b"b", b"c")
-    live = asked.serve(lambda: Live(200, LENGTH, source))
-    assert isinstance(live, Live)
+    live = asked.serve(lambda: StreamedResponse(200, LENGTH, source))
+    assert isinstance(live, StreamedResponse)
     assert isinstance(live.chunks, Chunks)
     lose(leased, asked)
     got = []

@@ -94,6 +94,15 @@ def test_a_mismatch_names_what_differs_and_not_its_value() -> None:
     assert "path" in refusal.detail
 
 
+def test_an_exhausted_pool_is_named_with_its_option() -> None:
+    error = errors.StoreUnavailable("All 20 connections are in use.", more_connections="make it larger (max_size=)")
+    refusal = refusal_of(error)
+    assert refusal is not None
+    assert refusal.code == "store-unavailable"
+    assert refusal.detail.endswith("Its operator can have more: make it larger (max_size=).")
+    assert "20" not in refusal.detail
+
+
 # ---------------------------------------------------------------- the key of a refusal, for the operator
 
 

@@ -254,30 +254,6 @@ async def refuses(app: Any, path: str) -> bool:
     return (await post(app, None, path=path)).status == 400
 
 
-async def test_k6_routes_are_matched_by_the_middleware_only_where_something_is_said_of_one(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    matched: list[str] = []
-    matches = Route.matches
-
-    def noted(self: Route, scope: Any) -> Any:
-        matched.append(self.path)
-        return matches(self, scope)
-
-    noted.__module__ = matches.__module__
-    monkeypatch.setattr(Route, "matches", noted)
-    routes: list[Any] = [Route(f"/{name}", Runs().plain, methods=["POST"]) for name in "abc"]
-    app = Starlette(
-        routes=routes, middleware=[Middleware(IdempotencyMiddleware, boundary=place.boundary(), principal="shared")]
-    )
-    await bodies(app, "/c", times=1)
-    assert matched == ["/a", "/b", "/c"]
-    app.router.routes.append(Route("/strict", strict, methods=["POST"]))
-    matched.clear()
-    await bodies(app, "/c", "other", times=1)
-    assert matched == ["/strict", "/a", "/b", "/c"]
-
-
 @each_row("where", ["application", "mount", "mounted", "empty"])
 async def test_k6_a_route_that_comes_later_is_seen(place: Place, where: str) -> None:
     inner = Starlette(routes=[Route("/inner", Runs().plain, methods=["POST"])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import CoroutineType
 from typing import Any
@@ -40,6 +41,7 @@ def scope_text(given: str | Callable[[], str], boundary: str) -> str:
     if returned is None or returned == "":
         raise ConfigurationError(
             f"scope= of boundary {boundary!r} returned {returned!r}: no tenant or principal is known."
+            + (_COPIED if "fastapi" in sys.modules else "")
         )
     if not isinstance(returned, str):
         if isinstance(returned, CoroutineType):
@@ -49,6 +51,12 @@ def scope_text(given: str | Callable[[], str], boundary: str) -> str:
             f"give {TAKES}."
         )
     return keys.check_name(returned, "scope")
+
+
+_COPIED = (
+    " A ContextVar that a sync dependency of FastAPI sets is lost: it runs in a thread, in a copied context. Make the "
+    "dependency async def, and let it come before the claim, as dependencies=[Depends(…)] of the router do."
+)
 
 
 def _neither(given: object) -> ConfigurationError:

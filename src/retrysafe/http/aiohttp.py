@@ -18,12 +18,12 @@ from retrysafe.extras import NeedsExtra
 from retrysafe.http import nested
 from retrysafe.http.bodies import CHUNK, Body, framed
 from retrysafe.http.conditional import Version, evaluate
+from retrysafe.http.exchange import UnaryExchange
 from retrysafe.http.guard import RETURNED, Course, Guard
 from retrysafe.http.messages import Headers, Request, Response, lower, path_of
 from retrysafe.http.policy import GUARDED_BY_DEFAULT, UNSAFE, Options, Policed, ServedRoute, own_policy, serving
 from retrysafe.http.principals import UNSAID, Principal, afind
 from retrysafe.http.problems import Refusal
-from retrysafe.http.unary import UnaryExchange
 
 with NeedsExtra("aiohttp", "aiohttp", "multidict"):
     from aiohttp import web
@@ -87,8 +87,8 @@ async def _serve(
             return await handler()
         scope = guard.scope(await afind(guard.principal, request))
         with closing(Body(asked, guard.policy)) as body:
-            give_back = functools.partial(_give_back, request, body, parsed=await _read(request, body))
-            return await _exchange(UnaryExchange(guard, asked, key, body, scope), request, give_back, handler)
+            parsed = await _read(request, body)
+            return await _exchange(UnaryExchange(guard, asked, key, body, scope), request, handler, parsed=parsed)
     except Refusal as refusal:
         return _rendered(guard.answer(refusal))
 
@@ -96,13 +96,14 @@ async def _serve(
 async def _exchange(
     exchange: UnaryExchange,
     request: web.Request,
-    give_back: Callable[[], Awaitable[None]],
     handler: Callable[[], Awaitable[web.StreamResponse]],
+    *,
+    parsed: bool,
 ) -> web.StreamResponse:
     given: list[web.StreamResponse] = []
 
     async def work() -> Response:
-        await give_back()
+        await _give_back(request, exchange.body, parsed=parsed)
         exchange.course = RETURNED
         try:
             given[:] = [await handler()]
@@ -111,14 +112,13 @@ async def _exchange(
             exchange.course = Course(raised=True)
         return _captured(given[0])
 
-    try:
-        stored = await exchange.attempt(work)
-    except Refusal:
+    instead = await exchange.respond(work)
+    if isinstance(instead, Refusal):
         if given and given[0].prepared:
             _abort(request)
-        raise
-    if stored is not None:
-        return _rendered(stored)
+        instead = exchange.guard.answer(instead)
+    if instead is not None:
+        return _rendered(instead)
     if isinstance(given[0], web.HTTPException):
         raise given[0]
     return given[0]

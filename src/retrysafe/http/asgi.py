@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import partial
-from typing import Any, NoReturn, Unpack
+from typing import Any, Unpack
 from urllib.parse import quote
 
 from retrysafe.boundary import Boundary
-from retrysafe.claims.claim import Claim
-from retrysafe.errors import RetrysafeError, RetryTransaction
+from retrysafe.errors import RetrysafeError
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body
-from retrysafe.http.commit_guard import CommitWatch, Phase, watch
-from retrysafe.http.exchange import Capture
+from retrysafe.http.exchange import AnswerInstead, Capture, Exchange
 from retrysafe.http.guard import Course, Guard
 from retrysafe.http.messages import Request, Response, as_sent
 from retrysafe.http.nested import OUTER
@@ -153,8 +151,14 @@ async def guarded(
         except Refusal as refusal:
             await send_response(send, guard.answer(refusal))
             return
-        exchange = AsgiExchange(guard, request, key, body, receive, send, routed)
-        await exchange.serve(app, scope, found, deferred=whose is None)
+        exchange = AsgiExchange(guard, request, key, body, found, deferred=whose is None)
+        instead = await exchange.attempt(partial(exchange.run, app, scope, receive, send, routed))
+        if isinstance(instead, Refusal):
+            if exchange.sent:  # only an abort can keep the response from success
+                raise instead
+            instead = guard.answer(instead)
+        if instead is not None:
+            await send_response(send, instead)
     finally:
         if body is not None:
             body.close()
@@ -208,85 +212,26 @@ async def send_response(send: Send, response: Response) -> None:
     await send({"type": _BODY, "body": response.body or b""})
 
 
-class Preempted(Exception):
-    """Ends a handler in whose place something else is answered: a replay, a refusal, or another run of the handler.
+class AsgiExchange(Exchange):
+    """An exchange whose handler is an ASGI application, which sends its response in messages."""
 
-    What that is, is decided around the application, whatever becomes of this exception inside it.
-    """
-
-
-class AsgiExchange:
-    """One guarded request: claimed, answered by the application, recorded, and only then seen by the client.
-
-    `retrysafe.http.exchange.Capture` says what of the response may leave when.
-    """
-
-    def __init__(
-        self, guard: Guard, request: Request, key: str, body: Body, receive: Receive, send: Send, routed: str = ""
-    ) -> None:
-        self.guard = guard
-        self.request = request
-        self.key = key
-        self._body = body
-        self._receive = receive
-        self._send = send
-        self._scope: Scope = {}
-        self._inner: Scope = {}
-        self._routed = routed
-        self._disconnected = False
-        self._gone = False
-        self._reset()
-
-    def _reset(self) -> None:
-        """Begin anew, as a transaction does that the database wants again."""
-        self.claim: Claim | None = None
-        """The claim under which the application runs; None before it is made, and where it was passed over."""
-        self.error: Exception | None = None
-        """The handler's exception, for frameworks that turn it into a response before we can see it."""
-        self.tried: Claim | None = None
-        """The claim, also where the store did not answer and it was passed over."""
-        self._watch: CommitWatch | None = None
-        self._given: int | None = 0
-        """Bytes of the body that the application has received; None when it has all."""
-        self._capture = Capture(self.guard)
-        self._sent = self._settled = self._complete = False
-        self._is_audible = False
-        """True if the application may hear that the client has left."""
-        self._waiting: asyncio.Event | None = None
-        """Set when it may; made by who waits for that."""
-        self._instead: Response | Refusal | RetryTransaction | None = None
+    error: Exception | None = None
+    """The handler's exception, for frameworks that turn it into a response before we can see it."""
+    _given: int | None
+    """Bytes of the body that the application has received; None when it has all."""
+    _waiting: asyncio.Event | None
+    """Set when the application may hear that the client has left; made by who waits for that."""
+    _complete = _disconnected = _gone = False
 
     @property
     def body_length(self) -> int:
         """Bytes of the request's body, which has been read."""
-        return self._body.length
+        return self.body.length
 
     # ------------------------------------------------------------ the course of a request
 
-    async def serve(self, app: App, scope: Scope, whose: str | None, *, deferred: bool = False) -> None:
-        """Claim the key, and run the application, again if its transaction must be; or answer in its place."""
-        restarts = 0
-        self._scope = scope
-        inner: Scope = {}
-        while True:
-            if deferred or await self._begin(whose):
-                inner = self._inner = self._scope_of(scope)
-                await self._run(app, inner)
-            if not isinstance(self._instead, RetryTransaction) or self._sent or self.tried is None:
-                break
-            pause = self.tried.restart_pause(restarts)
-            if pause is None:
-                break
-            restarts += 1
-            await asyncio.sleep(pause)
-            self._reset()
-        for name in inner:  # routers' notes in it are read around us
-            if name not in scope and name not in (HELD, _HANDLERS):
-                scope[name] = inner[name]
-        if self._instead is not None:
-            await self._answer(self._instead)
-
-    def _scope_of(self, scope: Scope) -> Scope:
+    async def run(self, app: App, scope: Scope, receive: Receive, send: Send, routed: str) -> None:
+        """Run the application once."""
         inner: Scope = {**scope, HELD: self}
         if self.guard.transactional:
             inner = _InnerScope(inner)
@@ -294,107 +239,28 @@ class AsgiExchange:
                 inner[_HANDLERS] = inner[_HANDLERS]
         if "extensions" in inner:
             inner["extensions"] = {n: e for n, e in (inner["extensions"] or {}).items() if n not in _REMOVED}
-        return inner
-
-    async def _run(self, app: App, scope: Scope) -> None:
-        """Run the application once; what is to be answered in its place, if anything, is kept in ``_instead``."""
-        outer = nested.AROUND.get()
-        nested.AROUND.set(self)
+        self._scope, self._inner, self._receive, self._send, self._routed = scope, inner, receive, send, routed
+        self._capture = Capture(self.guard)
+        self._given, self.error, self._waiting, self._is_audible = 0, None, None, False
         try:
-            await app(scope, self.receive, self.send)
-            if self._instead is None and self.claim is not None and not self._settled:
+            await app(inner, self.receive, self.send)
+            if self.instead is None and self.claim is not None and not self.settled:
                 raise RuntimeError("The application ended without a complete response.")
-        except BaseException as error:
-            if self._instead is not None:
-                if not isinstance(error, Exception):  # cancelled from outside
-                    raise
-                return
-            await self._fail(error)
-            if self._instead is None:
-                raise
-        finally:
-            nested.AROUND.set(outer)
-            self._inner = {}  # it leads to this exchange, and would keep it until the garbage is collected
-            if not self._is_audible:
-                self._let_hear()
-
-    async def begin_for(self, principal: object) -> None:
-        """Claim the key for a principal that was found by the application itself, unless it has been tried.
-
-        Raises `Preempted` when something else is answered than what the handler would.
-        """
-        if self._instead is None and self.tried is None:
-            try:
-                whose = self.guard.scope(principal, await _around(self._scope))
-            except Refusal as refusal:
-                self._preempt(refusal)
-            await self._begin(whose)
-        if self._instead is not None:  # an application that swallowed what ended it must not run the handler after all
-            self._preempt(self._instead)
-
-    async def _begin(self, whose: str | None) -> bool:
-        """Claim the key; False when something else is answered than what the handler would."""
-        guard = self.guard
-        try:
-            claim = self.tried = guard.claim(self.request, self.key, self._body, whose)
-            await guard.entry.enter(claim)
-        except (Refusal, RetryTransaction) as instead:
-            self._instead = instead
-            return False
-        except RetrysafeError as error:
-            if guard.passes(error):
-                return True
-            self._instead = guard.refusal(error)
-            return False
-        if claim.replayed:
-            await guard.entry.leave(claim, None)
-            self._instead = guard.replay(claim)
-            return False
-        self.claim = claim
-        if guard.transactional:
-            self._watch = watch(claim, guard.entry.address)
-        return True
-
-    def _preempt(self, instead: Response | Refusal | RetryTransaction) -> NoReturn:
-        self._instead = instead
-        raise Preempted from instead if isinstance(instead, Exception) else None
-
-    async def _fail(self, error: BaseException) -> None:
-        """The handler raised, or was cancelled, before there was a complete response."""
-        if self.claim is None or self._settled:
-            return
-        try:
-            await self._leave(self.claim, error)
-        except RetryTransaction as again:
-            self._instead = again
-        except RetrysafeError as failure:
-            if self._sent:
-                raise
-            self._instead = self.guard.refusal(failure)
-        else:
-            self._instead = None if self._sent else self.guard.lost(error)
-
-    async def _leave(self, claim: Claim, error: BaseException | None) -> None:
-        """Record how it ended, once."""
-        self._settled = True
-        if self._watch is not None:
-            self._watch.phase = Phase.SETTLING
-        try:
-            await self.guard.entry.leave(claim, error)
         finally:
             self._let_hear()
-            if self._watch is not None:
-                self._watch.phase = Phase.OVER
+            for name in inner:  # routers' notes in it are read around us
+                if name not in scope and name not in (HELD, _HANDLERS):
+                    scope[name] = inner[name]
+            self._inner = {}  # it leads to this exchange, and would keep it until the garbage is collected
 
-    async def _answer(self, instead: Response | Refusal | RetryTransaction) -> None:
-        """Answer in place of the application; when its response has begun, only an abort can keep it from success."""
-        if isinstance(instead, RetryTransaction):
-            instead = self.guard.refusal(instead)
-        if isinstance(instead, Refusal):
-            if self._sent:
-                raise instead
-            instead = self.guard.answer(instead)
-        await send_response(self._send, instead)
+    async def begin_for(self, principal: object, around: Sequence[object] = ()) -> None:
+        """Claim the key for a principal that was found by the application itself, unless it has been tried.
+
+        Raises `AnswerInstead` when something else is answered than what the handler would.
+        """
+        if self.tried is None:
+            around = await _around(self._scope)
+        await super().begin_for(principal, around)
 
     # ------------------------------------------------------------ what the application receives
 
@@ -405,9 +271,9 @@ class AsgiExchange:
         stream may have no end: then the application hears of it at once.
         """
         if self._given is not None:
-            chunk = self._body.chunk(self._given)
+            chunk = self.body.chunk(self._given)
             self._given += len(chunk)
-            more = self._given < self._body.length
+            more = self._given < self.body.length
             if not more:
                 self._given = None
             return {"type": "http.request", "body": chunk, "more_body": more}
@@ -416,7 +282,7 @@ class AsgiExchange:
             if message["type"] != _DISCONNECT:
                 return message
             self._disconnected = True
-        if self.claim is not None and not self._is_audible:
+        if self.claim is not None and not (self.settled or self._is_audible):
             if self._waiting is None:
                 self._waiting = asyncio.Event()
             await self._waiting.wait()
@@ -432,97 +298,68 @@ class AsgiExchange:
 
     async def send(self, message: Message) -> None:
         """Take a message of the application's: it is captured, and held back until the outcome is recorded."""
-        if self._instead is not None:
-            raise Preempted
-        kind = message["type"]
+        kind, capture = message["type"], self._capture
+        if self.instead is not None:
+            raise AnswerInstead
         if self._complete or self.claim is None:
             await self._forward(message)
-        elif self._settled:
+            return
+        if self.settled:
             raise RuntimeError(f"The application sent {kind} after the end of its response, or of its own work.")
-        elif kind in (_START, _BODY):
-            try:
-                self._take(kind, message)
-            except Refusal as refusal:
-                await self._give_up(refusal)
-            if kind == _BODY and not message.get("more_body", False):
-                await self._settle(self.claim)
-                await self._finish()
-            elif self._capture.may_begin:
-                await self._release()
-        elif kind in _REMOVED:
-            raise RuntimeError(f"{kind} was sent, which scope['extensions'] does not offer here.")
-        else:  # interim responses and the like concern the connection, not the response
-            await self._forward(message)
-
-    def _take(self, kind: str, message: Message) -> None:
-        capture = self._capture
-        if kind == _BODY:
-            if not capture.status:
-                raise RuntimeError("The application sent a body before the start of its response.")
-            capture.add(message.get("body", b""))
-            return
-        if capture.status:
-            raise RuntimeError("The application began a second response.")
-        capture.begin(message["status"], as_sent(message.get("headers", ())))
-        if capture.endless:
-            self._let_hear()
-
-    async def _give_up(self, refusal: Refusal) -> NoReturn:
-        """End the claim as a failure, and the application with it."""
-        error = Preempted(refusal.code)
-        await self._fail(error)
-        self._instead = self._instead or refusal
-        raise error
-
-    async def _settle(self, claim: Claim) -> None:
-        """Record the response before the client can see the end of it."""
-        capture = self._capture
-        if self.error is not None and self.guard.restarts(capture.status, self.error):
-            await self._fail(self.error)
-            if self._instead is not None:
-                raise Preempted
-            return
-        course = Course(raised=self.error is not None, reached=not self._routed or self._routed in self._inner)
-        self.guard.judge(claim, capture.finish(), self.request, course)
         try:
-            await self._leave(claim, None)
-        except RetryTransaction as again:
-            self._preempt(again)
-        except RetrysafeError as failure:
-            self._preempt(self.guard.refusal(failure))
+            if kind == _BODY:
+                if not capture.status:
+                    raise RuntimeError("The application sent a body before the start of its response.")
+                capture.add(message.get("body", b""))
+            elif kind == _START:
+                if capture.status:
+                    raise RuntimeError("The application began a second response.")
+                capture.begin(message["status"], as_sent(message.get("headers", ())))
+            elif kind in _REMOVED:
+                raise RuntimeError(f"{kind} was sent, which scope['extensions'] does not offer here.")
+            else:  # interim responses and the like concern the connection, not the response
+                await self._forward(message)
+                return
+        except Refusal as refusal:
+            self._let_hear()
+            await self.give_up(refusal)
+        if kind == _BODY and not message.get("more_body", False):
+            reached = not self._routed or self._routed in self._inner
+            await self.settle(capture, self.error, Course(raised=self.error is not None, reached=reached))
+            await self._finish()
+        elif capture.endless or (kind == _BODY and capture.may_begin):
+            if capture.endless:
+                self._let_hear()
+            await self._release(capture.leaving())
 
     async def _finish(self) -> None:
         """Send what is left of a response that is recorded."""
+        if self._waiting is not None:
+            self._waiting.set()
         *chunks, last = self._capture.rest() or [b""]
         try:
-            if not self._sent:
-                await self._begin_response()
-            for chunk in chunks:
-                await self._forward({"type": _BODY, "body": chunk, "more_body": True})
-            await self._forward({"type": _BODY, "body": last})
+            await self._release(chunks, {"type": _BODY, "body": last})
         finally:
             self._complete = True
 
-    async def _release(self) -> None:
-        """Send what may leave of a response that is not complete."""
-        if not self._sent:
-            await self._begin_response()
-        for chunk in self._capture.leaving():
-            await self._forward({"type": _BODY, "body": chunk, "more_body": True})
-
-    async def _begin_response(self) -> None:
-        capture = self._capture
-        await self._forward({"type": _START, "status": capture.status, "headers": list(capture.headers)})
+    async def _release(self, chunks: list[bytes], *end: Message) -> None:
+        """Send chunks of a response, and its start before the first."""
+        messages: list[Message] = [{"type": _BODY, "body": chunk, "more_body": True} for chunk in chunks]
+        if not self.sent:
+            capture = self._capture
+            messages.insert(0, {"type": _START, "status": capture.status, "headers": list(capture.headers)})
+        for message in (*messages, *end):
+            await self._forward(message)
 
     async def _forward(self, message: Message) -> None:
         """Send to the client; that it has gone must not keep the response from being recorded."""
         if self._gone:
             return
-        self._sent = self._sent or message["type"] == _START
+        self.sent = self.sent or message["type"] == _START
         try:
             await self._send(message)
         except _GONE:
-            if self._settled or self.claim is None or self._capture.endless:
+            if self.settled or self.claim is None or self._capture.endless:
                 raise
             self._gone = True
 

@@ -41,7 +41,8 @@ class Body:
         """The body in memory: most come in one chunk, which is not copied."""
         self._file: SpooledTemporaryFile[bytes] | None = None
         self.length = 0
-        self._hash = hasher(request)
+        self.hash = hasher(request) if b"content-type" in request.fields else hashlib.sha256()
+        """Its digest represents the body in a fingerprint."""
         declared = request.fields.get(b"content-length")
         self._declared = 0 if declared is None else length_of(declared[0].decode("latin-1")) or 0
         if self._declared > self._limit:
@@ -52,7 +53,7 @@ class Body:
         self.length += len(chunk)
         if self.length > self._limit:
             self._refuse()
-        self._hash.update(chunk)
+        self.hash.update(chunk)
         if self._file is None and self.length > self._memory:
             self._file = SpooledTemporaryFile()  # noqa: SIM115 - closed by close()
             self._file.rollover()
@@ -71,18 +72,14 @@ class Body:
     def _refuse(self) -> None:
         raise Refusal("request-too-large", f"Nothing was done. The limit is {self._limit} bytes.")
 
-    def digest(self) -> bytes:
-        """Return the digest that represents the body in a fingerprint."""
-        return self._hash.digest()
-
     @property
     def whole(self) -> bytes:
         """All of the body, in memory."""
         return self.part(0, self.length)
 
     def refuse_unread(self) -> None:
-        """Raise `ConfigurationError` for a body that was declared, and of which nothing has come."""
-        if self._declared and not self.length:
+        """Raise `ConfigurationError` for a body that was declared; of this one nothing has come."""
+        if self._declared:
             raise ConfigurationError(
                 f"The request declares a body of {self._declared} bytes, and nothing of it was left to be compared: a "
                 "middleware around the guard has read it, and keeps it from what is inside. Nothing was done. Put the "

@@ -22,6 +22,7 @@ from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.django_serving import (
     GUARDED,
     Again,
+    guarded_request_of,
     guards_itself,
     leave_to_inner,
     login_pages,
@@ -29,7 +30,6 @@ from retrysafe.http.django_serving import (
     request_of,
     response_of,
     serve,
-    visit_of,
 )
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import GUARDED_BY_DEFAULT, UNSAFE, Options, Policed, ServedRoute, own_policy, serving
@@ -240,15 +240,15 @@ class IdempotencyMiddleware:
 
     def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> None:
         """Refuse views that find out later who calls, or would leave the thread of the transaction."""
-        visit = visit_of(request)
-        if visit is None or visit.exchange.guard is not self.guard or visit.exchange.claim is None:
+        guarded = guarded_request_of(request)
+        if guarded is None or guarded.exchange.guard is not self.guard or guarded.exchange.claim is None:
             return
-        visit.reached = True
+        guarded.reached = True
         if not self.guard.transactional:
             return
         if iscoroutinefunction(view):
             raise ConfigurationError(ASYNC_VIEW.format(view=view, alias=self.guard.entry.alias))
-        if threading.get_ident() != visit.thread:
+        if threading.get_ident() != guarded.thread:
             raise ConfigurationError(
                 f"{view!r} runs in another thread than IdempotencyMiddleware, whose transaction on the alias "
                 f"{self.guard.entry.alias!r} belongs to its own: a middleware between the two has moved it, as "
@@ -257,12 +257,12 @@ class IdempotencyMiddleware:
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponseBase | None:
         """Take note of what a view raised, before a response is made of it."""
-        visit = visit_of(request)
-        if visit is None:
+        guarded = guarded_request_of(request)
+        if guarded is None:
             return None
-        visit.caught = exception
+        guarded.caught = exception
         if self.guard.transactional and self.guard.entry.restarts(exception):
-            visit.uncaught = exception
+            guarded.uncaught = exception
             return Again(status=500)
         return None
 
@@ -277,10 +277,10 @@ def _view_of(request: HttpRequest) -> Any:
 
 def _remember(request: HttpRequest | None = None, **_: Any) -> None:
     """Take note of an error of which Django makes its page for status 500."""
-    visit = None if request is None else visit_of(request)
+    guarded = None if request is None else guarded_request_of(request)
     error = sys.exc_info()[1]
-    if visit is not None and isinstance(error, Exception):
-        visit.uncaught = error
+    if guarded is not None and isinstance(error, Exception):
+        guarded.uncaught = error
 
 
 got_request_exception.connect(_remember, dispatch_uid="retrysafe")

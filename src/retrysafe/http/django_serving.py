@@ -15,12 +15,13 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http.asgi import request_of as request_of_scope
 from retrysafe.http.bodies import Body, framed
-from retrysafe.http.exchange import Exchange, Live, Preempted
+from retrysafe.http.chunks import ChunkedExchange, StreamedResponse
 from retrysafe.http.guard import Course, Guard
 from retrysafe.http.messages import Request, Response, latin
 from retrysafe.http.nested import OUTER, is_inside
 from retrysafe.http.principals import find
 from retrysafe.http.problems import Refusal
+from retrysafe.http.without_loop import run_without_loop
 from retrysafe.http.wsgi import HELD, Input
 from retrysafe.http.wsgi import request_of as request_of_environ
 
@@ -37,7 +38,7 @@ CLAIM = "idempotency"
 """The attribute of a request with its claim; None when it passed without one."""
 GUARDED = "_retrysafe_guarded"
 """The attribute of views, and of classes of views, that have their own guard."""
-_VISIT = "_retrysafe_visit"
+_GUARDED_REQUEST = "_retrysafe_guarded_request"
 _WRITES_NOTHING = ("SELECT", "SAVEPOINT", "RELEASE", "ROLLBACK")
 View = Callable[[], HttpResponseBase]
 
@@ -53,9 +54,9 @@ def of_user(request: Any) -> Any:
     return getattr(user, "pk", None) if user is not None and user.is_authenticated else None
 
 
-def visit_of(request: HttpRequest) -> GuardedRequest | None:
-    """The guarded visit that a request is part of."""
-    found = request.__dict__.get(_VISIT)
+def guarded_request_of(request: HttpRequest) -> GuardedRequest | None:
+    """The guarded request that a request of Django is part of."""
+    found = request.__dict__.get(_GUARDED_REQUEST)
     return found if isinstance(found, GuardedRequest) else None
 
 
@@ -104,11 +105,11 @@ class GuardedRequest:
         self.caught: Exception | None = None
         self.uncaught: Exception | None = None
         self.thread = threading.get_ident()
-        self.exchange = Exchange(guard, head, key, body, deferred=True)
+        self.exchange = ChunkedExchange(guard, head, key, body, deferred=True)
         self._request = request
-        self._inlet = Inlet(request, body)
+        self._incoming = RequestBody(request, body)
         self._given: HttpResponseBase | None = None
-        request.__dict__[_VISIT] = self
+        request.__dict__[_GUARDED_REQUEST] = self
         _close_with(request, body)
 
     @property
@@ -119,16 +120,16 @@ class GuardedRequest:
     def begin(self, asking: Any) -> None:
         """Read the rest of the body and claim the key, for the principal of the request ``asking``.
 
-        Raises `retrysafe.http.exchange.Preempted`.
+        Raises `retrysafe.http.exchange.AnswerInstead`.
         """
         if not self.restarts:
             refuse_open_transactions()
             try:
-                self._inlet.finish()
+                self._incoming.finish()
             except Refusal as refusal:
-                raise Preempted(refusal) from refusal
+                self.exchange.preempt(refusal)
         around = [find(principal, self._request) for principal in self._request.__dict__.get(OUTER, ())]
-        self.exchange.begin_for(find(self.exchange.guard.principal, asking), around)
+        run_without_loop(self.exchange.begin_for(find(self.exchange.guard.principal, asking), around))
         setattr(self._request, CLAIM, self.exchange.claim)
         self._wrote = False
 
@@ -154,16 +155,16 @@ class GuardedRequest:
     def _begin_anew(self) -> None:
         self.caught = self.uncaught = self._given = None
         if self.restarts:
-            self._inlet.rewind()
+            self._incoming.rewind()
 
-    def _run(self, view: View) -> Live:
+    def _run(self, view: View) -> StreamedResponse:
         self._begin_anew()
         with self._noting_writes():
             given = self._given = rendered(view())
         if self.uncaught is not None and given.status_code >= 500:
             raise self.uncaught
         course = Course(self._is_marked(), self.reached, self._wrote)
-        return _live_of(given, self.caught, course, on_a_loop=is_on_a_loop(self._request))
+        return _streamed(given, self.caught, course, on_a_loop=is_on_a_loop(self._request))
 
     def _is_marked(self) -> bool:
         """Tell whether the claim's transaction is to be rolled back, as by an exception under ATOMIC_REQUESTS."""
@@ -185,7 +186,7 @@ class GuardedRequest:
 
 
 def admit(guard: Guard, request: HttpRequest, *, of_view: bool = True) -> GuardedRequest | None:
-    """The visit of a request that is to be guarded; None for one that passes. Raises `Refusal`."""
+    """The guarded request that a request is to be; None for one that passes. Raises `Refusal`."""
     head = request_of(request)
     if getattr(request, CLAIM, None) is not None:
         _refuse_unseen(request, of_view=of_view)
@@ -200,9 +201,9 @@ def admit(guard: Guard, request: HttpRequest, *, of_view: bool = True) -> Guarde
 
 def _held_around(request: HttpRequest) -> Any:
     """The exchange that the request is part of: of a guard within Django, or of one around it."""
-    visit = visit_of(request)
-    if visit is not None:
-        return visit.exchange
+    guarded = guarded_request_of(request)
+    if guarded is not None:
+        return guarded.exchange
     return getattr(request, "scope", request.META).get(HELD)
 
 
@@ -214,7 +215,7 @@ def leave_to_inner(guard: Guard, request: HttpRequest) -> None:
 
 def _refuse_unseen(request: HttpRequest, *, of_view: bool) -> None:
     """Raise `ConfigurationError` in a view that guards itself, but whose middleware has claimed in its place."""
-    outer = visit_of(request)
+    outer = guarded_request_of(request)
     if of_view and outer is not None and not outer.of_view:
         raise ConfigurationError(
             f"The view of {request.path} is guarded itself, but IdempotencyMiddleware has not seen that, and has "
@@ -228,17 +229,17 @@ def serve(
 ) -> HttpResponseBase:
     """Answer a request by ``view`` under a claim, or in its place; one that is not guarded by ``passing``."""
     try:
-        visit = admit(guard, request, of_view=of_view)
+        guarded = admit(guard, request, of_view=of_view)
     except Refusal as refusal:
         return response_of(guard.answer(refusal))
-    if visit is None:
+    if guarded is None:
         return (passing or view)()
 
     def begun() -> HttpResponseBase:
-        visit.begin(request)
+        guarded.begin(request)
         return view()
 
-    return visit.serve(begun)
+    return guarded.serve(begun)
 
 
 def refuse_open_transactions() -> None:
@@ -287,7 +288,7 @@ def _close_with(request: HttpRequest, body: Body) -> None:
     request.__dict__["close"] = both
 
 
-class Inlet:
+class RequestBody:
     """The body of a Django request: kept in a `Body` by its first reader, and then read from there."""
 
     def __init__(self, request: Any, body: Body) -> None:
@@ -379,11 +380,11 @@ def rendered(response: Any) -> Any:
     return response if getattr(response, "is_rendered", True) else unrendered.render()
 
 
-def _live_of(response: Any, error: Exception | None, course: Course, *, on_a_loop: bool) -> Live:
+def _streamed(response: Any, error: Exception | None, course: Course, *, on_a_loop: bool) -> StreamedResponse:
     headers = latin((str(name), str(value)) for name, value in response.items())
     cookies = latin(("Set-Cookie", morsel.output(header="").strip()) for morsel in response.cookies.values())
     content = Content(response, on_a_loop=on_a_loop)
-    return Live(response.status_code, headers + cookies, content, error, not response.streaming, course)
+    return StreamedResponse(response.status_code, headers + cookies, content, error, not response.streaming, course)
 
 
 class Content:

@@ -15,7 +15,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http import openapi
 from retrysafe.http.conditional import Unmet, Version, evaluate
-from retrysafe.http.exchange import Preempted
+from retrysafe.http.exchange import AnswerInstead
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import UNSAFE, Options
 from retrysafe.http.problems import Refusal
@@ -102,7 +102,7 @@ class IdempotentMixin(APIView):
     """
 
     idempotency: Idempotency
-    _visit: GuardedRequest | Refusal | None = None
+    _guarded_request: GuardedRequest | Refusal | None = None
     _blocks: ExitStack | None = None
     _taken_over: TakenOver | None = None
 
@@ -125,24 +125,24 @@ class IdempotentMixin(APIView):
 
         def run() -> Any:
             with ExitStack() as self._blocks:
-                if self._visit is None:
+                if self._guarded_request is None:
                     self._open_atomic_requests(None)
                 return dispatch(request, *args, **kwargs)
 
         if guard is None:
             return run()
         try:
-            self._visit = admit(guard, request)
+            self._guarded_request = admit(guard, request)
         except Refusal as refusal:
-            self._visit = refusal
+            self._guarded_request = refusal
             return self._refused(guard, refusal, run)
-        return run() if self._visit is None else self._visit.serve(run)
+        return run() if self._guarded_request is None else self._guarded_request.serve(run)
 
     def _refused(self, guard: Guard, refusal: Refusal, run: Callable[[], HttpResponseBase]) -> HttpResponseBase:
         """A refusal, to clients that pass authentication, permissions and throttles."""
         try:
             return run()
-        except Preempted:
+        except AnswerInstead:
             return response_of(guard.answer(refusal))
 
     def _open_atomic_requests(self, besides: str | None) -> None:
@@ -156,23 +156,23 @@ class IdempotentMixin(APIView):
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         """Authentication, permissions, throttles; then the claim."""
         super().initial(request, *args, **kwargs)
-        visit = self._visit
-        if isinstance(visit, Refusal):
-            raise Preempted(visit)
-        if visit is not None:
-            guard = visit.exchange.guard
-            visit.begin(request)
+        guarded = self._guarded_request
+        if isinstance(guarded, Refusal):
+            raise AnswerInstead from guarded
+        if guarded is not None:
+            guard = guarded.exchange.guard
+            guarded.begin(request)
             self._open_atomic_requests(own_alias(guard))
 
     def check_throttles(self, request: Any) -> None:
         """As REST framework's; a request that is run again counts once."""
-        if not isinstance(self._visit, GuardedRequest) or not self._visit.restarts:
+        if not isinstance(self._guarded_request, GuardedRequest) or not self._guarded_request.restarts:
             super().check_throttles(request)
 
     def handle_exception(self, exc: Exception) -> Any:
         """As REST framework's; what was raised is noted."""
-        if isinstance(self._visit, GuardedRequest):
-            self._visit.caught = exc
+        if isinstance(self._guarded_request, GuardedRequest):
+            self._guarded_request.caught = exc
         return super().handle_exception(exc)
 
 

@@ -1,9 +1,20 @@
-"""The response of a guarded request: captured, held back until it is recorded, and only then whole for the client.
+"""One guarded request: claimed, answered by a handler, recorded, and only then whole for the client.
+
+An `Exchange` is the course of a request whatever carries it: claim the key, run the handler (again if its transaction
+must be), record the response, or answer in the handler's place. It is written once, as coroutines. What they wait for
+is a `Port`: on an event loop the boundary's entry point; in sync code `SYNC_PORT`, which never waits, so that
+`run_without_loop` runs them.
+
+The drivers run the handler and move its response:
+
+    `UnaryExchange` below                   a response that is one value: aiohttp, gRPC
+    `retrysafe.http.chunks.ChunkedExchange`   sync code, where the sender takes chunks: WSGI, Flask, Django
+    `retrysafe.http.asgi.AsgiExchange`        the application sends messages
 
 A client must not see a complete response before its record is written: if the write fails, the client's retry has to
 find the work undone or in doubt, not a second execution of work that looked finished. So the end of each response is
 held back. `Capture` decides how much, without I/O. A driver passes it the application's output (`begin`, `add`), sends
-what it releases (`leaving`), records the captured response (`finish`), and then sends the rest (`rest`):
+what it releases (`leaving`), records the captured response (`Exchange.settle`), and then sends the rest (`rest`):
 
     state      what may leave before the record is written            what ends the state
     waiting    nothing: there is no status yet                        begin: holding; an event stream is live
@@ -15,27 +26,24 @@ what it releases (`leaving`), records the captured response (`finish`), and then
 
 A live response is recorded without its body. Where all is held (in a transaction, whose commit may fail, and with
 ``on_large="error"``) nothing can be live, and `Refusal` is raised instead.
-
-The drivers: `Exchange` and `Chunks` below for sync code, where the client takes chunks (WSGI, Flask, Django, gRPC);
-`retrysafe.http.asgi.AsgiExchange`, where the application sends messages; and `retrysafe.http.unary.UnaryExchange` for a
-response that is one value (aiohttp, gRPC on a loop).
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, NoReturn
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NoReturn, Protocol
 
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import RetrysafeError, RetryTransaction
-from retrysafe.http import nested
+from retrysafe.http import commit_guard, nested
 from retrysafe.http.bodies import Body
-from retrysafe.http.commit_guard import CommitWatch, Phase, forget, watch
+from retrysafe.http.commit_guard import CommitWatch, Phase
 from retrysafe.http.guard import RETURNED, Course, Guard
 from retrysafe.http.messages import Headers, Request, Response, is_endless
 from retrysafe.http.problems import Refusal
+from retrysafe.protocol.exception_groups import every
 
 
 class Capture:
@@ -110,14 +118,13 @@ class Capture:
         """The response is complete: as it is to be judged and recorded, before the rest may leave."""
         return Response(self.status, self.headers, None if self.live else bytes(self._body))
 
-    def whole(self, response: Response) -> Response:
-        """`finish` for a response that is one value, and so has an end; its body is None if it is not in memory."""
+    def take(self, response: Response) -> None:
+        """The response is one value, and so has an end; its body is None if it is not in memory. Raises `Refusal`."""
         self.status, self.headers = response.status, response.headers
         if response.body is None:
             self.omit()
         else:
             self.add(response.body)
-        return self.finish()
 
     def rest(self) -> list[bytes]:
         """Take the chunks that are left."""
@@ -125,268 +132,216 @@ class Capture:
         return chunks
 
 
-class Live(NamedTuple):
-    """A response as the handler gives it: its chunks come when they are asked for."""
+class AnswerInstead(BaseException):
+    """Ends a handler in whose place something else is answered: `Exchange.instead` says what.
 
-    status: int
-    headers: Headers
-    chunks: Iterable[bytes]
-    error: Exception | None = None
-    """The handler's exception, for frameworks that turn it into a response before we can see it."""
-    whole: bool = False
-    """True if the chunks are all there already and are sent without us: then none leaves before the record."""
-    course: Course = RETURNED
-
-
-class Unsettled(Exception):
-    """Ends a response whose outcome could not be recorded after its beginning had left: the client must see that."""
-
-
-class Preempted(BaseException):
-    """Ends a handler that asked for its claim and did not get it; what is answered instead is decided around it.
-
-    Not an `Exception`: frameworks would make a response of it.
+    Not an `Exception`: frameworks would make a response of it. Whatever becomes of it inside, it is answered around it.
     """
 
-    def __init__(self, instead: Response | Refusal | RetryTransaction) -> None:
-        super().__init__()
-        self.instead = instead
+
+class Port(Protocol):
+    """Enters and leaves claims, as an entry point does on an event loop."""
+
+    def enter(self, claim: Claim, /) -> Awaitable[object]: ...
+
+    def leave(self, claim: Claim, error: BaseException | None, /) -> Awaitable[object]: ...
 
 
-Handler = Callable[[], Live]
+class SyncPort:
+    """The port of sync code: nothing is waited for, but done before the coroutine goes on."""
+
+    async def enter(self, claim: Claim, /) -> None:
+        claim.__enter__()
+
+    async def leave(self, claim: Claim, error: BaseException | None, /) -> None:
+        claim.__exit__(None if error is None else type(error), error, None if error is None else error.__traceback__)
+
+    async def sleep(self, seconds: float, /) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - no loop waits
+
+
+SYNC_PORT = SyncPort()
 
 
 class Exchange:
-    """One guarded request.
+    """The course of one guarded request.
 
-    `serve` returns either the handler's own response, its chunks held back as the contract requires, or ours. A
-    ``deferred`` exchange leaves it to the handler to call `begin`, when it knows whose request it is.
+    ``deferred``: the handler itself calls `begin_for`, when it knows whose request it is.
+
+    Attributes:
+        claim: the claim under which the handler runs; None before it is made, and where it was passed over.
+        tried: the claim, also where the store did not answer and it was passed over.
+        instead: what is answered in the handler's place: a replay, a refusal, or another run of the handler.
+        sent: whether the beginning of the handler's response has left.
+        settled: whether the outcome is recorded, or has failed.
+        restarts: how often the handler has been run again.
     """
 
+    claim: Claim | None = None
+    tried: Claim | None = None
+    instead: Response | Refusal | RetryTransaction | None = None
+    sent = settled = False
+    restarts = 0
+    _watch: CommitWatch | None = None
+
     def __init__(
-        self, guard: Guard, request: Request, key: str, body: Body, whose: str | None = None, *, deferred: bool = False
+        self,
+        guard: Guard,
+        request: Request,
+        key: str,
+        body: Body,
+        whose: str | None = None,
+        *,
+        deferred: bool = False,
+        port: SyncPort | None = None,
     ) -> None:
         self.guard = guard
-        self.claim: Claim | None = None
-        self.restarts = 0
-        self.body = body
         self.request = request
         self.key = key
+        self.body = body
         self._whose = whose
         self._deferred = deferred
-        self._watch: CommitWatch | None = None
+        self._port: Port = guard.entry if port is None else port
+        self._sleep = asyncio.sleep if port is None else port.sleep
 
-    def serve(self, handler: Handler) -> Live | Response:
-        """`attempt`, with the layer's own answer as a response."""
-        try:
-            return self.attempt(handler)
-        except Refusal as refusal:
-            return self.guard.answer(refusal)
+    async def attempt(self, run: Callable[[], Awaitable[None]]) -> Response | Refusal | None:
+        """Claim the key and ``run`` the handler, again if its transaction must be.
 
-    def attempt(self, handler: Handler) -> Live | Response:
-        """Claim the key and run ``handler``, again if its transaction must be; a `Response` is a stored one.
-
-        The chunks of a `Live` response are `Chunks` (or the handler's own, when the store does not answer and the
-        policy lets it pass): the sender closes them, however far they were sent. Raises `Refusal` for what
-        the layer answers by itself, and what the handler raises.
+        Returns what is answered in place of the handler's response; None: that one. Raises what the handler raises.
         """
         while True:
-            self.claim = None
-            try:
-                return self._attempt(handler)
-            except Preempted as preempted:
-                instead = preempted.instead
-            except RetryTransaction as again:
-                instead = again
-            if isinstance(instead, Response):
+            if not self._deferred:
+                await self.begin()
+            if self.instead is None:
+                outer = nested.AROUND.get()
+                nested.AROUND.set(self)
+                try:
+                    await run()
+                except BaseException as error:  # noqa: BLE001 - it is raised there
+                    await self._fail(error)
+                finally:
+                    nested.AROUND.set(outer)
+            instead = self.instead
+            if not isinstance(instead, RetryTransaction):
                 return instead
-            if isinstance(instead, Refusal):
-                raise instead
-            pause = self._restart_pause()
+            pause = None if self.sent or self.tried is None else self.tried.restart_pause(self.restarts)
             if pause is None:
-                raise self.guard.refusal(instead) from instead
+                return self.guard.refusal(instead)
             self.restarts += 1
-            time.sleep(pause)
+            await self._sleep(pause)
+            self.claim = self.tried = self.instead = None
+            self.settled = False
 
-    def _restart_pause(self) -> float | None:
-        return None if self.claim is None else self.claim.restart_pause(self.restarts)
+    async def begin_for(self, principal: object, around: Sequence[object] = ()) -> None:
+        """`begin`, unless it has been tried, for a principal that the handler found; see `Guard.scope`.
 
-    def begin_for(self, principal: object, around: Sequence[object] = ()) -> None:
-        """`begin` for a principal that the handler found, and those of guards ``around`` it; see `Guard.scope`."""
+        Raises `AnswerInstead` when something else is answered than what the handler would.
+        """
+        if self.instead is None and self.tried is None:
+            try:
+                self._whose = self.guard.scope(principal, around)
+            except Refusal as refusal:
+                self.preempt(refusal)
+            await self.begin()
+        if self.instead is not None:  # a handler that swallowed what ended it must not work after all
+            self.preempt(self.instead)
+
+    async def begin(self) -> None:
+        """Claim the key; ``instead`` is set when something else is answered than what the handler would."""
+        guard = self.guard
         try:
-            self._whose = self.guard.scope(principal, around)
-        except Refusal as refusal:
-            _preempt(refusal)
-        self.begin()
-
-    def begin(self) -> None:
-        """Claim the key; raises `Preempted` when something else is answered than what the handler would."""
-        try:
-            claim = self.guard.claim(self.request, self.key, self.body, self._whose)
-            claim.__enter__()
+            claim = self.tried = guard.claim(self.request, self.key, self.body, self._whose)
+            await self._port.enter(claim)
         except (Refusal, RetryTransaction) as instead:
-            _preempt(instead)
+            self.instead = instead
         except RetrysafeError as error:
-            if self.guard.passes(error):
-                return
-            _preempt(self.guard.refusal(error))
-        if claim.replayed:
-            claim.__exit__(None, None, None)
-            _preempt(self.guard.replay(claim))
-        self.claim = claim
-        if self.guard.transactional:
-            self._watch = watch(claim, self.guard.entry.address)
+            if not guard.passes(error):
+                self.instead = guard.refusal(error)
+        else:
+            if claim.replayed:
+                await self._port.leave(claim, None)
+                self.instead = guard.replay(claim)
+            else:
+                self.claim = claim
+                self._watch = commit_guard.watch(claim, guard.entry.address) if guard.transactional else None
 
-    def _attempt(self, handler: Handler) -> Live:
-        if not self._deferred:
-            self.begin()
-        try:
-            with nested.around(self):
-                live = handler()
-            if self.claim is None:  # passed over, because the store does not answer, or never asked for
-                return live
-            chunks = Chunks(self, self.claim, live)
-        except BaseException as error:
-            if self.claim is not None:
-                self.leave(self.claim, error)
-                forget()
-            raise
-        try:
-            chunks.begin()
-        except BaseException as error:
-            chunks.abort(error)
-            raise
-        return live._replace(chunks=chunks)
+    async def settle(self, capture: Capture, error: Exception | None, course: Course) -> None:
+        """Record the response before the client can see the end of it; ``error`` is what it was made of, if known."""
+        assert self.claim is not None
+        if error is not None and self.guard.restarts(capture.status, error):
+            await self.end(error)
+        else:
+            self.guard.judge(self.claim, capture.finish(), self.request, course)
+            await self.end(None)
 
-    def leave(self, claim: Claim, error: BaseException | None) -> None:
-        """Leave the claim; raises `RetryTransaction`, or `Refusal` for what the client must be told instead."""
+    async def give_up(self, refusal: Refusal) -> NoReturn:
+        """End the claim as a failure, for a response that cannot be kept."""
+        await self.end(refusal)
+        self.preempt(refusal)
+
+    async def end(self, error: BaseException | None) -> None:
+        """Leave the claim, once; raises `AnswerInstead` when the client must be told something else."""
+        assert self.claim is not None
+        self.settled = True
         if self._watch is not None:
             self._watch.phase = Phase.SETTLING
         try:
-            claim.__exit__(
-                None if error is None else type(error), error, None if error is None else error.__traceback__
-            )
-        except RetryTransaction:
-            raise
+            await self._port.leave(self.claim, error)
+        except RetryTransaction as again:
+            self.preempt(again)
         except RetrysafeError as failure:
-            raise self.guard.refusal(failure) from failure
+            self.preempt(self.guard.refusal(failure))
         finally:
             if self._watch is not None:
                 self._watch.phase = Phase.OVER
-        lost = self.guard.lost(error)
-        if lost is not None:
-            raise lost from error
+        if error is not None and (lost := self.guard.lost(error)) is not None:
+            self.preempt(lost)
+
+    def preempt(self, instead: Response | Refusal | RetryTransaction) -> NoReturn:
+        """Answer something else than what the handler would, and end the handler."""
+        self.instead = instead
+        raise AnswerInstead from instead if isinstance(instead, Exception) else None
+
+    async def _fail(self, error: BaseException) -> None:
+        """The handler ended without a response; raises its error again unless something else is to be answered."""
+        if self.instead is not None:
+            if every(error, (Exception, AnswerInstead)):
+                return
+        elif self.claim is not None and not self.settled:
+            try:
+                await self.end(error)
+            except AnswerInstead:
+                return
+            if isinstance(error, RetryTransaction):  # of a boundary further in
+                self.instead = error
+                return
+        raise error
 
 
-class Chunks:
-    """The chunks of a response on their way to the client, captured: an iterator with ``close``.
+class UnaryExchange(Exchange):
+    """An exchange whose response is one value, for sync code too if its ``port`` is `SYNC_PORT`.
 
     Attributes:
-        settled: whether the outcome is recorded, or has failed; the chunks that are left then are all held here.
+        course: the origin of the handler's response.
     """
 
-    def __init__(self, exchange: Exchange, claim: Claim, live: Live) -> None:
-        self.settled = False
-        self._exchange = exchange
-        self._guard = exchange.guard
-        self._claim = claim
-        self._live = live
-        self._chunks = iter(live.chunks)
-        self._capture = Capture(exchange.guard)
-        self._leaving: deque[bytes] = deque()
-        self._closed = False
+    course = RETURNED
 
-    # ------------------------------------------------------------ sending
+    async def respond(self, handler: Callable[[], Awaitable[Response]]) -> Response | Refusal | None:
+        """Claim the key and run ``handler``; returns what is answered in its place, as `attempt`."""
 
-    def begin(self) -> None:
-        """Take chunks until one may leave, so that until then another response can stand in place of this one.
+        async def run() -> None:
+            response = await handler()
+            if self.claim is None:  # passed over, because the store does not answer
+                return
+            capture = Capture(self.guard)
+            try:
+                capture.take(response)
+            except Refusal as refusal:
+                await self.give_up(refusal)
+            await self.settle(capture, None, self.course)
 
-        Raises `Refusal`, `RetryTransaction`, or what the handler raises.
-        """
-        self._capture.begin(self._live.status, self._live.headers)
-        while not self.settled and (self._live.whole or not self._capture.may_begin):
-            self._take()
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        while not self._leaving:
-            self._leaving.extend(self._capture.rest() if self.settled else self._capture.leaving())
-            if self._leaving:
-                break
-            if self.settled:
-                raise StopIteration
-            self._take_late()
-        return self._leaving.popleft()
-
-    def close(self) -> None:
-        """The sender is done. If the client left before the end, the handler comes to its end without the client.
-
-        Its retry wants the response. Only an event stream is broken off, as it may have no end: it has failed.
-        """
-        if self._closed:
-            return
-        self._closed = True
         try:
-            if self._capture.endless and not self.settled:
-                self._end(Unsettled("The client left before the end of the event stream."))
-            while not self.settled:
-                self._capture.rest()
-                self._take_late()
+            return await self.attempt(run)
         finally:
-            self._close_chunks()
-
-    def abort(self, error: BaseException) -> None:
-        """Give the response up: nothing of it has left."""
-        self._closed = True
-        try:
-            if not self.settled:
-                self._end(error)
-        finally:
-            self._close_chunks()
-
-    def _close_chunks(self) -> None:
-        forget()
-        close = getattr(self._live.chunks, "close", None)
-        if close is not None:
-            close()
-
-    # ------------------------------------------------------------ capturing
-
-    def _take_late(self) -> None:
-        """Take a chunk when others have left: what is refused now can only break the response off."""
-        try:
-            self._take()
-        except (Refusal, RetryTransaction) as error:
-            raise Unsettled(f"The response was broken off: {error}") from error
-
-    def _take(self) -> None:
-        """Take the next chunk of the handler's, or record the response when there are no more."""
-        try:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                self._settle()
-            else:
-                self._capture.add(chunk)
-        except BaseException as error:
-            self._capture.rest()
-            if not self.settled:
-                self._end(error)
-            raise
-
-    def _settle(self) -> None:
-        error = self._live.error
-        if error is not None and self._guard.restarts(self._live.status, error):
-            self._end(error)
-            return
-        self._guard.judge(self._claim, self._capture.finish(), self._exchange.request, self._live.course)
-        self._end(None)
-
-    def _end(self, error: BaseException | None) -> None:
-        self.settled = True
-        self._exchange.leave(self._claim, error)
-
-
-def _preempt(instead: Response | Refusal | RetryTransaction) -> NoReturn:
-    raise Preempted(instead) from (instead if isinstance(instead, Exception) else None)
+            commit_guard.forget()  # the task, or thread, may go on to serve another request

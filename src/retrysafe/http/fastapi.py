@@ -226,15 +226,6 @@ class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
         for served, route in _included(routes):
             yield served, route if isinstance(route, _Route) else served
 
-    def lists_in(self, routes: Iterable[Any]) -> list[list[Any]]:
-        """The lists of the routers that are included."""
-        found: list[list[Any]] = []
-        for route in routes:
-            included = getattr(getattr(route, "original_router", None), "routes", None)
-            if included is not None:
-                found += [included, *self.lists_in(included)]
-        return found
-
     def guarded_by_itself(self, route: object, endpoint: object) -> frozenset[str]:
         """The methods by which a route is guarded on its own."""
         return route.guarded if isinstance(route, _Route) else super().guarded_by_itself(route, endpoint)

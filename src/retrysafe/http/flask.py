@@ -19,8 +19,8 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http import messages, nested
 from retrysafe.http.bodies import Body
+from retrysafe.http.chunks import ChunkedExchange, Chunks, StreamedResponse
 from retrysafe.http.conditional import Version, evaluate
-from retrysafe.http.exchange import Chunks, Exchange, Live
 from retrysafe.http.guard import Course, Guard
 from retrysafe.http.messages import latin
 from retrysafe.http.policy import (
@@ -36,7 +36,7 @@ from retrysafe.http.policy import (
 from retrysafe.http.principals import UNSAID, Principal, check, find
 from retrysafe.http.problems import Refusal
 from retrysafe.http.routes import NEEDS, Need
-from retrysafe.http.wsgi import HELD, Environ, Input, StartResponse, request_of
+from retrysafe.http.wsgi import HELD, Environ, Input, Outgoing, StartResponse, request_of
 
 with NeedsExtra("flask"):
     from flask import Blueprint, Flask, Request, Response, abort, current_app, request, request_started, url_for
@@ -189,8 +189,7 @@ class Installed:
         except BaseException:
             stack.close()
             raise
-        stack.callback(getattr(chunks, "close", lambda: None))
-        return _Closing(chunks, stack)
+        return Outgoing(chunks, stack)
 
     def _keep_body(self, app: Flask, **signal: Any) -> None:
         """Before anybody reads the body, begin to keep what is read of it."""
@@ -225,7 +224,7 @@ class Installed:
                 "functools.wraps."
             )
         guard, off = self.guard(rule), rule is not None and rule.need == "off"
-        held: Exchange | None = request.environ.get(HELD)
+        held: ChunkedExchange | None = request.environ.get(HELD)
         asked = _asked()
         if nested.is_inside(guard, asked, held, off=off) or off:
             return view()
@@ -238,7 +237,7 @@ class Installed:
         request.environ[_KEPT] = rule
         return self._exchanged(exchange, view)
 
-    def _admit(self, guard: Guard) -> Exchange | None:
+    def _admit(self, guard: Guard) -> ChunkedExchange | None:
         """Read the request, its body last; None when it passes untouched. Raises `Refusal`."""
         asked = _asked()
         key = guard.admit(asked)
@@ -247,21 +246,23 @@ class Installed:
         whose = guard.scope(find(guard.principal, request))
         source = _input_of(request.environ, guard)
         source.finish()
-        return Exchange(guard, asked, key, source.body, whose)
+        return ChunkedExchange(guard, asked, key, source.body, whose)
 
-    def _exchanged(self, exchange: Exchange, view: Callable[[], Any]) -> Response:
+    def _exchanged(self, exchange: ChunkedExchange, view: Callable[[], Any]) -> Response:
         environ = request.environ
         environ[HELD] = exchange
         response = self._app.response_class()
 
-        def handler() -> Live:
+        def handler() -> StreamedResponse:
             nonlocal response
             if exchange.restarts:
                 _forget_body(exchange.body)
             swapped.use(None if exchange.claim is None else exchange.claim.tx)
             response, error = self._response(view)
             course = Course(raised=error is not None)
-            return Live(response.status_code, latin(response.headers), _Chunks(response), error, course=course)
+            return StreamedResponse(
+                response.status_code, latin(response.headers), _Chunks(response), error, course=course
+            )
 
         with _Swapped(self._session) as swapped:
             answer = exchange.serve(handler)
@@ -294,17 +295,6 @@ class _Chunks:
     def close(self) -> None:
         if self._close is not None:
             self._close()
-
-
-class _Closing:
-    """A response with what is open for its request."""
-
-    def __init__(self, chunks: Iterable[bytes], stack: ExitStack) -> None:
-        self._chunks = chunks
-        self.close = stack.close
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._chunks)
 
 
 class _Swapped:

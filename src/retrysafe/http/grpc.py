@@ -7,21 +7,21 @@ and trailing metadata instead of problem details.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing
 from typing import Any, NamedTuple, Unpack
 
 from retrysafe.boundary import Boundary
 from retrysafe.extras import NeedsExtra
-from retrysafe.http import nested, unary
+from retrysafe.http import nested
 from retrysafe.http.bodies import Body
-from retrysafe.http.exchange import Exchange, Live
+from retrysafe.http.exchange import SYNC_PORT, SyncPort, UnaryExchange
 from retrysafe.http.guard import Course, Guard
 from retrysafe.http.messages import OMITTED, Headers, Request, Response
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import UNSAID, Principal, afind, find
 from retrysafe.http.problems import PROBLEMS, Refusal
+from retrysafe.http.without_loop import run_without_loop
 from retrysafe.protocol.exception_groups import every, leaves
 
 with NeedsExtra("grpc"):
@@ -80,11 +80,6 @@ class Answer(NamedTuple):
     body: bytes
     aborted: bool = False
     """True if the handler ended the call by ``abort``, instead of returning."""
-
-    @property
-    def course(self) -> Course:
-        """The origin of the answer."""
-        return Course(raised=self.aborted)
 
     def as_response(self) -> Response:
         """As it is stored: the status and the trailing metadata are trailers, as on the wire."""
@@ -201,8 +196,24 @@ class _AsyncContext(_Context):
         raise _Aborted(status.code, status.details or "", tuple(status.trailing_metadata or ()))
 
 
+async def _perform(handler: Any, raw: bytes, context: _Context) -> Answer:
+    try:
+        response = handler.unary_unary(_read(handler, raw), context)
+        if hasattr(response, "__await__"):
+            response = await response
+    except (_Aborted, ExceptionGroup) as error:
+        aborted = leaves(error)[0]
+        if not isinstance(aborted, _Aborted) or not every(error, _Aborted):
+            raise
+        return aborted.answer
+    return context.ended(_write(handler, response, context))
+
+
 class _Interceptor:
-    """The common state of both interceptors."""
+    """The common part of both interceptors."""
+
+    _context: type[_Context]
+    _port: SyncPort | None = None
 
     def __init__(
         self,
@@ -231,6 +242,37 @@ class _Interceptor:
         assert key is not None, "a call without a key was let pass, or refused"
         return request, key
 
+    async def _whose(self, context: Any) -> object:
+        """The principal of a call."""
+        return await afind(self.guard.principal, context)
+
+    async def _call(self, details: Any, handler: Any, raw: bytes, context: Any) -> tuple[Answer, bool]:
+        """Return the call's answer, and whether it is a replay."""
+        ended: list[Answer] = []
+
+        async def perform() -> Answer:
+            ended[:] = [await _perform(handler, raw, self._context(context))]
+            return ended[0]
+
+        async def work() -> Response:
+            exchange.course = Course(raised=(await perform()).aborted)
+            return ended[0].as_response()
+
+        try:
+            request, key = self._request(details, context)
+            if nested.is_inside(self.guard, request):
+                return await perform(), False
+            whose = self.guard.scope(await self._whose(context))
+            with closing(Body(request, self.guard.policy)) as body:
+                body.add(raw)
+                exchange = UnaryExchange(self.guard, request, key, body, whose, port=self._port)
+                instead = await exchange.respond(work)
+            if isinstance(instead, Response):
+                return _answer_of(instead), True
+        except Refusal as refusal:
+            instead = refusal
+        return (ended[0] if instead is None else _refused(instead, self.guard)), False
+
 
 class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ignore[misc]
     """For ``grpc.server(…, interceptors=[IdempotencyInterceptor(boundary, principal=…)])``.
@@ -244,6 +286,9 @@ class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ign
     Streaming calls cannot be replayed: where a key is required, or sent, they end with UNIMPLEMENTED.
     """
 
+    _context = _SyncContext
+    _port = SYNC_PORT
+
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         """Guard the handler of a call."""
         handler = continuation(handler_call_details)
@@ -254,48 +299,18 @@ class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ign
             return _like(handler, lambda request, context: _end(context, _unsupported(self.guard)))
 
         def call(raw: bytes, context: Any) -> bytes | None:
-            return _end(context, *self._call(handler_call_details, handler, raw, context))
+            return _end(context, *run_without_loop(self._call(handler_call_details, handler, raw, context)))
 
         return grpc.unary_unary_rpc_method_handler(call)
 
-    def _call(self, details: Any, handler: Any, raw: bytes, context: Any) -> tuple[Answer, bool]:
-        """Return the call's answer, and whether it is a replay."""
-        try:
-            request, key = self._request(details, context)
-            if nested.is_inside(self.guard, request):
-                return _perform(handler, raw, _SyncContext(context)), False
-            whose = self.guard.scope(find(self.guard.principal, context))
-            ended: list[Answer] = []
-
-            def work() -> Live:
-                ended[:] = [_perform(handler, raw, _SyncContext(context))]
-                response = ended[0].as_response()
-                return Live(response.status, response.headers, [response.body or b""], course=ended[0].course)
-
-            with closing(Body(request, self.guard.policy)) as body:
-                body.add(raw)
-                served = Exchange(self.guard, request, key, body, whose).attempt(work)
-            if isinstance(served, Response):
-                return _answer_of(served), True
-        except Refusal as refusal:
-            return _refused(refusal, self.guard), False
-        deque(served.chunks, maxlen=0)
-        return ended[0], False
-
-
-def _perform(handler: Any, raw: bytes, context: _SyncContext) -> Answer:
-    try:
-        response = handler.unary_unary(_read(handler, raw), context)
-    except (_Aborted, ExceptionGroup) as error:
-        aborted = leaves(error)[0]
-        if not isinstance(aborted, _Aborted) or not every(error, _Aborted):
-            raise
-        return aborted.answer
-    return context.ended(_write(handler, response, context))
+    async def _whose(self, context: Any) -> object:
+        return find(self.guard.principal, context)
 
 
 class AsyncIdempotencyInterceptor(_Interceptor, grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """`IdempotencyInterceptor` for ``grpc.aio.server``. A client that cancels its call cancels the handler."""
+
+    _context = _AsyncContext
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """Guard the handler of a call."""
@@ -314,40 +329,6 @@ class AsyncIdempotencyInterceptor(_Interceptor, grpc.aio.ServerInterceptor):  # 
             return await _aend(context, *await self._call(handler_call_details, handler, raw, context))
 
         return grpc.unary_unary_rpc_method_handler(call)
-
-    async def _call(self, details: Any, handler: Any, raw: bytes, context: Any) -> tuple[Answer, bool]:
-        try:
-            request, key = self._request(details, context)
-            if nested.is_inside(self.guard, request):
-                return await _aperform(handler, raw, _AsyncContext(context)), False
-            whose = self.guard.scope(await afind(self.guard.principal, context))
-            ended: list[Answer] = []
-
-            async def work() -> Response:
-                ended[:] = [await _aperform(handler, raw, _AsyncContext(context))]
-                exchange.course = ended[0].course
-                return ended[0].as_response()
-
-            with closing(Body(request, self.guard.policy)) as body:
-                body.add(raw)
-                exchange = unary.UnaryExchange(self.guard, request, key, body, whose)
-                stored = await exchange.attempt(work)
-            return (ended[0], False) if stored is None else (_answer_of(stored), True)
-        except Refusal as refusal:
-            return _refused(refusal, self.guard), False
-
-
-async def _aperform(handler: Any, raw: bytes, context: _AsyncContext) -> Answer:
-    try:
-        response = handler.unary_unary(_read(handler, raw), context)
-        if hasattr(response, "__await__"):
-            response = await response
-    except (_Aborted, ExceptionGroup) as error:
-        aborted = leaves(error)[0]
-        if not isinstance(aborted, _Aborted) or not every(error, _Aborted):
-            raise
-        return aborted.answer
-    return context.ended(_write(handler, response, context))
 
 
 def _read(handler: Any, raw: bytes) -> Any:

@@ -91,6 +91,8 @@ class Guard:
         self._dropped = dropped_fields(self.policy.secrets)
         self._largest = self.entry.largest_result
         self._compared = False
+        self._of: dict[object, Guard] = {}
+        """The guards of handlers that have a policy of their own."""
         self.principal: Callable[..., Any] | None = None if isinstance(principal, str) else principal
         """Finds whose a request is; None: all clients have one space of keys."""
         boundary.entrypoint.take_operation(OPERATION, "HTTP requests", key="Idempotency-Key of the request")
@@ -109,7 +111,11 @@ class Guard:
     def of(self, handler: object) -> Guard:
         """The guard of a handler: this one, or that with the handler's own policy."""
         declared = declared_by(handler)
-        return self if declared is None else self.under(declared.need, declared.options)
+        if declared is None:
+            return self
+        if handler not in self._of:
+            self._of[handler] = self.under(declared.need, declared.options)
+        return self._of[handler]
 
     # ------------------------------------------------------------ before the body is read
 
@@ -131,7 +137,10 @@ class Guard:
 
     def admit(self, request: Request) -> str | None:
         """Return the request's key; None when it passes untouched. Raises `Refusal`."""
-        policy, need = self.policy, self.need(request)
+        policy = self.policy
+        if request.method not in self.methods:
+            return None
+        need = self._need if policy.routes is None else self.need(request)
         if need == "off":
             return None
         try:
@@ -186,8 +195,9 @@ class Guard:
                 length += len(value)
         known = _known_head if length <= _LONGEST_KNOWN else _head
         head = known(request.method, request.path, request.query, tuple(fields))
-        body.refuse_unread()
-        meant = (self._canonical(request, body) if self.policy.canonical_json else None) or body.digest()
+        if not body.length:
+            body.refuse_unread()
+        meant = (self._canonical(request, body) if self.policy.canonical_json else None) or body.hash.digest()
         return Fingerprint([content(_BODY, meant), *head])
 
     def _canonical(self, request: Request, body: Body) -> bytes | None:

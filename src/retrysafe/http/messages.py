@@ -98,14 +98,13 @@ def lower(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 def as_sent(headers: Iterable[tuple[Any, Any]]) -> Headers:
     """Field lines as an ASGI application sends them, whose names and values may be any bytes-like objects."""
-    return tuple(
-        [
-            (name.lower(), value)
-            if name.__class__ is bytes and value.__class__ is bytes
-            else (bytes(name).lower(), bytes(value))
-            for name, value in headers
-        ]
-    )
+    lines = []
+    for name, value in headers:
+        if name.__class__ is bytes and value.__class__ is bytes:
+            lines.append((name.lower(), value))
+        else:
+            lines.append((bytes(name).lower(), bytes(value)))
+    return tuple(lines)
 
 
 def latin(headers: Iterable[tuple[str, str]]) -> Headers:

@@ -183,6 +183,9 @@ _SERVERS = frozenset({"store-unavailable", "outcome-unknown", "result-unavailabl
 """Other refusals whose cause is on the server."""
 
 
+_EXHAUSTED = "All connections of the service's pool were in use. Its operator can have more: {}."
+
+
 class Refusal(Exception):
     """A request that the layer answers by itself: with which code, and why."""
 
@@ -199,11 +202,13 @@ class Refusal(Exception):
 def refusal_of(error: RetrysafeError) -> Refusal | None:
     """Turn an error of a claim into the layer's answer; None for one that only a developer can mend.
 
-    What an error says of the server's insides stays there: only what a client sent is named to it.
+    What an error says of the server's insides stays there: only what a client sent is named to it, and a pool's option.
     """
     for kind, code in _CODES:
         if isinstance(error, kind):
             detail = f"{error.detail} {PROBLEMS[code].detail}" if isinstance(error, InvalidKey | KeyReused) else ""
+            if isinstance(error, StoreUnavailable) and error.more_connections:
+                detail = f"{PROBLEMS[code].detail} {_EXHAUSTED.format(error.more_connections)}"
             return Refusal(code, detail, getattr(error, "retry_after", None), error.key)
     return None
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Container, Iterable, Iterator
-from operator import is_
 from typing import Any, Unpack
 
 from retrysafe.boundary import Boundary
@@ -83,8 +82,6 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
                 raise
             await _answer(raised.error, scope, receive, send)
 
-    _known: _Known | None = None
-
     async def whose(self, scope: Scope) -> object:
         """The principal of the request."""
         try:
@@ -95,79 +92,15 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
     def _guard_of(self, scope: Scope) -> Guard | None:
         """The guard of a request; None where its route, or what is mounted on the way to it, guards itself."""
         method, router = scope["method"].upper(), self._router(scope)
-        routes = getattr(router, "routes", None)
         if self.guard.policy.routes is not None:
-            self.guard.warn_of_unmatched(lambda: self._served(routes or (), ""))
+            self.guard.warn_of_unmatched(lambda: self._served(getattr(router, "routes", ()), ""))
         if method in NEVER_GUARDED:
             return self.guard
-        if routes is not None and not self._may_differ(routes, scope):
-            return self.guard
-        found = list(self._served_by(router, scope))
+        found = list(self._found_in(router.routes, scope)) if router is not None else [(None, scope.get("endpoint"))]
         if any(method in self.guarded_by_itself(route, endpoint) for route, endpoint in found):
             leave_to_inner(self.guard, scope, self.whose)
             return None
-        endpoint = _handler(found[-1][1], method) if found else None
-        return self._declared_guard(endpoint)
-
-    def _may_differ(self, routes: list[Any], scope: Scope) -> bool:
-        """Tell whether a request may be for a route that says something of itself; its own guard is this one's if not.
-
-        The application matches its routes to find the handler. That is done here only for the few routes of which
-        something is said: when one matches, all must be, because another one may come first.
-        """
-        known = self._known
-        if known is None or not known.are(routes):
-            lists: list[list[Any]] = []
-            known = self._known = _Known(self._telling(routes, lists), lists)
-        seen = dict(scope) if known.telling else scope
-        return any(matcher.matches(seen)[0] is Match.FULL for matcher in known.telling)
-
-    def _telling(self, routes: list[Any], lists: list[list[Any]]) -> list[Any]:
-        """Return matchers for the routes that have a policy of their own, or contain such ones.
-
-        ``lists`` takes the lists of which that is read.
-        """
-        own = [route for route in routes if hasattr(route, "matches")]
-        lists += (routes, *(included := self.lists_in(own)))
-        watched = {id(route) for live in (own, *included) for route in live}
-        return [
-            matcher
-            for matcher, route in self.flat(own)
-            if self._tells(matcher, route, lists) or id(getattr(route, "original_route", route)) not in watched
-        ]
-
-    def _tells(self, matcher: Any, route: Any, lists: list[list[Any]]) -> bool:
-        app = getattr(route, "app", None)
-        endpoint = getattr(matcher, "endpoint", None) or app
-        lists.append(getattr(app, "user_middleware", []))
-        inner = getattr(route, "routes", None)
-        inside = [] if inner is None else self._telling(inner, lists)
-        if inside or self.guarded_by_itself(route, endpoint) or not _is_known_kind(matcher):
-            return True
-        return any(declared_by(_handler(endpoint, method)) is not None for method in UNSAFE)
-
-    def lists_in(self, routes: Iterable[Any]) -> list[list[Any]]:
-        """The lists of routes from which `flat` makes its own, besides this one."""
-        return []
-
-    def _declared_guard(self, endpoint: object) -> Guard:
-        if declared_by(endpoint) is None:
-            return self.guard
-        guard = self._declared.get(endpoint)
-        if guard is None:
-            guard = self._declared[endpoint] = self.guard.of(endpoint)
-        return guard
-
-    @functools.cached_property
-    def _declared(self) -> dict[object, Guard]:
-        return {}
-
-    def _served_by(self, router: Any, scope: Scope) -> Iterator[tuple[object, object]]:
-        """The routes on the way from here to the handler of a request, each with its endpoint."""
-        if router is not None:
-            yield from self._found_in(router.routes, scope)
-        elif "endpoint" in scope:  # around one route
-            yield None, scope["endpoint"]
+        return self.guard.of(_handler(found[-1][1], method)) if found else self.guard
 
     def _router(self, scope: Scope) -> Any:
         """Return the router inside this middleware, if there is one."""
@@ -183,11 +116,9 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         return inner
 
     def _found_in(self, routes: Iterable[Any], scope: Scope) -> Iterator[tuple[object, object]]:
-        own = [
-            route for route in routes if hasattr(route, "matches")
-        ]  # of a mounted application of another framework: none
+        """The routes on the way from here to the handler of a request, each with its endpoint."""
         seen = dict(scope)
-        for matcher, route in self.flat(own):
+        for matcher, route in self.flat(_matching(routes)):
             match, child = matcher.matches(seen)
             if match is Match.FULL:
                 yield route, child.get("endpoint")
@@ -196,7 +127,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
 
     def _served(self, routes: Iterable[Any], prefix: str) -> Iterator[tuple[Container[str], str]]:
         """Every route's methods and template, with those of mounted applications."""
-        for matcher, _ in self.flat([route for route in routes if hasattr(route, "matches")]):
+        for matcher, _ in self.flat(_matching(routes)):
             template, inner = prefix + (getattr(matcher, "path", None) or ""), getattr(matcher, "routes", None)
             if inner is None:
                 yield getattr(matcher, "methods", None) or UNSAFE, template
@@ -224,28 +155,9 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         return frozenset() if app is None else app.guard.policy.methods
 
 
-class _Known:
-    """The routes of an application, read once, and again when routes or middleware come or go.
-
-    Attributes:
-        telling: what matches requests for the routes of which something is said.
-    """
-
-    def __init__(self, telling: list[Any], lists: list[list[Any]]) -> None:
-        self.telling = telling
-        self._lists = [(live, list(live)) for live in lists]
-
-    def are(self, routes: list[Any]) -> bool:
-        """Tell whether these are the routes that were read, and nothing has changed since."""
-        return self._lists[0][0] is routes and all(
-            len(live) == len(read) and all(map(is_, live, read)) for live, read in self._lists
-        )
-
-
-def _is_known_kind(matcher: Any) -> bool:
-    """Tell whether a route leads to its ``endpoint`` and nowhere else, as those of the frameworks do."""
-    module: str = getattr(matcher.matches, "__module__", "")
-    return module.partition(".")[0] in ("starlette", "fastapi")
+def _matching(routes: Iterable[Any]) -> list[Any]:
+    """The routes that match as Starlette's do: of a mounted application of another framework none."""
+    return [route for route in routes if hasattr(route, "matches")]
 
 
 async def _answer(error: HTTPException, scope: Scope, receive: Receive, send: Send) -> None:
@@ -333,7 +245,7 @@ def served_routes(app: Any, kind: type[IdempotencyMiddleware] = IdempotencyMiddl
 def _served(
     looking: IdempotencyMiddleware, routes: Iterable[Any], prefix: str, *, whole: bool
 ) -> Iterator[ServedRoute]:
-    for matcher, route in looking.flat([route for route in routes if hasattr(route, "matches")]):
+    for matcher, route in looking.flat(_matching(routes)):
         endpoint, inner = getattr(matcher, "endpoint", None), getattr(matcher, "routes", None)
         template = prefix + (getattr(matcher, "path", None) or "")
         guarded = looking.guarded_by_itself(route, endpoint)

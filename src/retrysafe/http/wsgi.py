@@ -6,6 +6,7 @@ Where it stands among others: CORS, compression, rate limits and authentication 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from http import HTTPStatus
 from tempfile import SpooledTemporaryFile
 from typing import Any, Protocol, Unpack
@@ -15,7 +16,7 @@ from wsgiref.util import FileWrapper
 from retrysafe.boundary import Boundary
 from retrysafe.http import nested
 from retrysafe.http.bodies import CHUNK, Body, Reader
-from retrysafe.http.exchange import Exchange, Live
+from retrysafe.http.chunks import ChunkedExchange, StreamedResponse
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response, latin, length_of, path_of
 from retrysafe.http.policy import Options
@@ -81,7 +82,7 @@ class IdempotencyMiddleware:
             exchange.body.close()
             raise
 
-    def _admit(self, environ: Environ) -> Exchange | None:
+    def _admit(self, environ: Environ) -> ChunkedExchange | None:
         """Read the request, its body last; None when it passes untouched. Raises `Refusal`."""
         guard, request = self.guard, request_of(environ)
         if nested.is_inside(guard, request, environ.get(HELD)):
@@ -96,12 +97,12 @@ class IdempotencyMiddleware:
         except BaseException:
             body.close()
             raise
-        return Exchange(guard, request, key, body, whose)
+        return ChunkedExchange(guard, request, key, body, whose)
 
-    def _serve(self, exchange: Exchange, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+    def _serve(self, exchange: ChunkedExchange, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         run = ApplicationRun(0)
 
-        def handler() -> Live:
+        def handler() -> StreamedResponse:
             nonlocal run
             run = ApplicationRun(self.guard.policy.response_limit)
             inside = {
@@ -241,7 +242,7 @@ class ApplicationRun:
         self._written: SpooledTemporaryFile[bytes] | None = None
         self._over = False
 
-    def begin(self, app: App, environ: Environ) -> Live:
+    def begin(self, app: App, environ: Environ) -> StreamedResponse:
         """Call the application, and take from it what it must give before its status is final."""
         try:
             self._returned = app(environ, self.start_response)
@@ -253,7 +254,7 @@ class ApplicationRun:
             self._sent = True
             if not self.status:
                 raise RuntimeError("The application gave a body before it called start_response.")
-            return Live(int(self.status.split(" ", 1)[0]), latin(self.headers), self)
+            return StreamedResponse(int(self.status.split(" ", 1)[0]), latin(self.headers), self)
         except BaseException:
             self.close()
             raise
@@ -299,11 +300,11 @@ class ApplicationRun:
 
 
 class Outgoing:
-    """A response on its way; when it is closed the request is over too."""
+    """A response on its way; when it is closed the request is over too, with what is open for it."""
 
-    def __init__(self, chunks: Iterable[bytes], body: Body) -> None:
+    def __init__(self, chunks: Iterable[bytes], resources: Body | ExitStack) -> None:
         self._chunks = chunks
-        self._body = body
+        self._resources = resources
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._chunks)
@@ -315,4 +316,4 @@ class Outgoing:
             if close is not None:
                 close()
         finally:
-            self._body.close()
+            self._resources.close()

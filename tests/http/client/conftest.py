@@ -49,7 +49,7 @@ def make(request: pytest.FixtureRequest, time: Time, server: Server, seen: Recor
         *, refresh: Any = None, client: dict[str, Any] | None = None, timeout: float = 10, **choices: Any
     ) -> Sender:
         choices.setdefault("hosts", [Host(server.origin)])
-        choices.setdefault("world", time.world)
+        choices.setdefault("environment", time.environment)
         choices.setdefault("observers", [seen])
         if "journal" in choices:
             journals.append(choices["journal"])

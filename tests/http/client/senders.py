@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import httpx
 import requests
 
-from retrysafe.http.client import Journal, Resumed, Retries, World
+from retrysafe.http.client import Environment, Journal, Resumed, Retries
 from retrysafe.http.client.httpx import AsyncRetryTransport, RetryTransport, aresume
 from retrysafe.http.client.httpx import resume as resume_httpx
 from retrysafe.http.client.requests import RetryAdapter
@@ -44,8 +44,8 @@ class Time:
         self.sleep(seconds)
 
     @property
-    def world(self) -> World:
-        return World(
+    def environment(self) -> Environment:
+        return Environment(
             clock=lambda: self.now,
             wall=lambda: self.offset + self.now,
             chance=lambda: self.chance,

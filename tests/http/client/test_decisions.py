@@ -262,7 +262,7 @@ def test_c04_to_c06_errors_of_requests(error: requests.RequestException, kind: K
 
 def steps(url: str, time: Time, results: list[Any], **choices: Any) -> list[Any]:
     """Return the requests of an operation whose attempts come to these results."""
-    retries = Retries([HOST], world=time.world, observers=(), budgets=Budgets(), **choices)
+    retries = Retries([HOST], environment=time.environment, observers=(), budgets=Budgets(), **choices)
     program = retries.plan(Outgoing("POST", url, (), b"{}")).program()
     asked: list[Any] = []
     waiting = iter(results)
@@ -299,7 +299,7 @@ def test_c17_only_what_can_be_repeated_is_hedged() -> None:
 
 def test_c17_no_copy_is_sent_after_the_deadline() -> None:
     time, budgets = Time(), Budgets()
-    retries = Retries([HOST], world=time.world, observers=(), budgets=budgets, hedge_after=0.5, deadline=1)
+    retries = Retries([HOST], environment=time.environment, observers=(), budgets=budgets, hedge_after=0.5, deadline=1)
     step = next(retries.plan(Outgoing("POST", "https://api.example.com/", (), b"{}")).program())
     assert isinstance(step, Send)
     left = budgets.left(HOST.origin)
@@ -311,7 +311,7 @@ def test_c17_no_copy_is_sent_after_the_deadline() -> None:
 
 
 def test_c15_a_body_that_is_gone_is_not_sent_although_nothing_was() -> None:
-    retries = Retries([HOST], world=Time().world, observers=())
+    retries = Retries([HOST], environment=Time().environment, observers=())
     program = retries.plan(Outgoing("POST", "https://api.example.com/", (), None)).program()
     assert isinstance(next(program), Send)
     with pytest.raises(StopIteration) as ended:

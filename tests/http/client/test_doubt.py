@@ -92,7 +92,7 @@ def test_c03_nor_does_what_is_resumed(make: Make, server: Server, path: Path, ti
         sender = make(journal=journal)
         with pytest.raises(FAILURES):
             sender.post(server.url)
-        (resumed,) = sender.resume(journal, time.world.wall)
+        (resumed,) = sender.resume(journal, time.environment.wall)
         assert isinstance(resumed.error, RequestOutcomeUnknown)
         assert len(other.effects) == 1
         assert len(journal.pending()) == 1
@@ -127,7 +127,7 @@ def test_c16_unseen_effects_are_in_doubt(make: Make, server: Server, path: Path,
 def test_c16_a_location_that_leads_nowhere_is_given_to_the_caller(server: Server, location: str, time: Time) -> None:
     from retrysafe.http.client.requests import RetryAdapter
 
-    retries = Retries([Host(server.origin)], world=time.world, observers=())
+    retries = Retries([Host(server.origin)], environment=time.environment, observers=())
     request = httpx.Request("POST", server.url, content=b"{}")
 
     async def sent() -> int:
@@ -207,7 +207,12 @@ def test_c17_a_copy_that_may_have_arrived_is_not_forgotten(
 
     journal = Journal(path)
     retries = Retries(
-        [Host(server.origin)], journal=journal, hedge_after=0.05, max_attempts=1, observers=(), world=time.world
+        [Host(server.origin)],
+        journal=journal,
+        hedge_after=0.05,
+        max_attempts=1,
+        observers=(),
+        environment=time.environment,
     )
     sender: Any = (Sync if inner is Blocking else Async)(retries, inner=inner(second))
     try:
@@ -280,7 +285,7 @@ def test_c05_bodies_beyond_the_limit_are_the_callers_to_read(make: Make, server:
 
 
 def test_the_raw_response_of_requests_can_be_read(server: Server, time: Time) -> None:
-    sender: Any = SENDERS["requests"](Retries([Host(server.origin)], world=time.world, observers=()))
+    sender: Any = SENDERS["requests"](Retries([Host(server.origin)], environment=time.environment, observers=()))
     server.will(says(200, b"hello"), says(200, b"hello"))
     assert sender.session.post(server.url, stream=True).raw.read() == b"hello"
     response = sender.session.post(server.url, stream=True)
@@ -350,7 +355,7 @@ def test_responses_that_are_not_the_last_are_let_go(time: Time, statuses: tuple[
     from tests.http.client.senders import Async, Sync
 
     for kind in (Sync, Async):
-        retries = Retries([Host("https://a.example.com")], world=time.world, observers=())
+        retries = Retries([Host("https://a.example.com")], environment=time.environment, observers=())
         inner = Counted(*statuses)
         sender = kind(retries, refresh=lambda: {"Authorization": "new"}, inner=inner)
         assert sender.send("GET", "https://a.example.com/").body == b"part"

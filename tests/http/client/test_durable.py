@@ -57,7 +57,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 def entry(server: Server, time: Time, key: str = "k", **fields: Any) -> Entry:
     """Write the entry of a process that died without a trace."""
-    now = time.world.wall()
+    now = time.environment.wall()
     made = Entry(identity("", server.url, key), "", key, "POST", server.url, (), BODY, now, now + 86400)
     return made._replace(**fields)
 
@@ -121,7 +121,7 @@ def test_c02_a_client_killed_in_mid_request_resumes_with_its_key(
     kill(process)
     journal = Journal(path)
     again = make(journal=journal, client={"headers": {"Authorization": "Bearer new"}, "params": {"not": "added"}})
-    (resumed,) = again.resume(journal, time.world.wall)
+    (resumed,) = again.resume(journal, time.environment.wall)
     assert resumed.response.status_code == 201
     assert resumed.response.headers["idempotent-replayed"] == "true"
     first, second = server.requests
@@ -134,7 +134,7 @@ def test_c02_a_client_killed_in_mid_request_resumes_with_its_key(
     assert second.header("x-trace") == "t1"
     assert (first.header("authorization"), second.header("authorization")) == ("Bearer secret", "Bearer new")
     assert server.effects == [first.key]
-    assert again.resume(journal, time.world.wall) == []
+    assert again.resume(journal, time.environment.wall) == []
 
 
 def test_c02_a_client_killed_before_the_first_byte_resumes(make: Make, server: Server, path: Path) -> None:
@@ -172,20 +172,20 @@ def test_c02_several_processes_resume_each_request_once(server: Server, path: Pa
     assert len(server.requests) == 24
 
 
-def test_c02_two_journals_of_one_file_are_one_process(make: Make, server: Server, path: Path, time: Time) -> None:
+def test_c02_two_journals_of_one_process_share_a_file(make: Make, server: Server, path: Path, time: Time) -> None:
     left_behind(path, entry(server, time))
     one, other = Journal(path), Journal(path)
-    assert one.owner is other.owner
+    assert one.owner is not other.owner
     server.will(says(503))
-    (resumed,) = make(journal=other, max_attempts=1).resume(one, time.world.wall)
+    (resumed,) = make(journal=other, max_attempts=1).resume(one, time.environment.wall)
     assert resumed.response.status_code == 503
     other.close()
     (pending,) = one.pending()
     assert (pending.owner, pending.last) == ("", "503")
-    assert one.take(pending.id, time.world.wall(), 60) is not None
+    assert one.take(pending.id, time.environment.wall(), 60) is not None
     with Journal(path)._transaction():
         pass
-    assert one.is_held(one.pending()[0], time.world.wall()), "the name lasts as long as one of them is open"
+    assert one.is_held(one.pending()[0], time.environment.wall()), "its name lasts as long as it is open"
     name = one.owner.name
     one.close()
     assert list(path.parent.glob(f"*{name}*")) == []
@@ -200,9 +200,9 @@ def test_c02_entries_of_a_living_process_are_left_alone(make: Make, server: Serv
     server.wait_for(1)
     journal = Journal(path)
     sender = make(journal=journal)
-    assert sender.resume(journal, time.world.wall) == []
+    assert sender.resume(journal, time.environment.wall) == []
     time.now += 3600
-    assert len(sender.resume(journal, time.world.wall)) == 1, "what it holds is free when its deadline has passed"
+    assert len(sender.resume(journal, time.environment.wall)) == 1, "what it holds is free when its deadline has passed"
     assert len(server.effects) == 1
     kill(process)
 
@@ -248,7 +248,7 @@ def test_c02_a_cancelled_request_stays(make: Make, server: Server, path: Path, t
     journal = Journal(path)
     with pytest.raises(Stop):
         make(journal=journal, observers=[stop]).post(server.url)
-    (resumed,) = make(journal=journal).resume(journal, time.world.wall)
+    (resumed,) = make(journal=journal).resume(journal, time.environment.wall)
     assert resumed.response.status_code == 201
     assert len(server.effects) == 1
 
@@ -258,7 +258,9 @@ def test_c02_a_cancelled_task_leaves_its_request_to_be_resumed(
     server: Server, path: Path, time: Time, hedge_after: float | None
 ) -> None:
     journal = Journal(path)
-    retries = Retries([Host(server.origin)], journal=journal, hedge_after=hedge_after, observers=(), world=time.world)
+    retries = Retries(
+        [Host(server.origin)], journal=journal, hedge_after=hedge_after, observers=(), environment=time.environment
+    )
 
     async def cancelled() -> list[Resumed]:
         async with httpx.AsyncClient(transport=AsyncRetryTransport(retries), trust_env=False) as client:
@@ -267,7 +269,7 @@ def test_c02_a_cancelled_task_leaves_its_request_to_be_resumed(
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            return [one async for one in aresume(client, journal, wall=time.world.wall)]
+            return [one async for one in aresume(client, journal, wall=time.environment.wall)]
 
     server.will(stalls)
     (resumed,) = asyncio.run(cancelled())
@@ -322,7 +324,7 @@ def test_c03_past_its_retention_a_request_is_not_sent(make: Make, server: Server
     journal = Journal(path)
     sender = make(journal=journal)
     time.now += 86400
-    found = sender.resume(journal, time.world.wall)
+    found = sender.resume(journal, time.environment.wall)
     assert [type(one.error) for one in found] == [RequestOutcomeUnknown] * 2
     assert server.requests == []
     assert len(journal.pending()) == 2, "they stay until a person discards them"
@@ -342,7 +344,7 @@ def test_a_client_without_the_journal_is_noticed(make: Make, server: Server, pat
     left_behind(path, entry(server, time))
     journal = Journal(path)
     with pytest.raises(ConfigurationError, match="has no retrysafe transport with this journal"):
-        make().resume(journal, time.world.wall)
+        make().resume(journal, time.environment.wall)
     (pending,) = journal.pending()
     assert pending.owner == ""
     journal.close()
@@ -356,7 +358,7 @@ def test_scopes_do_not_meet(make: Make, server: Server, path: Path, time: Time) 
     journal = Journal(path)
     sender = make(journal=journal)
     assert sender.post(server.url, b"another", Idempotency_Key="k").status == 201
-    assert sender.resume(journal, time.world.wall) == []
+    assert sender.resume(journal, time.environment.wall) == []
     assert len(other.pending()) == 1
 
 
@@ -366,13 +368,13 @@ def test_credentials_go_only_where_they_are_meant_for(make: Make, server: Server
         left_behind(path, entry(server, time, "ours"), elsewhere)
         journal = Journal(path)
         sender = make(journal=journal, client={"headers": {"Authorization": "Bearer ours"}})
-        assert len(sender.resume(journal, time.world.wall, origin=server.origin)) == 1
+        assert len(sender.resume(journal, time.environment.wall, origin=server.origin)) == 1
         if sender.name != "requests":
             based = make(journal=journal, client={"base_url": server.origin})
-            assert based.resume(journal, time.world.wall) == []
+            assert based.resume(journal, time.environment.wall) == []
         assert (server.keys, other.requests) == (["ours"], [])
         hosts = [Host(other.origin)]
-        assert len(make(journal=journal, hosts=hosts).resume(journal, time.world.wall)) == 1
+        assert len(make(journal=journal, hosts=hosts).resume(journal, time.environment.wall)) == 1
         assert other.effects == ["theirs"]
 
 
@@ -390,11 +392,13 @@ def test_a_forked_child_has_a_name_of_its_own(path: Path, time: Time, server: Se
 
     journal = Journal(path)
     mine = journal.owner.name
-    journal.begin(entry(server, time), time.world.wall(), 60)
+    journal.begin(entry(server, time), time.environment.wall(), 60)
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.write(writing, f"{journal.owner.name} {journal.take(entry(server, time).id, time.world.wall(), 1)}".encode())
+        os.write(
+            writing, f"{journal.owner.name} {journal.take(entry(server, time).id, time.environment.wall(), 1)}".encode()
+        )
         os._exit(0)
     os.waitpid(pid, 0)
     told = os.read(reading, 1000).decode().split()

@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_c02_a_request_stays_until_every_call_has_ended(server: Server, path: Path, time: Time) -> None:
-    journal, now = Journal(path), time.world.wall()
+    journal, now = Journal(path), time.environment.wall()
     one = entry(server, time)
 
     def standing() -> list[bool]:
@@ -59,7 +59,7 @@ def test_c02_a_request_stays_until_every_call_has_ended(server: Server, path: Pa
 
 
 def test_c02_a_former_owner_of_a_request_has_no_say(server: Server, path: Path, time: Time) -> None:
-    journal, now = Journal(path), time.world.wall()
+    journal, now = Journal(path), time.environment.wall()
     one = entry(server, time)
     journal.begin(one, now, 60, "late")
     assert journal.take(one.id, now + 61, 60) is not None
@@ -74,7 +74,7 @@ def test_c02_a_former_owner_of_a_request_has_no_say(server: Server, path: Path, 
 
 
 def test_c02_a_call_of_another_process_is_counted(server: Server, path: Path, time: Time) -> None:
-    journal, now = Journal(path), time.world.wall()
+    journal, now = Journal(path), time.environment.wall()
     one = entry(server, time)
     journal.begin(one, now, 60, "ours")
     code = (
@@ -133,7 +133,7 @@ def test_c18_the_key_is_resumed_in_the_form_in_which_it_was_sent(
     with pytest.raises(FAILURES):
         make(journal=journal, hosts=[Host(server.origin, key_syntax="bare")], max_attempts=1).post(server.url)
     hosts = [Host(server.origin)] if declared else []
-    (resumed,) = make(journal=journal, hosts=hosts).resume(journal, time.world.wall)
+    (resumed,) = make(journal=journal, hosts=hosts).resume(journal, time.environment.wall)
     assert resumed.error is None
     first, second = (request.header("idempotency-key") for request in server.requests)
     assert second == first
@@ -151,7 +151,7 @@ def test_c01_a_header_of_any_bytes_is_resumed(make: Make, server: Server, path: 
             sender.session.post(server.url, headers={name: value}, data=BODY)
         else:
             sender.runner.run(sender.client.post(server.url, headers=[(name, value)], content=BODY))
-    (resumed,) = sender.resume(journal, time.world.wall)
+    (resumed,) = sender.resume(journal, time.environment.wall)
     assert resumed.error is None
     assert [request.header("x-name") for request in server.requests] == [value.decode("latin-1")] * 2
 
@@ -164,7 +164,7 @@ def test_c02_resuming_reads_each_body_once(
     sender = make(journal=journal)
     # Not deleted: it would come back as the last member of its class, and the reference is generated in order.
     monkeypatch.setattr(Journal, "pending", None)
-    assert len(sender.resume(journal, time.world.wall)) == 5
+    assert len(sender.resume(journal, time.environment.wall)) == 5
     assert sorted(server.effects) == [f"k{number}" for number in range(5)]
 
 
@@ -299,7 +299,7 @@ def test_headers_whose_names_tell_of_a_secret_are_not_written(path: Path, time: 
     names = ["X-Vault-Token", "Ocp-Apim-Subscription-Key", "X-Client-Secret", "X-Session-Id", "X-Signature", "X-Own"]
     journal = Journal(path, secrets=["X-Own"])
     retries = Retries(
-        [Host("https://api.example.com")], journal=journal, max_attempts=1, world=time.world, observers=()
+        [Host("https://api.example.com")], journal=journal, max_attempts=1, environment=time.environment, observers=()
     )
     transport = RetryTransport(retries, httpx.MockTransport(fails))
     with httpx.Client(transport=transport) as client, pytest.raises(httpx.ReadError):

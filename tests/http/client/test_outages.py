@@ -57,7 +57,7 @@ class Down(httpx.BaseTransport, httpx.AsyncBaseTransport, BaseAdapter):
 @pytest.mark.parametrize("name", SENDERS)
 def test_c13_ten_thousand_calls_of_a_host_that_is_down(name: str, time: Time) -> None:
     down = Down()
-    retries = Retries([Host("https://api.example.com")], max_attempts=9, world=time.world, observers=())
+    retries = Retries([Host("https://api.example.com")], max_attempts=9, environment=time.environment, observers=())
     sender = SENDERS[name](retries, inner=down)
 
     async def all_at_once() -> int:
@@ -157,7 +157,7 @@ def test_simultaneous_calls_with_one_key_have_one_effect(server: Server, service
 
     async def all_of_them() -> list[int]:
         retries = Retries(
-            [Host(url)], max_attempts=30, base=0.01, overload_base=0.01, observers=(), world=Time(0.5).world
+            [Host(url)], max_attempts=30, base=0.01, overload_base=0.01, observers=(), environment=Time(0.5).environment
         )
         async with httpx.AsyncClient(transport=AsyncRetryTransport(retries), trust_env=False) as client:
             calls = [

@@ -15,12 +15,12 @@ import pytest
 from retrysafe import ConfigurationError, InvalidKey
 from retrysafe.http.client import (
     Budgets,
+    Environment,
     Host,
     RequestKeyExpired,
     RequestKeyReused,
     RequestOutcomeUnknown,
     Retries,
-    World,
 )
 from retrysafe.http.client.bodies import decoded, problem_code
 from tests.http.client.conftest import Make
@@ -188,7 +188,7 @@ def test_c06_a_server_that_drips_is_given_up_at_the_deadline(make: Make, server:
 
     server.will(drips)
     with pytest.raises(FAILURES) as failed:
-        make(world=World(), deadline=2).post(server.url)
+        make(environment=Environment(), deadline=2).post(server.url)
     assert "may have had its effect (1 sent; not sent again: deadline)" in failed.value.__notes__[0]
     assert to_its_end == []
 
@@ -270,7 +270,7 @@ def test_c08_repeats_by_the_librarys_authentication_have_the_same_key(server: Se
         ("httpx-async", httpx.DigestAuth("user", "password")),
         ("requests", HTTPDigestAuth("user", "password")),
     ):
-        sender: Any = SENDERS[name](Retries([Host(server.origin)], world=time.world, observers=()))
+        sender: Any = SENDERS[name](Retries([Host(server.origin)], environment=time.environment, observers=()))
         (sender.session if name == "requests" else sender.client).auth = auth
         server.will(says(401, headers=challenge), drops_answer)
         assert sender.post(server.url).status == 201
@@ -404,7 +404,7 @@ def test_c15_one_shot_bodies_are_kept_for_the_retry(make: Make, server: Server) 
 
 def test_c15_a_multipart_body_is_not_encoded_again(server: Server, time: Time) -> None:
     for name in SENDERS:
-        sender: Any = SENDERS[name](Retries([Host(server.origin)], world=time.world, observers=()))
+        sender: Any = SENDERS[name](Retries([Host(server.origin)], environment=time.environment, observers=()))
         server.will(drops_answer)
         files = {"file": ("order.txt", io.BytesIO(b"one book"))}
         if name == "httpx-async":
@@ -523,7 +523,7 @@ def test_c16_a_redirect_that_is_declined_is_not_followed_by_the_library(
         where = location.format(other.origin.removeprefix("http://"))
         last = says(307, headers={"Location": other.url})
         server.will(*[says(307, headers={"Location": where})] * (2 if where == "/again" else 1), last)
-        retries = Retries([Host(server.origin)], redirects=2, world=time.world, observers=())
+        retries = Retries([Host(server.origin)], redirects=2, environment=time.environment, observers=())
         follow = {} if library == "requests" else {"follow_redirects": True}
         sender = SENDERS[library](retries, **follow)
         got = sender.post(server.url, b"body", **SECRETS)
@@ -540,7 +540,9 @@ def test_c16_a_redirect_that_a_library_follows_takes_no_secrets_along(
     with running() as other:
         for target in ("/here", other.url):
             server.will(says(307, headers={"Location": target}))
-            retries = Retries([Host(server.origin)] if keyed else [], redirects=0, world=time.world, observers=())
+            retries = Retries(
+                [Host(server.origin)] if keyed else [], redirects=0, environment=time.environment, observers=()
+            )
             follow = {} if library == "requests" else {"follow_redirects": True}
             sender = SENDERS[library](retries, **follow)
             fields = SECRETS if keyed else {name: SECRETS[name] for name in SECRETS if name != "Idempotency_Key"}
@@ -616,7 +618,7 @@ def test_c13_budgets_of_many_hosts_are_bounded_and_none_is_won_back() -> None:
 def test_c16_redirects_that_httpx_follows_carry_the_key_to_no_other_request(server: Server, time: Time) -> None:
     with running() as other:
         for name in ("httpx", "httpx-async"):
-            retries = Retries([Host(server.origin)], redirects=0, world=time.world, observers=())
+            retries = Retries([Host(server.origin)], redirects=0, environment=time.environment, observers=())
             sender = SENDERS[name](retries, follow_redirects=True)
             server.will(*(says(status, headers={"Location": "/here"}) for status in (307, 303)))
             server.will(says(307, headers={"Location": other.url}))

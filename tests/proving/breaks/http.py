@@ -45,7 +45,7 @@ BREAKS: list[Break] = [
     Break(
         "the end of a response leaves before it is recorded",
         "http.asgi:AsgiExchange.send",
-        swapped("_settle", "_finish"),
+        swapped("settle", "_finish"),
         (f"{ASGI}::test_r8_the_record_is_there_before_the_client_can_see_the_end",),
         rows=(6,),
     ),
@@ -58,7 +58,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a response whose client has left is not recorded",
-        "http.exchange:Chunks.close",
+        "http.chunks:Chunks.close",
         never("settled", at=2),
         (f"{EXCHANGE}::test_r17_a_response_that_is_closed_early_is_drained_and_recorded",),
         rows=(6,),

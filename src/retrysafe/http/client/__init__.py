@@ -15,12 +15,13 @@ from retrysafe.http.client.errors import (
 )
 from retrysafe.http.client.hosts import Host
 from retrysafe.http.client.journal import Entry, Journal
-from retrysafe.http.client.policy import World
+from retrysafe.http.client.policy import Environment
 from retrysafe.http.client.resuming import Resumed
 
 __all__ = [
     "Budgets",
     "Entry",
+    "Environment",
     "Host",
     "Journal",
     "JournalUnavailable",
@@ -30,5 +31,4 @@ __all__ = [
     "RequestTooLarge",
     "Resumed",
     "Retries",
-    "World",
 ]

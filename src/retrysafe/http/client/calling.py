@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError, InvalidKey, RetrysafeError
 from retrysafe.http.client.budget import Budgets
-from retrysafe.http.client.driving import Program
+from retrysafe.http.client.driving import Program, Wire, drive
 from retrysafe.http.client.errors import (
     JournalUnavailable,
     RequestKeyExpired,
@@ -22,7 +22,7 @@ from retrysafe.http.client.headers import FIELD, secrets_among
 from retrysafe.http.client.hosts import Host, address, shown
 from retrysafe.http.client.journal import Entry, Journal, identity, kept_headers
 from retrysafe.http.client.operation import Call, Ending, operation
-from retrysafe.http.client.policy import World, policy_of
+from retrysafe.http.client.policy import Environment, policy_of
 from retrysafe.http.client.redirects import Target, credentials_to_leave
 from retrysafe.http.client.results import REDIRECTS, Answer, Failure
 from retrysafe.http.keys import parse
@@ -69,7 +69,7 @@ class Retries:
         journal: a `Journal` in which requests with a key survive a crash; by default there is none.
         observers: receive an event for every attempt; by default a `LoggingObserver`.
         budgets: the `Budgets` of retries per host; by default of this object's own.
-        world: clocks, chance and sleep, for tests.
+        environment: clocks, chance and sleep, for tests.
 
     Durations are seconds, `datetime.timedelta`, or text such as "30s". Raises `ConfigurationError`.
     """
@@ -90,7 +90,7 @@ class Retries:
         journal: Journal | None = None,
         observers: Iterable[Observer] | None = None,
         budgets: Budgets | None = None,
-        world: World | None = None,
+        environment: Environment | None = None,
     ) -> None:
         self.hosts: dict[str, Host] = {}
         for host in hosts:
@@ -110,7 +110,7 @@ class Retries:
         self.journal = journal
         self.observers = Observers((LoggingObserver(),) if observers is None else observers)
         self.budgets = budgets or Budgets()
-        self.world = world or World()
+        self.environment = environment or Environment()
 
     def plan(self, outgoing: Outgoing) -> Planned:
         """Decide on a request before it is sent: its key, and whether it is journalled.
@@ -126,7 +126,7 @@ class Retries:
             key=key,
             hosts=self.hosts,
             resendable=outgoing.body is not None,
-            recognised_until=self.world.wall() + host.retention if host and key else None,
+            recognised_until=self.environment.wall() + host.retention if host and key else None,
             secrets=self._secrets(outgoing),
         )
         return Planned(self, call, field, entry)
@@ -144,7 +144,7 @@ class Retries:
         if key is None:
             if outgoing.method not in host.methods:
                 return "", None
-            key = keys.parse(self.world.new_key())
+            key = keys.parse(self.environment.new_key())
         return key, host.field(key)
 
     def _entry(self, outgoing: Outgoing, host: Host | None, key: str, field: str | None) -> Entry | None:
@@ -153,7 +153,7 @@ class Retries:
             return None
         if outgoing.body is None:
             raise RequestTooLarge(f"{outgoing.method} {shown(outgoing.url)}.")
-        now = self.world.wall()
+        now = self.environment.wall()
         return Entry(
             id=identity(journal.scope, outgoing.url, key),
             scope=journal.scope,
@@ -191,15 +191,50 @@ class Planned:
         journal, entry = self.retries.journal, self._entry
         if journal is None or entry is None:
             return
-        world, policy = self.retries.world, self.retries.policy
-        found = journal.begin(entry, world.wall(), policy.deadline + MARGIN, self._run)
+        environment, policy = self.retries.environment, self.retries.policy
+        found = journal.begin(entry, environment.wall(), policy.deadline + MARGIN, self._run)
         if found is not entry:
             self.field = found.field or self.field
             self.call = self.call._replace(recognised_until=found.recognised_until, doubtful=True)
 
     def program(self) -> Program:
         """The operation, to be driven."""
-        return operation(self.call, self.retries.policy, self.retries.budgets, self.retries.world, self.emit)
+        return operation(self.call, self.retries.policy, self.retries.budgets, self.retries.environment, self.emit)
+
+    async def carry_out(self, wire: Wire, stamp: Callable[[], None]) -> Answer:
+        """Send the request, and again where that is safe; ``stamp`` sets its key once it is in the journal.
+
+        Raises what its caller gets instead of a response. A caller that is cancelled while the end is written gets no
+        answer, so the request stays in the journal.
+        """
+        _, cancelled = await wire.write(self.begin)
+        if cancelled is not None:
+            await wire.write(self.broken, cancelled)
+            raise cancelled
+        stamp()
+        try:
+            ending = await drive(self.program(), wire)
+        except BaseException as error:
+            await wire.write(self.broken, error)
+            raise
+        raised, cancelled = await wire.write(self.end, ending)
+        answer = ending.result
+        if cancelled is not None:
+            await wire.write(self.reopen, cancelled)
+            if isinstance(answer, Answer):
+                await wire.discard(answer)
+            raise cancelled
+        if raised is not None:
+            raise raised
+        assert isinstance(answer, Answer)
+        return answer
+
+    def may_follow(self, answer: Answer, headers: MutableMapping[str, Any]) -> bool:
+        """Tell whether the client library may follow a redirect; ``headers`` of its request are then left for it."""
+        left = self.left(answer, headers)
+        for name in left or ():
+            headers.pop(name, None)
+        return left is not None
 
     def left(self, answer: Answer, names: Iterable[str]) -> frozenset[str] | None:
         """The headers to take from the caller's request before its library may follow a redirect.
@@ -285,9 +320,3 @@ def _without_user(url: str) -> str:
         return url
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
-
-
-def answer_of(ending: Ending) -> Answer:
-    """The response of an operation that has one."""
-    assert isinstance(ending.result, Answer)
-    return ending.result

@@ -1,4 +1,7 @@
-"""Drives an operation: once for sync code, once for async code, with a hedged copy where the policy allows it (C17).
+"""Drives an operation over a wire, with a hedged copy where the policy allows it (C17).
+
+It is written as coroutines for both colours: in sync code a `ThreadWire` never waits, so that `run_without_loop` runs
+them.
 
 Hedging follows J. Dean and L. A. Barroso, "The Tail at Scale", Communications of the ACM, 2013.
 """
@@ -7,12 +10,14 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TypeVar, TypeVarTuple
 
 from retrysafe.http.client.hosts import Host
 from retrysafe.http.client.operation import Ending, Refresh, Reply, Send, Step
 from retrysafe.http.client.results import Answer, Failure, Kind, Result, Verdict, judge
+from retrysafe.http.without_loop import run_without_loop
 
 
 def decides(result: Result) -> bool:
@@ -38,35 +43,39 @@ def best(results: Sequence[Result], host: Host | None) -> Result:
     return max(results, key=rank)
 
 
+T = TypeVar("T")
+Given = TypeVarTuple("Given")
 Program = Generator[Step, Reply, Ending]
 
 
-class Wire(Protocol):
-    """One request on its way through a client library.
+class Wire(ABC):
+    """One request on its way through a client library."""
 
-    ``send`` sends it once, reads what comes as far as it is kept, and raises only what is no failure of a request;
-    ``discard`` lets a response go that is not the last one; ``refresh`` gets new credentials, as headers, or None if
-    nobody said how to.
-    """
+    @abstractmethod
+    async def send(self, step: Send, /) -> Result:
+        """Send it once, and read what comes as far as it is kept; raises only what is no failure of a request."""
 
-    def send(self, step: Send, /) -> Result: ...
+    @abstractmethod
+    async def discard(self, answer: Answer, /) -> None:
+        """Let a response go that is not the last one, to the end also when cancelled."""
 
-    def discard(self, answer: Answer, /) -> None: ...
+    @abstractmethod
+    async def refresh(self) -> Mapping[str, str] | None:
+        """Return new credentials, as headers; None if nobody said how to get them."""
 
-    def refresh(self) -> Mapping[str, str] | None: ...
+    @abstractmethod
+    async def pause(self, seconds: float, /) -> None: ...
+
+    @abstractmethod
+    async def send_hedged(self, step: Send, after: float, /) -> Result:
+        """Send, and send a copy if no result has come after so long; the better result counts."""
+
+    async def write(self, work: Callable[[*Given], T], *given: *Given) -> tuple[T, BaseException | None]:
+        """Write to the journal, to the end: the result, and the cancellation that came meanwhile."""
+        return work(*given), None
 
 
-class AsyncWire(Protocol):
-    """`Wire` for async code."""
-
-    async def send(self, step: Send, /) -> Result: ...
-
-    async def discard(self, answer: Answer, /) -> None: ...
-
-    async def refresh(self) -> Mapping[str, str] | None: ...
-
-
-def drive(program: Program, wire: Wire, sleep: Callable[[float], None]) -> Ending:
+async def drive(program: Program, wire: Wire) -> Ending:
     """Do what the operation asks for until it ends."""
     reply: Reply = None
     last: Answer | None = None
@@ -74,77 +83,63 @@ def drive(program: Program, wire: Wire, sleep: Callable[[float], None]) -> Endin
         while True:
             step = program.send(reply)
             if last is not None and not isinstance(step, Refresh):
-                wire.discard(last)
-                last = None
-            if isinstance(step, Send):
-                reply = _sent(wire, step) if step.hedge_after is None else _hedged(wire, step, step.hedge_after)
-                last = reply if isinstance(reply, Answer) else None
-            elif isinstance(step, Refresh):
-                reply = wire.refresh()
-            else:
-                sleep(step.seconds)
-                reply = None
-    except StopIteration as stop:
-        ending: Ending = stop.value
-        return ending
-    except BaseException:
-        if last is not None:
-            wire.discard(last)
-        raise
-    finally:
-        program.close()
-
-
-async def adrive(program: Program, wire: AsyncWire, sleep: Callable[[float], Awaitable[None]]) -> Ending:
-    """`drive` for async code."""
-    import anyio
-
-    reply: Reply = None
-    last: Answer | None = None
-    try:
-        while True:
-            step = program.send(reply)
-            if last is not None and not isinstance(step, Refresh):
                 await wire.discard(last)
                 last = None
             if isinstance(step, Send):
-                reply = await (
-                    _asent(wire, step) if step.hedge_after is None else _ahedged(wire, step, step.hedge_after)
-                )
+                if step.hedge_after is None:
+                    step.ended(reply := await wire.send(step))
+                else:
+                    reply = await wire.send_hedged(step, step.hedge_after)
                 last = reply if isinstance(reply, Answer) else None
             elif isinstance(step, Refresh):
                 reply = await wire.refresh()
             else:
-                await sleep(step.seconds)
+                await wire.pause(step.seconds)
                 reply = None
     except StopIteration as stop:
         ending: Ending = stop.value
         return ending
     except BaseException:
         if last is not None:
-            with anyio.CancelScope(shield=True):
-                await wire.discard(last)
+            await wire.discard(last)
         raise
     finally:
         program.close()
 
 
-def _sent(wire: Wire, step: Send) -> Result:
-    result = wire.send(step)
-    step.ended(result)
-    return result
+class ThreadWire(Wire):
+    """A wire of sync code, which waits for nothing."""
 
-
-async def _asent(wire: AsyncWire, step: Send) -> Result:
-    result = await wire.send(step)
-    step.ended(result)
-    return result
+    async def send_hedged(self, step: Send, after: float, /) -> Result:
+        copies = _Copies(self, step)
+        copies.start()
+        sent, may_hedge = 1, True
+        seen: list[Result] = []
+        chosen: Result | None = None
+        try:
+            while chosen is None:
+                result = copies.next(after if may_hedge else None)
+                if result is None:
+                    may_hedge = False
+                    if step.admits_hedge():
+                        copies.start()
+                        sent += 1
+                    continue
+                seen.append(result)
+                step.ended(result)
+                if len(seen) == sent:
+                    chosen = best(seen, step.host)
+                elif decides(result):
+                    chosen = result
+            return chosen
+        finally:
+            copies.end(chosen, seen)
 
 
 class _Copies:
     """Copies of one request in threads of their own, which nothing can stop: who comes too late is let go."""
 
-    def __init__(self, wire: Wire, step: Send) -> None:
+    def __init__(self, wire: ThreadWire, step: Send) -> None:
         self._wire, self._step = wire, step
         self._arrived: queue.SimpleQueue[Result | BaseException] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -155,7 +150,7 @@ class _Copies:
 
     def _send(self) -> None:
         try:
-            result: Result | BaseException = self._wire.send(self._step)
+            result: Result | BaseException = run_without_loop(self._wire.send(self._step))
         except BaseException as error:  # noqa: BLE001 - it is raised where the caller waits
             result = error
         with self._lock:
@@ -163,7 +158,7 @@ class _Copies:
                 self._arrived.put(result)
                 return
         if isinstance(result, Answer):
-            self._wire.discard(result)
+            run_without_loop(self._wire.discard(result))
 
     def next(self, seconds: float | None) -> Result | None:
         """The next result; None if there is none in so many seconds."""
@@ -185,68 +180,45 @@ class _Copies:
                 seen.append(late)
         for result in seen:
             if isinstance(result, Answer) and result is not chosen:
-                self._wire.discard(result)
+                run_without_loop(self._wire.discard(result))
 
 
-def _hedged(wire: Wire, step: Send, after: float) -> Result:
-    """Send, and send a copy if no result has come after so long; the better result counts."""
-    copies = _Copies(wire, step)
-    copies.start()
-    sent, may_hedge = 1, True
-    seen: list[Result] = []
-    chosen: Result | None = None
-    try:
-        while chosen is None:
-            result = copies.next(after if may_hedge else None)
-            if result is None:
-                may_hedge = False
-                if step.admits_hedge():
-                    copies.start()
-                    sent += 1
-                continue
-            seen.append(result)
-            step.ended(result)
-            if len(seen) == sent:
-                chosen = best(seen, step.host)
-            elif decides(result):
-                chosen = result
-        return chosen
-    finally:
-        copies.end(chosen, seen)
+class TaskWire(Wire):
+    """A wire of async code: the copy that lost is cancelled."""
 
+    async def send_hedged(self, step: Send, after: float, /) -> Result:
+        import anyio
 
-async def _ahedged(wire: AsyncWire, step: Send, after: float) -> Result:
-    """`_hedged` for async code: the copy that lost is cancelled."""
-    import anyio
+        seen: list[Result] = []
+        errors: list[Exception] = []
+        sent = 1
+        chosen: list[Result] = []
 
-    seen: list[Result] = []
-    errors: list[Exception] = []
-    sent = 1
-    chosen: list[Result] = []
+        async with anyio.create_task_group() as tasks:
 
-    async with anyio.create_task_group() as tasks:
+            async def one() -> None:
+                try:
+                    result = await self.send(step)
+                    step.ended(result)
+                    seen.append(result)
+                except Exception as error:  # noqa: BLE001 - it is raised below, and not in a group
+                    errors.append(error)
+                else:
+                    if len(seen) == sent:
+                        chosen.append(best(seen, step.host))
+                    elif decides(seen[-1]):
+                        chosen.append(seen[-1])
+                if chosen or errors:
+                    tasks.cancel_scope.cancel()
 
-        async def one() -> None:
-            try:
-                seen.append(await _asent(wire, step))
-            except Exception as error:  # noqa: BLE001 - it is raised below, and not in a group
-                errors.append(error)
-            else:
-                if len(seen) == sent:
-                    chosen.append(best(seen, step.host))
-                elif decides(seen[-1]):
-                    chosen.append(seen[-1])
-            if chosen or errors:
-                tasks.cancel_scope.cancel()
-
-        tasks.start_soon(one)
-        await anyio.sleep(after)
-        if step.admits_hedge():
-            sent += 1
             tasks.start_soon(one)
-    if errors and not chosen:
-        raise errors[0]
-    for result in seen:
-        if isinstance(result, Answer) and result is not chosen[0]:
-            await wire.discard(result)
-    return chosen[0]
+            await anyio.sleep(after)
+            if step.admits_hedge():
+                sent += 1
+                tasks.start_soon(one)
+        if errors and not chosen:
+            raise errors[0]
+        for result in seen:
+            if isinstance(result, Answer) and result is not chosen[0]:
+                await self.discard(result)
+        return chosen[0]

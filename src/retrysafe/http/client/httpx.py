@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import TypeVar, TypeVarTuple
 
 import anyio
 import anyio.to_thread
 
-from retrysafe.cancellation import run_to_completion
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http.client import resuming
-from retrysafe.http.client.calling import Planned, Retries, answer_of
-from retrysafe.http.client.driving import adrive, drive
+from retrysafe.http.client.calling import Planned, Retries
 from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.hosts import address, quoted
 from retrysafe.http.client.journal import Entry, Journal
-from retrysafe.http.client.operation import Ending
 from retrysafe.http.client.over_httpx import (
     AsyncRefreshing,
     AsyncWire,
@@ -32,6 +29,7 @@ from retrysafe.http.client.over_httpx import (
 )
 from retrysafe.http.client.results import Answer
 from retrysafe.http.client.resuming import Resumed
+from retrysafe.http.without_loop import run_without_loop
 
 with NeedsExtra("httpx"):
     import httpx
@@ -71,18 +69,9 @@ class RetryTransport(httpx.BaseTransport):
         _take_over(request)
         body = read(request, self._retries.policy.body_limit)
         planned = self._retries.plan(outgoing(request, body))
-        planned.begin()
-        _stamp(request, planned)
-        try:
-            wire = SyncWire(self._inner, request, self._retries, self._refresh)
-            ending = drive(planned.program(), wire, self._retries.world.sleep)
-        except BaseException as error:
-            planned.broken(error)
-            raise
-        raised = planned.end(ending)
-        if raised is not None:
-            raise raised
-        return _handed_over(request, planned, answer_of(ending))
+        wire = SyncWire(self._inner, request, self._retries, self._refresh)
+        answer = run_without_loop(planned.carry_out(wire, partial(_stamp, request, planned)))
+        return _handed_over(request, planned, answer)
 
     def close(self) -> None:
         """Close what sends."""
@@ -109,21 +98,9 @@ class AsyncRetryTransport(httpx.AsyncBaseTransport):
         _take_over(request)
         body = await aread(request, self._retries.policy.body_limit)
         planned = self._retries.plan(outgoing(request, body))
-        journalled = self._retries.journal is not None
-        if journalled:
-            await _begun(planned)
-        _stamp(request, planned)
-        try:
-            wire = AsyncWire(self._inner, request, self._retries, self._refresh)
-            ending = await adrive(planned.program(), wire, self._retries.world.asleep)
-        except BaseException as error:
-            if journalled:
-                await _to_its_end(planned.broken, error)
-            raise
-        raised = await _ended(planned, ending) if journalled else planned.end(ending)
-        if raised is not None:
-            raise raised
-        return _handed_over(request, planned, answer_of(ending))
+        wire = AsyncWire(self._inner, request, self._retries, self._refresh)
+        answer = await planned.carry_out(wire, partial(_stamp, request, planned))
+        return _handed_over(request, planned, answer)
 
     async def aclose(self) -> None:
         """Close what sends."""
@@ -140,18 +117,7 @@ def resume(
     once: each takes what nobody alive is at. What its host may have forgotten is not sent, and stays in the journal:
     its error is `RequestOutcomeUnknown`. Raises `ConfigurationError` if the client has no such transport.
     """
-    for entry, unknown in resuming.taken(journal, origin or _base(client), wall):
-        if unknown is not None:
-            yield Resumed(entry, None, unknown)
-            continue
-        try:
-            response = client.send(_again(client, entry))
-        except Exception as error:  # noqa: BLE001 - the next one is sent all the same
-            journal.let_go(entry.id)
-            yield Resumed(entry, None, error)
-        else:
-            resuming.check_passed(journal, entry)
-            yield Resumed(entry, response, None)
+    return resuming.resumed(journal, origin or _base(client), wall, lambda entry: client.send(_again(client, entry)))
 
 
 async def aresume(
@@ -172,36 +138,6 @@ async def aresume(
         else:
             await anyio.to_thread.run_sync(resuming.check_passed, journal, entry)
             yield Resumed(entry, response, None)
-
-
-async def _ended(planned: Planned, ending: Ending) -> Exception | None:
-    """`Planned.end` in a thread; a caller that is cancelled meanwhile gets no answer, so the request stays."""
-    raised, cancelled = await _to_its_end(planned.end, ending)
-    if cancelled is None:
-        return raised
-    await _to_its_end(planned.reopen, cancelled)
-    if isinstance(ending.result, Answer):
-        with anyio.CancelScope(shield=True):
-            await ending.result.raw.aclose()
-    raise cancelled
-
-
-async def _begun(planned: Planned) -> None:
-    """`Planned.begin` in a thread; a caller that is cancelled meanwhile is at the request no more."""
-    _, cancelled = await _to_its_end(planned.begin)
-    if cancelled is not None:
-        await _to_its_end(planned.broken, cancelled)
-        raise cancelled
-
-
-async def _to_its_end(work: Callable[[*Given], T], *given: *Given) -> tuple[T, BaseException | None]:
-    """Write in a thread, also when cancelled: the result, and the cancellation, which is to be raised."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:  # trio, where only scopes cancel
-        with anyio.CancelScope(shield=True):
-            return await anyio.to_thread.run_sync(work, *given), None
-    return await run_to_completion(anyio.to_thread.run_sync(work, *given))
 
 
 def _base(client: httpx.Client | httpx.AsyncClient) -> str | None:
@@ -234,12 +170,7 @@ def _take_over(request: httpx.Request) -> None:
 def _handed_over(request: httpx.Request, planned: Planned, answer: Answer) -> httpx.Response:
     """The response for httpx, which makes the next request of this one where it follows a redirect."""
     response: httpx.Response = answer.raw
-    left = planned.left(answer, request.headers)
-    if left is None:
-        return declined(response)
-    for name in left:
-        request.headers.pop(name, None)
-    return response
+    return response if planned.may_follow(answer, request.headers) else declined(response)
 
 
 def _stamp(request: httpx.Request, planned: Planned) -> None:

@@ -25,7 +25,7 @@ from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.http.client.errors import JournalUnavailable, RequestKeyReused
 from retrysafe.http.client.headers import SECRETS
 from retrysafe.http.client.hosts import address, shown
-from retrysafe.http.client.owners import Owner, give_back, is_alive, lend
+from retrysafe.http.client.owners import Owner, is_alive
 from retrysafe.protocol import keys
 
 _MADE_ANEW = frozenset({"host", "content-length", "transfer-encoding", "connection", "keep-alive", "idempotency-key"})
@@ -144,12 +144,8 @@ class Journal:
                 raise RequestKeyReused(
                     f"{found.method} {shown(found.url)} is in the journal with this key ({found.name})."
                 )
-            if found.owner == owner:
-                self._hold(connection, found._replace(held_until=now + hold, runs=(*found.runs, run)))
-            elif self.is_held(found, now):
-                self._hold(connection, found._replace(runs=(*found.runs, run)))
-            else:
-                self._hold(connection, self._taken(found, now + hold)._replace(runs=(run,)))
+            held = found if found.owner == owner or self.is_held(found, now) else self._taken(found)
+            self._hold(connection, held._replace(held_until=max(held.held_until, now + hold), runs=(*held.runs, run)))
             return found
 
     def settle(self, id: bytes, run: str = "") -> None:
@@ -202,7 +198,7 @@ class Journal:
             found = self._find(connection, id)
             if found is None or self.is_held(found, now):
                 return None
-            self._hold(connection, self._taken(found, now + hold))
+            self._hold(connection, self._taken(found)._replace(held_until=now + hold))
             return found
 
     def let_go(self, id: bytes) -> bool:
@@ -222,26 +218,26 @@ class Journal:
             self._connections.close()
             self._connections = self._none_yet()
             if self._owner is not None:
-                give_back(self.path, self._owner)
+                self._owner.close()
             self._owner = None
 
     # ------------------------------------------------------------ inside
 
     @property
     def owner(self) -> Owner:
-        """This process."""
+        """This journal, as others see it."""
         with self._lock:
             if self._owner is None:
-                self._owner = _guarded(lambda: lend(self.path))
+                self._owner = _guarded(lambda: Owner(self.path))
             return self._owner
 
     def _find(self, connection: sqlite3.Connection, id: bytes) -> Entry | None:
         row = connection.execute(f"SELECT {_COLUMNS} FROM requests WHERE id = ?", (id,)).fetchone()
         return None if row is None else _entry(row)
 
-    def _taken(self, found: Entry, until: float) -> Entry:
+    def _taken(self, found: Entry) -> Entry:
         """Take an entry over if its process is dead; calls of the former owner have no effect any more."""
-        return found._replace(owner=self.owner.name, held_until=until, runs=(), in_doubt=False)
+        return found._replace(owner=self.owner.name, held_until=0.0, runs=(), in_doubt=False)
 
     def _hold(self, connection: sqlite3.Connection, held: Entry) -> None:
         connection.execute(

@@ -14,7 +14,7 @@ from retrysafe.http.client.budget import Budgets
 from retrysafe.http.client.errors import RequestOutcomeUnknown
 from retrysafe.http.client.headers import SECRETS
 from retrysafe.http.client.hosts import IDEMPOTENT, Host, address, shown
-from retrysafe.http.client.policy import Policy, World, pause
+from retrysafe.http.client.policy import Environment, Policy, pause
 from retrysafe.http.client.redirects import Target, follow
 from retrysafe.http.client.results import Answer, Result, Verdict
 
@@ -37,7 +37,7 @@ class Call(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Send the request as ``target`` has it; ``end`` is the deadline, by the world's clock."""
+    """Send the request as ``target`` has it; ``end`` is the deadline, by the environment's clock."""
 
     target: Target
     end: float
@@ -81,10 +81,10 @@ class Ending(NamedTuple):
 class _Course:
     """The progress of an operation."""
 
-    def __init__(self, call: Call, policy: Policy, budgets: Budgets, world: World, tell: Tell) -> None:
-        self.call, self.policy, self.budgets, self.world, self.tell = call, policy, budgets, world, tell
+    def __init__(self, call: Call, policy: Policy, budgets: Budgets, environment: Environment, tell: Tell) -> None:
+        self.call, self.policy, self.budgets, self.environment, self.tell = call, policy, budgets, environment, tell
         self.target = call.target
-        self.deadline = world.clock() + policy.deadline
+        self.deadline = environment.clock() + policy.deadline
         self.attempts = self.retries = self.redirects = 0
         self.asked = 0
         """The number of retries that only asked for the answer of a running attempt: these have the deadline alone."""
@@ -115,11 +115,11 @@ class _Course:
         return Send(self.target, self.deadline, hedge_after, self._admits_hedge, self._ending_of_attempt(), self.host)
 
     def _ending_of_attempt(self) -> Callable[[Result], None]:
-        began = self.world.clock()
+        began = self.environment.clock()
 
         def ended(result: Result) -> None:
             self.doubtful = results.in_doubt(self.doubtful, result, self.host)
-            seconds = self.world.clock() - began
+            seconds = self.environment.clock() - began
             self.tell("request_ended", {"number": self.attempts, "outcome": result.outcome, "seconds": seconds})
 
         return ended
@@ -127,12 +127,12 @@ class _Course:
     def _is_recognised(self) -> bool:
         until = self.call.recognised_until
         if self.target.keyed and until is not None:
-            return self.world.wall() < until
+            return self.environment.wall() < until
         return self.target.method in IDEMPOTENT
 
     @property
     def is_late(self) -> bool:
-        return self.world.clock() >= self.deadline
+        return self.environment.clock() >= self.deadline
 
     def _admits_hedge(self) -> bool:
         admitted = not self.is_late and self.budgets.take(address(self.target.url))
@@ -147,14 +147,14 @@ class _Course:
             return "unrepeatable"
         if self.retries - self.asked + 1 >= self.policy.max_attempts and not results.is_running(result):
             return "attempts"
-        if self.world.clock() + wait >= self.deadline:
+        if self.environment.clock() + wait >= self.deadline:
             return "deadline"
         return "" if self.budgets.take(address(self.target.url)) else "budget"
 
     def pause_after(self, result: Result) -> float:
         """Seconds until the next attempt; one that is running may be asked for once more just before the deadline."""
-        wait = pause(result, self.retries, self.policy, self.world.chance(), self.world.wall())
-        left = self.deadline - self.world.clock()
+        wait = pause(result, self.retries, self.policy, self.environment.chance(), self.environment.wall())
+        left = self.deadline - self.environment.clock()
         return min(wait, left - min(_LAST_LOOK, left / 2)) if results.is_running(result) and left > _TOO_LATE else wait
 
     def _can_send_again(self) -> bool:
@@ -195,13 +195,15 @@ class _Course:
         return None
 
 
-def operation(call: Call, policy: Policy, budgets: Budgets, world: World, tell: Tell) -> Generator[Step, Reply, Ending]:
+def operation(
+    call: Call, policy: Policy, budgets: Budgets, environment: Environment, tell: Tell
+) -> Generator[Step, Reply, Ending]:
     """Drive one operation to its end.
 
     Raises `RequestOutcomeUnknown` instead of sending a request whose key the host may have forgotten.
     """
     budgets.deposit(address(call.target.url))
-    course = _Course(call, policy, budgets, world, tell)
+    course = _Course(call, policy, budgets, environment, tell)
     while True:
         result: Result = yield course.send()
         verdict = results.judge(result, course.host)

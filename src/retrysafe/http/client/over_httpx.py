@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import anyio
+import anyio.to_thread
 
+from retrysafe.cancellation import run_to_completion
 from retrysafe.extras import NeedsExtra
 from retrysafe.http.client.bodies import agathered, decoded, gathered, is_read_whole, problem_code
 from retrysafe.http.client.calling import Outgoing, Retries
+from retrysafe.http.client.driving import Given, T, TaskWire, ThreadWire, Wire
 from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.operation import Send
 from retrysafe.http.client.results import Answer, Failure, Kind, Result, certificate_refused
@@ -161,129 +166,132 @@ def _code(headers: httpx.Headers, body: bytes) -> str:
     return "" if plain is None else problem_code(content_type, plain)
 
 
-class _Base:
-    def __init__(self, request: httpx.Request, retries: Retries) -> None:
+class _HttpxWire(Wire):
+    """A wire over a transport, of either colour."""
+
+    def __init__(self, inner: Any, request: httpx.Request, retries: Retries, refresh: AsyncRefreshing | None) -> None:
+        self._inner = inner
         self._request = request
         self._limit = retries.policy.response_limit
-        self._clock = retries.world.clock
+        self._world = retries.environment
+        self._refresh = refresh
+        self._journalled = retries.journal is not None
+
+    @abstractmethod
+    async def _handle(self, shaped: httpx.Request) -> httpx.Response: ...
+
+    @abstractmethod
+    def _parts(self, stream: Any) -> Any: ...
+
+    @abstractmethod
+    async def _next(self, parts: Any) -> bytes | None: ...
+
+    @abstractmethod
+    async def _close(self, stream: Any) -> None: ...
 
     def _left(self, step: Send) -> float:
-        return max(0.001, step.end - self._clock())
+        return max(0.001, step.end - self._world.clock())
 
-    def _is_kept(self, response: httpx.Response, step: Send) -> bool:
-        return is_read_whole(response.headers, keyed=step.target.keyed, limit=self._limit)
-
-    def _handed_over(self, response: httpx.Response, shaped: httpx.Request) -> Answer:
-        """A response whose body the caller reads, in the caller's own time."""
-        given = self._request.extensions.get("timeout", {})
+    async def send(self, step: Send, /) -> Result:
+        try:
+            shaped = _shaped(self._request, step, self._left(step))
+            response = await self._handle(shaped)
+            if is_read_whole(response.headers, keyed=step.target.keyed, limit=self._limit):
+                body = await self._body(response, step.end)
+                if body is not None:
+                    return _whole(response, body)
+        except httpx.TransportError as error:
+            return _failure(error)
+        given = self._request.extensions.get("timeout", {})  # the caller reads the body, in the caller's own time
         shaped.extensions["timeout"].update({name: given.get(name) for name in shaped.extensions["timeout"]})
         return Answer(response.status_code, response.headers, "", response)
 
-    def _too_late(self) -> httpx.ReadTimeout:
-        return httpx.ReadTimeout("The deadline of all attempts has passed.", request=self._request)
-
-
-class SyncWire(_Base):
-    """`driving.Wire` over a transport."""
-
-    def __init__(
-        self, inner: httpx.BaseTransport, request: httpx.Request, retries: Retries, refresh: Refreshing | None
-    ) -> None:
-        super().__init__(request, retries)
-        self._inner = inner
-        self._refresh = refresh
-
-    def send(self, step: Send, /) -> Result:
-        try:
-            shaped = _shaped(self._request, step, self._left(step))
-            response = self._inner.handle_request(shaped)
-            body = self._body(response, step.end) if self._is_kept(response, step) else None
-            return self._handed_over(response, shaped) if body is None else _whole(response, body)
-        except httpx.TransportError as error:
-            return _failure(error)
-
-    def _body(self, response: httpx.Response, end: float) -> bytes | None:
+    async def _body(self, response: httpx.Response, end: float) -> bytes | None:
         """The whole body; None if it is too long to be kept, and the caller's to read.
 
         A server that drips is noticed between two parts, each of which has its own timeout.
         """
         stream = response.stream
-        assert isinstance(stream, httpx.SyncByteStream)
         parts: list[bytes] = []
-        size, rest = 0, iter(stream)
+        size, rest = 0, self._parts(stream)
         try:
-            for part in rest:
+            while (part := await self._next(rest)) is not None:
                 parts.append(part)
                 size += len(part)
                 if size > self._limit:
                     response.stream = _Begun(stream, parts, rest)
                     return None
-                if self._clock() > end:
+                if self._world.clock() > end:
                     raise self._too_late()
         except BaseException:
-            stream.close()
+            await self._close(stream)
             raise
-        stream.close()
+        await self._close(stream)
         return b"".join(parts)
 
-    def discard(self, answer: Answer, /) -> None:
-        stream = answer.raw.stream
-        stream.close()
-
-    def refresh(self) -> Mapping[str, str] | None:
-        return None if self._refresh is None else self._refresh()
-
-
-class AsyncWire(_Base):
-    """`driving.AsyncWire` over a transport."""
-
-    def __init__(
-        self,
-        inner: httpx.AsyncBaseTransport,
-        request: httpx.Request,
-        retries: Retries,
-        refresh: AsyncRefreshing | None,
-    ) -> None:
-        super().__init__(request, retries)
-        self._inner = inner
-        self._refresh = refresh
-
-    async def send(self, step: Send, /) -> Result:
-        left = self._left(step)
-        with anyio.move_on_after(left):
-            try:
-                shaped = _shaped(self._request, step, left)
-                response = await self._inner.handle_async_request(shaped)
-                body = await self._body(response) if self._is_kept(response, step) else None
-                return self._handed_over(response, shaped) if body is None else _whole(response, body)
-            except httpx.TransportError as error:
-                return _failure(error)
-        return Failure(Kind.AMBIGUOUS, self._too_late())
-
-    async def _body(self, response: httpx.Response) -> bytes | None:
-        stream = response.stream
-        assert isinstance(stream, httpx.AsyncByteStream)
-        parts: list[bytes] = []
-        size, rest = 0, aiter(stream)
-        try:
-            async for part in rest:
-                parts.append(part)
-                size += len(part)
-                if size > self._limit:
-                    response.stream = _Begun(stream, parts, rest)
-                    return None
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await stream.aclose()
-            raise
-        await stream.aclose()
-        return b"".join(parts)
+    def _too_late(self) -> httpx.ReadTimeout:
+        return httpx.ReadTimeout("The deadline of all attempts has passed.", request=self._request)
 
     async def discard(self, answer: Answer, /) -> None:
-        await answer.raw.stream.aclose()
+        await self._close(answer.raw.stream)
 
     async def refresh(self) -> Mapping[str, str] | None:
-        if self._refresh is None:
-            return None
-        found = self._refresh()
+        found = None if self._refresh is None else self._refresh()
         return await found if inspect.isawaitable(found) else found
+
+
+class SyncWire(_HttpxWire, ThreadWire):
+    """The wire over a sync transport."""
+
+    def _parts(self, stream: httpx.SyncByteStream) -> Iterator[bytes]:
+        return iter(stream)
+
+    async def _handle(self, shaped: httpx.Request) -> httpx.Response:
+        response: httpx.Response = self._inner.handle_request(shaped)
+        return response
+
+    async def _next(self, parts: Iterator[bytes]) -> bytes | None:
+        return next(parts, None)
+
+    async def _close(self, stream: httpx.SyncByteStream) -> None:
+        stream.close()
+
+    async def pause(self, seconds: float, /) -> None:
+        self._world.sleep(seconds)
+
+
+class AsyncWire(_HttpxWire, TaskWire):
+    """The wire over an async transport."""
+
+    def _parts(self, stream: httpx.AsyncByteStream) -> AsyncIterator[bytes]:
+        return aiter(stream)
+
+    async def send(self, step: Send, /) -> Result:
+        with anyio.move_on_after(self._left(step)):
+            return await super().send(step)
+        return Failure(Kind.AMBIGUOUS, self._too_late())
+
+    async def _handle(self, shaped: httpx.Request) -> httpx.Response:
+        response: httpx.Response = await self._inner.handle_async_request(shaped)
+        return response
+
+    async def _next(self, parts: AsyncIterator[bytes]) -> bytes | None:
+        return await anext(parts, None)
+
+    async def _close(self, stream: httpx.AsyncByteStream) -> None:
+        with anyio.CancelScope(shield=True):
+            await stream.aclose()
+
+    async def pause(self, seconds: float, /) -> None:
+        await self._world.asleep(seconds)
+
+    async def write(self, work: Callable[[*Given], T], *given: *Given) -> tuple[T, BaseException | None]:
+        """Write in a thread, if there is a journal."""
+        if not self._journalled:
+            return work(*given), None
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # trio, where only scopes cancel
+            with anyio.CancelScope(shield=True):
+                return await anyio.to_thread.run_sync(work, *given), None
+        return await run_to_completion(anyio.to_thread.run_sync(work, *given))

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from retrysafe.extras import NeedsExtra
 from retrysafe.http.client.bodies import ends_unmarked, gathered, is_read_whole, problem_code
 from retrysafe.http.client.calling import Outgoing, Retries
+from retrysafe.http.client.driving import ThreadWire
 from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.operation import Send
 from retrysafe.http.client.results import Answer, Failure, Kind, Result, certificate_refused
@@ -166,8 +167,8 @@ class _Begun:
             yield part
 
 
-class Wire:
-    """`driving.Wire` over an adapter."""
+class AdapterWire(ThreadWire):
+    """The wire over an adapter."""
 
     def __init__(
         self,
@@ -180,12 +181,12 @@ class Wire:
         self._inner = inner
         self._request = request
         self._limit = retries.policy.response_limit
-        self._clock = retries.world.clock
+        self._world = retries.environment
         self._refresh = refresh
         self._how = how
 
-    def send(self, step: Send, /) -> Result:
-        left = max(0.001, step.end - self._clock())
+    async def send(self, step: Send, /) -> Result:
+        left = max(0.001, step.end - self._world.clock())
         shaped = _shaped(self._request, step)
         how = {**self._how, "timeout": _within(self._how["timeout"], left)}
         if urlsplit(str(shaped.url)).hostname is None:
@@ -220,7 +221,7 @@ class Wire:
                 if size > self._limit:
                     response.raw = _Begun(response.raw, parts)
                     return False
-                if self._clock() > end:
+                if self._world.clock() > end:
                     raise requests.exceptions.ReadTimeout(
                         "The deadline of all attempts has passed.", request=response.request
                     )
@@ -232,8 +233,11 @@ class Wire:
         response.raw = _Begun(response.raw, parts)
         return True
 
-    def discard(self, answer: Answer, /) -> None:
+    async def discard(self, answer: Answer, /) -> None:
         answer.raw.close()
 
-    def refresh(self) -> Mapping[str, str] | None:
+    async def refresh(self) -> Mapping[str, str] | None:
         return None if self._refresh is None else self._refresh()
+
+    async def pause(self, seconds: float, /) -> None:
+        self._world.sleep(seconds)

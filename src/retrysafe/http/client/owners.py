@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from retrysafe import runtime
-from retrysafe.runtime import new_lock
 
 try:
     import fcntl
@@ -17,9 +16,10 @@ except ImportError:  # pragma: no cover - Windows: what a process holds is free 
 
 
 class Owner:
-    """This process, as the others see it: a locked file beside the journal, gone when the process is."""
+    """A journal of this process, as others see it: a locked file beside it, gone when the process is."""
 
     def __init__(self, journal: Path) -> None:
+        _sweep(journal)
         self.pid = runtime.pid
         self._file: int | None = None
         while self._file is None:
@@ -28,40 +28,12 @@ class Owner:
             self._file = _locked(self._path)
 
     def close(self) -> None:
-        """Say that this process holds nothing any more. In a forked child, let the parent's lock be its own."""
+        """Say that it holds nothing any more. In a forked child, let the parent's lock be its own."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
             if self.pid == runtime.pid:
                 self._path.unlink(missing_ok=True)
-
-
-_lent: dict[Path, tuple[Owner, int]] = {}
-_lock_of_lent = new_lock()
-
-
-def lend(journal: Path) -> Owner:
-    """This process's name for a journal: the same one for all who use the file here."""
-    with _lock_of_lent:
-        owner, users = _lent.get(journal, (None, 0))
-        if owner is None or owner.pid != runtime.pid:
-            owner, users = Owner(journal), 0
-            _sweep(journal)
-        _lent[journal] = (owner, users + 1)
-        return owner
-
-
-def give_back(journal: Path, owner: Owner) -> None:
-    """Release a use of the name; the last one frees it."""
-    with _lock_of_lent:
-        lent, users = _lent.get(journal, (None, 0))
-        if lent is not owner:
-            owner.close()
-        elif users > 1:
-            _lent[journal] = (owner, users - 1)
-        else:
-            del _lent[journal]
-            owner.close()
 
 
 def is_alive(journal: Path, name: str) -> bool:

@@ -1,7 +1,7 @@
 """The number, duration and pauses of retries: the caller's choices, checked once.
 
-Rules C11 and C12; RFC 9110 section 10.2.3. `World` holds what the client takes from outside: clocks, randomness, sleep
-and new keys, so that tests can give their own.
+Rules C11 and C12; RFC 9110 section 10.2.3. `Environment` holds what the client takes from outside: clocks, randomness,
+sleep and new keys, so that tests can give their own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def _asleep(seconds: float) -> None:
     await anyio.sleep(seconds)
 
 
-class World(NamedTuple):
+class Environment(NamedTuple):
     """``clock`` is monotonic, ``wall`` is since 1970, both in seconds; ``chance`` is random in [0, 1)."""
 
     clock: Callable[[], float] = time.monotonic

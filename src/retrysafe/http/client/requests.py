@@ -9,14 +9,14 @@ from typing import Any
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http.client import resuming
-from retrysafe.http.client.calling import Planned, Retries, answer_of
-from retrysafe.http.client.driving import drive
+from retrysafe.http.client.calling import Planned, Retries
 from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.hosts import quoted
 from retrysafe.http.client.journal import Entry, Journal
-from retrysafe.http.client.over_requests import Refreshing, Wire, declined, outgoing, read, retries_itself
+from retrysafe.http.client.over_requests import AdapterWire, Refreshing, declined, outgoing, read, retries_itself
 from retrysafe.http.client.results import Answer
 from retrysafe.http.client.resuming import Resumed
+from retrysafe.http.without_loop import run_without_loop
 
 with NeedsExtra("requests"):
     import requests
@@ -62,19 +62,15 @@ class RetryAdapter(BaseAdapter):
         body = read(sent, self._retries.policy.body_limit)
         planned = self._retries.plan(outgoing(sent, body))
         how = {"timeout": timeout, "verify": verify, "cert": cert, "proxies": proxies}
-        planned.begin()
-        if planned.field is not None:
-            sent.headers[FIELD] = planned.field
-        try:
-            wire = Wire(self._inner, sent, self._retries, self._refresh, how)
-            ending = drive(planned.program(), wire, self._retries.world.sleep)
-        except BaseException as error:
-            planned.broken(error)
-            raise
-        raised = planned.end(ending)
-        if raised is not None:
-            raise raised
-        response = _handed_over(request, planned, answer_of(ending))
+
+        def stamp() -> None:
+            if planned.field is not None:
+                sent.headers[FIELD] = planned.field
+
+        answer = run_without_loop(
+            planned.carry_out(AdapterWire(self._inner, sent, self._retries, self._refresh, how), stamp)
+        )
+        response = _handed_over(request, planned, answer)
         response.connection = self  # type: ignore[assignment]  # by which requests' digest authentication sends again
         return response
 
@@ -86,12 +82,7 @@ class RetryAdapter(BaseAdapter):
 def _handed_over(request: requests.PreparedRequest, planned: Planned, answer: Answer) -> requests.Response:
     """The response for requests, which makes the next request of this one where it follows a redirect."""
     response: requests.Response = answer.raw
-    left = planned.left(answer, request.headers)
-    if left is None:
-        return declined(response)
-    for name in left:
-        request.headers.pop(name, None)
-    return response
+    return response if planned.may_follow(answer, request.headers) else declined(response)
 
 
 def resume(
@@ -104,19 +95,12 @@ def resume(
     alive is at. What its host may have forgotten is not sent, and stays in the journal:
     its error is `RequestOutcomeUnknown`. Raises `ConfigurationError` if the session has no such adapter.
     """
-    for entry, unknown in resuming.taken(journal, origin, wall):
-        if unknown is not None:
-            yield Resumed(entry, None, unknown)
-            continue
-        try:
-            settings = session.merge_environment_settings(entry.url, {}, None, None, None)
-            response = session.send(_again(session, entry), **settings)
-        except Exception as error:  # noqa: BLE001 - the next one is sent all the same
-            journal.let_go(entry.id)
-            yield Resumed(entry, None, error)
-        else:
-            resuming.check_passed(journal, entry)
-            yield Resumed(entry, response, None)
+
+    def send(entry: Entry) -> requests.Response:
+        settings = session.merge_environment_settings(entry.url, {}, None, None, None)
+        return session.send(_again(session, entry), **settings)
+
+    return resuming.resumed(journal, origin, wall, send)
 
 
 def _again(session: requests.Session, entry: Entry) -> requests.PreparedRequest:

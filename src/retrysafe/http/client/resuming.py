@@ -41,6 +41,24 @@ def taken(
             yield found, None
 
 
+def resumed(
+    journal: Journal, origin: str | None, wall: Callable[[], float], send: Callable[[Entry], Any]
+) -> Iterator[Resumed]:
+    """Send every request that `taken` gives."""
+    for entry, unknown in taken(journal, origin, wall):
+        if unknown is not None:
+            yield Resumed(entry, None, unknown)
+            continue
+        try:
+            response = send(entry)
+        except Exception as error:  # noqa: BLE001 - the next one is sent all the same
+            journal.let_go(entry.id)
+            yield Resumed(entry, None, error)
+        else:
+            check_passed(journal, entry)
+            yield Resumed(entry, response, None)
+
+
 def refused(entry: Entry, now: float) -> RequestOutcomeUnknown | None:
     """Why a request must not be sent again: rule C3; None if it may."""
     if entry.recognised_until is not None:

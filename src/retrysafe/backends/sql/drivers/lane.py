@@ -168,7 +168,12 @@ def _has_undone(error: StoreUnavailable) -> bool:
 def _fail(batch: list[_Item], error: StoreUnavailable) -> None:
     for item in batch:
         if not item.answer.done():
-            told = StoreUnavailable(error.detail, unsent=error.unsent, transient=error.transient)
+            told = StoreUnavailable(
+                error.detail,
+                unsent=error.unsent,
+                transient=error.transient,
+                more_connections=error.more_connections,
+            )
             told.__cause__ = error.__cause__
             item.answer.set_exception(told)
 

@@ -43,6 +43,7 @@ class Size(NamedTuple):
             f"All {self.most} connections of the store are in use, and none became free within {CHECKOUT:g} s, so "
             f"nothing was run. A transaction of the boundary's own holds one until it ends. To have more, {self.more}.",
             unsent=True,
+            more_connections=self.more,
         )
 
 
