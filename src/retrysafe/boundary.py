@@ -26,7 +26,7 @@ from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.claims.outcome import encode_result
 from retrysafe.claims.responses import is_http, refuse_response, stored_answer
 from retrysafe.claims.scopes import TAKES, check_scope
-from retrysafe.claims.sealing import Bound, sealed
+from retrysafe.claims.sealing import Bound, seal
 from retrysafe.claims.settings import BoundarySettings, Waiters, clocks_of, fingerprint_secrets, largest_result, reject
 from retrysafe.entrypoint import EntryPoint
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
@@ -470,7 +470,7 @@ class Boundary(Generic[Tx]):
         stored = self._answer_of(outcome, named, result, result_type if guarded is None else guarded.annotation)
         target = RULES[event].target
         assert target is not None
-        stored = sealed(settings.encryption, stored, Bound(settings.name, scope_text, named, found, target))
+        stored = seal(settings.encryption, stored, Bound(settings.name, scope_text, named, found, target))
         stored = noted(stored, "Boundary.resolve()", reason)
 
         def steps() -> Steps[bool]:

@@ -63,7 +63,7 @@ class Claims:
     def __enter__(self) -> Claims:
         try:
             restarting(self._enter)
-            self._context = ClaimContext(self)
+            self._context = ClaimContext(self, self.tx)
         except BaseException as error:
             self._give_back(error)
             raise
@@ -84,7 +84,7 @@ class Claims:
         if cancelled is not None:
             await run_to_completion(self._agive_back())
             raise cancelled
-        self._context = ClaimContext(self)
+        self._context = ClaimContext(self, self.tx)
         return self
 
     async def _aenter(self) -> None:
