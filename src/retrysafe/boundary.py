@@ -146,8 +146,8 @@ class Boundary(Generic[Tx]):
         encryption: a `Keyring` that encrypts stored results and failures; by default they are stored as they are.
         shared: several boundaries of this name are to claim the same keys of this store, in one process: each of them
             says so. By default a second one is refused, unless the same line of code builds it again with the same
-            ``effects``, ``window``, ``memory``, ``on_expired`` and ``secret``, the other has been closed, or nobody can
-            reach it any more. On another store a boundary of the same name has other keys.
+            ``effects``, ``window``, ``memory``, ``on_expired`` and ``secret``, or the other has been closed. On another
+            store a boundary of the same name has other keys.
         secret: keys the hashes under which keys are stored and derived, and by which payloads are compared; set it when
             keys or payloads are guessable and the store can be read by others. Changing it makes every stored key
             unknown.
