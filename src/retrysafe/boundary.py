@@ -26,7 +26,7 @@ from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.claims.outcome import encode_result
 from retrysafe.claims.responses import is_http, refuse_response, stored_answer
 from retrysafe.claims.scopes import TAKES, check_scope
-from retrysafe.claims.sealing import Bound, sealed
+from retrysafe.claims.sealing import Bound, seal
 from retrysafe.claims.settings import BoundarySettings, Waiters, clocks_of, fingerprint_secrets, largest_result, reject
 from retrysafe.entrypoint import EntryPoint
 from retrysafe.errors import ConfigurationError, ResultNotEncodable
@@ -146,8 +146,8 @@ class Boundary(Generic[Tx]):
         encryption: a `Keyring` that encrypts stored results and failures; by default they are stored as they are.
         shared: several boundaries of this name are to claim the same keys of this store, in one process: each of them
             says so. By default a second one is refused, unless the same line of code builds it again with the same
-            ``effects``, ``window``, ``memory``, ``on_expired`` and ``secret``, the other has been closed, or nobody can
-            reach it any more. On another store a boundary of the same name has other keys.
+            ``effects``, ``window``, ``memory``, ``on_expired`` and ``secret``, or the other has been closed. On another
+            store a boundary of the same name has other keys.
         secret: keys the hashes under which keys are stored and derived, and by which payloads are compared; set it when
             keys or payloads are guessable and the store can be read by others. Changing it makes every stored key
             unknown.
@@ -470,7 +470,7 @@ class Boundary(Generic[Tx]):
         stored = self._answer_of(outcome, named, result, result_type if guarded is None else guarded.annotation)
         target = RULES[event].target
         assert target is not None
-        stored = sealed(settings.encryption, stored, Bound(settings.name, scope_text, named, found, target))
+        stored = seal(settings.encryption, stored, Bound(settings.name, scope_text, named, found, target))
         stored = noted(stored, "Boundary.resolve()", reason)
 
         def steps() -> Steps[bool]:

@@ -33,7 +33,7 @@ from retrysafe.runtime import PerLoop
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from retrysafe.claims.batch import Claims
+    from retrysafe.claims.batch import BatchClaim
 
 R = TypeVar("R")
 
@@ -120,7 +120,7 @@ class EntryPoint:
         """The store with its clients, for entry points that keep more in it than records."""
         return self.settings.backend
 
-    def agreed(self) -> Mapping[str, object]:
+    def shared_settings(self) -> Mapping[str, object]:
         """The settings that boundaries of one name must have in common unless they are ``shared``, by name."""
         settings = self.settings
         return {
@@ -148,7 +148,7 @@ class EntryPoint:
         """The scope of claims that name none."""
         return self.settings.scope_of(None)
 
-    def dropped_by(self, outer: EntryPoint) -> list[str]:
+    def ignored_settings(self, outer: EntryPoint) -> list[str]:
         """Names of the arguments that would be ignored if ``outer`` kept a record in this boundary's place."""
         ours, theirs = self.settings, outer.settings
         compared = [
@@ -203,15 +203,17 @@ class EntryPoint:
         plan = plans.of(operation, "" if scope is None and settings.scope is None else settings.scope_of(scope))
         return Claim(plan, plan.request(text, fingerprint), tx, annotation)
 
-    def open_many(self, keys_: Sequence[tuple[str, bytes | Fingerprint]], *, operation: str, codec: Codec) -> Claims:
+    def open_many(
+        self, keys_: Sequence[tuple[str, bytes | Fingerprint]], *, operation: str, codec: Codec
+    ) -> BatchClaim:
         """`open` for several keys and fingerprints at once, in one transaction of the boundary's own."""
-        from retrysafe.claims.batch import Claims
+        from retrysafe.claims.batch import BatchClaim
 
         plan = self._plans.with_codec(codec).of(operation, self.tenant())
-        return Claims(plan.settings, [plan.request(key, payload) for key, payload in keys_], operation)
+        return BatchClaim(plan.settings, [plan.request(key, payload) for key, payload in keys_], operation)
 
     @property
-    def opens_many(self) -> bool:
+    def supports_batch(self) -> bool:
         """True if `open_many` can be used: in transactions, on a store that can, with nothing to count or encrypt."""
         settings = self.settings
         plain = settings.quota is None and settings.encryption is None and settings.backend.near is None

@@ -27,8 +27,8 @@ from retrysafe import (
 from retrysafe.admin.archive import JsonLines
 from retrysafe.admin.sweeper import Sweeper
 from retrysafe.backends.sql.sqlite import SqliteStore
-from retrysafe.claims.encryption import FORMAT, _Xaes, label_of
-from retrysafe.claims.sealing import MEDIA_TYPE, OVERHEAD, Bound
+from retrysafe.claims.encryption import _Xaes
+from retrysafe.claims.sealing import FORMAT, MEDIA_TYPE, OVERHEAD, Bound, label_of
 from retrysafe.protocol.records import State
 from tests.boundary.shops import Shop
 from tests.tables import each_row

@@ -26,6 +26,8 @@ from django.db import IntegrityError, OperationalError, connection, connections,
 from django.db.backends.signals import connection_created  # noqa: E402
 from django.db.transaction import TransactionManagementError  # noqa: E402
 
+from retrysafe.messaging import Inbox, InboxMessage  # noqa: E402
+from tests.messaging.inboxes import delivery  # noqa: E402
 from tests.tables import each_row  # noqa: E402
 
 Make = Callable[..., Boundary]
@@ -392,6 +394,18 @@ def test_hooks_run_once_after_all_is_recorded(alias: str, make: Make, told: Told
                 claim.result = 1
                 assert seen == []
     assert seen == [(["completed"], 1)]
+
+
+def test_hooks_of_a_batch_run_after_its_commit(alias: str, make: Make) -> None:
+    boundary = make(alias)
+    seen: list[Any] = []
+
+    @Inbox(boundary).batch_handler("stock")
+    def handle(message: InboxMessage[Any]) -> None:
+        transaction.on_commit(lambda: seen.append(states(alias, boundary)), using=alias)
+
+    handle.handle_many([delivery(1), delivery(2)])
+    assert seen == [["completed"] * 2] * 2
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, OperationalError, StoreUnavailable, InProgress])

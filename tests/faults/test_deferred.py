@@ -20,14 +20,14 @@ import pytest
 from retrysafe import Boundary
 from retrysafe.backends.redis.client import answer_of
 from retrysafe.claims import deferred
-from retrysafe.claims.deferred import Deferred, LoopSettler, ThreadSettler
-from retrysafe.claims.lease import clock
+from retrysafe.claims.deferred import Deferred
+from retrysafe.claims.lease import LoopHeartbeat, ThreadHeartbeat, clock
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.requests import Steps
 from tests.conftest import absent
 from tests.faults.conftest import Making
-from tests.faults.helpers import ROOT, Told, auntil, driven, own_database, records_of, run_sql
+from tests.faults.helpers import ROOT, Told, auntil, driven, own_database, records_of, run_sql, until
 from tests.faults.http_proxy import HttpProxy
 from tests.faults.redis_servers import Server, installed
 from tests.tables import each_row
@@ -279,17 +279,20 @@ def test_deferred_outcomes_are_tried_once_more_when_the_process_ends(troubled_fi
     assert records_of(file_of(troubled_file), "exits") == [("completed", 1)]
 
 
-# ---------------------------------------------------------------- settlers that end while outcomes come
+# ---------------------------------------------------------------- heartbeats that end while outcomes come
 
 
 class Idle:
-    """A client whose end takes until it may; the outcomes of these tests ask it nothing."""
+    """A store and its client, which the outcomes of these tests ask nothing."""
 
-    def __init__(self) -> None:
-        self.may_end = asyncio.Event()
+    store = None
 
-    async def aclose(self) -> None:
-        await self.may_end.wait()
+    def pulse(self) -> Any:
+        return self
+
+    apulse = pulse
+
+    async def aclose(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -303,45 +306,61 @@ def outcome(settle: Callable[[], bool], concluded: Callable[[bool | None], None]
 
 
 async def test_an_outcome_that_comes_when_the_others_are_settled_is_settled_too() -> None:
-    client, concluded = Idle(), list[bool | None]()
-    settler = LoopSettler(lambda: cast("Any", client), clock)
-    settler.add(outcome(lambda: True, concluded.append))
+    concluded = list[bool | None]()
+    heartbeat = LoopHeartbeat(cast("Any", Idle()))
+    heartbeat.carry(outcome(lambda: True, concluded.append))
     await auntil(lambda: concluded)
     await asyncio.sleep(0)
-    settler.add(outcome(lambda: True, concluded.append))
-    client.may_end.set()
+    heartbeat.carry(outcome(lambda: True, concluded.append))
     await auntil(lambda: len(concluded) == 2)
-    await settler.aclose()
+    await heartbeat.aclose()
     assert concluded == [True, True]
 
 
-def test_closing_does_not_wait_for_a_round_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outcome_that_always_fails_stands_before_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deferred, "SETTLING", Backoff(0.001, 0.001))
+    concluded = list[bool | None]()
+    heartbeat = ThreadHeartbeat(cast("Any", Idle()))
+
+    def fail() -> bool:
+        raise StoreUnavailable("always")
+
+    heartbeat.carry(outcome(fail, concluded.append))
+    for _ in range(4):
+        heartbeat.carry(outcome(lambda: True, concluded.append))
+    until(lambda: len(concluded) == 4)
+    heartbeat.close()
+    assert concluded == [True, True, True, True, None]
+
+
+def test_closing_does_not_wait_for_many_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deferred, "LAST_TRY", -1.0)
     concluded = list[bool | None]()
-    settler = ThreadSettler(lambda: cast("Any", Idle()), clock)
+    heartbeat = ThreadHeartbeat(cast("Any", Idle()))
     all_added = threading.Event()
 
     def closing() -> bool:
-        if not settler._closed:
-            threading.Thread(target=settler.close).start()
-            while not settler._closed:
+        if not heartbeat._closed:
+            threading.Thread(target=heartbeat.close).start()
+            while not heartbeat._closed:
                 time.sleep(0)
         return True
 
-    settler.add(outcome(all_added.wait, concluded.append))
+    heartbeat.carry(outcome(all_added.wait, concluded.append))
     for _ in range(4):
-        settler.add(outcome(closing, concluded.append))
+        heartbeat.carry(outcome(closing, concluded.append))
+    thread = heartbeat._thread
     all_added.set()
-    assert settler._thread is not None
-    settler._thread.join()
+    assert thread is not None
+    thread.join()
     assert sorted(map(str, concluded)) in (["None"] * 3 + ["True"] * 2, ["None"] * 4 + ["True"])
 
 
 def test_an_outcome_that_comes_after_the_end_is_given_up_and_told() -> None:
     concluded = list[bool | None]()
-    settler = ThreadSettler(lambda: cast("Any", Idle()), clock)
-    settler.close()
-    settler.add(outcome(lambda: True, concluded.append))
+    heartbeat = ThreadHeartbeat(cast("Any", Idle()))
+    heartbeat.close()
+    heartbeat.carry(outcome(lambda: True, concluded.append))
     assert concluded == [None]
 
 

@@ -24,9 +24,8 @@ from retrysafe import (
     StoreUnavailable,
     wait,
 )
-from retrysafe.claims.modes import Settled
-from retrysafe.claims.observers import EVENTS, AttemptEvents, Observers
-from retrysafe.claims.timing import Timed
+from retrysafe.claims.modes import LeaseMode, Settled
+from retrysafe.claims.observers import EVENTS
 from retrysafe.observability.metrics import (
     ATTEMPTS,
     BEGINNINGS,
@@ -40,10 +39,8 @@ from retrysafe.observability.metrics import (
 from retrysafe.observability.otel import MOST, OpenTelemetryObserver
 from retrysafe.protocol import keys
 from retrysafe.protocol.events import Event
-from retrysafe.protocol.outcomes import ModeKind
 from tests.faults.helpers import forever
 from tests.observing.telemetry import Telemetry, Works, apart
-from tests.programs.script import want
 from tests.tables import each_row
 
 EFFECTS = pytest.mark.parametrize("effects", ["keyed", "external", "transactional"])
@@ -191,27 +188,17 @@ async def test_a_store_that_is_away(works: Works, telemetry: Telemetry) -> None:
     await boundary.aclose()
 
 
-class Silent:
-    """A ground whose store does not answer at the end."""
-
-    kind, waits, tx = ModeKind.KEYED, True, None
-
-    def settle(self, *args: object, failing: bool) -> Settled:
+async def test_an_end_that_the_store_did_not_answer_is_told_as_such(
+    works: Works, telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def be_silent(*args: object, failing: bool) -> Settled:
         return Settled.UNANSWERED
 
-    async def asettle(self, *args: object, failing: bool) -> Settled:
-        return Settled.UNANSWERED
-
-
-async def test_an_end_that_the_store_did_not_answer_is_told_as_such() -> None:
-    told: list[bool] = []
-    silent: Any = Silent()
-    observers = Observers([lambda event: told.append(event.fields["answered"])])
-    timed = Timed(silent, AttemptEvents(observers, want(), True))
-    nothing: Any = None
-    assert timed.settle(nothing, nothing, None, failing=False) is Settled.UNANSWERED
-    assert await timed.asettle(nothing, nothing, None, failing=False) is Settled.UNANSWERED
-    assert told == [False, False]
+    monkeypatch.setattr(LeaseMode, "settle", lambda *args, failing: Settled.UNANSWERED)
+    monkeypatch.setattr(LeaseMode, "asettle", be_silent)
+    await works.run(works.boundary(), "key")
+    assert telemetry.total("retrysafe.store.duration", step="claim", answered=True) == 1
+    assert telemetry.total("retrysafe.store.duration", step="settle", answered=False) == 1
 
 
 async def test_calls_that_pass_unguarded(works: Works, telemetry: Telemetry) -> None:

@@ -35,7 +35,7 @@ def lock_of(routes: Mapping[str, str], outboxes: Mapping[str, Iterable[str]]) ->
     entries = [one for one in key_spaces.living() if isinstance(one, EntryPoint)]
     return {
         "version": VERSION,
-        "boundaries": _boundaries(sorted(entries, key=lambda entry: (entry.name, *entry.origin.place))),
+        "boundaries": _boundaries(sorted(entries, key=lambda entry: (entry.name, *entry.origin))),
         "routes": dict(sorted(routes.items())),
         "outboxes": {source: sorted(types) for source, types in sorted(outboxes.items())},
     }

@@ -19,12 +19,12 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.schema import Schema
 from retrysafe.claims.codec import JSONCodec, encode_failure
-from retrysafe.claims.encryption import Keyring, label_of
+from retrysafe.claims.encryption import Keyring
 from retrysafe.claims.notes import noted, without_note
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.claims.responses import is_http, refuse_response, stored_answer
 from retrysafe.claims.sealing import MEDIA_TYPE as ENCRYPTED
-from retrysafe.claims.sealing import Bound, opened, sealed
+from retrysafe.claims.sealing import Bound, label_of, seal, unseal
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol import keys, procedures
 from retrysafe.protocol.events import Observer
@@ -288,7 +288,7 @@ class Operator:
         if stored is None or self._encryption is None or stored.media_type != ENCRYPTED:
             return stored
         bound = Bound(record.boundary, record.scope, record.operation, record.key, record.state)
-        return opened(self._encryption, stored, bound)
+        return unseal(self._encryption, stored, bound)
 
     def note(self, event: str, fields: Mapping[str, Any]) -> None:
         """Audit what is about to happen to something that is no key, such as a message."""
@@ -324,7 +324,7 @@ class Operator:
                 f"The boundary {seen.boundary!r} encrypts what it stores, with the key {label_of(left).key_id!r}: give "
                 "its keyring as encryption= (--encryption-keys-env), or resolve the key by Boundary.resolve()."
             )
-        return sealed(self._encryption, stored, Bound(seen.boundary, seen.scope, seen.operation, seen.key, target))
+        return seal(self._encryption, stored, Bound(seen.boundary, seen.scope, seen.operation, seen.key, target))
 
     def resolve_batch(
         self,

@@ -8,10 +8,9 @@ from typing import Any
 
 from retrysafe.backends.commands import WHY, Commands
 from retrysafe.claims.attempt_ids import worker_of
-from retrysafe.claims.encryption import label_of
 from retrysafe.claims.notes import note_of
 from retrysafe.claims.responses import is_http
-from retrysafe.claims.sealing import MEDIA_TYPE
+from retrysafe.claims.sealing import MEDIA_TYPE, label_of
 from retrysafe.errors import ResultUnreadable
 from retrysafe.protocol import fingerprint
 from retrysafe.protocol.decisions import Decision

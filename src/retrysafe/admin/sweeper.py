@@ -29,7 +29,7 @@ from retrysafe.protocol.records import Duration, Record
 from retrysafe.protocol.rotating import rotate, worth_rotating
 from retrysafe.protocol.schedules import Sweeps
 from retrysafe.protocol.store import RotatingStore
-from retrysafe.stop_signal import Stops, StopSignal, stopped_by_signals
+from retrysafe.stop_signal import Stops, StopSignal
 
 LARGEST_BATCH = 10_000
 ROUNDS = 5
@@ -144,20 +144,20 @@ class Sweeper:
     def run_forever(self) -> None:
         """Sweep in this thread until `stop` is called; retry when the store fails.
 
-        SIGTERM and SIGINT call `stop` in the main thread, unless the program handles them itself.
+        It heeds no signals, as the commands do: a program may let SIGTERM call `stop`.
         """
-        with self._stops.run() as stop, stopped_by_signals(self.stop):
+        with self._stops.run() as stop:
             self._background(self._backend.another(), stop, 0.0)
 
     async def arun_forever(self) -> None:
-        """`run_forever` for async code; `asyncio.run` handles SIGINT itself, and cancels."""
-        with self._stops.run() as stop, stopped_by_signals(self.stop):
+        """`run_forever` for async code."""
+        with self._stops.run() as stop:
             await self._abackground(self._backend.aanother(), stop)
 
     def stop(self) -> None:
         """Stop after the current batch; signal handlers may call it.
 
-        It is for the runs that are under way; before the first run, and after one that ended by an error, for the next.
+        It is for the runs that are under way, or else for the first one.
         """
         self._stops.stop()
 

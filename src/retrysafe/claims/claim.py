@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from enum import Enum
 from types import GenericAlias, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.stores import Tx
 from retrysafe.cancellation import run_to_completion
 from retrysafe.claims import lease as heartbeat
-from retrysafe.claims.context import ClaimContext, enclosing, is_inside, is_nested, strangers, transaction_on
+from retrysafe.claims.context import ClaimContext, enclosing, innermost, is_inside, strangers, transaction_on
 from retrysafe.claims.held import HeldClaim, tell_warnings
 from retrysafe.claims.modes import CallerTransaction, ClaimMode, OwnTransaction
 from retrysafe.claims.notes import noted
@@ -33,9 +34,9 @@ from retrysafe.claims.outcome import (
     stored_result,
 )
 from retrysafe.claims.plan import Plan
-from retrysafe.claims.sealing import Bound, sealed
+from retrysafe.claims.sealing import Bound, seal
 from retrysafe.claims.settings import BoundarySettings
-from retrysafe.claims.timing import Timed, Timing
+from retrysafe.claims.timing import Timing
 from retrysafe.claims.waiting import Waiting, checks_snapshot, refuse_on_a_loop, snapshot
 from retrysafe.errors import (
     ConfigurationError,
@@ -52,7 +53,7 @@ from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import Answered, ModeKind
 from retrysafe.protocol.procedures import ClaimResult, Won, renew, resolve
 from retrysafe.protocol.records import ClaimRequest, EffectiveState, Ownership, Record, Reject
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.schedules import LOOKS_PER_LEASE
 from retrysafe.protocol.transitions import RULES
 
 if TYPE_CHECKING:
@@ -61,6 +62,27 @@ if TYPE_CHECKING:
     Result = DefaultedTypeVar("Result", default=Any)
 else:
     Result = TypeVar("Result")
+Returned = TypeVar("Returned")
+
+Entering = Generator[Any, Any, Returned]
+"""The things that entering asks its driver for, one after the other."""
+
+
+class Reaction(Enum):
+    """A reaction to the store that needs nothing further."""
+
+    ASK = "it has not been asked"
+    RENEW = "the claim was won late, so that its lease is renewed first"
+
+
+Met = float | Record | Reaction | None
+
+
+class Answering(NamedTuple):
+    """The answer of a probe that is a coroutine function."""
+
+    answer: Awaitable[Any]
+
 
 MOST_RESTARTS = 5
 """The number of times that a transaction of our own runs again because the database asks for it."""
@@ -144,7 +166,8 @@ class Claim(Generic[Result, Tx]):
                 "result was set on a replay, whose stored result cannot change. The block runs on replays too: "
                 "put the work under 'if not claim.replayed'."
             )
-        self._refuse_outside()
+        if not self._entered or (self._context is not None and self._context.process == 0):
+            self._refuse_outside()
         self._result = value
 
     @property
@@ -300,10 +323,29 @@ class Claim(Generic[Result, Tx]):
         if self._entered:
             raise self._entered_twice()
         self._entered = True
+        backend, request = self._settings.backend, self._request
         try:
-            self._enter()
+            if self._settings.concurrency.__class__ is not Reject and request is not None:
+                refuse_on_a_loop(self._settings)
+            met: Met = Reaction.ASK
+            if (mode := self._plain_mode()) is not None:
+                assert request is not None
+                self._claimed_at = heartbeat.clock()
+                met = self._react(mode.claim(request))
+            if met is not None:
+                steps = self._go_on(met)
+                try:
+                    while (pause := self._drive(steps)) is not None:
+                        backend.wait(self._required_request().key, pause)
+                finally:
+                    steps.close()
+            held = self._held
+            if held is not None and not held.ownership.transactional:
+                held.heartbeat = heartbeat.for_thread(backend)
+                held.heartbeat.add(held)
+            self._context = ClaimContext(self, None if self._mode is None else self._mode.tx)
         except BaseException as error:
-            self._over(error)
+            self._abandon(error)
             raise
         return self
 
@@ -312,9 +354,19 @@ class Claim(Generic[Result, Tx]):
             raise self._entered_twice()
         self._entered = True
         try:
-            await self._aenter()
+            met: Met = Reaction.ASK
+            if (mode := self._plain_mode()) is not None:
+                met = self._react(await self._aclaim(mode, self._required_request()))
+            if met is not None:
+                await self._adrive(self._go_on(met))
+            held = self._held
+            if held is not None and not held.ownership.transactional:
+                held.watch_task()
+                held.heartbeat = heartbeat.for_loop(self._settings.backend)
+                held.heartbeat.add(held)
+            self._context = ClaimContext(self, None if self._mode is None else self._mode.tx)
         except BaseException as error:
-            self._over(error)
+            await self._aabandon(error)
             raise
         return self
 
@@ -327,141 +379,90 @@ class Claim(Generic[Result, Tx]):
         if self._entered:
             raise self._entered_twice()
         self._entered = True
+        backend, steps = self._settings.backend, self._go_on(Reaction.ASK)
         try:
-            try:
-                while (pause := await in_thread(self._look)) is not None:
-                    await self._settings.backend.await_(self._required_request().key, pause)
-                self._context = ClaimContext(self)
-            except BaseException as error:
-                await in_thread(functools.partial(self._abandon, error))
-                raise
-            finally:
-                if self._waiting is not None:
-                    self._waiting.over()
-        except BaseException as error:
-            self._over(error)
-            raise
-
-    def _enter(self) -> None:
-        if self._settings.concurrency.__class__ is not Reject and self._request is not None:
-            refuse_on_a_loop(self._settings)
-        try:
-            while (pause := self._look()) is not None:
-                self._settings.backend.wait(self._required_request().key, pause)
-            self._context = ClaimContext(self)
-        except BaseException as error:
-            self._abandon(error)
-            raise
-        finally:
-            if self._waiting is not None:
-                self._waiting.over()
-
-    def _look(self) -> float | None:
-        """Try to win the key; seconds until the next try, None when there is nothing to wait for."""
-        mode = self._mode
-        if mode is None:
-            nested = is_nested()
-            if nested and self._request is not None:
-                for store in strangers(self._settings.backend):
-                    self._settings.backend.database.compare(store.database)
-            mode = self._prepare(nested=nested)
-            if mode is None:
-                return None
-            if self._settings.concurrency.__class__ is not Reject and checks_snapshot(self._settings):
-                self._warn_of_snapshot(run(snapshot(self._settings), mode.executor()))
-        request = self._request
-        assert request is not None
-        while True:
-            self._claimed_at = heartbeat.clock()
-            met = self._met(mode.claim(request))
-            if not isinstance(met, Record):
-                break
-            self._probe(met)
-        held = self._held
-        if held is not None and not held.ownership.transactional:
-            if held.is_late():
-                held.renewed(*run(self._renewing(), mode.executor()))
-                held.refuse_ended()
-            held.heartbeat = heartbeat.for_thread(self._settings.backend)
-            held.heartbeat.add(held)
-        return met
-
-    def _abandon(self, error: BaseException) -> None:
-        """Give back a claim that was won, but whose caller will not do the work."""
-        if self._held is not None:
-            self._signalling().not_executed = True
-            self._held.end(self._signals, None, None, error)
-
-    async def _aenter(self) -> None:
-        nested = is_nested()
-        if nested and self._request is not None:
-            for store in strangers(self._settings.backend):
-                await self._settings.backend.database.acompare(store.database)
-        mode = self._prepare(nested=nested)
-        if mode is None:
-            self._context = ClaimContext(self)
-            return
-        if self._settings.concurrency.__class__ is not Reject and checks_snapshot(self._settings):
-            self._warn_of_snapshot(await arun(snapshot(self._settings), mode.aexecutor()))
-        backend, request = self._settings.backend, self._required_request()
-        try:
-            while (met := self._met(await self._aclaim(mode, request))) is not None:
-                if isinstance(met, Record):
-                    await self._aprobe(met)
-                else:
-                    await backend.await_(request.key, met)
+            while (pause := await in_thread(functools.partial(self._drive, steps))) is not None:
+                await backend.await_(self._required_request().key, pause)
             held = self._held
             if held is not None and not held.ownership.transactional:
-                if held.is_late():
-                    held.renewed(*await arun(self._renewing(), mode.aexecutor()))
-                    held.refuse_ended()
-                held.watch_task()
-                held.heartbeat = heartbeat.for_loop(backend)
+                held.heartbeat = heartbeat.for_thread(backend)
                 held.heartbeat.add(held)
-            self._context = ClaimContext(self)
+            self._context = ClaimContext(self, None if self._mode is None else self._mode.tx)
         except BaseException as error:
-            if self._held is not None:
-                self._signalling().not_executed = True
-                await self._aend(self._held, error)
+            await in_thread(functools.partial(self._abandon, error))
             raise
         finally:
+            steps.close()
+
+    def _plain_mode(self) -> ClaimMode | None:
+        """Begin an attempt that nothing has to be asked of before its claim; None if `_go_on` has to begin it."""
+        settings, request = self._settings, self._request
+        if request is None or self._tx is not None or innermost.get() or settings.concurrency.__class__ is not Reject:
+            return None
+        mode = self._mode = self._plan.lease_mode or OwnTransaction(settings.backend)
+        if settings.observers.present:
+            self._events = settings.observers.begin(request, settings.backend.kind)
+            if self._events.detailed and self._events.is_enabled("store_request"):
+                return None
+        return mode
+
+    def _go_on(self, met: Met) -> Entering[None]:
+        """Enter from where the first answer of the store leads: ask, wait, probe and renew as long as it takes.
+
+        A driver does what is yielded, and sends back the result: a request is claimed, a backend compared with ours, an
+        `Answering` awaited, a number of seconds waited for, and steps are put to the store.
+        """
+        try:
+            if met is Reaction.ASK:
+                met = yield from self._ask_first()
+            while met is not None:
+                if met is Reaction.RENEW:
+                    yield from self._renew_late()
+                    break
+                if isinstance(met, Record):
+                    yield from self._probe(met)
+                else:
+                    yield met
+                met = yield from self._claim()
+        finally:
             if self._waiting is not None:
-                self._waiting.over()
+                self._waiting.end()
 
-    async def _aclaim(self, mode: ClaimMode, request: ClaimRequest) -> ClaimResult:
-        """Try once, to the end even when cancelled; a claim that a cancelled caller won is undone."""
-        self._claimed_at = heartbeat.clock()
-        if self._settings.backend.access.immediate:
-            return mode.claim(request)
-        outcome, cancelled = await run_to_completion(mode.aclaim(request))
-        if cancelled is not None:
-            if isinstance(outcome, Won):
-                self._met(outcome)
-            raise cancelled
-        return outcome
-
-    def _entered_twice(self) -> RetrysafeError:
-        return self.signed(ConfigurationError("A claim can be entered only once; make a new one with .claim()."))
-
-    def _prepare(self, *, nested: bool) -> ClaimMode | None:
-        """Find the mode of the record; None when there is no key and the call passes unguarded."""
+    def _ask_first(self) -> Entering[Met]:
+        """Find the mode, unless it is found, and claim; a call without a key passes unguarded."""
         settings, request = self._settings, self._request
         if request is None:
             settings.emit("passed", self.operation, b"", "")
             return None
-        if settings.observers.present:
-            self._events = settings.observers.begin(request, settings.backend.kind)
-        if self._tx is None and not nested:
-            mode: ClaimMode = self._plan.lease_mode or OwnTransaction(settings.backend)
-        else:
-            mode = self._mode_inside(request.key)
-        if self._events.detailed and self._events.is_enabled("store_request"):
-            mode = Timed(mode, self._events)
-        self._mode = mode
-        return mode
+        if self._mode is None:
+            if settings.observers.present:
+                self._events = settings.observers.begin(request, settings.backend.kind)
+            for store in strangers(settings.backend):
+                _ = yield store
+            self._mode = self._mode_inside(request.key)
+            if checks_snapshot(settings):
+                level = yield snapshot(settings)
+                if level is not None:
+                    self._events.emit("frozen_snapshot", isolation=level)
+        return (yield from self._claim())
+
+    def _claim(self) -> Entering[Met]:
+        request = self._required_request()
+        self._claimed_at = heartbeat.clock()
+        with Timing(self._events, "claim"):
+            outcome: ClaimResult = yield request
+        return self._react(outcome)
+
+    def _renew_late(self) -> Entering[None]:
+        """A claim that waited long for its store starts with a whole lease."""
+        held = self._held
+        assert held is not None
+        asked_at = heartbeat.clock()
+        held.renewed((yield renew(self._settings.backend.store, [held.ownership])), asked_at)
+        held.refuse_ended()
 
     def _mode_inside(self, key: bytes) -> ClaimMode:
-        """The mode of a claim with ``tx=``, or around which there are others.
+        """The mode of a claim with ``tx=``, or around which there may be others.
 
         Inside a transactional claim on the same store it is the transaction of that; a lease cannot live there.
         """
@@ -481,14 +482,108 @@ class Claim(Generic[Result, Tx]):
             return CallerTransaction(settings.backend, tx)
         return self._plan.lease_mode or OwnTransaction(settings.backend)
 
-    def _warn_of_snapshot(self, level: str | None) -> None:
-        if level is not None:
-            self._events.emit("frozen_snapshot", isolation=level)
+    # ------------------------------------------------------------ the drivers of entering
+
+    def _drive(self, steps: Entering[None]) -> float | None:
+        """Do what entering asks for, up to a wait, whose seconds are returned; None when it has come to its end."""
+        answer: Any = None
+        failure: BaseException | None = None
+        while True:
+            try:
+                asked = steps.send(answer) if failure is None else steps.throw(failure)
+            except StopIteration:
+                return None
+            if isinstance(asked, float):
+                return asked
+            if isinstance(asked, Answering):
+                if (close := getattr(asked.answer, "close", None)) is not None:
+                    close()
+                raise ConfigurationError(
+                    "probe= is a coroutine function, and the operation is sync: use a plain function."
+                )
+            answer = failure = None
+            try:
+                answer = self._do(asked)
+            except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+                failure = error
+
+    def _do(self, asked: Any) -> Any:
+        mode, backend = self._mode, self._settings.backend
+        if isinstance(asked, Backend):
+            return backend.database.compare(asked.database)
+        assert mode is not None
+        if isinstance(asked, ClaimRequest):
+            return mode.claim(asked)
+        return run(asked, mode.executor())
+
+    async def _adrive(self, steps: Entering[None]) -> None:
+        """Do what entering asks for, to its end."""
+        answer: Any = None
+        failure: BaseException | None = None
+        try:
+            while True:
+                asked = steps.send(answer) if failure is None else steps.throw(failure)
+                answer = failure = None
+                try:
+                    answer = await self._ado(asked)
+                except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+                    failure = error
+        except StopIteration:
+            return
+
+    async def _ado(self, asked: Any) -> Any:
+        mode, backend = self._mode, self._settings.backend
+        if isinstance(asked, float):
+            return await backend.await_(self._required_request().key, asked)
+        if isinstance(asked, Backend):
+            return await backend.database.acompare(asked.database)
+        if isinstance(asked, Answering):
+            return await asked.answer
+        assert mode is not None
+        if isinstance(asked, ClaimRequest):
+            return await self._aclaim(mode, asked)
+        return await arun(asked, mode.aexecutor())
+
+    async def _aclaim(self, mode: ClaimMode, request: ClaimRequest) -> ClaimResult:
+        """Try once, to the end even when cancelled; a claim that a cancelled caller won is undone."""
+        self._claimed_at = heartbeat.clock()
+        if self._settings.backend.access.immediate:
+            return mode.claim(request)
+        outcome, cancelled = await run_to_completion(mode.aclaim(request))
+        if cancelled is not None:
+            if isinstance(outcome, Won):
+                self._react(outcome)
+            raise cancelled
+        return outcome
+
+    def _abandon(self, error: BaseException) -> None:
+        """Give back a claim that was won, but whose caller will not do the work."""
+        try:
+            if self._held is not None:
+                self._signalling().not_executed = True
+                self._held.end(self._signals, None, None, error)
+        except BaseException as raised:
+            self._over(raised)
+            raise
+        self._over(error)
+
+    async def _aabandon(self, error: BaseException) -> None:
+        try:
+            if self._held is not None:
+                self._signalling().not_executed = True
+                await self._aend(self._held, error)
+        except BaseException as raised:
+            self._over(raised)
+            raise
+        self._over(error)
+
+    def _entered_twice(self) -> RetrysafeError:
+        return self.signed(ConfigurationError("A claim can be entered only once; make a new one with .claim()."))
 
     # ------------------------------------------------------------ what the store answers
 
-    def _met(self, outcome: ClaimResult) -> float | Record | None:
-        """Return the reaction to an outcome: None to enter, the seconds until the next try, or a record to probe.
+    def _react(self, outcome: ClaimResult) -> Met:
+        """Return the reaction to an outcome: None to enter, seconds until the next try, a record to probe, or to renew.
 
         Raises what the caller must know.
         """
@@ -498,10 +593,14 @@ class Claim(Generic[Result, Tx]):
         if settings.backend.warnings or settings.backend.near is not None:
             tell_warnings(settings.backend, self._events)
         if isinstance(outcome, Won):
-            self._held = HeldClaim(self, settings, mode, request, outcome.held, self._claimed_at, self._events)
+            held = HeldClaim(self, settings, mode, request, outcome.held, self._claimed_at, self._events)
+            self._held = held
             if self._events.detailed or outcome.seen is not None:
-                self._tell_beginning(outcome)
-            return None
+                name = "started" if outcome.seen is None else _BEGINNINGS.get(outcome.seen.effective_state, "reclaimed")
+                self._events.emit(name, token=outcome.held.token, attempts=outcome.record.attempts)
+            if outcome.held.transactional or heartbeat.clock() - self._claimed_at <= held.seconds / LOOKS_PER_LEASE:
+                return None
+            return Reaction.RENEW
         decision, record, refused = outcome
         if decision is Decision.REPLAY_FAILURE and record is not None and is_answer(settings, request, record):
             decision = Decision.REPLAY
@@ -523,66 +622,30 @@ class Claim(Generic[Result, Tx]):
             return record
         raise refusal(settings, request, decision, record, self._events)
 
-    def _tell_beginning(self, won: Won) -> None:
-        name = "started" if won.seen is None else _BEGINNINGS.get(won.seen.effective_state, "reclaimed")
-        self._events.emit(name, token=won.held.token, attempts=won.record.attempts)
-
-    def _renewing(self) -> Steps[tuple[set[Ownership], float]]:
-        """A claim that waited long for its store starts with a whole lease."""
-        asked_at = heartbeat.clock()
-        kept = yield from renew(self._settings.backend.store, [self.ownership])
-        return kept, asked_at
-
-    # ------------------------------------------------------------ probing
-
-    def _probe(self, record: Record) -> None:
+    def _probe(self, record: Record) -> Entering[None]:
         """Ask the user's probe, and settle the record by its answer."""
-        answer = self._ask_probe()
-        if answer is not None:
-            close = getattr(answer, "close", None)
-            if close is not None:
-                close()
-            raise ConfigurationError("probe= is a coroutine function, and the operation is sync: use a plain function.")
-        mode, steps = self._settling_probed(record)
-        with Timing(self._events, "resolve"):
-            run(steps, mode.executor())
-
-    async def _aprobe(self, record: Record) -> None:
-        answer = self._ask_probe()
-        if answer is not None:
-            try:
-                await answer
-            except Exception as error:
-                raise OutcomeUnknown(f"The probe failed: {error!r}") from error
-        mode, steps = self._settling_probed(record)
-        with Timing(self._events, "resolve"):
-            await arun(steps, mode.aexecutor())
-
-    def _ask_probe(self) -> Awaitable[Any] | None:
-        assert self._settings.probe is not None
+        settings, request = self._settings, self._required_request()
+        assert settings.probe is not None
         self._signals = NO_SIGNALS
         try:
-            answer = self._settings.probe(self)
+            answer = settings.probe(self)
+            if hasattr(answer, "__await__"):
+                yield Answering(answer)
         except Exception as error:
             raise OutcomeUnknown(f"The probe failed: {error!r}") from error
-        return answer if hasattr(answer, "__await__") else None
-
-    def _settling_probed(self, record: Record) -> tuple[ClaimMode, Steps[bool]]:
-        """Return the mode and the steps that settle a record by the answer of the probe."""
-        settings, request, mode = self._settings, self._required_request(), self._mode
-        assert mode is not None
         signals, self._signals = self._signals, NO_SIGNALS
         result, self._result = self._result, None
-        answer = answer_of(signals, settings, result, self._annotation)
-        if answer is None:
+        found = answer_of(signals, settings, result, self._annotation)
+        if found is None:
             self._events.emit("unknown_refused")
             raise OutcomeUnknown("The probe could not determine the outcome either.")
-        event, stored = answer
+        event, stored = found
         target = RULES[event].target
         assert target is not None
         self._events.emit("probed", outcome=target)
-        stored = noted(sealed(settings.encryption, stored, Bound.of(request, target)), "a probe")
-        return mode, resolve(settings.backend.store, record, event, stored, settings.clocks)
+        stored = noted(seal(settings.encryption, stored, Bound.of(request, target)), "a probe")
+        with Timing(self._events, "resolve"):
+            yield resolve(settings.backend.store, record, event, stored, settings.clocks)
 
     # ------------------------------------------------------------ leaving
 
@@ -638,7 +701,7 @@ class Claim(Generic[Result, Tx]):
 
     @property
     def _transaction(self) -> Any:
-        """`tx`, for who does not write by it."""
+        """`tx`, for a caller that does not write by it."""
         return self._tx if self._mode is None else self._mode.tx
 
     @property
@@ -662,7 +725,7 @@ class Claim(Generic[Result, Tx]):
         """Refuse signals of the attempt before its block, and after its outcome is stored: they would be lost."""
         if not self._entered:
             raise self._not_entered()
-        if self._context is not None and self._context.has_ended:
+        if self._context is not None and self._context.process == 0:
             raise self.signed(
                 ConfigurationError(
                     "claim.result or a signal of the claim was set after the `with` block ended. The stored outcome "

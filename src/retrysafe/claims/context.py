@@ -41,7 +41,8 @@ class Enclosing(Protocol):
     def _held_key(self) -> bytes | None: ...
 
 
-_innermost: ContextVar[ClaimContext | None] = ContextVar("retrysafe_claim", default=None)
+innermost: ContextVar[ClaimContext | None] = ContextVar("retrysafe_claim", default=None)
+"""The place of the innermost claim; a task may have inherited that of a claim that has ended."""
 
 
 class ClaimContext:
@@ -50,43 +51,33 @@ class ClaimContext:
     It does not keep its claim alive: one that was never left ends with its last reference, and so does its lease.
     """
 
-    def __init__(self, claim: Enclosing) -> None:
-        outer = _innermost.get()
+    def __init__(self, claim: Enclosing, tx: Any) -> None:
+        outer = innermost.get()
         self._claim = weakref.ref(claim)
         self.outer = outer if outer is None else next((place for place, _ in _around()), None)
-        self._pid = runtime.pid
+        self.process = runtime.pid
         """The process in which the block of the claim runs; 0 once it has been left."""
-        self._runner = None if claim._transaction is None else _runner()
-        _innermost.set(self)
+        self._runner = None if tx is None else _runner()
+        innermost.set(self)
 
     def leave(self) -> bool:
         """Leave it; False in a child that was forked inside the block, which has no part in the claim, or once left."""
-        if self._pid == 0:
+        if self.process == 0:
             return False
-        mine = self._pid == runtime.pid
+        mine = self.process == runtime.pid
         if not mine:
             runtime.inherit(self._claim())  # to collect it would end the parent's transaction
-        self._pid = 0
-        _innermost.set(self.outer)
+        self.process = 0
+        innermost.set(self.outer)
         return mine
-
-    @property
-    def has_ended(self) -> bool:
-        """True if its block has been left."""
-        return self._pid == 0
 
     def is_open(self) -> bool:
         """Tell whether its block is running, in this process."""
-        return self._pid == runtime.pid
+        return self.process == runtime.pid
 
     def open_claim(self) -> Enclosing | None:
         """The claim, if its block is running."""
         return self._claim() if self.is_open() else None
-
-
-def is_nested() -> bool:
-    """Tell whether there may be claims around the running code."""
-    return _innermost.get() is not None
 
 
 def is_inside(key: bytes) -> bool:
@@ -138,7 +129,7 @@ def on_a_loop() -> bool:
 def _around() -> list[tuple[ClaimContext, Enclosing]]:
     """The open places around the running code, with their claims, innermost first."""
     found: list[tuple[ClaimContext, Enclosing]] = []
-    place = _innermost.get()
+    place = innermost.get()
     while place is not None:
         if (claim := place.open_claim()) is not None:
             found.append((place, claim))

@@ -1,4 +1,4 @@
-"""Keyrings: stored results are encrypted and decrypted with one, see `retrysafe.claims.sealing`.
+"""Keyrings, which encrypt stored results in the form that `retrysafe.claims.sealing` describes.
 
 The cipher is XAES-256-GCM (c2sp.org/XAES-256-GCM): AES-256-GCM under a key of its own for every message, derived
 from the key and half of a 192-bit nonce by the counter mode of NIST SP 800-108r1 with CMAC. Plain AES-GCM must not
@@ -14,15 +14,13 @@ import hmac
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from retrysafe.claims.sealing import MEDIA_TYPE, Bound
+from retrysafe.claims.sealing import FORMAT, MEDIA_TYPE, NONCE, Bound, label_of
 from retrysafe.errors import ConfigurationError, ResultUnreadable
 from retrysafe.protocol.records import StoredResult
 
-FORMAT = 1
-"""The layout of an encrypted result, kept where other results have the version of their codec."""
-_NONCE, _TAG, _KEY = 24, 16, 32
+_KEY = 32
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PURPOSE = b"retrysafe result v1"
 _FINGERPRINTS = b"retrysafe fingerprint v3"
@@ -101,7 +99,7 @@ class Keyring:
         if stored.body is None:
             return stored
         header = _header(self._current, stored)
-        nonce = os.urandom(_NONCE)
+        nonce = os.urandom(NONCE)
         sealed = self._ciphers[self._current].encrypt(nonce, stored.body, _associated(bound, header))
         return StoredResult(header + nonce + sealed, MEDIA_TYPE, FORMAT)
 
@@ -125,43 +123,13 @@ class Keyring:
                 f"The stored answer is encrypted with the key {label.key_id!r}, and the keyring has {known}"
             )
         header, rest = stored.body[: label.size], stored.body[label.size :]
-        body = cipher.decrypt(rest[:_NONCE], rest[_NONCE:], _associated(bound, header))
+        body = cipher.decrypt(rest[:NONCE], rest[NONCE:], _associated(bound, header))
         if body is None:
             raise ResultUnreadable(
                 f"The stored answer cannot be decrypted with the key {label.key_id!r}: it was altered, or belongs to "
                 "another record, or it was encrypted with another key of this id"
             )
         return StoredResult(body, label.media_type, label.codec_version)
-
-
-class Label(NamedTuple):
-    """The public part of an encrypted result, readable without its key."""
-
-    key_id: str
-    media_type: str
-    codec_version: int
-    size: int
-    """Of the label itself, in bytes."""
-
-
-def label_of(stored: StoredResult) -> Label:
-    """Read the label; raises `ResultUnreadable` when it is of another format, or cut off."""
-    if stored.codec_version != FORMAT:
-        raise ResultUnreadable(
-            f"The stored answer is encrypted in format {stored.codec_version}; this retrysafe reads format {FORMAT}"
-        )
-    body = stored.body or b""
-    try:
-        id_end = 1 + body[0]
-        type_end = id_end + 2 + int.from_bytes(body[id_end : id_end + 2], "big")
-        key_id, media_type = body[1:id_end].decode("ascii"), body[id_end + 2 : type_end].decode()
-        version = int.from_bytes(body[type_end : type_end + 8], "big", signed=True)
-    except (IndexError, UnicodeDecodeError):
-        raise ResultUnreadable("The stored answer is cut off or altered: it has no readable label") from None
-    size = type_end + 8
-    if len(body) < size + _NONCE + _TAG:
-        raise ResultUnreadable("The stored answer is cut off: it is too short to be an encrypted one")
-    return Label(key_id, media_type, version, size)
 
 
 def _header(key_id: str, stored: StoredResult) -> bytes:

@@ -12,9 +12,10 @@ from retrysafe.claims.lease import Lease, LoopHeartbeat, ThreadHeartbeat, for_lo
 from retrysafe.claims.modes import ClaimMode, Settled
 from retrysafe.claims.observers import UNOBSERVED, AttemptEvents
 from retrysafe.claims.outcome import NO_SIGNALS, HandlerSignals, WorkOutcome, end_of
-from retrysafe.claims.sealing import Bound, sealed
+from retrysafe.claims.sealing import Bound, seal
 from retrysafe.claims.settings import BoundarySettings
-from retrysafe.errors import InProgress, LeaseLost, OutcomeUnknown, RetryTransaction
+from retrysafe.claims.timing import Timing
+from retrysafe.errors import InProgress, LeaseLost, OutcomeUnknown, RetryTransaction, StoreUnavailable
 from retrysafe.protocol.exception_groups import unwrapped
 from retrysafe.protocol.outcomes import Answered, ModeKind
 from retrysafe.protocol.procedures import settle
@@ -66,44 +67,47 @@ class HeldClaim(Lease):
     def end(self, signals: HandlerSignals, result: Any, annotation: Any, error: BaseException | None) -> None:
         """Record how the block ended, and raise what the caller must know."""
         try:
-            outcome = self._judged(signals, result, annotation, error)
+            outcome = end_of(signals, error, self._mode.kind, self._settings, result, annotation)
+            if self._settings.encryption is not None:
+                outcome = self._seal(outcome)
             held = self.ownership if signals is NO_SIGNALS else self._ownership_of(signals)
+            timing = Timing(self.events, "settle") if self.events.detailed else None
             try:
                 settled = self._mode.settle(held, outcome.settlement, outcome.stored, failing=error is not None)
             except Exception as failure:
-                self._not_settled(failure)
+                self._report_failure(failure, timing)
                 raise
-            self._settled(settled, signals, outcome, error, for_thread)
+            self._report(settled, signals, outcome, error, timing, for_thread)
             if held.transactional:
                 self._mode.after()
         finally:
-            self.let_go()
+            if self.heartbeat is not None:
+                self.heartbeat.drop(self)
 
     async def aend(self, signals: HandlerSignals, result: Any, annotation: Any, error: BaseException | None) -> None:
         """`end` for async code."""
         try:
-            outcome = self._judged(signals, result, annotation, error)
+            outcome = end_of(signals, error, self._mode.kind, self._settings, result, annotation)
+            if self._settings.encryption is not None:
+                outcome = self._seal(outcome)
             held = self.ownership if signals is NO_SIGNALS else self._ownership_of(signals)
+            timing = Timing(self.events, "settle") if self.events.detailed else None
             try:
                 settled = await self._mode.asettle(held, outcome.settlement, outcome.stored, failing=error is not None)
             except Exception as failure:
-                self._not_settled(failure)
+                self._report_failure(failure, timing)
                 raise
-            self._settled(settled, signals, outcome, error, for_loop)
+            self._report(settled, signals, outcome, error, timing, for_loop)
         finally:
-            self.let_go()
+            if self.heartbeat is not None:
+                self.heartbeat.drop(self)
 
-    def _judged(
-        self, signals: HandlerSignals, result: Any, annotation: Any, error: BaseException | None
-    ) -> WorkOutcome:
-        settings = self._settings
-        outcome = end_of(signals, error, self._mode.kind, settings, result, annotation)
-        if settings.encryption is None or outcome.settlement.event is None:
+    def _seal(self, outcome: WorkOutcome) -> WorkOutcome:
+        if outcome.settlement.event is None:
             return outcome
         target = RULES[outcome.settlement.event].target
         assert target is not None
-        stored = sealed(settings.encryption, outcome.stored, Bound.of(self._request, target))
-        return outcome._replace(stored=stored)
+        return outcome._replace(stored=seal(self._settings.encryption, outcome.stored, Bound.of(self._request, target)))
 
     def _ownership_of(self, signals: HandlerSignals) -> Ownership:
         """The ownership, with the clocks of what it leaves: a key to be used elsewhere is free for any request."""
@@ -119,12 +123,13 @@ class HeldClaim(Lease):
         tell_warnings(backend, self.events)
         backend.wakeups.wake(self.ownership.key)
 
-    def _settled(
+    def _report(
         self,
         settled: Settled,
         signals: HandlerSignals,
         outcome: WorkOutcome,
         error: BaseException | None,
+        timing: Timing | None,
         heartbeat_of: Callable[[Backend], ThreadHeartbeat | LoopHeartbeat],
     ) -> None:
         """Tell what happened, and raise what the caller must know.
@@ -132,6 +137,8 @@ class HeldClaim(Lease):
         A claim that was left while it was entered has no heartbeat yet that could carry its outcome.
         """
         backend = self._settings.backend
+        if timing is not None:
+            timing.tell(answered=settled is not Settled.UNANSWERED)
         if backend.warnings or backend.near is not None or backend.wakeups.waiting:
             self._announce()
         if settled is Settled.RECORDED and outcome.settlement.event is not None:
@@ -151,8 +158,10 @@ class HeldClaim(Lease):
         if error is not None and self._can_restart(settled, error):
             raise RetryTransaction(str(error)) from error
 
-    def _not_settled(self, failure: Exception) -> None:
-        """The transaction that carries the outcome could not be ended as wanted."""
+    def _report_failure(self, failure: Exception, timing: Timing | None) -> None:
+        """Tell that the transaction that carries the outcome could not be ended as wanted."""
+        if timing is not None:
+            timing.tell(answered=not isinstance(failure, StoreUnavailable))
         self._announce()
         if isinstance(failure, OutcomeUnknown):
             self.events.emit("unknown", error_type=type(failure).__name__)

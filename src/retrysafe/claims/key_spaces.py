@@ -1,16 +1,14 @@
 """The owners of keys in this process: one boundary of a name on a store, and one owner of each of its operations.
 
-Two that claim the same keys without knowing of each other are answered with each other's results. What is loaded
-again takes the place of what it was before, and what is closed, or no longer reachable, claims nothing.
+Two that claim the same keys without knowing of each other would be answered with each other's results. So a second one
+is refused, unless both are ``shared``, or the same line of code makes it again.
 """
 
 from __future__ import annotations
 
-import gc
 import sys
-import types
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 from retrysafe.backends.backend import Backend
@@ -18,52 +16,34 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import keys
 from retrysafe.runtime import new_lock
 
-T = TypeVar("T")
 _MAIN = ("__main__", "__mp_main__")
-_EMPTY = types.CellType()
 
 
 class Origin(NamedTuple):
-    """The place in the code that makes something."""
+    """The line of code that makes something."""
 
     module: str
     file: str
     line: int
-    load: object
-    """The spec of its module, of which every import makes a new one; None for code that was not imported."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
-
-    @property
-    def place(self) -> tuple[str, str, int]:
-        """The line of code, however often it is run."""
-        return self.module, self.file, self.line
-
-    def loaded_again(self, later: Origin) -> bool:
-        """Tell whether the module was imported again before ``later`` was made in it."""
-        once = self.load is None or later.load is None or self.load is later.load
-        return not once and (self.module, self.file) == (later.module, later.file)
 
 
 def origin_of_caller(depth: int) -> Origin:
     """The origin of what is made so many calls further out."""
     frame = sys._getframe(depth + 1)
-    names = frame.f_globals
-    return Origin(str(names.get("__name__")), frame.f_code.co_filename, frame.f_lineno, names.get("__spec__"))
+    return Origin(str(frame.f_globals.get("__name__")), frame.f_code.co_filename, frame.f_lineno)
 
 
 def origin_of(made: object) -> Origin:
-    """The origin of a function or class; of anything else little is known."""
-    code = getattr(_plain(made), "__code__", None)
+    """The origin of a function; of a class or another object the line is not known."""
+    code = getattr(_unwrap(made), "__code__", None)
     file, line = ("", 0) if code is None else (code.co_filename, code.co_firstlineno)
-    names = _globals_of(made)
-    return Origin(
-        str(getattr(made, "__module__", None)), file or str(names.get("__file__")), line, names.get("__spec__")
-    )
+    return Origin(str(getattr(made, "__module__", None)), file or str(_globals_of(made).get("__file__")), line)
 
 
-def _plain(made: Any) -> Any:
+def _unwrap(made: Any) -> Any:
     """The function below its decorators."""
     import inspect
 
@@ -71,8 +51,9 @@ def _plain(made: Any) -> Any:
 
 
 def _globals_of(made: object) -> Mapping[str, Any]:
-    found = getattr(_plain(made), "__globals__", None)
-    return found if found is not None else vars(sys.modules.get(str(getattr(made, "__module__", None)), types))
+    module = sys.modules.get(str(getattr(made, "__module__", None)))
+    found: Mapping[str, Any] | None = getattr(_unwrap(made), "__globals__", None)
+    return found if found is not None else getattr(module, "__dict__", {})
 
 
 def module_of(made: object) -> str | None:
@@ -141,75 +122,45 @@ class Member(Protocol):
     @property
     def closed(self) -> bool: ...
 
-    def agreed(self) -> Mapping[str, object]:
+    def shared_settings(self) -> Mapping[str, object]:
         """The settings that two boundaries of a name must have in common, unless they are shared."""
         ...
 
 
-_living: dict[str, WeakSet[Any]] = {}
+_living: WeakSet[Any] = WeakSet()
 _lock = new_lock()
-
-
-def enter(made: Member) -> None:
-    """Let a new boundary claim keys; raise `ConfigurationError` where another one of its name claims the same.
-
-    There may be several that are all ``shared``; and the same line of code may build one again, with the same settings.
-    """
-    conflict = _lasting(lambda: next(filter(None, (_difference(one, made) for one in _others(made))), None))
-    if conflict is not None:
-        raise ConfigurationError(conflict)
-    with _lock:
-        _living.setdefault(made.name, WeakSet()).add(made)
-
-
-def _others(made: Member) -> list[Member]:
-    """The boundaries that claim keys of the same name on the same store."""
-    with _lock:
-        found: list[Member] = list(_living.get(made.name, ()))
-    return [
-        one
-        for one in found
-        if one is not made
-        and not one.closed
-        and one.backend.database.is_same(made.backend.database) is True
-        and not one.origin.loaded_again(made.origin)
-    ]
 
 
 def living() -> list[Member]:
     """The boundaries of this process that can claim keys, by name."""
     with _lock:
-        found: list[Member] = [one for name in sorted(_living) for one in _living[name]]
-    return [one for one in found if not one.closed]
+        found: list[Member] = list(_living)
+    return sorted((one for one in found if not one.closed), key=lambda one: one.name)
 
 
-def _difference(one: Member, made: Member) -> str | None:
-    """Why two boundaries cannot both claim the keys of their name, if they cannot."""
-    there = f"There is a boundary {made.name!r} on this store already, built at {one.origin}"
-    if one.shared and made.shared:
-        return None
-    mine, other = made.agreed(), one.agreed()
-    differing = [name for name in mine if mine[name] != other[name]]
-    if differing:
-        return (
-            f"{there}, with another {', '.join(f'{name}=' for name in differing)}: both would claim the same keys, and "
-            "promise something else of them. Build it once and import it, give this one another name, close() that "
-            "one, or give both shared=True if they are to share their keys nevertheless."
-        )
-    if one.origin.place == made.origin.place:
-        return None
-    return (
-        f"{there}: each would get results of the other. Build it once and import it, give this one "
-        "another name, close() that one, or give both shared=True if they are to share their keys."
-    )
+def enter(made: Member) -> None:
+    """Let a new boundary claim keys; raise `ConfigurationError` where another one of its name claims the same."""
+    for one in _others(made):
+        if one.shared and made.shared:
+            continue
+        ours, theirs = made.shared_settings(), one.shared_settings()
+        differing = ", ".join(f"{name}=" for name in ours if ours[name] != theirs[name])
+        if differing or one.origin != made.origin:
+            harm = f"with another {differing}: both would claim the same keys, and promise something else of them"
+            raise ConfigurationError(
+                f"There is a boundary {made.name!r} on this store already, built at {one.origin}"
+                f"{', ' + harm if differing else ': each would get results of the other'}. Build it once and import "
+                "it, give this one another name, close() that one, or give both shared=True if they are to share "
+                "their keys."
+            )
+    with _lock:
+        _living.add(made)
 
 
-def _lasting(look: Callable[[], T | None]) -> T | None:
-    """Return the found object, also after nothing else refers to it any more."""
-    if look() is None:
-        return None
-    gc.collect()
-    return look()
+def _others(made: Member) -> list[Member]:
+    """The boundaries that claim keys of the same name on the same store."""
+    same = (one for one in living() if one is not made and one.name == made.name)
+    return [one for one in same if one.backend.database.is_same(made.backend.database) is True]
 
 
 # ---------------------------------------------------------------- operations
@@ -232,46 +183,29 @@ class Owner(NamedTuple):
     def __str__(self) -> str:
         return f"{self.title} ({self.origin})" if self.origin.line else self.title
 
+    def is_same(self, other: Owner) -> bool:
+        """Tell whether both may claim the same keys."""
+        if (self.shared and other.shared) or self.what is other.what:
+            return True
+        if isinstance(self.what, str) or not self.origin.line:
+            return self.what == other.what
+        return self.origin == other.origin and _bound(self.what) == _bound(other.what)
+
 
 def take(boundary: Member, operation: str, owner: Owner) -> None:
-    """Let ``owner`` claim keys under an operation; raise `ConfigurationError` where another one does.
-
-    They may be several that are all ``shared``, and the same function any number of times.
-    """
-
-    def other() -> Owner | None:
-        return next((one for one in _owners(boundary, operation) if not _are_one(one, owner)), None)
-
-    found = _lasting(other)
-    if found is not None:
-        raise ConfigurationError(
-            f"The operation {operation!r} of boundary {boundary.name!r} belongs to {found} already: their keys would "
-            f"collide, and {owner} would get results of the other. Give one of them another operation=, "
-            "or the same one and shared=True to both if they are to share their keys."
-        )
+    """Let ``owner`` claim keys under an operation; raise `ConfigurationError` where another one does."""
+    for member in (boundary, *_others(boundary)):
+        found = member.owners.get(operation)
+        if found is not None and not found.is_same(owner):
+            raise ConfigurationError(
+                f"The operation {operation!r} of boundary {boundary.name!r} belongs to {found} already: their keys "
+                f"would collide, and {owner} would get results of the other. Give one of them another operation=, "
+                "or the same one and shared=True to both if they are to share their keys."
+            )
     boundary.owners[operation] = owner
 
 
-def _owners(boundary: Member, operation: str) -> Iterator[Owner]:
-    for one in (boundary, *_others(boundary)):
-        if operation in one.owners:
-            yield one.owners[operation]
-
-
-def _are_one(one: Owner, other: Owner) -> bool:
-    return (
-        (one.shared and other.shared)
-        or one.what is other.what
-        or one.origin.loaded_again(other.origin)
-        or (callable(one.what) and _values(one.what) == _values(other.what))
-        or (isinstance(one.what, str) and one.what == other.what)
-    )
-
-
-def _values(function: Any) -> tuple[Any, ...]:
-    """Return the identity of a function: its code, module, object and closed-over values."""
-    cells = getattr(function, "__closure__", None) or ()
-    values = tuple(cell.cell_contents for cell in cells if cell != _EMPTY)
-    code = getattr(function, "__code__", function)
-    defaults = getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)
-    return getattr(function, "__module__", None), getattr(function, "__self__", None), code, values, defaults
+def _bound(function: Any) -> tuple[object, ...]:
+    """The object, the defaults and the variables by which functions of one line of code differ."""
+    names = ("__self__", "__defaults__", "__kwdefaults__", "__closure__")
+    return tuple(getattr(function, name, None) for name in names)

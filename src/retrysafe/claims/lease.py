@@ -25,11 +25,15 @@ One heartbeat serves all leases of a backend: `ThreadHeartbeat`, a daemon thread
 look, after a fork and after an idle time; and `LoopHeartbeat`, a timer for each event loop, which exists only while
 leases are held. Both renew through connections of their own, so that renewals do not queue behind the application's
 requests. On a loop, renewals that get no answer within a third of the lease are cancelled together with their client.
-The heartbeat also carries outcomes that the store did not take (`retrysafe.claims.deferred`).
+
+The heartbeat also puts the outcomes again that the store did not take (`retrysafe.claims.deferred`): the thread one
+between two renewals, the loop in a task that exists while there are any. Those that are left are tried once more when
+the heartbeat is closed, its process ends, or its loop cancels all tasks, as `asyncio.run` does.
 """
 
 from __future__ import annotations
 
+import atexit
 import sys
 import threading
 import time
@@ -38,14 +42,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from retrysafe import runtime
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
-from retrysafe.claims.deferred import Deferred, LoopSettler, ThreadSettler
+from retrysafe.claims import deferred
+from retrysafe.claims.deferred import Deferred, Outcomes
 from retrysafe.claims.observers import AttemptEvents
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.exception_groups import every
 from retrysafe.protocol.procedures import renewals
 from retrysafe.protocol.records import Ownership
+from retrysafe.protocol.requests import Steps
 from retrysafe.protocol.schedules import LOOKS_PER_LEASE, PER_LEASE, RETRIES_PER_LEASE, Beats
 
 if TYPE_CHECKING:
@@ -82,10 +89,6 @@ class Lease:
     def is_held(self) -> bool:
         """Tell whether the lease is certainly still held."""
         return not self.lost and clock() < self.until
-
-    def is_late(self) -> bool:
-        """Tell whether it is to be renewed at once, because the claim itself took long."""
-        return self.until - clock() < self.seconds * (1 - 1 / LOOKS_PER_LEASE)
 
     def renewed(self, kept: set[Ownership], asked_at: float) -> None:
         """Process the answer to a renewal that was asked for at ``asked_at``."""
@@ -185,12 +188,10 @@ class _Schedule:
             self.drop(lease)
         return [held for held in due if held in self.leases] if gone else due
 
-    def next_due(self) -> float | None:
-        """The time of the next renewal or look; None while there are no leases."""
+    def next_due(self) -> float:
+        """The time of the next renewal or look."""
         upcoming = self.beats.next_due()
-        if upcoming is None:
-            return None if self.looks_at == _NEVER else self.looks_at
-        return min(upcoming, self.looks_at)
+        return self.looks_at if upcoming is None else min(upcoming, self.looks_at)
 
     def answered(self, due: list[Ownership], kept: set[Ownership], failure: Exception | None, asked_at: float) -> None:
         """Apply the answers to a round of renewals.
@@ -223,6 +224,10 @@ class _Schedule:
         lease.lose()
 
 
+Put = Callable[[Steps[Any], float], Any]
+"""Puts a program to the store, with the patience of the driver in seconds."""
+
+
 class ThreadHeartbeat:
     """Renews in a daemon thread, through a client of its own."""
 
@@ -230,22 +235,32 @@ class ThreadHeartbeat:
         self._store = backend.store
         self._connect = backend.pulse
         self._schedule = _Schedule()
+        self._outcomes = Outcomes(lambda: clock())
         self._changed = threading.Condition()
-        self._wakes = float("inf")
+        self._wakes = _NEVER
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._settler = ThreadSettler(backend.pulse, lambda: clock())
+        self._pid = runtime.pid
 
     def carry(self, outcome: Deferred) -> None:
-        """Try to settle an outcome that the store has not taken, until the lease ends."""
-        self._settler.add(outcome)
+        """Try to settle an outcome that the store has not taken, until the lease ends; after `close` it is given up."""
+        with self._changed:
+            if not self._closed:
+                atexit.register(self._at_exit)
+                self._outcomes.add(outcome)
+                self._wake()
+                return
+        outcome.concluded(None)
 
     def add(self, lease: Lease) -> None:
         """Keep ``lease`` alive until it is dropped or lost."""
         schedule = self._schedule
         schedule.new[lease] = lease
         if lease.seconds < schedule.shortest:
-            self._arrange_look(lease)
+            with self._changed:
+                schedule.arrange_look(lease)
+                self._wake()
+                schedule.arranged(lease)
 
     def drop(self, lease: Lease) -> None:
         """Stop renewing ``lease``."""
@@ -253,59 +268,98 @@ class ThreadHeartbeat:
             with self._changed:
                 self._schedule.drop(lease)
 
-    def _arrange_look(self, lease: Lease) -> None:
-        with self._changed:
-            self._schedule.arrange_look(lease)
-            if self._thread is None or not self._thread.is_alive():
-                thread = threading.Thread(target=self._run, name="retrysafe-heartbeat", daemon=True)
-                thread.start()
-                self._thread = thread
-            elif self._schedule.looks_at < self._wakes:
-                self._changed.notify()
-            self._schedule.arranged(lease)
-
     def close(self) -> None:
         """Stop the thread and close its connections, after trying deferred outcomes once more."""
-        self._settler.close()
+        self._schedule.close()
+        self._end()
+
+    def _at_exit(self) -> None:
+        if self._pid == runtime.pid:
+            self._end()
+
+    def _end(self) -> None:
         with self._changed:
             self._closed = True
-            self._schedule.close()
             self._changed.notify()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        atexit.unregister(self._at_exit)
+
+    def _wake(self) -> None:
+        """Have the thread see that something is due earlier, or start it."""
+        if self._thread is None or not self._thread.is_alive():
+            thread = threading.Thread(target=self._run, name="retrysafe-heartbeat", daemon=True)
+            thread.start()
+            self._thread = thread
+        elif self._next() < self._wakes:
+            self._changed.notify()
+
+    def _next(self) -> float:
+        return min(self._schedule.next_due(), self._outcomes.due())
 
     def _run(self) -> None:
         client: Client | None = None
-        while (due := self._next_due()) is not None:
-            asked_at = clock()
-            kept: set[Ownership] = set()
-            failure: Exception | None = None
-            for renewal in renewals(self._store, due):
-                try:
-                    client = client or self._connect()
-                    kept |= run(renewal, client, patience=_patience(due))
-                except Exception as error:  # noqa: BLE001 - one lease must not end by what happens to another
-                    failure = error
-            with self._changed:
-                self._schedule.answered(due, kept, failure, asked_at)
+
+        def put(program: Steps[Any], patience: float) -> Any:
+            nonlocal client
+            client = client or self._connect()
+            return run(program, client, patience=patience)
+
+        while (due := self._wait()) is not None:
+            if due:
+                self._renew(due, put)
+            outcome = self._outcomes.take_turn()
+            if outcome is not None:
+                self._try(outcome, put)
+        if self._closed:
+            self._try_last(put)
         if client is not None:
             client.close()
 
-    def _next_due(self) -> list[Ownership] | None:
-        """Wait until something is due; None when the heartbeat is closed, or nothing was held for long."""
+    def _wait(self) -> list[Ownership] | None:
+        """Wait until renewals or outcomes are due; None when this is closed, or there was nothing to do for long."""
         with self._changed:
             while not self._closed:
                 due = self._schedule.due()
-                if due:
+                if due or self._outcomes.due() <= clock():
                     return due
-                upcoming = self._schedule.next_due()
-                self._wakes = float("inf") if upcoming is None else upcoming
-                woken = self._changed.wait(_IDLE if upcoming is None else max(0.0, upcoming - clock()))
-                if upcoming is None and not woken and self._schedule.next_due() is None:
+                self._wakes = self._next()
+                is_idle = self._wakes == _NEVER
+                woken = self._changed.wait(_IDLE if is_idle else max(0.0, self._wakes - clock()))
+                if is_idle and not woken and self._next() == _NEVER:
                     break
             self._thread = None
         return None
+
+    def _renew(self, due: list[Ownership], put: Put) -> None:
+        asked_at = clock()
+        kept: set[Ownership] = set()
+        failure: Exception | None = None
+        for renewal in renewals(self._store, due):
+            try:
+                kept |= put(renewal, _patience(due))
+            except Exception as error:  # noqa: BLE001 - one lease must not end by what happens to another
+                failure = error
+        with self._changed:
+            self._schedule.answered(due, kept, failure, asked_at)
+
+    def _try(self, outcome: Deferred, put: Put) -> bool:
+        """Put the outcome once more; whether the store answered."""
+        try:
+            done = put(outcome.settle(), 0)
+        except Exception:  # noqa: BLE001 - whatever the trouble is, it may pass
+            self._outcomes.postpone()
+            return False
+        self._outcomes.conclude(outcome, done)
+        return True
+
+    def _try_last(self, put: Put) -> None:
+        give_up_at = time.monotonic() + deferred.LAST_TRY
+        for outcome in self._outcomes.shuffle():
+            if time.monotonic() > give_up_at or not self._try(outcome, put):
+                break
+        self._outcomes.give_up()
 
 
 class LoopHeartbeat:
@@ -326,11 +380,18 @@ class LoopHeartbeat:
         """
         self._beating: asyncio.Task[None] | None = None
         self._endings: set[asyncio.Task[None]] = set()
-        self._settler = LoopSettler(backend.apulse, lambda: clock())
+        self._outcomes = Outcomes(lambda: clock())
+        self._settling: asyncio.Task[None] | None = None
 
     def carry(self, outcome: Deferred) -> None:
         """Try to settle an outcome that the store has not taken, until the lease ends."""
-        self._settler.add(outcome)
+        import asyncio
+
+        self._outcomes.add(outcome)
+        if self._settling is None or self._settling.done():
+            self._settling = asyncio.get_running_loop().create_task(self._settle(), name="retrysafe-settler")
+            # an outcome that is put off when asyncio.run has cancelled all tasks is given up with the loop
+            self._settling._log_destroy_pending = False  # type: ignore[attr-defined]
 
     def add(self, lease: Lease) -> None:
         """Keep ``lease`` alive until it is dropped or lost."""
@@ -350,24 +411,26 @@ class LoopHeartbeat:
         """Stop the timer and close its connections, after trying deferred outcomes once more."""
         import asyncio
 
-        await self._settler.aclose()
+        if self._settling is not None:
+            self._settling.cancel()
+            await asyncio.wait((self._settling,))
+        await self._try_last()  # a task that was cancelled before it began has tried nothing
         self._schedule.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._beating is not None:
             await asyncio.wait((self._beating,))
-        if self._client is not None:
-            await self._client.aclose()
+        await self._close_client()
 
     def abandon(self) -> None:
-        """Drop the connections without the loop, which is closed."""
-        self._settler.abandon()
+        """Give up the outcomes and drop the connections without the loop, which is closed."""
+        self._outcomes.give_up()
         if self._client is not None:
             self._client.abandon()
 
     def _set_timer(self) -> None:
         loop, upcoming = self._loop(), self._schedule.next_due()
-        if loop is None or upcoming is None or self._beating is not None:
+        if loop is None or upcoming == _NEVER or self._beating is not None:
             return
         if self._timer is not None:
             if self._due <= upcoming:
@@ -440,6 +503,47 @@ class LoopHeartbeat:
         ending = asyncio.get_running_loop().create_task(end())
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
+
+    async def _settle(self) -> None:
+        import asyncio
+
+        try:
+            while self._outcomes:
+                await asyncio.sleep(max(0.0, self._outcomes.due() - clock()))
+                outcome = self._outcomes.take_turn()
+                if outcome is not None:
+                    await self._try(outcome)
+        except asyncio.CancelledError:
+            await self._try_last()
+            if self._beating is None:
+                await self._close_client()
+            raise
+
+    async def _try(self, outcome: Deferred) -> bool:
+        """Put the outcome once more; whether the store answered."""
+        try:
+            self._client = self._client or self._connect()
+            done = await arun(outcome.settle(), self._client, patience=0)
+        except Exception:  # noqa: BLE001 - whatever the trouble is, it may pass
+            self._outcomes.postpone()
+            return False
+        self._outcomes.conclude(outcome, done)
+        return True
+
+    async def _try_last(self) -> None:
+        import asyncio
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deferred.LAST_TRY):
+                for outcome in self._outcomes.shuffle():
+                    if not await self._try(outcome):
+                        break
+        self._outcomes.give_up()
+
+    async def _close_client(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
 
 
 def _patience(due: list[Ownership]) -> float:

@@ -37,7 +37,7 @@ The methods for async code (``aclaim``, ``asettle``) run the same procedures wit
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -55,13 +55,17 @@ from retrysafe.protocol.outcomes import ModeKind as Kind
 from retrysafe.protocol.outcomes import Settlement
 from retrysafe.protocol.procedures import (
     ClaimResult,
+    Opened,
     Won,
     claim,
     claim_again,
     conclude,
+    conclude_many,
+    doubt_many,
     is_settled,
     judged,
     open_claim,
+    open_many,
     read,
     settle,
     settled_already,
@@ -272,6 +276,7 @@ class OwnTransaction:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._store: Any = backend.store
         self._lending: Any = None
         self._opened: Any = None
         self._afterwards: AfterCommit | None = None
@@ -290,21 +295,30 @@ class OwnTransaction:
         return _near_first(self._backend.near, request, lambda request: restarting(lambda: self._claim(request)))
 
     def _claim(self, request: ClaimRequest) -> ClaimResult:
-        client, store = self._backend.ready(), self._backend.store
+        store = self._store
         if store.capabilities.looks_first:
-            settled = settled_already(request, put(store.read(request.key), client, again=True))
+            settled = settled_already(request, put(store.read(request.key), self._backend.ready(), again=True))
             if settled is not None:
                 return settled
-        self._lending = client.transaction()
+        outcome: ClaimResult = self._begin(open_claim(self._store, request))
+        if not isinstance(outcome, Won):
+            self.give_back()
+        return outcome
+
+    def claim_many(self, requests: Sequence[ClaimRequest]) -> Opened:
+        """Claim all keys that have no record."""
+        opened: Opened = restarting(lambda: self._begin(open_many(self._store, requests)))
+        return opened
+
+    def _begin(self, steps: Steps[Any]) -> Any:
+        """Borrow a connection, and run the steps that begin a transaction on it."""
+        self._lending = self._backend.ready().transaction()
         self._opened = self._lending.__enter__()
         try:
-            outcome = run(open_claim(_transactional(self._backend), request), self._opened.execute)
+            return run(steps, self._opened.execute)
         except BaseException as error:
-            self._give_back(error)
+            self.give_back(error)
             raise
-        if not isinstance(outcome, Won):
-            self._give_back()
-        return outcome
 
     async def aclaim(self, request: ClaimRequest) -> ClaimResult:
         return await _anear_first(
@@ -312,35 +326,41 @@ class OwnTransaction:
         )
 
     async def _aclaim(self, request: ClaimRequest) -> ClaimResult:
-        client, store = await self._backend.aready(), self._backend.store
+        store = self._store
         if store.capabilities.looks_first:
+            client = await self._backend.aready()
             settled = settled_already(request, await aput(store.read(request.key), client, again=True))
             if settled is not None:
                 return settled
+        outcome: ClaimResult = await self._abegin(open_claim(self._store, request))
+        if not isinstance(outcome, Won):
+            await self.agive_back()
+        return outcome
+
+    async def aclaim_many(self, requests: Sequence[ClaimRequest]) -> Opened:
+        """`claim_many` for async code."""
+        opened: Opened = await arestarting(lambda: self._abegin(open_many(self._store, requests)))
+        return opened
+
+    async def _abegin(self, steps: Steps[Any]) -> Any:
+        client = await self._backend.aready()
         self._lending = client.transaction()
         self._opened = await self._lending.__aenter__()
-        outcome: ClaimResult | None = None
         try:
-            outcome = await arun(open_claim(_transactional(self._backend), request), self._opened.execute)
-            return outcome
-        finally:
-            if not isinstance(outcome, Won):
-                await self._agive_back()
+            return await arun(steps, self._opened.execute)
+        except BaseException:
+            await self.agive_back()
+            raise
 
     def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
         try:
-            try:
-                done = run(conclude(_transactional(self._backend), held, settlement, stored), self._opened.execute)
-            except BaseException as error:
-                self._give_back(error)
-                raise
-            self._give_back()
+            done: bool = self._end(conclude(self._store, held, settlement, stored))
         except RetrysafeError as failure:
             if failing:
                 return Settled.BROKEN
             if not isinstance(failure, StoreUnavailable):
                 raise
-            return _read_back(run(read(self._backend.store, held.key), self.executor()), held, settlement, failure)
+            return _read_back(run(read(self._store, held.key), self.executor()), held, settlement, failure)
         if done and settlement.event is not None:
             return Settled.RECORDED
         self._afterwards = None
@@ -353,26 +373,50 @@ class OwnTransaction:
         self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
         try:
-            try:
-                done = await arun(
-                    conclude(_transactional(self._backend), held, settlement, stored), self._opened.execute
-                )
-            finally:
-                await self._agive_back()
+            done: bool = await self._aend(conclude(self._store, held, settlement, stored))
         except RetrysafeError as failure:
             if failing:
                 return Settled.BROKEN
             if not isinstance(failure, StoreUnavailable):
                 raise
-            return _read_back(
-                await arun(read(self._backend.store, held.key), self.aexecutor()), held, settlement, failure
-            )
+            return _read_back(await arun(read(self._store, held.key), self.aexecutor()), held, settlement, failure)
         if done and settlement.event is not None:
             return Settled.RECORDED
         doubted = await arun(_doubting(self._backend, held), self.aexecutor())
         if not done:
             raise _ended_by_handler(doubted=doubted)
         return Settled.DOUBTED if doubted else Settled.RECORDED
+
+    def conclude_many(self, held: Sequence[Ownership], stored: StoredResult) -> bool:
+        """Complete the keys and commit; False, and the keys are in doubt, if the handler has ended the transaction."""
+        done: bool = self._end(conclude_many(self._store, held, stored))
+        if not done:
+            self._afterwards = None
+            run(doubt_many(self._store, held), self.executor())
+        return done
+
+    async def aconclude_many(self, held: Sequence[Ownership], stored: StoredResult) -> bool:
+        """`conclude_many` for async code."""
+        done: bool = await self._aend(conclude_many(self._store, held, stored))
+        if not done:
+            await arun(doubt_many(self._store, held), self.aexecutor())
+        return done
+
+    def _end(self, steps: Steps[Any]) -> Any:
+        """Run the steps that end the transaction, and return the connection."""
+        try:
+            done = run(steps, self._opened.execute)
+        except BaseException as error:
+            self.give_back(error)
+            raise
+        self.give_back()
+        return done
+
+    async def _aend(self, steps: Steps[Any]) -> Any:
+        try:
+            return await arun(steps, self._opened.execute)
+        finally:
+            await self.agive_back()
 
     def after(self) -> None:
         afterwards, self._afterwards = self._afterwards, None
@@ -381,16 +425,17 @@ class OwnTransaction:
 
     def abandon(self, error: BaseException) -> None:
         if hasattr(self._lending, "__exit__"):
-            self._give_back(error)
+            self.give_back(error)
 
-    def _give_back(self, error: BaseException | None = None) -> None:
+    def give_back(self, error: BaseException | None = None) -> None:
         """Return the connection. An error is passed on to its pool, which then does not lend the connection again."""
         if hasattr(self._opened, "after_commit"):
             self._afterwards = self._opened
         self._lending.__exit__(None if error is None else type(error), error, None)
         self._lending = self._opened = None
 
-    async def _agive_back(self) -> None:
+    async def agive_back(self) -> None:
+        """`give_back` for async code."""
         lending, self._lending, self._opened = self._lending, None, None
         await lending.__aexit__(None, None, None)
 
@@ -420,10 +465,6 @@ async def _anear_first(
     outcome = await claim(request)
     await near.akeep(outcome, looked)
     return outcome
-
-
-def _transactional(backend: Backend) -> Any:
-    return backend.store
 
 
 def _settling(backend: Backend, held: Ownership, settlement: Settlement, stored: StoredResult | None) -> Steps[bool]:

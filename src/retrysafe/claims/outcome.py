@@ -12,7 +12,7 @@ from retrysafe.claims.codec import Codec, JSONCodec, decode_failure, encode_fail
 from retrysafe.claims.notes import without_note
 from retrysafe.claims.observers import AttemptEvents
 from retrysafe.claims.sealing import MEDIA_TYPE as ENCRYPTED
-from retrysafe.claims.sealing import Bound, opened
+from retrysafe.claims.sealing import Bound, unseal
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import (
     KeyExpired,
@@ -95,7 +95,7 @@ def _decrypted(settings: BoundarySettings, request: ClaimRequest, record: Record
     assert stored is not None
     if settings.encryption is None and stored.media_type != ENCRYPTED:
         return stored
-    return opened(settings.encryption, stored, Bound.of(request, record.state))
+    return unseal(settings.encryption, stored, Bound.of(request, record.state))
 
 
 class HandlerSignals:

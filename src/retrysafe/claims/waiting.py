@@ -63,7 +63,7 @@ class Waiting:
         self._events.emit("waiting", pause=pause)
         return pause
 
-    def over(self) -> None:
+    def end(self) -> None:
         """It waits no longer."""
         if self._counted:
             self._counted = False

@@ -14,8 +14,8 @@ from typing import Any
 
 import retrysafe
 from retrysafe.backends.commands import PROGRAM
+from retrysafe.cli.stopping import heed_as_first_process
 from retrysafe.errors import RetrysafeError
-from retrysafe.stop_signal import heed_as_first_process
 
 VERBS = (
     "alerts",

@@ -8,15 +8,33 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, NoReturn
 
+from retrysafe import runtime
 from retrysafe.protocol.durations import seconds as seconds_of
-from retrysafe.stop_signal import stopped_by_signals
 
 _LOG = logging.getLogger("retrysafe")
 WITHIN = 25.0
 """Seconds for which an orderly end may take: less than the 30 s after which Kubernetes sends SIGKILL."""
+SAME = 1.0
+"""Seconds for which a further signal is the first one again: a terminal and a supervisor may both pass on a Ctrl-C."""
+
+
+def end_process(number: int, _: object) -> NoReturn:
+    """Do what a signal without a handler does."""
+    os._exit(128 + number)
+
+
+_UNHANDLED = (signal.SIG_DFL, signal.default_int_handler, end_process)
+
+
+def heed_as_first_process() -> None:
+    """Let SIGTERM end a process with the id 1, as in a container: the kernel hands it no signal without a handler."""
+    if runtime.pid == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end_process)
 
 
 @contextmanager
@@ -35,13 +53,25 @@ def end_by_signals(
     ``waits_for`` is asked when the first has come. The second ends the process with exit code 128 + its number, without
     waiting for threads: one of them may be what never ends.
 
-    A thread says it: a handler of signals may have interrupted the main thread while it was writing itself.
+    A thread says it: a handler of signals may have interrupted the main thread while it was writing itself. Only the
+    main thread may set handlers; a signal that the program handles keeps its own.
     """
     heard: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    process = runtime.pid
+    first: float | None = None
 
-    def first() -> None:
-        stop()
-        heard.put(True)
+    def hear(number: int, _: object) -> None:
+        nonlocal first
+        now = time.monotonic()
+        if process != runtime.pid:  # a child that a handler has forked
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        elif first is None:
+            first = now
+            stop()
+            heard.put(True)
+        elif now - first > SAME:
+            end_process(number, None)
 
     def tell() -> None:
         if not heard.get():
@@ -55,10 +85,17 @@ def end_by_signals(
 
     telling = threading.Thread(target=tell, name="retrysafe-stopping", daemon=True)
     telling.start()
+    before: dict[signal.Signals, Any] = {}
     try:
-        with stopped_by_signals(first, again=lambda number: os._exit(128 + number)):
-            yield
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                if signal.getsignal(number) in _UNHANDLED:
+                    before[number] = signal.signal(number, hear)
+        yield
     finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is hear:  # else a library has taken it meanwhile
+                signal.signal(number, handler)
         heard.put(False)
         telling.join()
 

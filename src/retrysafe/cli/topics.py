@@ -12,9 +12,9 @@ import os
 from operator import attrgetter
 from typing import Any
 
-from retrysafe.admin.operator import connected
+from retrysafe.admin.operator import connect
 from retrysafe.backends.commands import STORE
-from retrysafe.cli.brokers import add_broker, chosen, made
+from retrysafe.cli.brokers import add_broker, choose, make_for
 from retrysafe.cli.opening import add_store, add_verb, add_verbs, store_of
 from retrysafe.cli.rendering import as_json
 from retrysafe.errors import ConfigurationError, RetrysafeError
@@ -42,11 +42,11 @@ def add_to(verbs: Any) -> None:
 
 def run_declare(options: argparse.Namespace) -> int:
     """Declare topics, and say which."""
-    url, spec, given = chosen(options, _SIDE)
+    url, spec, given = choose(options, _SIDE)
     topics = _topics(options)
     if spec.declaration:
         declare = spec.load(spec.declaration)
-        made(_SIDE, lambda: _declare(declare, url, topics, group=options.group, **given))
+        make_for(_SIDE, lambda: _declare(declare, url, topics, group=options.group, **given))
     done = f"declared: {', '.join(topics)}"
     said = done if spec.declaration else f"nothing to declare: {spec.title} makes what is missing when it is first used"
     print(as_json({"declared": topics if spec.declaration else []}) if options.json else said)
@@ -76,7 +76,7 @@ def _topics(options: argparse.Namespace) -> list[str]:
     if not (options.store or getattr(options, "default_store", None) or os.environ.get(STORE)):
         raise ConfigurationError("--topic is missing: name a topic, or give --store for those that wait in its outbox.")
     store = store_of(options)
-    connected(store)
+    connect(store)
     with OutboxOperator(store, observers=()) as operator:
         waiting = [one.topic for one in operator.status().backlog]
     if not waiting:

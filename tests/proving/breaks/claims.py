@@ -21,7 +21,7 @@ UNREADABLE = "tests/faults/test_unreadable.py"
 BREAKS: list[Break] = [
     Break(
         "a key is claimed before its attempt has begun",
-        "claims.claim:Claim._prepare",
+        "claims.claim:Claim._plain_mode",
         first("self._mode_inside(request.key).claim(request)", "present"),
         (f"{CRASHES}::test_dead_before_its_claim_it_is_in_nobodys_way[sqlite-keyed]",),
         rows=(1,),
@@ -63,7 +63,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "leases of threads are not renewed",
-        "claims.claim:Claim._look",
+        "claims.claim:Claim.__enter__",
         skipping("add"),
         (f"{HEARTBEAT}::test_work_longer_than_its_lease_keeps_its_key[sqlite]",),
         rows=(57,),
@@ -133,7 +133,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "`except Exception` while claiming misses a cancellation",
-        "claims.claim:Claim._aenter",
+        "claims.claim:Claim.__aenter__",
         instead("BaseException", "Exception"),
         (f"{CANCELLATION}::test_cancelled_while_claiming_leaves_no_orphan[sqlite]",),
         rows=(89,),

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from retrysafe.claims.batch import Claims
+from retrysafe.claims.batch import BatchClaim
 from retrysafe.claims.decorator import refuse_unfinished
 from retrysafe.entrypoint import CODEC, in_thread
 from retrysafe.errors import OutcomeUnknown, RetrysafeError, RetryTransaction
@@ -86,7 +86,7 @@ class BatchHandler(Handler[P, R]):
     def _plan(self, deliveries: Sequence[Delivery]) -> BatchPlan:
         """Plan a batch; a redelivered message may have killed a consumer, and is handled by itself."""
         lanes = [lane(one.envelope.topic, one.envelope.key, one.envelope.id) for one in deliveries]
-        alone = not self.setting.entry.opens_many
+        alone = not self.setting.entry.supports_batch
         return plan(lanes, {place for place, one in enumerate(deliveries) if alone or one.redelivered})
 
     def _single(self, deliveries: Sequence[Delivery], part: BatchPart, alone: bool) -> list[HandleResult]:
@@ -155,7 +155,7 @@ class BatchHandler(Handler[P, R]):
             known.add(attempt.arrival.identity)
         return _Batch(part.places, attempts)
 
-    def _claims(self, batch: _Batch) -> Claims:
+    def _claims(self, batch: _Batch) -> BatchClaim:
         wanted = [(attempt.identity.key or "", attempt.identity.fingerprint) for attempt in batch.attempts]
         claims = self.setting.entry.open_many(wanted, operation=self.consumer, codec=CODEC)
         claims.result = HANDLED
@@ -177,7 +177,7 @@ class _Progress:
         self._batch = batch
         self._decisions: dict[bytes, Decision] = {}
 
-    def groups(self, setting: HandlerSettings, claims: Claims) -> Any:
+    def groups(self, setting: HandlerSettings, claims: BatchClaim) -> Any:
         """Yield the arguments of the function's calls: each fresh message, or all of them."""
         self._decisions = claims.decisions
         for place, attempt in zip(*self._batch, strict=True):

@@ -64,7 +64,7 @@ class Listening:
 
     @property
     def _goes_on(self) -> bool:
-        return not (self._closed.is_set() or self._stop.is_closed_over)
+        return not (self._closed.is_set() or not self._stop.is_current())
 
     def _run(self) -> None:
         failures = 0

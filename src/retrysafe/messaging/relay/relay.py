@@ -86,7 +86,7 @@ from retrysafe.protocol.publish_policy import OnDead, Rules
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.store import TransactionalStore
-from retrysafe.stop_signal import Stops, StopSignal, stopped_by_signals
+from retrysafe.stop_signal import Stops, StopSignal
 
 Holding = Literal["transaction", "lease"]
 MOST = 500
@@ -450,9 +450,9 @@ class Relay:
         """Publish in this thread until `stop` is called; a store that fails is tried again.
 
         Raises `SchemaOutdated` and `StoreMisconfigured` before the first message, as `Boundary.check` does.
-        SIGTERM and SIGINT call `stop` in the main thread, unless the program handles them itself.
+        It heeds no signals, as the commands do: a program may let SIGTERM call `stop`.
         """
-        with self._stops.run() as self._stop_signal, stopped_by_signals(self.stop):
+        with self._stops.run() as self._stop_signal:
             self._forever(self._open())
 
     def _forever(self, client: Client) -> None:
@@ -466,8 +466,8 @@ class Relay:
                 self._wake(nudged=self._stop_signal.wait(rest))
 
     async def arun_forever(self) -> None:
-        """`run_forever` for async code; `asyncio.run` handles SIGINT itself, and cancels."""
-        with self._stops.run() as self._stop_signal, stopped_by_signals(self.stop):
+        """`run_forever` for async code."""
+        with self._stops.run() as self._stop_signal:
             await self._aforever(await self._aopen())
 
     async def _aforever(self, client: AsyncClient) -> None:
@@ -507,7 +507,7 @@ class Relay:
     def stop(self) -> None:
         """Stop after the current batch. Safe to call from a signal handler.
 
-        It is for the run that is under way; before the first run, and after one that ended by an error, for the next.
+        It is for the run that is under way, or else for the first one.
         """
         self._stops.stop()
 
@@ -530,7 +530,7 @@ class Relay:
     def __enter__(self) -> Relay:
         self._stop_signal = stop = self._stops.begin()
         with ExitStack() as begun:
-            begun.callback(self._stops.end, stop, well=False)
+            begun.callback(self._stops.end, stop)
             client = self._open()  # errors of configuration are raised here, not in the thread
             begun.callback(client.close)
 
@@ -553,7 +553,7 @@ class Relay:
         try:
             client = await self._aopen()
         except BaseException:
-            self._stops.end(stop, well=False)
+            self._stops.end(stop)
             raise
 
         async def work() -> None:

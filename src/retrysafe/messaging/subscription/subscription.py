@@ -19,7 +19,7 @@ from retrysafe.messaging.subscription.working import LOOK, Run
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
-from retrysafe.stop_signal import Stops, StopSignal, stopped_by_signals
+from retrysafe.stop_signal import Stops, StopSignal
 
 MOST_LANES = 10_000
 """Each lane is a task, also while it has nothing to do."""
@@ -130,7 +130,8 @@ class Subscription:
     async def arun_forever(self) -> None:
         """Handle messages until `stop` is called; after an error of the broker or the database, try again.
 
-        SIGTERM calls `stop`, unless the program handles it itself: messages in progress are finished and acknowledged.
+        It heeds no signals, as the command does: a program may let SIGTERM call `stop`, which finishes and acknowledges
+        the messages in progress.
 
         Raises `ConfigurationError` when the boundary's configuration lets the handler handle no message at all, when
         the consumer is configured wrongly, and when its broker redelivers for longer than the boundary's window; before
@@ -138,7 +139,7 @@ class Subscription:
         `BrokerUnavailable` when a partition that this consumer has gives none of its messages for minutes, on several
         connections one after the other: let the process end, so that a new one begins.
         """
-        with self._stops.run() as self._bell, stopped_by_signals(self.stop):
+        with self._stops.run() as self._bell:
             await self._run_forever()
 
     async def _run_forever(self) -> None:
@@ -156,20 +157,20 @@ class Subscription:
             await self._consumer.aclose()
 
     def run_forever(self) -> None:
-        """`arun_forever` for sync code, on an event loop of its own in this thread; SIGINT calls `stop` too."""
-        with self._stops.run() as self._bell, stopped_by_signals(self.stop):
+        """`arun_forever` for sync code, on an event loop of its own in this thread."""
+        with self._stops.run() as self._bell:
             asyncio.run(self._run_forever())
 
     async def arun_once(self, wait: float = 0.0) -> Counter[MessageOutcome]:
         """Handle marked dead letters, and messages until none has arrived for ``wait`` seconds; count their outcomes.
 
-        Messages that have to be tried again are given back to the broker. `stop`, which SIGTERM calls, ends it after
-        the messages in progress. Raises errors of the broker's client and the store.
+        Messages that have to be tried again are given back to the broker. `stop` ends it after the messages in
+        progress. Raises errors of the broker's client and the store.
 
         The consumer stays open, for the next run on this event loop; on another one most raise `ConfigurationError`,
         unless they were closed before. A job that calls ``asyncio.run`` each time uses `run_once`, which closes them.
         """
-        with self._stops.run() as self._bell, stopped_by_signals(self.stop):
+        with self._stops.run() as self._bell:
             return await self._run_once(wait)
 
     async def _run_once(self, wait: float) -> Counter[MessageOutcome]:
@@ -179,7 +180,7 @@ class Subscription:
         return run.tally
 
     def run_once(self, wait: float = 0.0) -> Counter[MessageOutcome]:
-        """`arun_once` for sync code, on an event loop of its own; closes the connections. SIGINT calls `stop` too."""
+        """`arun_once` for sync code, on an event loop of its own; closes the connections."""
 
         async def once() -> Counter[MessageOutcome]:
             try:
@@ -187,13 +188,13 @@ class Subscription:
             finally:
                 await self._consumer.aclose()
 
-        with self._stops.run() as self._bell, stopped_by_signals(self.stop):
+        with self._stops.run() as self._bell:
             return asyncio.run(once())
 
     def stop(self) -> None:
         """End after the messages in progress have been acknowledged; threads and signal handlers may call it too.
 
-        It is for the run that is under way; before the first run, and after one that ended by an error, for the next.
+        It is for the run that is under way, or else for the first one.
         """
         self._stops.stop()
 
@@ -215,7 +216,7 @@ class Subscription:
         try:
             await self._check_store()  # it is raised here, not in the task
         except BaseException:
-            self._stops.end(bell, well=False)
+            self._stops.end(bell)
             await self._consumer.aclose()
             raise
 
