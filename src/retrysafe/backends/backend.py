@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from retrysafe import runtime
 from retrysafe.backends.commands import Commands, naming, of_alias
-from retrysafe.backends.database import WITH_SCHEMA, Database
+from retrysafe.backends.database import WITH_SCHEMA, StoreDatabase
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.wakeups import Wakeups
 from retrysafe.cancellation import close_completely
@@ -72,7 +72,7 @@ class Backend:
         """True if it is still to be brought up to date when it is connected to."""
         self.serves_sync = access.sync is not None
         self.serves_async = access.asynchronous is not None
-        self.database = Database(self)
+        self.database = StoreDatabase(self)
         self.wakeups = Wakeups()
         listening, alistening = access.listening, access.alistening
         self._listener = None if listening is None else PerProcess(lambda: listening(self.wakeups.wake))

@@ -41,7 +41,7 @@ class Served(Protocol):
     def commands(self) -> Commands: ...
 
 
-class Database:
+class StoreDatabase:
     """The database of a backend."""
 
     def __init__(self, backend: Served) -> None:
@@ -50,7 +50,7 @@ class Database:
         self._async = backend.access.asynchronous is not None
         self._found: set[Place] = set()
         """Places that have turned out to be this database."""
-        self._others: WeakKeyDictionary[Database, bool] = WeakKeyDictionary()
+        self._others: WeakKeyDictionary[StoreDatabase, bool] = WeakKeyDictionary()
         """Databases of other backends, and whether they have turned out to be this one."""
 
     # ------------------------------------------------------------ transactions
@@ -137,7 +137,7 @@ class Database:
 
     # ------------------------------------------------------------ other backends
 
-    def is_same(self, other: Database) -> bool | None:
+    def is_same(self, other: StoreDatabase) -> bool | None:
         """Tell whether another backend leads to the same database; None: only the database can, see `compare`.
 
         Opens no connection. What is not known to be one database may still be one.
@@ -147,23 +147,23 @@ class Database:
         same_kind = self._backend.kind == other._backend.kind
         return self._others.get(other) if same_kind and self._can_tell(other) else False
 
-    def _can_tell(self, other: Database) -> bool:
+    def _can_tell(self, other: StoreDatabase) -> bool:
         """Tell whether the database can be asked: a file is identified by its path, and has nothing more to say."""
         return self._backend.kind in ("postgresql", "mysql") and (
             (self._sync and other._sync) or (self._async and other._async)
         )
 
-    def compare(self, other: Database) -> None:
+    def compare(self, other: StoreDatabase) -> None:
         """Ask both databases whether they are one."""
         if self._sync and other._sync:
             mine = run(self._whereabouts(), self._backend.client())
             self._note(other, mine == run(other._whereabouts(), other._backend.client()))
 
-    async def acompare(self, other: Database) -> None:
+    async def acompare(self, other: StoreDatabase) -> None:
         """`compare` for async code."""
         if self._async and other._async:
             mine = await arun(self._whereabouts(), self._backend.aclient())
             self._note(other, mine == await arun(other._whereabouts(), other._backend.aclient()))
 
-    def _note(self, other: Database, same: bool) -> None:
+    def _note(self, other: StoreDatabase, same: bool) -> None:
         self._others[other] = other._others[self] = same

@@ -374,7 +374,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a record is written wherever tx= leads",
-        "backends.database:Database._judge",
+        "backends.database:StoreDatabase._judge",
         never("theirs", at=0),
         (f"{SAME_DATABASE}::test_a_transaction_on_another_database_is_refused[psycopg_connection]",),
     ),

@@ -175,7 +175,7 @@ class AsyncBorrowed(Borrowed[C]):
         await self._pool.take_back(self)
 
 
-class AsyncPool(_Idle[C]):
+class LoopPool(_Idle[C]):
     """`Pool` for async code; it belongs to one event loop."""
 
     def __init__(self, size: Size | None = None) -> None:

@@ -27,7 +27,7 @@ from retrysafe.backends.sql.drivers.base import (
     refuse_kind,
     this_process,
 )
-from retrysafe.backends.sql.drivers.pool import AsyncBorrowed, AsyncPool, Borrowed, C, Pool
+from retrysafe.backends.sql.drivers.pool import AsyncBorrowed, Borrowed, C, LoopPool, Pool
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
@@ -191,7 +191,7 @@ class AsyncInTransaction(Generic[C]):
         fail(error, alone=alone, passes=self._borrowed is not None and self._borrowed.passes_by_another(error))
 
 
-class AsyncPooledDriver(OfLibrary[C], AsyncPool[C]):
+class AsyncPooledDriver(OfLibrary[C], LoopPool[C]):
     """`PooledDriver` for async code; it belongs to one event loop."""
 
     opens = AsyncInTransaction
