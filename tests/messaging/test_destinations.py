@@ -198,7 +198,7 @@ def test_a_message_that_is_refused_before_anything_has_left_ends_no_run(
     place.sql("UPDATE retrysafe_outbox SET bucket = 0")
     place.write(*(Message("well", n, key=str(n)) for n in range(5)))
     place.sql("UPDATE retrysafe_outbox SET bucket = 1 WHERE topic = 'well'")
-    monkeypatch.setattr("retrysafe.messaging.relay.relay._shuffled", sorted)
+    monkeypatch.setattr("retrysafe.messaging.relay.relay._shuffle", sorted)
     assert relayed_once(place, kind("nowhere")) == Relayed(5, 1, 0)
     assert place.sql("SELECT count(*) FROM retrysafe_outbox_attempts WHERE error <> ''") == [(1,)]
 
@@ -420,8 +420,8 @@ def test_calls_of_a_closed_event_loop_are_under_way_no_more() -> None:
     wave = [Queued(1, 1, 0, 0, 0, of)]
 
     async def again() -> PublishResult:
-        assert not await asyncio.wait_for(dispatch.settled(StopSignal()), 30)
-        assert dispatch.ended() == []
+        assert not await asyncio.wait_for(dispatch.settle(StopSignal()), 30)
+        assert dispatch.take_ended() == []
         (said,) = await dispatch.apublish(wave)
         await dispatch.aclose()
         return said

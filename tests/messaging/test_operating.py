@@ -624,6 +624,7 @@ def test_a_relay_that_was_stalled_concludes_nothing(place: Place) -> None:
 
 
 def test_a_relay_leases_no_bucket_that_has_nothing_due(place: Place) -> None:
+    place.sql("DELETE FROM retrysafe_records WHERE boundary = 'retrysafe.relay'")
     place.write(Message("a", 1, key="A"))
     with place.operator() as operator:
         operator.pause("a")
@@ -634,6 +635,7 @@ def test_a_relay_leases_no_bucket_that_has_nothing_due(place: Place) -> None:
 
 def test_a_relay_that_lost_the_reply_to_its_lease_gives_the_bucket_back(place: Place) -> None:
     """It does not know that it has it, and nothing renews it: others need not wait for its end."""
+    place.sql("DELETE FROM retrysafe_records WHERE boundary = 'retrysafe.relay'")
     place.write(Message("a", 1, key="A"))
     relay, lost = place.relay(hold="lease", lease="10m"), [StoreUnavailable("no reply")]
     client = relay._backend.another()
