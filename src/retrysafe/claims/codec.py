@@ -9,7 +9,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from enum import Enum, Flag
 from typing import TYPE_CHECKING, Any, Protocol
@@ -65,7 +65,14 @@ _NESTED = frozenset({dict, list})
 _OBJECT = b'{"$":["object",'
 """With what every object begins that a constructor or an enum rebuilds; in a string its quotes would be escaped."""
 _from_json = json.JSONDecoder().decode
-_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_make_chunks: Any = getattr(json.encoder, "c_make_encoder", None)
+_to_chunks: Callable[[Any, int], Iterable[str]] = (
+    (lambda plain, _: (_ENCODER.encode(plain),))
+    if _make_chunks is None
+    else _make_chunks(None, None, json.encoder.encode_basestring, None, ":", ",", False, False, False)
+)
+"""What `_ENCODER` makes for every value, made once."""
 
 
 def _decimal(value: Decimal) -> str:
@@ -145,7 +152,7 @@ class JSONCodec:
     def encode(self, value: Any, annotation: Any) -> StoredResult:
         """Encode ``value``; raises `ResultNotEncodable` naming the part that cannot be."""
         try:
-            body = _to_json(_to_plain(value, annotation)).encode()
+            body = "".join(_to_chunks(_to_plain(value, annotation), 0)).encode()
             if _OBJECT in body:  # everything else is exact by construction
                 found = difference(value, _from_plain(_from_json(body.decode()), annotation))
                 if found is not None:
