@@ -64,7 +64,8 @@ _NAMES = frozenset({str})
 _NESTED = frozenset({dict, list})
 _OBJECT = b'{"$":["object",'
 """With what every object begins that a constructor or an enum rebuilds; in a string its quotes would be escaped."""
-_from_json = json.JSONDecoder().decode
+_DECODER: Any = json.JSONDecoder()
+_from_json, _scan = _DECODER.decode, _DECODER.scan_once
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _make_chunks: Any = getattr(json.encoder, "c_make_encoder", None)
 _to_chunks: Callable[[Any, int], Iterable[str]] = (
@@ -168,7 +169,14 @@ class JSONCodec:
             kind = f"{stored.media_type} version {stored.codec_version}"
             raise ResultUnreadable(f"The stored result is {kind}; this codec reads {MEDIA_TYPE} version {VERSION}.")
         try:
-            return _from_plain(_from_json(body.decode()), annotation)
+            text = body.decode()
+            try:
+                plain, end = _scan(text, 0)
+            except StopIteration:
+                plain, end = None, -1
+            if end != len(text):  # of another writer, or not JSON
+                plain = _from_json(text)
+            return _from_plain(plain, annotation)
         except Exception as error:  # as above
             raise ResultUnreadable(
                 f"The stored result does not fit the return annotation: {error}. Nothing was run, the operation was "
