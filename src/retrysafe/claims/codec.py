@@ -73,7 +73,7 @@ _to_chunks: Callable[[Any, int], Iterable[str]] = (
     if _make_chunks is None
     else _make_chunks(None, None, json.encoder.encode_basestring, None, ":", ",", False, False, False)
 )
-"""What `_ENCODER` makes for every value, made once."""
+"""`_ENCODER`, whose C part is made once and not for every value."""
 
 
 def _decimal(value: Decimal) -> str:
