@@ -69,7 +69,7 @@ Entering = Generator[Any, Any, Returned]
 
 
 class Reaction(Enum):
-    """A reaction to the store that needs nothing further."""
+    """The step that comes next in entering, beside a wait and a probe."""
 
     ASK = "it has not been asked"
     RENEW = "the claim was won late, so that its lease is renewed first"
@@ -401,15 +401,13 @@ class Claim(Generic[Result, Tx]):
         if request is None or innermost.get() is not None or settings.concurrency.__class__ is not Reject:
             return None
         backend, tx = settings.backend, self._tx
+        if settings.observers.present:
+            self._events = settings.observers.begin(request, backend.kind)
         mode: ClaimMode = self._plan.lease_mode or (
             OwnTransaction(backend) if tx is None else CallerTransaction(backend, tx)
         )
         self._mode = mode
-        if settings.observers.present:
-            self._events = settings.observers.begin(request, settings.backend.kind)
-            if self._events.detailed and self._events.is_enabled("store_request"):
-                return None
-        return mode
+        return None if self._events.detailed and self._events.is_enabled("store_request") else mode
 
     def _go_on(self, met: Met) -> Entering[None]:
         """Enter from where the first answer of the store leads: ask, wait, probe and renew as long as it takes.
