@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from retrysafe.backends.stores import Closable, Lending, ScopedSession
     from retrysafe.claims.declaration import Safety
     from retrysafe.claims.encryption import Keyring
+    from retrysafe.claims.saga_steps import SagaStep
     from retrysafe.protocol.quotas import Quota
 
     class _Options(TypedDict, total=False):
@@ -410,6 +411,50 @@ class Boundary(Generic[Tx]):
             self.entrypoint.take_operation(named, kind)
             self._guarded.setdefault(named, guarded)
         return named
+
+    # ------------------------------------------------------------ steps without a claim
+
+    def step(self, saga: Key, name: str, /, *, tx: Any, undo: bool = False, scope: str | None = None) -> SagaStep:
+        """A step of a choreographed saga, whose parts are done by handlers of messages: ``with`` or ``async with``.
+
+        ``saga`` is the id that all its messages carry, ``tx`` the transaction in which the handler works. With ``undo``
+        it is the compensation of the step. The block runs always: work stands under ``if not step.replayed``, which
+        leaves out what is done already, what comes after its compensation, and the undoing of what was never done.
+        ``step.result`` is the step's, also in its compensation. The rows are kept for the boundary's memory.
+        """
+        from retrysafe.claims.saga_steps import saga_step
+
+        return saga_step(self._settings, saga, name, tx, undo=undo, scope=scope)
+
+    def signal(
+        self, key: Key, name: str, value: Any = None, *, operation: str | None = None, scope: str | None = None
+    ) -> bool:
+        """Give the work of a key the signal that its `Claim.wait_for` waits for; the first of a name counts.
+
+        Returns False if it has one of this name already, or if no such work is under way. ``operation`` is as for
+        `resolve`. What waits goes on when its key comes again.
+        """
+        from retrysafe.claims.saga_steps import signal
+
+        backend = self._settings.backend
+        backend.ready()
+        if backend.has_schema:
+            backend.provide("steps")
+        return backend.run(signal(self._settings, key, name, value, operation or self.name, scope))
+
+    async def asignal(
+        self, key: Key, name: str, value: Any = None, *, operation: str | None = None, scope: str | None = None
+    ) -> bool:
+        """`signal` for async code."""
+        import asyncio
+
+        from retrysafe.claims.saga_steps import signal
+
+        backend = self._settings.backend
+        await backend.aready()
+        if backend.has_schema:
+            await asyncio.to_thread(backend.provide, "steps")
+        return await backend.arun(signal(self._settings, key, name, value, operation or self.name, scope))
 
     # ------------------------------------------------------------ settling doubt
 

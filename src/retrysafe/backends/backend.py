@@ -380,6 +380,11 @@ class Backend:
         """
         return self._tables.provide(feature)
 
+    def providing(self, feature: str) -> Steps[None]:
+        """`provide` in a transaction of the caller's, which may hold the lock that a connection of its own needs."""
+        if self._on_demand is not None:
+            yield from self._tables.providing(feature)
+
     def migrate(self, partitions: int | None = None) -> list[Migration]:
         """Apply the missing migrations, with the records in so many ``partitions``; return them."""
         return self._tables.migrate(partitions)

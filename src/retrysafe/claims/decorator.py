@@ -185,7 +185,7 @@ class Guarded:
     def annotation(self) -> Any:
         """The return annotation, resolved at the first call, when every name it uses exists."""
         if self._annotation is _Unresolved:
-            annotation = _return_annotation(self.function)
+            annotation = return_annotation(self.function)
             refuse_unstorable(self._codec, annotation, f"The return annotation of {_name_of(self.function)}")
             self._annotation = annotation
         return self._annotation
@@ -214,7 +214,7 @@ def _name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", repr(function))
 
 
-def _return_annotation(function: Callable[..., Any]) -> Any:
+def return_annotation(function: Callable[..., Any]) -> Any:
     """Resolve the return annotation alone, so that a parameter's may name what exists only for type checkers."""
     import inspect
 

@@ -143,11 +143,12 @@ class DynamodbStore:
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
         now = self._clock()
+        token, before = next_token(seen.token, now), started_before(seen)
         record = self._safely(first_claim(request, now))._replace(
             fingerprint=kept_fingerprint(request, seen),
-            token=next_token(seen.token, now),
-            attempts=started_before(seen) + 1,
-            created=seen.created,
+            token=token,
+            attempts=before + 1,
+            created=seen.created if before else token,
             version=seen.version + 1,
         )
         update = _Update(_seen(Transition.CLAIM))

@@ -36,6 +36,7 @@ TABLES = frozenset(
         "retrysafe_outbox_attempts",
         "retrysafe_records",
         "retrysafe_schema",
+        "retrysafe_steps",
     }
 )
 
