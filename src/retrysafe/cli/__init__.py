@@ -14,7 +14,7 @@ from typing import Any
 
 import retrysafe
 from retrysafe.backends.commands import PROGRAM
-from retrysafe.errors import RetrysafeError
+from retrysafe.errors import Postponed, RetrysafeError
 from retrysafe.stop_signal import heed_as_first_process
 
 VERBS = (
@@ -73,6 +73,9 @@ def main(
         return code
     except RetrysafeError as error:
         return fail(error.detail or str(error))
+    except Postponed as postponed:
+        fail(f"{postponed.detail} Try again after {postponed.retry_after:.0f} s.")
+        return 75
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has closed the pipe
