@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from retrysafe import (
     Claim,
     ConfigurationError,
     KeyReused,
+    Keyring,
     LeaseLost,
     OutcomeUnknown,
     ResultUnreadable,
@@ -137,7 +141,7 @@ def test_code_that_changed_is_told_before_it_runs(on_sqlite: Make) -> None:
     assert _attempts(boundary, *grown) == [["0"], ["0", "1", "2"]], "more of the data is no other code"
 
 
-def test_other_input_under_a_finished_step_is_refused_with_what_differs(on_sqlite: Make) -> None:
+def test_a_row_serves_its_own_input_and_place_alone(on_sqlite: Make, tmp_path: Path) -> None:
     def charge(amount: int, currency: str) -> int:
         return amount
 
@@ -148,6 +152,20 @@ def test_other_input_under_a_finished_step_is_refused_with_what_differs(on_sqlit
     found = _attempts(boundary, same, other)[1]
     assert isinstance(found, KeyReused)
     assert found.differing == ("amount",)
+
+    sealing = on_sqlite(name="sealing", effects="keyed", encryption=Keyring({"k": bytes(32)}))
+
+    def swap(claim: Claim) -> None:
+        with closing(sqlite3.connect(tmp_path / "store.db")) as db, db:
+            for name, new in (("a", "c"), ("b", "a"), ("c", "b")):
+                db.execute("UPDATE retrysafe_steps SET name = ? WHERE name = ?", (new, name))
+
+    def steps(claim: Claim) -> list[str]:
+        return [claim.step(name, lambda name=name: name) for name in ("a", "b")]
+
+    assert _attempts(sealing, steps, steps)[-1] == ["a", "b"]
+    found = _attempts(sealing, steps, lambda claim: (swap(claim), steps(claim)))[-1]
+    assert isinstance(found, ResultUnreadable)
 
 
 def test_an_external_step_in_doubt_is_unknown_unless_its_probe_tells(on_sqlite: Make) -> None:
@@ -192,6 +210,16 @@ def test_an_external_step_in_doubt_is_unknown_unless_its_probe_tells(on_sqlite: 
             raise KeyError
 
     assert _attempts(boundary, free, again(None))[-1] == "sent", "what did not happen may be done again"
+
+    @boundary.once(key="order")
+    def place(order: str) -> None:
+        with current().step("charge") as step:  # type: ignore[attr-defined]
+            step.fail(ValueError("no funds"))
+
+    with pytest.raises(ValueError, match="no funds"):
+        place(order := key())
+    with pytest.raises(StoredFailure, match="no funds"):
+        place(order)
 
 
 def test_a_step_that_cannot_be_one_is_refused_when_it_is_asked_for(on_sqlite: Make) -> None:
@@ -249,27 +277,6 @@ def test_a_stale_attempt_gets_the_first_result_and_can_record_none(on_sqlite: Ma
         stale.__exit__(None, None, None)
 
 
-def test_results_are_sealed_with_their_place(on_sqlite: Make, tmp_path: Any) -> None:
-    import sqlite3
-    from contextlib import closing
-
-    from retrysafe import Keyring
-
-    boundary = on_sqlite(effects="keyed", encryption=Keyring({"k": bytes(32)}))
-
-    def swap(claim: Claim) -> None:
-        with closing(sqlite3.connect(tmp_path / "store.db")) as db, db:
-            for name, new in (("a", "c"), ("b", "a"), ("c", "b")):
-                db.execute("UPDATE retrysafe_steps SET name = ? WHERE name = ?", (new, name))
-
-    def steps(claim: Claim) -> list[str]:
-        return [claim.step(name, lambda name=name: name) for name in ("a", "b")]
-
-    assert _attempts(boundary, steps, steps)[-1] == ["a", "b"]
-    found = _attempts(boundary, steps, lambda claim: (swap(claim), steps(claim)))[-1]
-    assert isinstance(found, ResultUnreadable)
-
-
 def test_chance_is_the_same_on_every_attempt(on_sqlite: Make) -> None:
     def draw(claim: Claim) -> list[Any]:
         return [
@@ -284,17 +291,3 @@ def test_chance_is_the_same_on_every_attempt(on_sqlite: Make) -> None:
     assert first == second
     assert first[1] != first[2]
     assert first[4] == ["a", "b"]
-
-
-def test_stored_failure_is_the_end_of_a_step_that_failed_for_good(on_sqlite: Make) -> None:
-    boundary = on_sqlite(effects="keyed")
-
-    @boundary.once(key="order")
-    def place(order: str) -> None:
-        with current().step("charge") as step:  # type: ignore[attr-defined]
-            step.fail(ValueError("no funds"))
-
-    with pytest.raises(ValueError, match="no funds"):
-        place(order := key())
-    with pytest.raises(StoredFailure, match="no funds"):
-        place(order)

@@ -17,11 +17,9 @@ from tests.steps.kills import Killed, key
 
 CHOSEN = (
     "sqlite3",
-    "sqlite3 async",
     "psycopg",
     "asyncpg",
     "PyMySQL",
-    "PyMySQL, as MySQL reads it",
     "SQLAlchemy AsyncSession, asyncmy",
     "PyMySQL, mysql-8",
 )
