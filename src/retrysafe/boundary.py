@@ -51,6 +51,7 @@ from retrysafe.protocol.requests import Steps
 from retrysafe.protocol.transitions import RULES, resolution
 
 if TYPE_CHECKING:
+    from types import ModuleType
     from typing import TypedDict, Unpack, overload
 
     from retrysafe.backends.stores import Closable, Lending, ScopedSession
@@ -422,9 +423,8 @@ class Boundary(Generic[Tx]):
         leaves out what is done already, what comes after its compensation, and the undoing of what was never done.
         ``step.result`` is the step's, also in its compensation. The rows are kept for the boundary's memory.
         """
-        from retrysafe.claims.saga_steps import saga_step
-
-        return saga_step(self._settings, saga, name, tx, undo=undo, scope=scope)
+        step: SagaStep = _steps().saga_step(self._settings, saga, name, tx, undo=undo, scope=scope)
+        return step
 
     def signal(
         self, key: Key, name: str, value: Any = None, *, operation: str | None = None, scope: str | None = None
@@ -434,27 +434,21 @@ class Boundary(Generic[Tx]):
         Returns False if it has one of this name already, or if no such work is under way. ``operation`` is as for
         `resolve`. What waits goes on when its key comes again.
         """
-        from retrysafe.claims.saga_steps import signal
-
         backend = self._settings.backend
         backend.ready()
-        if backend.has_schema:
-            backend.provide("steps")
-        return backend.run(signal(self._settings, key, name, value, operation or self.name, scope))
+        _steps().provide(backend)
+        signalling: Steps[bool] = _steps().signal(self._settings, key, name, value, operation or self.name, scope)
+        return backend.run(signalling)
 
     async def asignal(
         self, key: Key, name: str, value: Any = None, *, operation: str | None = None, scope: str | None = None
     ) -> bool:
         """`signal` for async code."""
-        import asyncio
-
-        from retrysafe.claims.saga_steps import signal
-
         backend = self._settings.backend
         await backend.aready()
-        if backend.has_schema:
-            await asyncio.to_thread(backend.provide, "steps")
-        return await backend.arun(signal(self._settings, key, name, value, operation or self.name, scope))
+        await _steps().aprovide(backend)
+        signalling: Steps[bool] = _steps().signal(self._settings, key, name, value, operation or self.name, scope)
+        return await backend.arun(signalling)
 
     # ------------------------------------------------------------ settling doubt
 
@@ -573,6 +567,13 @@ class Boundary(Generic[Tx]):
             return False
         self.entrypoint.closed = True
         return registry.leave(self._settings.backend)
+
+
+def _steps() -> ModuleType:
+    """The module of steps without a claim, which most programs have no use for."""
+    from retrysafe.claims import saga_steps
+
+    return saga_steps
 
 
 def require_boundary(given: object) -> Boundary:

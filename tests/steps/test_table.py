@@ -11,7 +11,7 @@ from retrysafe.backends.driver import run
 from retrysafe.backends.steps import steps_of
 from retrysafe.protocol.records import StoredResult
 from retrysafe.protocol.requests import Ask, ask
-from retrysafe.protocol.steps import MEETS, Act, Aim, At, Row, StepState, Work, change, insert, sweep, table
+from retrysafe.protocol.steps import MEETS, Act, Aim, At, StepRow, StepState, Work, change, insert, sweep, table
 from tests.steps.conftest import Make
 from tests.steps.kills import key, stalled
 
@@ -42,7 +42,7 @@ def test_each_write_keeps_its_condition(make: Make) -> None:
     with stalled(boundary, name := key()) as first, boundary.claim(name) as second:
         zombie, owner = work_of(first), work_of(second)
         assert zombie.generation == owner.generation, "a takeover is the same work"
-        done = Row(At("a", "1"), StepState.DONE, 3, True, b"print", result)
+        done = StepRow(At("a", "1"), StepState.DONE, 3, True, b"print", result)
 
         assert not put(store.insert(zombie, done, joined=False)), "the key was taken over"
         with pytest.raises(LeaseLost):
@@ -55,7 +55,7 @@ def test_each_write_keeps_its_condition(make: Make) -> None:
         assert put(store.rows(owner)) == [done._replace(token=owner.token)]
         assert put(store.rows(owner._replace(generation=1))) == [], "other work"
 
-        started = Row(At("b"), StepState.STARTED)
+        started = StepRow(At("b"), StepState.STARTED)
         assert put(store.insert(owner, started, joined=False))
         assert not put(store.drop(zombie, started.at)), "it was started by another attempt"
         assert not put(store.change(zombie, started._replace(state=StepState.DONE), StepState.STARTED)), "a later one"
@@ -75,10 +75,10 @@ def test_each_write_keeps_its_condition(make: Make) -> None:
         assert {row.at: row.state for row in put(store.rows(owner))}[started.at] is StepState.UNDONE  # type: ignore[attr-defined]
 
         free = owner._replace(held=None)
-        assert put(store.signal(free, Row(At("signal x"), StepState.DONE, -1)))
-        assert not put(store.signal(free, Row(At("signal x"), StepState.DONE, -1)))
+        assert put(store.signal(free, StepRow(At("signal x"), StepState.DONE, -1)))
+        assert not put(store.signal(free, StepRow(At("signal x"), StepState.DONE, -1)))
         assert run(sweep(store, 10), backend.client()) == 0, "the work is under way"
-    assert not put(store.signal(free, Row(At("signal y"), StepState.DONE, -1))), "the work has ended"
+    assert not put(store.signal(free, StepRow(At("signal y"), StepState.DONE, -1))), "the work has ended"
     for request in store.conclude(owner):
         put(request)
 

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar as DefaultedTypeVar
 
-    from retrysafe.claims.steps import Course, Step, StepOptions
+    from retrysafe.claims.steps import ClaimSteps, Step, StepOptions
     from retrysafe.protocol.records import Duration
 
     Result = DefaultedTypeVar("Result", default=Any)
@@ -116,7 +116,7 @@ class Claim(Generic[Result, Tx]):
     """True if an error has said that it was not entered."""
     _tx_taken = False
     _won: Won | None = None
-    _course: Course | None = None
+    _course: ClaimSteps | None = None
     """Its steps, once one was asked for."""
 
     def __init__(self, plan: Plan, request: ClaimRequest | None, tx: Any = None, annotation: Any = None) -> None:
@@ -275,21 +275,25 @@ class Claim(Generic[Result, Tx]):
     def sleep(self, name: str, duration: Duration) -> None:
         """Let the work go on only so long after the first attempt came here: raises `Postponed` until then.
 
-        In async code it blocks for one request to the store; await `asleep` there.
+        In async code await `asleep`.
         """
-        self._steps().sleep(name, duration)
+        steps = self._steps()
+        steps.run(steps.sleep(name, duration))
 
     async def asleep(self, name: str, duration: Duration) -> None:
         """`sleep` for async code."""
-        await self._steps().asleep(name, duration)
+        steps = self._steps()
+        await steps.arun(steps.sleep(name, duration))
 
     def wait_for(self, name: str, *, retry_after: Duration = "10s") -> Any:
         """The value of a signal; raises `Postponed` until somebody has given it by `Boundary.signal`."""
-        return self._steps().wait_for(name, retry_after)
+        steps = self._steps()
+        return steps.run(steps.wait_for(name, retry_after))
 
     async def await_for(self, name: str, *, retry_after: Duration = "10s") -> Any:
         """`wait_for` for async code."""
-        return await self._steps().await_for(name, retry_after)
+        steps = self._steps()
+        return await steps.arun(steps.wait_for(name, retry_after))
 
     def now(self) -> datetime:
         """The time at which this work was begun, the same on every attempt, in UTC."""
@@ -310,12 +314,12 @@ class Claim(Generic[Result, Tx]):
         """
         return self._steps().ordered(items, key)
 
-    def _steps(self) -> Course:
+    def _steps(self) -> ClaimSteps:
         if self._course is None:
-            from retrysafe.claims.steps import Course
+            from retrysafe.claims.steps import ClaimSteps
 
             self._refuse_outside()
-            self._course = Course(self, self._required_request(), self._won)
+            self._course = ClaimSteps(self, self._required_request(), self._won)
         return self._course
 
     def ensure_held(self) -> None:
@@ -691,7 +695,7 @@ class Claim(Generic[Result, Tx]):
                 self._held.settling = True
                 self._held.end(self._signals, self._result, self._annotation, error)
             if self._course is not None:
-                self._course.ended(given, error)
+                self._course.finish(given, error)
         except BaseException as raised:
             self._over(raised)
             raise
@@ -711,7 +715,7 @@ class Claim(Generic[Result, Tx]):
                 if stopped_by_us:
                     raise LeaseLost("The work was stopped because its lease could not be kept.") from error
             if self._course is not None:
-                await self._course.aended(given, error)
+                await self._course.afinish(given, error)
         except BaseException as raised:
             self._over(raised)
             raise

@@ -5,12 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from retrysafe.claims.steps import Shelf, Step, name_of_step
+from retrysafe.claims.steps import Shelf, Step, aprovide, name_of_step, provide
 from retrysafe.errors import ConfigurationError, OutcomeUnknown
 from retrysafe.protocol import keys
 from retrysafe.protocol.records import Key
 from retrysafe.protocol.requests import Steps, ask
-from retrysafe.protocol.steps import MEETS, SIGNAL, Act, Aim, At, Row, StepState, Work, change, insert, shown
+from retrysafe.protocol.steps import MEETS, SIGNAL, Act, Aim, At, StepRow, StepState, Work, change, insert, label
+
+__all__ = ["SagaStep", "aprovide", "provide", "saga_step", "signal"]
 
 if TYPE_CHECKING:
     from retrysafe.claims.settings import BoundarySettings
@@ -34,7 +36,7 @@ class SagaStep(Step):
         """True if the step is undone, by this or before it came."""
 
     def _entering(self) -> Program:
-        yield from self._shelf.provided(self._joining)
+        yield from self._shelf.make_table(self._joining)
         row = self._row(StepState.UNDONE if self._undo else StepState.STARTED)
         met = yield self._put(insert(self._shelf.store, self._shelf.work, row, joined=True))
         if met is None:
@@ -43,7 +45,7 @@ class SagaStep(Step):
         self.undone = self._undo or met.state is StepState.UNDONE
         match MEETS[met.state, Aim.UNDO if self._undo else Aim.DO]:
             case Act.DOUBT:
-                raise OutcomeUnknown(f"Step {shown(self.at)} was committed in the middle of its work")
+                raise OutcomeUnknown(f"Step {label(self.at)} was committed in the middle of its work")
             case Act.RUN:
                 row = met._replace(state=StepState.UNDONE)
                 yield self._put(change(self._shelf.store, self._shelf.work, row, StepState.DONE, joined=True))
@@ -57,7 +59,7 @@ class SagaStep(Step):
         error = error or self._failure
         store, work = self._shelf.store, self._shelf.work
         if error is None:
-            row = self._row(StepState.DONE)._replace(result=self._shelf.kept(self.at, self._result))
+            row = self._row(StepState.DONE)._replace(result=self._shelf.keep(self.at, self._result))
             yield self._put(change(store, work, row, StepState.STARTED, joined=True))
             return
         with suppress(Exception):  # the transaction may be broken by the error, and is to be rolled back
@@ -65,8 +67,8 @@ class SagaStep(Step):
         if error is self._failure:
             raise error
 
-    def _row(self, state: StepState) -> Row:
-        return Row(self.at, state, -1)
+    def _row(self, state: StepState) -> StepRow:
+        return StepRow(self.at, state, -1)
 
 
 def saga_step(settings: BoundarySettings, saga: Key, name: str, tx: Any, *, undo: bool, scope: str | None) -> SagaStep:
@@ -90,7 +92,7 @@ def signal(
         return False
     shelf = Shelf(settings, Work(found, record.created, settings.clocks.memory, None), tenant, operation)
     at = At(f"{SIGNAL}{name_of_step(name).name}")
-    row = Row(at, StepState.DONE, -1, result=shelf.kept(at, value))
+    row = StepRow(at, StepState.DONE, -1, result=shelf.keep(at, value))
     if (yield from ask(shelf.store.signal(shelf.work, row), again=True)):
         return True
     kept, _ = yield from ask(shelf.store.find(shelf.work, at))

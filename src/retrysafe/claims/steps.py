@@ -1,6 +1,6 @@
 """Steps of a claim: recovery points, sagas, sleeping and signals. Loaded when the first of them is asked for.
 
-`Course` has what an attempt knows of its steps: the rows of earlier attempts, read once and only if there were any,
+`ClaimSteps` has what an attempt knows of its steps: the rows of earlier attempts, read once and only if there were any,
 the steps that it has asked for, and the compensations that it has registered. `Step` is one of them, with the words of
 a claim. What either does is a program over two requests, which a sync and an async driver perform: `Put`, asks to the
 store or in the caller's transaction, and `Call`, a function of the user's. The rules are in
@@ -32,7 +32,7 @@ from retrysafe.backends.steps import steps_of
 from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.codec import Codec, JSONCodec, decode_failure
 from retrysafe.claims.context import ClaimContext, enclosing
-from retrysafe.claims.decorator import is_coroutine_function, return_annotation
+from retrysafe.claims.functions import is_coroutine_function, return_annotation
 from retrysafe.claims.lease import clock
 from retrysafe.claims.outcome import decode_result, encode_error, encode_result, is_permanent
 from retrysafe.claims.sealing import Bound, opened, sealed
@@ -57,12 +57,12 @@ from retrysafe.protocol.steps import (
     Act,
     Aim,
     At,
-    Row,
+    StepRow,
     StepState,
     Work,
     change,
     insert,
-    shown,
+    label,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +70,6 @@ if TYPE_CHECKING:
 
     from retrysafe.backends.backend import Backend
     from retrysafe.backends.joining import Joining
-    from retrysafe.claims.claim import Claim
     from retrysafe.claims.settings import BoundarySettings
     from retrysafe.protocol.procedures import Won
 
@@ -124,7 +123,7 @@ def perform(backend: Backend, program: Program) -> Any:
         asked = next(program)
         while True:
             try:
-                answer = _performed(backend, asked)
+                answer = _answer_to(backend, asked)
             except BaseException as error:  # noqa: BLE001 - the program decides
                 asked = program.throw(error)
             else:
@@ -133,10 +132,10 @@ def perform(backend: Backend, program: Program) -> Any:
         return stop.value
 
 
-def _performed(backend: Backend, asked: Put | Call) -> Any:
+def _answer_to(backend: Backend, asked: Put | Call) -> Any:
     if isinstance(asked, Call):
         with _Inside(asked.step):
-            return asked.step.completed(asked.function(*asked.args))
+            return asked.step.refuse_awaitable(asked.function(*asked.args))
     if asked.joining is None:
         return run(asked.steps, backend.client())
     if asked.joining.execute is None:
@@ -151,7 +150,7 @@ async def aperform(backend: Backend, program: Program) -> Any:
         asked = next(program)
         while True:
             try:
-                answer = await _aperformed(backend, asked)
+                answer = await _aanswer_to(backend, asked)
             except BaseException as error:  # noqa: BLE001 - the program decides
                 asked = program.throw(error)
             else:
@@ -160,7 +159,7 @@ async def aperform(backend: Backend, program: Program) -> Any:
         return stop.value
 
 
-async def _aperformed(backend: Backend, asked: Put | Call) -> Any:
+async def _aanswer_to(backend: Backend, asked: Put | Call) -> Any:
     if isinstance(asked, Call):
         with _Inside(asked.step):
             answer = asked.function(*asked.args)
@@ -203,11 +202,11 @@ class Shelf:
         codec: Codec = settings.codec
         self._codec = JSONCodec() if hasattr(codec, "respond") else codec  # that is of HTTP responses
 
-    def kept(self, at: At, result: Any, annotation: Any = None) -> StoredResult | None:
+    def keep(self, at: At, result: Any, annotation: Any = None) -> StoredResult | None:
         """A result as it is stored."""
         return self.seal(at, encode_result(self._codec, result, annotation, self.settings.largest_result))
 
-    def read(self, row: Row, annotation: Any = None) -> Any:
+    def read(self, row: StepRow, annotation: Any = None) -> Any:
         """The result of a row; None where it has none."""
         if row.result is None:
             return None
@@ -217,7 +216,7 @@ class Shelf:
         """A result, encrypted if the boundary says so."""
         return sealed(self.settings.encryption, stored, self._bound(at))
 
-    def open(self, row: Row) -> StoredResult:
+    def open(self, row: StepRow) -> StoredResult:
         """The result of a row as it was encoded."""
         assert row.result is not None
         return opened(self.settings.encryption, row.result, self._bound(row.at))
@@ -226,15 +225,24 @@ class Shelf:
         place = "\0".join((self.operation, *at, str(self.work.generation)))
         return Bound(self.settings.name, self._scope, place, self.work.key, State.COMPLETED)
 
-    def provided(self, joining: Joining | None) -> Program:
+    def make_table(self, joining: Joining | None) -> Program:
         """Make the table where that is left to its first use: in the caller's transaction, if it holds the one lock."""
         if joining is not None:
             yield Put(self.settings.backend.providing("steps"), joining)
 
-    def provide(self) -> None:
-        """`provided` on a connection of our own."""
-        if self.settings.backend.has_schema:
-            self.settings.backend.provide("steps")
+
+def provide(backend: Backend) -> None:
+    """Make the table of a file where that is left to its first use, on a connection of our own."""
+    if backend.kind == "sqlite":
+        backend.provide("steps")
+
+
+async def aprovide(backend: Backend) -> None:
+    """`provide` for async code: in a thread, because it may have to wait for writers of the file."""
+    if backend.kind == "sqlite":
+        import asyncio
+
+        await asyncio.to_thread(backend.provide, "steps")
 
 
 # ---------------------------------------------------------------- one step
@@ -328,7 +336,7 @@ class Step:
 
     def __enter__(self) -> Step:
         if self._tx is None:
-            self._shelf.provide()
+            provide(self._backend)
         perform(self._backend, self._entering())
         self._context = ClaimContext(self)
         return self
@@ -341,9 +349,7 @@ class Step:
 
     async def __aenter__(self) -> Step:
         if self._tx is None:
-            import asyncio
-
-            await asyncio.to_thread(self._shelf.provide)
+            await aprovide(self._backend)
         await aperform(self._backend, self._entering())
         self._context = ClaimContext(self)
         return self
@@ -363,14 +369,14 @@ class Step:
     def _put(self, steps: Steps[Any]) -> Put:
         return Put(steps, self._joining)
 
-    def completed(self, value: Any) -> Any:
+    def refuse_awaitable(self, value: Any) -> Any:
         """The value that a function has returned; refuses one that is still to be awaited."""
         if not hasattr(value, "__await__"):
             return value
         if hasattr(value, "close"):
             value.close()
         raise ConfigurationError(
-            f"Step {shown(self.at)}: its function returned an awaitable, whose work is not done. In async code give a "
+            f"Step {label(self.at)}: its function returned an awaitable, whose work is not done. In async code give a "
             "coroutine function and await the step, or write 'async with'."
         )
 
@@ -381,7 +387,9 @@ class StepOfClaim(Step):
     _started = False
     """True if the row is there already, to be changed when the step ends."""
 
-    def __init__(self, course: Course, at: At, options: StepOptions, printed: bytes, given: Fingerprint | None) -> None:
+    def __init__(
+        self, course: ClaimSteps, at: At, options: StepOptions, printed: bytes, given: Fingerprint | None
+    ) -> None:
         super().__init__(course.shelf, at, options.get("tx"))
         self._course, self._print, self._given = course, printed, given
         self._effects = options.get("effects") or course.shelf.settings.effects
@@ -390,14 +398,15 @@ class StepOfClaim(Step):
         if self._tx is not None and self._effects == "external":
             if "effects" in options:
                 raise ConfigurationError(
-                    f"Step {shown(at)}: with tx= it commits with its row, so that it is done once: leave effects= out."
+                    f"Step {label(at)}: with tx= it commits with its row, so that it is done once: leave effects= out."
                 )
             self._effects = "keyed"
 
     @property
     def attempt_id(self) -> str:
         """The id of the attempt."""
-        return self._course.claim.attempt_id
+        found: str = self._course.claim.attempt_id
+        return found
 
     def ensure_held(self) -> None:
         """Raise `LeaseLost` unless this attempt certainly still holds its key."""
@@ -407,7 +416,7 @@ class StepOfClaim(Step):
         """Call the function in the step."""
         with self:
             if not self._replayed:
-                self._result = self.completed(function(*args))
+                self._result = self.refuse_awaitable(function(*args))
         return self._result
 
     async def acall(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -421,7 +430,7 @@ class StepOfClaim(Step):
         course = self._course
         course.refuse_inside(self.at)
         yield from course.load(self.at, self._joining)
-        yield from self._shelf.provided(self._joining)
+        yield from self._shelf.make_table(self._joining)
         row = course.asks(self.at, new=self._new)
         self._place = course.places[self.at.name]
         if self.undo is not None:
@@ -430,7 +439,7 @@ class StepOfClaim(Step):
             case Act.STOP:
                 raise GoingBack
             case Act.REFUSE:
-                raise LeaseLost(f"Step {shown(self.at)} was undone before it came.")
+                raise LeaseLost(f"Step {label(self.at)} was undone before it came.")
             case Act.REPLAY:
                 assert row is not None
                 if row.result is None:
@@ -442,7 +451,7 @@ class StepOfClaim(Step):
                 if self._effects == "external" or (self._tx is not None and course.took_over):
                     yield from self._start()
 
-    def _replay(self, row: Row) -> None:
+    def _replay(self, row: StepRow) -> None:
         self._check_input(row.fingerprint)
         self._result, self._replayed = self._shelf.read(row, self.annotation), True
 
@@ -458,26 +467,26 @@ class StepOfClaim(Step):
             yield self._put(ask(self._shelf.store.drop(self._shelf.work, self.at)))
             raise
         if met is not None:
-            raise LeaseLost(f"Step {shown(self.at)}: another attempt has written it.")
+            raise LeaseLost(f"Step {label(self.at)}: another attempt has written it.")
         self._started = True
 
     def _ask_probe(self) -> Program:
         """Settle a step that may have happened."""
         if self._probe is None:
             raise OutcomeUnknown(
-                f"Step {shown(self.at)} was begun by an attempt that did not end it, and there is no probe= to ask"
+                f"Step {label(self.at)} was begun by an attempt that did not end it, and there is no probe= to ask"
             )
         try:
             yield Call(self, self._probe, (self,))
         except Exception as error:
-            raise OutcomeUnknown(f"The probe of step {shown(self.at)} failed: {error!r}") from error
+            raise OutcomeUnknown(f"The probe of step {label(self.at)} failed: {error!r}") from error
         self._started = True
         if self._committed:
             yield from self._leaving(None)
             self._replayed = True
             return
         if self._failure is None and not self._not_executed:
-            raise OutcomeUnknown(f"The probe of step {shown(self.at)} could not determine the outcome either")
+            raise OutcomeUnknown(f"The probe of step {label(self.at)} could not determine the outcome either")
         row = self._row(StepState.STARTED)
         yield self._put(change(self._shelf.store, self._shelf.work, row, StepState.STARTED))
         if self._failure is not None:
@@ -494,12 +503,12 @@ class StepOfClaim(Step):
         if self._failure is not None and error is None:
             course.claim.fail(self._failure)
             self._not_executed = True
-            yield from self._failed(self._failure)
+            yield from self._fail(self._failure)
             raise self._failure
         if error is not None:
-            yield from self._failed(error)
+            yield from self._fail(error)
             return
-        row = self._row(StepState.DONE, self._shelf.kept(self.at, self._result, self.annotation))
+        row = self._row(StepState.DONE, self._shelf.keep(self.at, self._result, self.annotation))
         store, work = self._shelf.store, self._shelf.work
         try:
             if self._started:
@@ -511,21 +520,21 @@ class StepOfClaim(Step):
             course.forget(self.at)
             raise
         if met is not None and met.state is not StepState.DONE:
-            raise LeaseLost(f"Step {shown(self.at)}: another attempt has written it.")
+            raise LeaseLost(f"Step {label(self.at)}: another attempt has written it.")
         if met is not None:
             self._replay(met)
         course.rows[self.at] = met or row
         if self._tx is not None:
             course.unsure.add(self.at)
 
-    def _failed(self, error: BaseException) -> Program:
+    def _fail(self, error: BaseException) -> Program:
         course = self._course
         course.asked.discard(self.at)
-        if self._started and (self._not_executed or self._tx is not None):
+        if not (self._not_executed or self._tx is not None or is_permanent(error, self._shelf.settings)):
+            course.broken.add(self.at)
+        elif self._started:
             with suppress(Exception):  # the transaction may be broken by the error
                 yield self._put(ask(self._shelf.store.drop(self._shelf.work, self.at)))
-        elif not (self._not_executed or self._tx is not None or is_permanent(error, self._shelf.settings)):
-            course.broken.add(self.at)
 
     def _check_input(self, stored: bytes) -> None:
         if self._given is None or not stored or self._print == stored:
@@ -536,12 +545,12 @@ class StepOfClaim(Step):
         counted = secrets.counted_as(stored, self._given, key) or self._print
         differing = fingerprint.differing(stored, counted)
         raise KeyReused(
-            f"Step {shown(self.at)} was done with other arguments, which differ in: {', '.join(differing)}",
+            f"Step {label(self.at)} was done with other arguments, which differ in: {', '.join(differing)}",
             differing=differing,
         )
 
-    def _row(self, state: StepState, result: StoredResult | None = None) -> Row:
-        return Row(self.at, state, self._place, self.undo is not None, self._print, result, self._shelf.work.token)
+    def _row(self, state: StepState, result: StoredResult | None = None) -> StepRow:
+        return StepRow(self.at, state, self._place, self.undo is not None, self._print, result, self._shelf.work.token)
 
 
 class _Undoing(StepOfClaim):
@@ -553,10 +562,10 @@ class _Undoing(StepOfClaim):
 # ---------------------------------------------------------------- the steps of an attempt
 
 
-class Course:
+class ClaimSteps:
     """The steps of one attempt, as far as it knows them."""
 
-    def __init__(self, claim: Claim, request: ClaimRequest, won: Won | None) -> None:
+    def __init__(self, claim: Any, request: ClaimRequest, won: Won | None) -> None:
         if won is None:
             raise claim.signed(
                 ConfigurationError(
@@ -570,7 +579,7 @@ class Course:
         self._shelf: Shelf | None = None
         self.took_over = won.record.attempts > 1
         """True if an earlier attempt at the same work may have left rows."""
-        self.rows: dict[At, Row] = {}
+        self.rows: dict[At, StepRow] = {}
         self.asked: set[At] = set()
         self.unsure: set[At] = set()
         """Steps that are recorded in a transaction of the caller's, which may not have been committed."""
@@ -626,11 +635,11 @@ class Course:
         given_args = args if tx is None else (tx, *args)
         return step.acall(function, given_args) if is_coroutine_function(function) else step.call(function, given_args)
 
-    def asks(self, at: At, *, new: bool = False) -> Row | None:
+    def asks(self, at: At, *, new: bool = False) -> StepRow | None:
         """Note that a step was asked for; return its row. Refuses a second one of the name, and code that changed."""
         if at in self.asked and at not in self.unsure:
             raise ConfigurationError(
-                f"Step {shown(at)} was asked for twice: give each of them a name of its own, or each=, an index from "
+                f"Step {label(at)} was asked for twice: give each of them a name of its own, or each=, an index from "
                 "the data."
             )
         place = self.places.setdefault(at.name, len(self.places))
@@ -657,7 +666,7 @@ class Course:
         around = enclosing()
         if isinstance(around, StepOfClaim) and around._course is self:
             raise ConfigurationError(
-                f"Step {shown(at)} was asked for inside step {shown(around.at)}, which would be done again with it: "
+                f"Step {label(at)} was asked for inside step {label(around.at)}, which would be done again with it: "
                 "put them one after the other."
             )
 
@@ -671,7 +680,7 @@ class Course:
         self.asked.discard(at)
         self._loaded = True
 
-    def _rows(self, joining: Joining | None) -> Steps[list[Row]]:
+    def _rows(self, joining: Joining | None) -> Steps[list[StepRow]]:
         if self.settings.backend.kind == "sqlite" and not (yield from on_demand.is_present("steps")):
             return []
         return (yield from ask(self.shelf.store.rows(self.shelf.work), again=True))
@@ -681,7 +690,7 @@ class Course:
     def end(self, error: BaseException | None) -> BaseException | None:
         """Compensate if the work goes back; return the error with which it ends."""
         if self._begins_to_end():
-            error = perform(self.settings.backend, self._ending(error))
+            error = self.run(self._ending(error))
         return error
 
     async def aend(self, error: BaseException | None) -> BaseException | None:
@@ -689,7 +698,7 @@ class Course:
         if not self._begins_to_end():
             return error
         ended: BaseException | None
-        ended, self._cancelled = await run_to_completion(aperform(self.settings.backend, self._ending(error)))
+        ended, self._cancelled = await run_to_completion(self.arun(self._ending(error)))
         return ended
 
     _cancelled: BaseException | None = None
@@ -699,14 +708,14 @@ class Course:
         self._settling = self._shelf is not None and place is not None and place.is_open()
         return self._settling
 
-    def ended(self, given: BaseException | None, error: BaseException | None) -> None:
+    def finish(self, given: BaseException | None, error: BaseException | None) -> None:
         """Let the rows end with their record, and raise what the work's own code did not."""
         if self._settling:
             perform(self.settings.backend, self._concluding())
             self._raise(given, error)
 
-    async def aended(self, given: BaseException | None, error: BaseException | None) -> None:
-        """`ended` for async code."""
+    async def afinish(self, given: BaseException | None, error: BaseException | None) -> None:
+        """`finish` for async code."""
         if self._settling:
             await aperform(self.settings.backend, self._concluding())
             self._raise(given, error)
@@ -745,14 +754,14 @@ class Course:
             reason = self.claim.declared_failure or error
             assert reason is not None
             stored = self.shelf.seal(DECISION, encode_error(reason, self.settings.largest_result))
-            row = Row(DECISION, StepState.DONE, _NO_PLACE, result=stored, token=self.shelf.work.token)
+            row = StepRow(DECISION, StepState.DONE, _NO_PLACE, result=stored, token=self.shelf.work.token)
             yield Put(insert(self.shelf.store, self.shelf.work, row))
         forgotten = [row.at for row in self.rows.values() if row.undoable and row.state is not StepState.UNDONE]
         forgotten = [at for at in forgotten if at not in self.undos]
         try:
             if forgotten:
                 raise OutcomeUnknown(
-                    f"Step {shown(forgotten[0])} is to be undone, and the code did not ask for it again, so that its "
+                    f"Step {label(forgotten[0])} is to be undone, and the code did not ask for it again, so that its "
                     "undo= is not known"
                 )
             for step in reversed(self.undos.values()):
@@ -772,14 +781,14 @@ class Course:
         if at in self.unsure:
             yield from self.load(at)
             row = self.rows.get(at)
-        store, work, undone = self.shelf.store, self.shelf.work, Row(at, StepState.UNDONE, step._place, undoable=True)
+        store, work = self.shelf.store, self.shelf.work
         if row is None and at not in self.broken:
-            row = yield Put(insert(store, work, undone))
+            row = yield Put(insert(store, work, StepRow(at, StepState.UNDONE, step._place, undoable=True)))
             if row is None:
                 return
         match MEETS[StepState.STARTED if row is None else row.state, Aim.UNDO]:
             case Act.DOUBT:
-                raise OutcomeUnknown(f"Step {shown(at)} cannot be undone: it may or may not have happened")
+                raise OutcomeUnknown(f"Step {label(at)} cannot be undone: it may or may not have happened")
             case Act.RUN:
                 assert row is not None
                 self.claim.ensure_held()
@@ -790,22 +799,23 @@ class Course:
                 except LeaseLost:
                     raise
                 except Exception as error:
-                    raise OutcomeUnknown(f"Step {shown(at)} could not be undone: {error!r}") from error
+                    raise OutcomeUnknown(f"Step {label(at)} could not be undone: {error!r}") from error
                 yield Put(change(store, work, row._replace(state=StepState.UNDONE), StepState.DONE))
 
     # ------------------------------------------------------------ waiting
 
-    def sleep(self, name: str, duration: Duration) -> None:
+    def run(self, program: Program) -> Any:
+        """Drive a program in sync code, with the table made."""
+        provide(self.settings.backend)
+        return perform(self.settings.backend, program)
+
+    async def arun(self, program: Program) -> Any:
+        """`run` for async code."""
+        await aprovide(self.settings.backend)
+        return await aperform(self.settings.backend, program)
+
+    def sleep(self, name: str, duration: Duration) -> Program:
         """Raise `Postponed` until the time has come."""
-        self.shelf.provide()
-        perform(self.settings.backend, self._sleeping(name, duration))
-
-    async def asleep(self, name: str, duration: Duration) -> None:
-        """`sleep` for async code."""
-        await _provide(self.shelf)
-        await aperform(self.settings.backend, self._sleeping(name, duration))
-
-    def _sleeping(self, name: str, duration: Duration) -> Program:
         length, at = micros(duration, "sleep"), name_of_step(name)
         if length >= self.settings.clocks.window:
             raise ConfigurationError(
@@ -818,24 +828,15 @@ class Course:
             if self.aim is Aim.REDO:
                 raise GoingBack
             due = self._store_time() + length
-            row = Row(at, StepState.DONE, self.places[name], result=self.shelf.kept(at, due))
+            row = StepRow(at, StepState.DONE, self.places[name], result=self.shelf.keep(at, due))
             met = yield Put(insert(self.shelf.store, self.shelf.work, row))
             self.rows[at] = row = met or row
         left = self.shelf.read(row) - self._store_time()
         if left > 0 and self.aim is Aim.DO:
             raise Postponed(f"The work sleeps: {name}.", retry_after=left / 1e6)
 
-    def wait_for(self, name: str, retry_after: Duration) -> Any:
+    def wait_for(self, name: str, retry_after: Duration) -> Program:
         """The value of a signal."""
-        self.shelf.provide()
-        return perform(self.settings.backend, self._waiting_for(name, retry_after))
-
-    async def await_for(self, name: str, retry_after: Duration) -> Any:
-        """`wait_for` for async code."""
-        await _provide(self.shelf)
-        return await aperform(self.settings.backend, self._waiting_for(name, retry_after))
-
-    def _waiting_for(self, name: str, retry_after: Duration) -> Program:
         pause, at = seconds(retry_after, "retry_after"), At(f"{SIGNAL}{name_of_step(name).name}")
         self.refuse_inside(at)
         yield from self.load()
@@ -851,7 +852,8 @@ class Course:
 
     def _store_time(self) -> int:
         """The store's time, as far as it is known from the claim."""
-        return self._won.record.now + round((clock() - self.claim._claimed_at) * 1e6)
+        since: float = clock() - self.claim._claimed_at
+        return self._won.record.now + round(since * 1e6)
 
     # ------------------------------------------------------------ the same on every attempt
 
@@ -877,12 +879,6 @@ class Course:
                     "a key that no two items share."
                 )
         return found
-
-
-async def _provide(shelf: Shelf) -> None:
-    import asyncio
-
-    await asyncio.to_thread(shelf.provide)
 
 
 def name_of_step(name: object, each: object = None) -> At:

@@ -96,7 +96,7 @@ class Work(NamedTuple):
         return 0 if self.held is None else self.held.token
 
 
-class Row(NamedTuple):
+class StepRow(NamedTuple):
     """A step's row.
 
     place: how many other names had been asked for before its own.
@@ -114,21 +114,21 @@ class Row(NamedTuple):
     token: int = 0
 
 
-class Found(NamedTuple):
+class FoundRow(NamedTuple):
     """A row; where there is none, whether the work is still its claim's."""
 
-    row: Row | None
+    row: StepRow | None
     held: bool
 
 
 class StepStore(Protocol):
     """The requests about steps of one kind of store; see `retrysafe.protocol.store` for what holds of all."""
 
-    def rows(self, work: Work) -> Ask[list[Row]]:
+    def rows(self, work: Work) -> Ask[list[StepRow]]:
         """Read the rows of a work. Unconditional."""
         ...
 
-    def insert(self, work: Work, row: Row, *, joined: bool) -> Ask[bool]:
+    def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
         """Write the first row of a step.
 
         Condition: there is none, and the work is its claim's, if it has one. ``joined``: in the caller's transaction,
@@ -137,7 +137,7 @@ class StepStore(Protocol):
         """
         ...
 
-    def change(self, work: Work, row: Row, before: StepState) -> Ask[bool]:
+    def change(self, work: Work, row: StepRow, before: StepState) -> Ask[bool]:
         """Write the next state and result of a row.
 
         Condition: its state is ``before``, and its token is not above the work's; to be undone, the work must be its
@@ -149,11 +149,11 @@ class StepStore(Protocol):
         """Remove a row. Condition: it was started by this attempt. Lost: False."""
         ...
 
-    def find(self, work: Work, at: At) -> Ask[Found]:
+    def find(self, work: Work, at: At) -> Ask[FoundRow]:
         """Read one row; where there is none, whether the work is its claim's. Unconditional."""
         ...
 
-    def signal(self, work: Work, row: Row) -> Ask[bool]:
+    def signal(self, work: Work, row: StepRow) -> Ask[bool]:
         """Write the row of a signal. Condition: there is none, and the work has not ended. Lost: False."""
         ...
 
@@ -166,7 +166,7 @@ class StepStore(Protocol):
         ...
 
 
-def insert(store: StepStore, work: Work, row: Row, *, joined: bool = False) -> Steps[Row | None]:
+def insert(store: StepStore, work: Work, row: StepRow, *, joined: bool = False) -> Steps[StepRow | None]:
     """Write the first row of a step; or return the row that is there, of the attempt that was first.
 
     In the caller's transaction a row that is there raises `RetryTransaction`: what the step wrote must not stay beside
@@ -178,20 +178,20 @@ def insert(store: StepStore, work: Work, row: Row, *, joined: bool = False) -> S
     found, held = yield from ask(store.find(work, row.at))
     if found is None:
         if held:
-            raise InProgress(f"Step {shown(row.at)}: a transaction of another attempt has not ended.")
-        raise LeaseLost(f"Step {shown(row.at)}: another attempt has taken the key over.")
+            raise InProgress(f"Step {label(row.at)}: a transaction of another attempt has not ended.")
+        raise LeaseLost(f"Step {label(row.at)}: another attempt has taken the key over.")
     if joined and work.held is not None:
-        raise RetryTransaction(f"Step {shown(row.at)}: another attempt has committed it.")
+        raise RetryTransaction(f"Step {label(row.at)}: another attempt has committed it.")
     return None if found == row._replace(token=work.token) and not joined else found  # the reply was lost
 
 
-def change(store: StepStore, work: Work, row: Row, before: StepState, *, joined: bool = False) -> Steps[Row]:
+def change(store: StepStore, work: Work, row: StepRow, before: StepState, *, joined: bool = False) -> Steps[StepRow]:
     """Write the next state of a row; raises `LeaseLost` when a later attempt has it."""
     written = row._replace(token=work.token)
     if not (yield from ask(store.change(work, row, before), again=not joined)):
         found, _ = yield from ask(store.find(work, row.at))
         if found != written:
-            raise LeaseLost(f"Step {shown(row.at)}: a later attempt has it.")
+            raise LeaseLost(f"Step {label(row.at)}: a later attempt has it.")
     return written
 
 
@@ -203,7 +203,7 @@ def sweep(store: StepStore, limit: int) -> Steps[int]:
     return gone
 
 
-def shown(at: At) -> str:
+def label(at: At) -> str:
     """A step as errors name it."""
     return repr(at.name) if not at.each else f"{at.name!r} ({at.each})"
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from retrysafe.backends.memory.store import Kept, MemoryStore
 from retrysafe.protocol.records import Micros, State
 from retrysafe.protocol.requests import Ask
-from retrysafe.protocol.steps import At, Found, Row, StepState, Work
+from retrysafe.protocol.steps import At, FoundRow, StepRow, StepState, Work
 
 R = TypeVar("R")
 Place = tuple[bytes, Micros, At]
@@ -17,17 +17,17 @@ Place = tuple[bytes, Micros, At]
 class MemorySteps:
     """Rows by key, generation, name and index."""
 
-    def rows(self, work: Work) -> Ask[list[Row]]:
+    def rows(self, work: Work) -> Ask[list[StepRow]]:
         """Return the rows of a work."""
         return _ask(
             lambda records, now: [row for place, row in records.steps.items() if place[:2] == work[:2]],
         )
 
-    def insert(self, work: Work, row: Row, *, joined: bool) -> Ask[bool]:
+    def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
         """Write a first row if the work is its claim's."""
         return _ask(lambda records, now: _holds(records, work) and _put_first(records, work, row))
 
-    def change(self, work: Work, row: Row, before: StepState) -> Ask[bool]:
+    def change(self, work: Work, row: StepRow, before: StepState) -> Ask[bool]:
         """Write the next state of a row."""
 
         def step(records: Kept, now: Micros) -> bool:
@@ -53,11 +53,11 @@ class MemorySteps:
 
         return _ask(step)
 
-    def find(self, work: Work, at: At) -> Ask[Found]:
+    def find(self, work: Work, at: At) -> Ask[FoundRow]:
         """Return a row, and whether the work is its claim's."""
-        return _ask(lambda records, now: Found(records.steps.get(_place(work, at)), _holds(records, work)))
+        return _ask(lambda records, now: FoundRow(records.steps.get(_place(work, at)), _holds(records, work)))
 
-    def signal(self, work: Work, row: Row) -> Ask[bool]:
+    def signal(self, work: Work, row: StepRow) -> Ask[bool]:
         """Write the row of a signal if the work has not ended."""
 
         def step(records: Kept, now: Micros) -> bool:
@@ -109,7 +109,7 @@ def _holds(records: Kept, work: Work) -> bool:
     )
 
 
-def _put_first(records: Kept, work: Work, row: Row) -> bool:
+def _put_first(records: Kept, work: Work, row: StepRow) -> bool:
     place = _place(work, row.at)
     if place in records.steps:
         return False

@@ -32,7 +32,7 @@ from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition
 
 if TYPE_CHECKING:
-    from retrysafe.protocol.steps import At, Row
+    from retrysafe.protocol.steps import At, StepRow
 
 
 Records = dict[bytes, Record]
@@ -43,7 +43,7 @@ class Kept(Records):
 
     def __init__(self) -> None:
         super().__init__()
-        self.steps: dict[tuple[bytes, Micros, At], Row] = {}
+        self.steps: dict[tuple[bytes, Micros, At], StepRow] = {}
 
 
 Step = Callable[[Records, Micros], Any]

@@ -14,7 +14,7 @@ from retrysafe.backends.redis.requests import Script
 from retrysafe.backends.redis.store import RedisStore, name_of
 from retrysafe.protocol.records import StoredResult
 from retrysafe.protocol.requests import Ask
-from retrysafe.protocol.steps import DECISION, At, Found, Row, StepState, Work
+from retrysafe.protocol.steps import DECISION, At, FoundRow, StepRow, StepState, Work
 
 _STATES = tuple(StepState)
 _HEAD = struct.Struct(">BqiBI")
@@ -69,21 +69,21 @@ return 1""",
 class RedisSteps:
     """Rows as fields of a hash for each key: the generation, the name and the index."""
 
-    def rows(self, work: Work) -> Ask[list[Row]]:
+    def rows(self, work: Work) -> Ask[list[StepRow]]:
         """Return the rows of a work."""
 
-        def parse(answer: Any) -> list[Row]:
+        def parse(answer: Any) -> list[StepRow]:
             pairs = answer.items() if isinstance(answer, dict) else zip(answer[::2], answer[1::2], strict=True)
             found = [(bytes(field).decode().split("\0"), packed) for field, packed in pairs]
             return [_row(At(*at), packed) for (generation, *at), packed in found if int(generation) == work.generation]
 
         return Ask(_script("rows", work), parse)
 
-    def insert(self, work: Work, row: Row, *, joined: bool) -> Ask[bool]:
+    def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
         """Write a first row if the work is its claim's."""
         return Ask(_script("insert", work, row.at, _packed(work, row)), bool)
 
-    def change(self, work: Work, row: Row, before: StepState) -> Ask[bool]:
+    def change(self, work: Work, row: StepRow, before: StepState) -> Ask[bool]:
         """Write the next state of a row."""
         more = (_STATES.index(before), int(row.state is StepState.UNDONE))
         return Ask(_script("change", work, row.at, _packed(work, row), *more), bool)
@@ -92,14 +92,14 @@ class RedisSteps:
         """Remove a row that this attempt has started."""
         return Ask(_script("drop", work, at), bool)
 
-    def find(self, work: Work, at: At) -> Ask[Found]:
+    def find(self, work: Work, at: At) -> Ask[FoundRow]:
         """Return a row, and whether the work is its claim's."""
         return Ask(
             _script("find", work, at),
-            lambda answer: Found(None if not answer[0] else _row(at, answer[0]), held=bool(answer[1])),
+            lambda answer: FoundRow(None if not answer[0] else _row(at, answer[0]), held=bool(answer[1])),
         )
 
-    def signal(self, work: Work, row: Row) -> Ask[bool]:
+    def signal(self, work: Work, row: StepRow) -> Ask[bool]:
         """Write the row of a signal if the work has not ended."""
         return Ask(_script("signal", work, row.at, _packed(work, row), work.generation), bool)
 
@@ -127,12 +127,12 @@ def _script(name: str, work: Work, at: At = DECISION, packed: bytes = b"", *more
     )
 
 
-def _packed(work: Work, row: Row) -> bytes:
+def _packed(work: Work, row: StepRow) -> bytes:
     state, size = _STATES.index(row.state), len(row.fingerprint)
     return _HEAD.pack(state, work.token, row.place, row.undoable, size) + row.fingerprint + result_part(row.result)
 
 
-def _row(at: At, packed: bytes) -> Row:
+def _row(at: At, packed: bytes) -> StepRow:
     state, token, place, undoable, size = _HEAD.unpack_from(packed)
     result: StoredResult | None = packing.result_at(packed, _HEAD.size + size)
-    return Row(at, _STATES[state], place, bool(undoable), packed[_HEAD.size : _HEAD.size + size], result, token)
+    return StepRow(at, _STATES[state], place, bool(undoable), packed[_HEAD.size : _HEAD.size + size], result, token)

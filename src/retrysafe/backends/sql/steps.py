@@ -17,7 +17,7 @@ from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import TABLE
 from retrysafe.protocol.records import StoredResult
 from retrysafe.protocol.requests import Ask, Query, Rows
-from retrysafe.protocol.steps import DECISION, At, Found, Row, StepState, Work
+from retrysafe.protocol.steps import DECISION, At, FoundRow, StepRow, StepState, Work
 
 STEPS = "retrysafe_steps"
 _READ = "s.name, s.idx, s.state, s.place, s.undoable, s.fingerprint, s.result, s.media_type, s.codec_version, s.token"
@@ -82,21 +82,21 @@ class SqlSteps:
 
     # ------------------------------------------------------------ asks
 
-    def rows(self, work: Work) -> Ask[list[Row]]:
+    def rows(self, work: Work) -> Ask[list[StepRow]]:
         """Return the rows of a work."""
         return Ask(self._query(self.rows_sql, work, At(""), writes=False), lambda answer: list(map(_row, answer.rows)))
 
-    def insert(self, work: Work, row: Row, *, joined: bool) -> Ask[bool]:
+    def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
         """Write a first row if the work is its claim's, and its gate is free."""
-        return Ask(self.insert_query(work, row, joined=joined), _is_inserted)
+        return Ask(self.insert_query(work, row, joined=joined), _has_inserted)
 
-    def insert_query(self, work: Work, row: Row, *, joined: bool) -> Query:
+    def insert_query(self, work: Work, row: StepRow, *, joined: bool) -> Query:
         """One INSERT; the row that says that the run goes back keeps the record as it is meanwhile."""
         insert = self.insert_free if work.held is None else self.insert_held
         shared = self.SHARED if row.at == DECISION else ""
         return self._query(f"{insert}{shared} {self.ignoring}", work, row.at, row)
 
-    def change(self, work: Work, row: Row, before: StepState) -> Ask[bool]:
+    def change(self, work: Work, row: StepRow, before: StepState) -> Ask[bool]:
         """Write the next state of a row."""
         owned = row.state is StepState.UNDONE and work.held is not None
         sql = self.undo_sql if owned else self.change_sql
@@ -106,12 +106,12 @@ class SqlSteps:
         """Remove a row that this attempt has started."""
         return Ask(self._query(self.drop_sql, work, at), reading.changed_one)
 
-    def find(self, work: Work, at: At) -> Ask[Found]:
+    def find(self, work: Work, at: At) -> Ask[FoundRow]:
         """Return a row; without one, ask for the record instead, which has a column less."""
         held = None if work.held is None else self._query(self.held_sql, work, at, writes=False)
-        return Ask(self._query(self.find_sql, work, at, writes=False, otherwise=held), _found(work))
+        return Ask(self._query(self.find_sql, work, at, writes=False, otherwise=held), _finding(work))
 
-    def signal(self, work: Work, row: Row) -> Ask[bool]:
+    def signal(self, work: Work, row: StepRow) -> Ask[bool]:
         """Write the row of a signal if the work has not ended."""
         return Ask(self._query(self.insert_signal, work, row.at, row), reading.changed_one)
 
@@ -144,7 +144,7 @@ class SqlSteps:
         sql: str,
         work: Work,
         at: At,
-        row: Row | None = None,
+        row: StepRow | None = None,
         *,
         writes: bool = True,
         otherwise: Query | None = None,
@@ -181,7 +181,7 @@ class PostgresqlSteps(SqlSteps):
         cast_ = _CASTS.get(kind)
         return self.store.p(kind, name) if cast_ is None else f"CAST(:{name or kind} AS {cast_})"
 
-    def insert_query(self, work: Work, row: Row, *, joined: bool) -> Query:
+    def insert_query(self, work: Work, row: StepRow, *, joined: bool) -> Query:
         """The INSERT, behind the gate if it is in the caller's transaction."""
         if not joined:
             return super().insert_query(work, row, joined=joined)
@@ -206,7 +206,7 @@ class MysqlSteps(SqlSteps):
         )
         self.insert_free = f"{self._insert}DUAL"
 
-    def insert_query(self, work: Work, row: Row, *, joined: bool) -> Query:
+    def insert_query(self, work: Work, row: StepRow, *, joined: bool) -> Query:
         """The INSERT, or what answers with a row if the work is no longer its claim's, and else the INSERT at once."""
         if not joined:
             return super().insert_query(work, row, joined=joined)
@@ -235,21 +235,21 @@ def _gate(work: Work, at: At) -> int:
     return int.from_bytes(hashlib.sha256(named).digest()[:8], signed=True)
 
 
-def _is_inserted(answer: Rows) -> bool:
+def _has_inserted(answer: Rows) -> bool:
     return answer.affected == 1 and not answer.rows
 
 
-def _found(work: Work) -> Any:
-    def parse(answer: Rows) -> Found:
+def _finding(work: Work) -> Any:
+    def parse(answer: Rows) -> FoundRow:
         if not answer.rows:
-            return Found(None, held=work.held is None)
-        return Found(None if len(answer.rows[0]) == 1 else _row(answer.rows[0]), held=True)
+            return FoundRow(None, held=work.held is None)
+        return FoundRow(None if len(answer.rows[0]) == 1 else _row(answer.rows[0]), held=True)
 
     return parse
 
 
-def _row(row: tuple[Any, ...]) -> Row:
+def _row(row: tuple[Any, ...]) -> StepRow:
     name, idx, state, place, undoable, fingerprint, body, media_type, version, token = row
     result = None if media_type is None else StoredResult(None if body is None else bytes(body), media_type, version)
     at, printed = At(cast("str", name), cast("str", idx)), bytes(fingerprint)
-    return Row(at, StepState(state), int(place), bool(undoable), printed, result, int(token))
+    return StepRow(at, StepState(state), int(place), bool(undoable), printed, result, int(token))
