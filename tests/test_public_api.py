@@ -12,9 +12,9 @@ from tests.tables import each_row
 NAMES = {
     "Boundary", "Claim", "Codec", "ConfigurationError", "IllegalTransition", "InProgress", "InvalidKey", "JSONCodec",
     "KeyExpired", "KeyReused", "Keyring", "LeaseLost", "LoggingObserver", "Observer", "Event", "OutcomeUnknown",
-    "Quota", "QuotaExceeded", "ResultNotEncodable", "ResultUnreadable", "RetryTransaction", "RetrysafeError",
-    "SchemaOutdated", "StoreMisconfigured", "StoreUnavailable", "StoredFailure", "StoredResult", "content_key",
-    "current", "declare", "layered", "reject", "wait",
+    "Postponed", "Quota", "QuotaExceeded", "ResultNotEncodable", "ResultUnreadable", "RetryTransaction",
+    "RetrysafeError", "SchemaOutdated", "Step", "StoreMisconfigured", "StoreUnavailable", "StoredFailure",
+    "StoredResult", "content_key", "current", "declare", "layered", "reject", "wait",
 }  # fmt: skip
 
 

@@ -92,6 +92,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "states": protocol.states,
     "store-guide": stores.store_guide,
     "testing": testing.names,
+    "steps": protocol.steps,
     "transitions": protocol.transitions,
     **{f"twice on {name}": partial(twice.of_store, name) for name in ("redis",)},
     "twice-anywhere": twice.anywhere,

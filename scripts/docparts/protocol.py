@@ -5,6 +5,7 @@ from __future__ import annotations
 from docparts.markdown import table
 from retrysafe.protocol.outcomes import OUTCOMES, ModeKind, Settlement, Transaction
 from retrysafe.protocol.records import State
+from retrysafe.protocol.steps import table as step_table
 from retrysafe.protocol.transitions import RULES, mermaid
 from retrysafe.protocol.transitions import table as transition_table
 
@@ -17,6 +18,11 @@ def state_diagram() -> str:
 def transitions() -> str:
     """The state machine as a table."""
     return transition_table()
+
+
+def steps() -> str:
+    """The table of what an attempt does with the row of a step."""
+    return step_table()
 
 
 def states() -> str:

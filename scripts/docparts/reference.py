@@ -16,7 +16,20 @@ from retrysafe.protocol.events import Observer, Watch
 from retrysafe.protocol.procedures import Change
 from retrysafe.protocol.store import Capabilities
 
-API = ("Boundary", "Claim", "Keyring", "Quota", "content_key", "current", "declare", "layered", "reject", "wait")
+API = (
+    "Boundary",
+    "Claim",
+    "Step",
+    "Postponed",
+    "Keyring",
+    "Quota",
+    "content_key",
+    "current",
+    "declare",
+    "layered",
+    "reject",
+    "wait",
+)
 PORTS = ("Codec", "JSONCodec", "StoredResult", "Observer", "Event", "Watch", "LoggingObserver")
 SEAMS: dict[str, Any] = {"Codec": Codec, "Observer": Observer, "Watch": Watch}
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from retrysafe.claims.encryption import Keyring
     from retrysafe.claims.observers import LoggingObserver
     from retrysafe.claims.settings import layered, reject, wait
+    from retrysafe.claims.steps import Step
     from retrysafe.errors import (
         ConfigurationError,
         IllegalTransition,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         KeyReused,
         LeaseLost,
         OutcomeUnknown,
+        Postponed,
         QuotaExceeded,
         ResultNotEncodable,
         ResultUnreadable,
@@ -54,6 +56,7 @@ __all__ = [
     "LoggingObserver",
     "Observer",
     "OutcomeUnknown",
+    "Postponed",
     "Quota",
     "QuotaExceeded",
     "ResultNotEncodable",
@@ -61,6 +64,7 @@ __all__ = [
     "RetryTransaction",
     "RetrysafeError",
     "SchemaOutdated",
+    "Step",
     "StoreMisconfigured",
     "StoreUnavailable",
     "StoredFailure",
@@ -91,6 +95,7 @@ _HOMES = {
     "LoggingObserver": "claims.observers",
     "Observer": "protocol.events",
     "OutcomeUnknown": "errors",
+    "Postponed": "errors",
     "Quota": "protocol.quotas",
     "QuotaExceeded": "errors",
     "ResultNotEncodable": "errors",
@@ -98,6 +103,7 @@ _HOMES = {
     "RetryTransaction": "errors",
     "RetrysafeError": "errors",
     "SchemaOutdated": "errors",
+    "Step": "claims.steps",
     "StoreMisconfigured": "errors",
     "StoreUnavailable": "errors",
     "StoredFailure": "errors",

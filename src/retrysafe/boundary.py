@@ -51,11 +51,13 @@ from retrysafe.protocol.requests import Steps
 from retrysafe.protocol.transitions import RULES, resolution
 
 if TYPE_CHECKING:
+    from types import ModuleType
     from typing import TypedDict, Unpack, overload
 
     from retrysafe.backends.stores import Closable, Lending, ScopedSession
     from retrysafe.claims.declaration import Safety
     from retrysafe.claims.encryption import Keyring
+    from retrysafe.claims.saga_steps import SagaStep
     from retrysafe.protocol.quotas import Quota
 
     class _Options(TypedDict, total=False):
@@ -411,6 +413,43 @@ class Boundary(Generic[Tx]):
             self._guarded.setdefault(named, guarded)
         return named
 
+    # ------------------------------------------------------------ steps without a claim
+
+    def step(self, saga: Key, name: str, /, *, tx: Any, undo: bool = False, scope: str | None = None) -> SagaStep:
+        """A step of a choreographed saga, whose parts are done by handlers of messages: ``with`` or ``async with``.
+
+        ``saga`` is the id that all its messages carry, ``tx`` the transaction in which the handler works. With ``undo``
+        it is the compensation of the step. The block runs always: work stands under ``if not step.replayed``, which
+        leaves out what is done already, what comes after its compensation, and the undoing of what was never done.
+        ``step.result`` is the step's, also in its compensation. The rows are kept for the boundary's memory.
+        """
+        step: SagaStep = _steps().saga_step(self._settings, saga, name, tx, undo=undo, scope=scope)
+        return step
+
+    def signal(
+        self, key: Key, name: str, value: Any = None, *, operation: str | None = None, scope: str | None = None
+    ) -> bool:
+        """Give the work of a key the signal that its `Claim.wait_for` waits for; the first of a name counts.
+
+        Returns False if it has one of this name already, or if no such work is under way. ``operation`` is as for
+        `resolve`. What waits goes on when its key comes again.
+        """
+        backend = self._settings.backend
+        backend.ready()
+        _steps().provide(backend)
+        signalling: Steps[bool] = _steps().signal(self._settings, key, name, value, operation or self.name, scope)
+        return backend.run(signalling)
+
+    async def asignal(
+        self, key: Key, name: str, value: Any = None, *, operation: str | None = None, scope: str | None = None
+    ) -> bool:
+        """`signal` for async code."""
+        backend = self._settings.backend
+        await backend.aready()
+        await _steps().aprovide(backend)
+        signalling: Steps[bool] = _steps().signal(self._settings, key, name, value, operation or self.name, scope)
+        return await backend.arun(signalling)
+
     # ------------------------------------------------------------ settling doubt
 
     def resolve(
@@ -528,6 +567,13 @@ class Boundary(Generic[Tx]):
             return False
         self.entrypoint.closed = True
         return registry.leave(self._settings.backend)
+
+
+def _steps() -> ModuleType:
+    """The module of steps without a claim, which most programs have no use for."""
+    from retrysafe.claims import saga_steps
+
+    return saga_steps
 
 
 def require_boundary(given: object) -> Boundary:

@@ -17,7 +17,8 @@ from retrysafe.cancellation import is_cancelled, is_failure, new_threads, run_in
 from retrysafe.claims import key_spaces
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import Codec, JSONCodec
-from retrysafe.claims.decorator import Guarded, is_coroutine_function, is_generator_function
+from retrysafe.claims.decorator import Guarded
+from retrysafe.claims.functions import is_coroutine_function, is_generator_function
 from retrysafe.claims.observers import logger
 from retrysafe.claims.outcome import is_permanent
 from retrysafe.claims.plan import Plans

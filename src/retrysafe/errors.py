@@ -236,6 +236,19 @@ class QuotaExceeded(_TryLater):
         self.limit = limit
 
 
+class Postponed(BaseException):
+    """The work waits for a time or a signal. The key is free: come again with it after ``retry_after`` seconds.
+
+    Nothing is in doubt: the steps that are done are recorded, and the next attempt goes on behind them. It is no
+    `Exception`, so that ``except Exception`` in the work lets it pass.
+    """
+
+    def __init__(self, detail: str = "", *, retry_after: float = 1.0) -> None:
+        super().__init__(detail or "The work waits.")
+        self.detail = detail
+        self.retry_after = retry_after
+
+
 class SchemaOutdated(RetrysafeError):
     """The store's tables are missing or older than this version of retrysafe.
 

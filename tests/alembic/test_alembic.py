@@ -65,8 +65,10 @@ def upgrade():
     retrysafe.upgrade(op, 5)
     retrysafe.upgrade(op, 6)
     retrysafe.upgrade(op, 7)
+    retrysafe.upgrade(op, 8)
 
 def downgrade():
+    retrysafe.downgrade(op, 8)
     retrysafe.downgrade(op, 7)
     retrysafe.downgrade(op, 6)
     retrysafe.downgrade(op, 5)

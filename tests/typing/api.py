@@ -28,6 +28,7 @@ from retrysafe import (
     LoggingObserver,
     Observer,
     OutcomeUnknown,
+    Postponed,
     Quota,
     QuotaExceeded,
     ResultNotEncodable,
@@ -35,6 +36,7 @@ from retrysafe import (
     RetrysafeError,
     RetryTransaction,
     SchemaOutdated,
+    Step,
     StoredFailure,
     StoredResult,
     StoreMisconfigured,
@@ -64,6 +66,27 @@ def observe(occurrence: Event) -> None:
 def probe(claim: Claim) -> None:
     claim.result = 1
     claim.committed()
+
+
+def in_steps(order: Order, tx: Engine) -> int:
+    claim = current()
+    charged = assert_type(claim.step("charge", len, order.id, undo=print, effects="external"), int)
+    row = assert_type(claim.step("row", tx=tx), Step)
+    assert_type(row.replayed, bool)
+    try:
+        claim.sleep("cool off", "1h")
+    except Postponed as postponed:
+        assert_type(postponed.retry_after, float)
+    return charged
+
+
+async def in_async_steps(order: Order) -> str:
+    async def book(what: str) -> str:
+        return what
+
+    async with current().step("hotel", each=1) as step:
+        step.result = 1
+    return assert_type(await current().step("flight", book, order.id, undo=None), str)
 
 
 class Raw:

@@ -19,6 +19,7 @@ from retrysafe.admin.archive import Archive
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
+from retrysafe.backends.steps import sweep_steps
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.client import AsyncClient, Client
@@ -26,6 +27,7 @@ from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.procedures import forgotten, remove, sweep
 from retrysafe.protocol.records import Duration, Record
+from retrysafe.protocol.requests import Steps
 from retrysafe.protocol.rotating import rotate, worth_rotating
 from retrysafe.protocol.schedules import Sweeps
 from retrysafe.protocol.store import RotatingStore
@@ -174,6 +176,8 @@ class Sweeper:
                     if not count.size:
                         break
                     stop.wait(self._rest_after(began))
+            while not stop.rung and run(self._steps(), client) > 0:
+                pass
         finally:
             self._tell_swept(count)
         return count.total()
@@ -191,9 +195,15 @@ class Sweeper:
                     if not count.size:
                         break
                     await stop.await_for(self._rest_after(began))
+            while not stop.rung and await arun(self._steps(), client) > 0:
+                pass
         finally:
             self._tell_swept(count)
         return count.total()
+
+    def _steps(self) -> Steps[int]:
+        """Remove some steps whose record is gone."""
+        return (yield from sweep_steps(self._backend, self._schedule.batch)) if self._side == "records" else 0
 
     def _rest_after(self, began: float) -> float:
         self._schedule, rest = self._schedule.goes_on(time.monotonic() - began)

@@ -203,11 +203,12 @@ class DocumentStore:
             sets |= {"token": Later(0, sets["token"]), "version": Later(0, sets["version"])}
             required, allowed, judged_at = None, frozenset[EffectiveState](), None
         else:
+            token, before = Later(0, seen.token + 1), started_before(seen)
             sets |= {
                 "fingerprint": kept_fingerprint(request, seen),
-                "token": Later(0, seen.token + 1),
-                "attempts": started_before(seen) + 1,
-                "created": seen.created,
+                "token": token,
+                "attempts": before + 1,
+                "created": seen.created if before else token,
                 "version": seen.version + 1,
             }
             required, allowed = version_of(seen), RULES[Transition.CLAIM].sources

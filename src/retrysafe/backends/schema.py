@@ -102,6 +102,11 @@ class Tables:
             self._provided.add(feature)
         return made
 
+    def providing(self, feature: str) -> Steps[None]:
+        """`provide` in a transaction of the caller's; it may roll back, so that nothing is noted."""
+        if self._on_demand is not None and feature not in self._provided:
+            yield from tables.join(feature)
+
     def _made_tables(self, feature: str, client: Client) -> list[Migration]:
         try:
             with client.transaction() as opened:

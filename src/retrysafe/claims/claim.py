@@ -57,9 +57,19 @@ from retrysafe.protocol.schedules import LOOKS_PER_LEASE
 from retrysafe.protocol.transitions import RULES
 
 if TYPE_CHECKING:
+    from datetime import datetime
+    from random import Random
+    from typing import Unpack, overload
+    from uuid import UUID
+
     from typing_extensions import TypeVar as DefaultedTypeVar
 
+    from retrysafe.claims.steps import ClaimSteps, Step, StepOptions
+    from retrysafe.protocol.records import Duration
+
     Result = DefaultedTypeVar("Result", default=Any)
+    Made = TypeVar("Made")
+    Item = TypeVar("Item")
 else:
     Result = TypeVar("Result")
 Returned = TypeVar("Returned")
@@ -90,14 +100,15 @@ _BEGINNINGS = {EffectiveState.RELEASED: "started", EffectiveState.LAPSED: "takeo
 
 
 def current() -> Claim:
-    """Return the claim around the running code: the innermost one of this thread or task.
+    """Return the claim around the running code, or its step: the innermost one of this thread or task.
 
     Raises `ConfigurationError` outside a guarded operation.
     """
-    found = enclosing()
-    if not isinstance(found, Claim):
+    found: Any = enclosing()
+    if not hasattr(found, "key_for"):
         raise ConfigurationError("current() was called outside a guarded operation.")
-    return found
+    claim: Claim = found
+    return claim
 
 
 class Claim(Generic[Result, Tx]):
@@ -126,6 +137,9 @@ class Claim(Generic[Result, Tx]):
     _was_refused = False
     """True if an error has said that it was not entered."""
     _tx_taken = False
+    _won: Won | None = None
+    _course: ClaimSteps | None = None
+    """Its steps, once one was asked for."""
 
     def __init__(self, plan: Plan, request: ClaimRequest | None, tx: Any = None, annotation: Any = None) -> None:
         self._plan = plan
@@ -247,6 +261,89 @@ class Claim(Generic[Result, Tx]):
             )
         self.result = make(status, body, headers=headers, content_type=content_type)
         self.committed()
+
+    # ------------------------------------------------------------ steps
+
+    if TYPE_CHECKING:
+
+        @overload
+        def step(
+            self, name: str, function: Callable[..., Made], /, *args: Any, **options: Unpack[StepOptions]
+        ) -> Made: ...
+
+        @overload
+        def step(self, name: str, /, **options: Unpack[StepOptions]) -> Step: ...
+
+    def step(self, name: str, function: Callable[..., Any] | None = None, /, *args: Any, **options: Any) -> Any:
+        """Do a part of the work once: its result is stored, and a later attempt at this key goes on behind it.
+
+        ``claim.step("charge", charge, amount)`` calls the function, and returns what it returns or has returned to an
+        earlier attempt; a coroutine function is awaited. Without a function it is a block: ``with claim.step("order
+        row", tx=tx) as step:`` or ``async with``, in which work stands under ``if not step.replayed`` and sets
+        ``step.result``. Inside, `current()` is the `Step`, with a ``key_for`` of its own.
+
+        each: the index, where a step is done for each of many: from the data, never a counter.
+        tx: your open transaction on the store's database, which the function gets as its first argument: the row of
+            the step commits with it.
+        effects: "keyed" or "external", by default the boundary's: an external step is never done twice. If its outcome
+            is unknown, ``probe`` is called with the step, to say as a boundary's probe does.
+        undo: called with the result if the operation fails for good later, last step first.
+        was: the name that the step had when runs that are under way began. new: it had none then.
+
+        Raises `KeyReused` if a finished step is asked for with other arguments, `OutcomeUnknown` if it may have
+        happened, `LeaseLost` if the key was taken over, and `RetryTransaction` if another attempt has committed it.
+        """
+        return self._steps().step(name, function, args, **options)
+
+    def sleep(self, name: str, duration: Duration) -> None:
+        """Let the work go on only so long after the first attempt came here: raises `Postponed` until then.
+
+        In async code await `asleep`.
+        """
+        steps = self._steps()
+        steps.run(steps.sleep(name, duration))
+
+    async def asleep(self, name: str, duration: Duration) -> None:
+        """`sleep` for async code."""
+        steps = self._steps()
+        await steps.arun(steps.sleep(name, duration))
+
+    def wait_for(self, name: str, *, retry_after: Duration = "10s") -> Any:
+        """The value of a signal; raises `Postponed` until somebody has given it by `Boundary.signal`."""
+        steps = self._steps()
+        return steps.run(steps.wait_for(name, retry_after))
+
+    async def await_for(self, name: str, *, retry_after: Duration = "10s") -> Any:
+        """`wait_for` for async code."""
+        steps = self._steps()
+        return await steps.arun(steps.wait_for(name, retry_after))
+
+    def now(self) -> datetime:
+        """The time at which this work was begun, the same on every attempt, in UTC."""
+        return self._steps().now()
+
+    def uuid(self, name: str) -> UUID:
+        """A UUID that is the same on every attempt of this key."""
+        return self._steps().uuid(name)
+
+    def random(self, name: str) -> Random:
+        """A source of random numbers that is the same on every attempt of this key; not for secrets."""
+        return self._steps().random(name)
+
+    def ordered(self, items: Iterable[Item], key: Callable[[Item], Any]) -> list[Item]:
+        """The items sorted, so that every attempt meets them in one order; raises `ConfigurationError` for equal keys.
+
+        For those whose order changes: of a set, a directory, or a query without ORDER BY.
+        """
+        return self._steps().ordered(items, key)
+
+    def _steps(self) -> ClaimSteps:
+        if self._course is None:
+            from retrysafe.claims.steps import ClaimSteps
+
+            self._refuse_outside()
+            self._course = ClaimSteps(self, self._required_request(), self._won)
+        return self._course
 
     def ensure_held(self) -> None:
         """Raise `LeaseLost` unless this attempt certainly still holds its key; asks no store."""
@@ -596,6 +693,7 @@ class Claim(Generic[Result, Tx]):
         if settings.backend.warnings or settings.backend.near is not None:
             tell_warnings(settings.backend, self._events)
         if isinstance(outcome, Won):
+            self._won = outcome
             held = HeldClaim(self, settings, mode, request, outcome.held, self._claimed_at, self._events)
             self._held = held
             if self._events.detailed or outcome.seen is not None:
@@ -655,10 +753,15 @@ class Claim(Generic[Result, Tx]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        given = error
         try:
+            if self._course is not None:
+                error = self._course.end(error)
             if self._context is not None and self._context.leave() and self._held is not None:
                 self._held.settling = True
                 self._held.end(self._signals, self._result, self._annotation, error)
+            if self._course is not None:
+                self._course.finish(given, error)
         except BaseException as raised:
             self._over(raised)
             raise
@@ -668,12 +771,17 @@ class Claim(Generic[Result, Tx]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        given = error
         try:
+            if self._course is not None:
+                error = await self._course.aend(error)
             if self._context is not None and self._context.leave() and self._held is not None:
                 stopped_by_us = self._held.stopped_task(error)
                 await self._aend(self._held, error)
                 if stopped_by_us:
                     raise LeaseLost("The work was stopped because its lease could not be kept.") from error
+            if self._course is not None:
+                await self._course.afinish(given, error)
         except BaseException as raised:
             self._over(raised)
             raise

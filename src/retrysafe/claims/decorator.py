@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import typing
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from operator import itemgetter
@@ -14,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import Codec, JSONCodec, unstorable
+from retrysafe.claims.functions import NotYet, is_coroutine_function, is_generator_function, return_annotation
 from retrysafe.claims.restarts import arestarting, restarting
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import ConfigurationError, InvalidKey
@@ -192,19 +192,15 @@ class Guarded:
     def annotation(self) -> Any:
         """The return annotation, resolved at the first call, when every name it uses exists."""
         if self._annotation is _Unresolved:
-            annotation = _return_annotation(self.function)
+            annotation = return_annotation(self.function)
             refuse_unstorable(self._codec, annotation, f"The return annotation of {_name_of(self.function)}")
             self._annotation = annotation
         return self._annotation
 
     def refuse_unstorable(self) -> None:
         """Refuse a result that cannot be stored, if the annotation tells; one that cannot be resolved yet is left."""
-        with suppress(_NotYet):
+        with suppress(NotYet):
             _ = self.annotation
-
-
-class _NotYet(ConfigurationError):
-    """The annotation names what does not exist, or only not yet."""
 
 
 def refuse_unstorable(codec: Codec, annotation: Any, told: str) -> None:
@@ -219,28 +215,6 @@ def refuse_unstorable(codec: Codec, annotation: Any, told: str) -> None:
 
 def _name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", repr(function))
-
-
-def _return_annotation(function: Callable[..., Any]) -> Any:
-    """Resolve the return annotation alone, so that a parameter's may name what exists only for type checkers."""
-    import inspect
-
-    plain = inspect.unwrap(function)
-    written = getattr(plain, "__annotations__", {})
-    if "return" not in written:
-        return None
-
-    def bearer() -> None: ...
-
-    bearer.__annotations__ = {"return": written["return"]}
-    try:
-        hints = typing.get_type_hints(bearer, getattr(plain, "__globals__", None), include_extras=True)
-    except (NameError, TypeError, AttributeError) as error:
-        raise _NotYet(
-            f"The return annotation of {plain.__qualname__} cannot be resolved ({error}), and stored results are "
-            "rebuilt from it: import what it names at run time, not for type checking only."
-        ) from error
-    return hints["return"]
 
 
 class _Unresolved:
@@ -279,25 +253,6 @@ def wrap(guarded: Guarded) -> Callable[..., Any]:
         )
     guarded.refuse_unstorable()
     return _wrap_sync(guarded)
-
-
-def is_coroutine_function(function: Callable[..., Any]) -> bool:
-    """Tell whether it is a coroutine function, or an object that is called like one."""
-    import inspect
-
-    return any(map(inspect.iscoroutinefunction, _called(function)))
-
-
-def is_generator_function(function: Callable[..., Any]) -> bool:
-    """Tell whether calling it makes a generator, of either colour, and runs nothing."""
-    import inspect
-
-    called = _called(function)
-    return any(map(inspect.isgeneratorfunction, called)) or any(map(inspect.isasyncgenfunction, called))
-
-
-def _called(function: Callable[..., Any]) -> tuple[Any, Any]:
-    return function, getattr(type(function), "__call__", None)  # noqa: B004 - of a callable object, it tells the kind
 
 
 def _wrap_sync(guarded: Guarded) -> Callable[..., Any]:

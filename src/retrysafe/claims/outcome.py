@@ -18,6 +18,7 @@ from retrysafe.errors import (
     KeyExpired,
     KeyReused,
     OutcomeUnknown,
+    Postponed,
     ResultNotEncodable,
     ResultUnreadable,
     RetrysafeError,
@@ -155,7 +156,8 @@ def _judged(
     largest = settings.largest_result
     if signals.failure is not None:
         return WorkOutcome(Ending.DECLARED, verdict(Ending.DECLARED, mode), encode_error(signals.failure, largest))
-    said = {"committed": signals.committed, "not_executed": signals.not_executed}
+    postponed = isinstance(error, Postponed)
+    said = {"committed": signals.committed, "not_executed": signals.not_executed or postponed}
     if error is not None:
         ending = ending_of_error(permanent=is_permanent(error, settings), **said)
         settlement = verdict(ending, mode)

@@ -15,7 +15,7 @@ from typing import Any
 import retrysafe
 from retrysafe.backends.commands import PROGRAM
 from retrysafe.cli.stopping import heed_as_first_process
-from retrysafe.errors import RetrysafeError
+from retrysafe.errors import Postponed, RetrysafeError
 
 VERBS = (
     "alerts",
@@ -74,6 +74,9 @@ def main(
         return code
     except RetrysafeError as error:
         return fail(error.detail or str(error))
+    except Postponed as postponed:
+        fail(f"{postponed.detail} Try again after {postponed.retry_after:.0f} s.")
+        return 75
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has closed the pipe

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NoReturn, Unpack
 
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
-from retrysafe.claims.decorator import is_generator_function
+from retrysafe.claims.functions import is_generator_function
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http import openapi

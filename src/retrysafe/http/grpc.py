@@ -63,6 +63,7 @@ STATUSES: dict[str, Code] = {
     "store-not-migrated": Code.UNAVAILABLE,
     "store-misconfigured": Code.UNAVAILABLE,
     "quota-exceeded": Code.RESOURCE_EXHAUSTED,
+    "postponed": Code.UNAVAILABLE,
 }
 """The status of each of the layer's own answers; ABORTED and UNAVAILABLE ask for a retry, with the same key."""
 

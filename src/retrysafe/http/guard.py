@@ -16,7 +16,7 @@ from retrysafe.boundary import Boundary, require_boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.observers import logger
 from retrysafe.claims.responses import OPERATION, ResponseCodec
-from retrysafe.errors import InvalidKey, LeaseLost, RetrysafeError, StoreMisconfigured, StoreUnavailable
+from retrysafe.errors import InvalidKey, LeaseLost, Postponed, RetrysafeError, StoreMisconfigured, StoreUnavailable
 from retrysafe.http import keys, principals, workers
 from retrysafe.http.bodies import Body, without_boundary
 from retrysafe.http.messages import (
@@ -280,7 +280,9 @@ class Guard:
         return status >= 500 and self.entry.restarts(error)
 
     def lost(self, error: BaseException | None) -> Refusal | None:
-        """The refusal after the handler has found, by ``ensure_held()``, that another attempt has its key."""
+        """The refusal after the handler has found that another attempt has its key, or that it has to wait."""
+        if isinstance(error, Postponed):
+            return refusal_of(error)
         found = [] if error is None else [leaf for leaf in leaves(error) if isinstance(leaf, LeaseLost)]
         return self.refusal(found[0]) if found else None
 

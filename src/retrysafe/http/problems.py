@@ -15,6 +15,7 @@ from retrysafe.errors import (
     KeyReused,
     LeaseLost,
     OutcomeUnknown,
+    Postponed,
     QuotaExceeded,
     ResultNotEncodable,
     ResultUnreadable,
@@ -116,6 +117,13 @@ PROBLEMS: dict[str, Problem] = {
         safe_new_key=False,
         retry_after=1,
     ),
+    "postponed": Problem(
+        503,
+        "The work waits",
+        "It has begun, and goes on when its time or its signal has come. Ask again later, with the same key.",
+        safe_new_key=False,
+        retry_after=1,
+    ),
     "identity-unavailable": Problem(
         503,
         "Whose request it is could not be found out",
@@ -148,7 +156,7 @@ PROBLEMS: dict[str, Problem] = {
 }
 """Every answer that the layer gives by itself, by its stable code."""
 
-_CODES: tuple[tuple[type[RetrysafeError], str], ...] = (
+_CODES: tuple[tuple[type[RetrysafeError | Postponed], str], ...] = (
     (InvalidKey, "key-invalid"),
     (KeyReused, "key-reused"),
     (KeyExpired, "key-expired"),
@@ -159,6 +167,7 @@ _CODES: tuple[tuple[type[RetrysafeError], str], ...] = (
     (ResultNotEncodable, "result-unavailable"),
     (ResultUnreadable, "result-unavailable"),
     (QuotaExceeded, "quota-exceeded"),
+    (Postponed, "postponed"),
     (StoreMisconfigured, "store-misconfigured"),
     (StoreUnavailable, "store-unavailable"),
     (SchemaOutdated, "store-not-migrated"),
@@ -199,7 +208,7 @@ class Refusal(Exception):
         self.retry_after = retry_after
 
 
-def refusal_of(error: RetrysafeError) -> Refusal | None:
+def refusal_of(error: RetrysafeError | Postponed) -> Refusal | None:
     """Turn an error of a claim into the layer's answer; None for one that only a developer can mend.
 
     What an error says of the server's insides stays there: only what a client sent is named to it, and a pool's option.
@@ -209,7 +218,7 @@ def refusal_of(error: RetrysafeError) -> Refusal | None:
             detail = f"{error.detail} {PROBLEMS[code].detail}" if isinstance(error, InvalidKey | KeyReused) else ""
             if isinstance(error, StoreUnavailable) and error.more_connections:
                 detail = f"{PROBLEMS[code].detail} {_EXHAUSTED.format(error.more_connections)}"
-            return Refusal(code, detail, getattr(error, "retry_after", None), error.key)
+            return Refusal(code, detail, getattr(error, "retry_after", None), getattr(error, "key", ""))
     return None
 
 

@@ -171,14 +171,18 @@ def kept_fingerprint(request: ClaimRequest, seen: Record) -> bytes:
 
 
 def claim_again(record: Record, request: ClaimRequest, seen: Record, now: Micros) -> Record:
-    """The record after a new attempt has claimed a key that had a record."""
+    """The record after a new attempt has claimed a key that had a record.
+
+    New work under an old key is created anew: by its token, which no other work of the key has.
+    """
     check(Transition.CLAIM, record.effective_state_at(now))
     _match_seen(record, seen)
+    token, before = next_token(record.token, now), started_before(seen)
     return first_claim(request, now)._replace(
         fingerprint=kept_fingerprint(request, seen),
-        token=next_token(record.token, now),
-        attempts=started_before(seen) + 1,
-        created=record.created,
+        token=token,
+        attempts=before + 1,
+        created=record.created if before else token,
         version=record.version + 1,
     )
 

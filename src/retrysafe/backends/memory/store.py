@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrysafe.errors import ConfigurationError, IllegalTransition
 from retrysafe.protocol import quotas, transitions
@@ -31,7 +31,21 @@ from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition
 
+if TYPE_CHECKING:
+    from retrysafe.protocol.steps import At, StepRow
+
+
 Records = dict[bytes, Record]
+
+
+class Kept(Records):
+    """Records by key, and the rows of steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: dict[tuple[bytes, Micros, At], StepRow] = {}
+
+
 Step = Callable[[Records, Micros], Any]
 """A request: a step over the records at a time."""
 
@@ -45,7 +59,7 @@ class MemoryClient:
     """Performs steps one at a time; ``clock`` gives microseconds since the Unix epoch."""
 
     def __init__(self, clock: Callable[[], int] = wall_clock) -> None:
-        self.records: dict[bytes, Record] = {}
+        self.records = Kept()
         self._clock = clock
         self._lock = threading.Lock()
 
@@ -60,6 +74,7 @@ class MemoryClient:
     def close(self) -> None:
         """Drop the records."""
         self.records.clear()
+        self.records.steps.clear()
 
 
 class AsyncMemoryClient:

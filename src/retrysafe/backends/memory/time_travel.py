@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from retrysafe.backends.memory.store import MemoryStore, Records
 from retrysafe.backends.time_travel import INSTANTS, Aged, nothing
-from retrysafe.protocol.records import Micros
+from retrysafe.protocol.records import Micros, State
 from retrysafe.protocol.requests import Ask
 
 
@@ -14,6 +14,8 @@ def age(store: MemoryStore, keys: Collection[bytes], micros: Micros) -> Aged:
     def step(records: Records, now: Micros) -> None:
         for key in records.keys() & set(keys):
             record = records[key]
-            records[key] = record._replace(**{name: getattr(record, name) - micros for name in INSTANTS})
+            aged = record._replace(**{name: getattr(record, name) - micros for name in INSTANTS})
+            over = record.state in (State.COMPLETED, State.FAILED)
+            records[key] = aged if over else aged._replace(created=record.created)  # by which its steps know the work
 
     return [Ask(step, nothing)]

@@ -289,6 +289,16 @@ _UNKNOWN = (
     # Dead letters of consumers, the oldest first.
     Index("retrysafe_inbox_dead_at", "retrysafe_inbox_dead", "dead_at, key_hash"),
 )
+_STEPS = (
+    # Steps inside a claim: what each has done, so that the next attempt goes on behind it.
+    Table(
+        "retrysafe_steps",
+        "key_hash hash, generation big, name name, idx name, state short, token big, place int, undoable int, "
+        "fingerprint bytes, updated big, kept_until big, result body?, media_type name?, codec_version int?",
+        (Index("retrysafe_steps_kept_until", "retrysafe_steps", "kept_until"),),
+        key=4,
+    ),
+)
 HISTORY: Mapping[str, tuple[Change, ...]] = {
     "records": _RECORDS,
     "quotas": _QUOTAS,
@@ -297,6 +307,7 @@ HISTORY: Mapping[str, tuple[Change, ...]] = {
     "lanes": _LANES,
     "names": _NAMES,
     "unknown": _UNKNOWN,
+    "steps": _STEPS,
 }
 """The changes of each version by its name, in order from version 1."""
 

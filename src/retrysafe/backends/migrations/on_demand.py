@@ -18,9 +18,9 @@ from retrysafe.protocol.migrating import Migration, apply, note, schema_version
 from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
 from retrysafe.protocol.store import TransactionalStore
 
-FEATURES = {"outbox": "retrysafe_outbox", "inbox": "retrysafe_inbox"}
+FEATURES = {"outbox": "retrysafe_outbox", "inbox": "retrysafe_inbox", "steps": "retrysafe_steps"}
 """The prefix of each feature's tables; the feature is the name of the migration that first makes them."""
-_ALWAYS = {"outbox": "retrysafe_outbox", "inbox": "retrysafe_inbox_dead"}
+_ALWAYS = {"outbox": "retrysafe_outbox", "inbox": "retrysafe_inbox_dead", "steps": "retrysafe_steps"}
 """A table that each feature has had in every version. A prefix tells nothing: users have tables, too."""
 _RECORDS = ("retrysafe_schema", "retrysafe_records")
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
@@ -64,6 +64,12 @@ def provide(store: TransactionalStore, feature: str) -> Steps[list[Migration]]:
         made = [migration for migration in known if migration.name == feature]
     yield from ask(store.commit())
     return made
+
+
+def join(feature: str) -> Steps[None]:
+    """Make a feature's tables, if they are absent, in a transaction of the caller's, who holds the file's one lock."""
+    if not (yield from is_present(feature)):
+        yield from _perform(creation((FEATURES[feature],), migrations.load("sqlite")[-1].version))
 
 
 def completing(found: Collection[str], version: int) -> list[str]:

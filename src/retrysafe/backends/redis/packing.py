@@ -134,12 +134,13 @@ def unpacked(key: bytes, packed: bytes, now: Micros) -> Record:
     *texts, fingerprint = values
     attempt, boundary, scope, operation, effects = (text.decode() for text in texts)
     state = _STATES[number - 1] if 0 < number <= len(_STATES) else state_of(str(number))
-    result = _result(packed, _HEAD.size + claim_size)
+    result = result_at(packed, _HEAD.size + claim_size)
     claimed = key, boundary, scope, operation, fingerprint, state, attempt, token, attempts, effects
     return Record._make((*claimed, lease_until, created, updated, expires, forget, version, result, now))
 
 
-def _result(packed: bytes, at: int) -> StoredResult | None:
+def result_at(packed: bytes, at: int) -> StoredResult | None:
+    """The result that begins there."""
     if at == len(packed):
         return None
     has_body, codec_version, size = _RESULT.unpack_from(packed, at)

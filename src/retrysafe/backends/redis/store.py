@@ -68,7 +68,8 @@ _BODIES = {
 local record = load()
 if not allowed(record, ARGV[5]) then return false end
 if record.attempt ~= ARGV[6] or record.version ~= tonumber(ARGV[7]) then return false end
-return reply(write(1, math.max(record.token + 1, now), now + ARGV[2], record.created, ARGV[3], ARGV[4],
+local token = math.max(record.token + 1, now)
+return reply(write(1, token, now + ARGV[2], tonumber(ARGV[8]) == 1 and token or record.created, ARGV[3], ARGV[4],
   record.version + 1, ARGV[8], ARGV[1], ''))""",
     # The wake-up may be forbidden to this user: that must not undo what is written.
     "settle": """

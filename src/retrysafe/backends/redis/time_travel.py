@@ -20,7 +20,7 @@ local record = load()
 if not record then return false end
 local expires = redis.call('PTTL', KEYS[1]) >= 0
 local aged = struct.pack(HEAD, record.format, record.state, record.token, record.lease_until - ARGV[1],
-  record.created - ARGV[1], record.updated - ARGV[1], record.expires - ARGV[1], record.forget - ARGV[1],
+  record.created, record.updated - ARGV[1], record.expires - ARGV[1], record.forget - ARGV[1],
   record.version, record.attempts, record.claim_size) .. string.sub(record.packed, HEAD_SIZE + 1)
 redis.call('SET', KEYS[1], aged)
 if expires then redis.call('PEXPIREAT', KEYS[1], expire_at(record.forget - ARGV[1])) end
@@ -37,7 +37,10 @@ return false"""
 
 
 def age(store: RedisStore, keys: Collection[bytes], micros: Micros) -> Aged:
-    """Native expiry goes with the record, and so does what is counted of the key for the quota of its scope."""
+    """The beginning of the work stays, by which its steps know it.
+
+    Native expiry goes with the record, and so does the count of the key for the quota of its scope.
+    """
     aged: Record | None = None
 
     def parse(answer: Any) -> None:

@@ -137,9 +137,10 @@ class SqlStatements:
 
     def _take(self, clock: str, gate: str) -> str:
         stamp = f", xact = {self._stamp_value()}" if self.STAMP else ""
-        changes = (
-            f"fingerprint = {self.p('fingerprint')}, state = 'running', "
-            f"attempt = {self.p('attempt')}, token = {self.GREATEST}(r.token + 1, t.now), "
+        token = f"{self.GREATEST}(r.token + 1, t.now)"
+        changes = (  # created before token: MySQL reads what it has just set
+            f"fingerprint = {self.p('fingerprint')}, state = 'running', attempt = {self.p('attempt')}, "
+            f"created = CASE WHEN {self.p('attempts')} = 1 THEN {token} ELSE r.created END, token = {token}, "
             f"attempts = {self.p('attempts')}, effects = {self.p('effects')}, lease_until = t.now + {self.p('lease')}, "
             f"{self._written()}, result = NULL, media_type = NULL, codec_version = NULL{stamp}"
         )

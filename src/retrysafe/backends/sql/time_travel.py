@@ -18,7 +18,7 @@ AT_ONCE = 500
 
 def age(store: SqlStore, keys: Collection[bytes], micros: Micros) -> Aged:
     """Age records; those locked by an open transaction are left, because its end writes every instant anew."""
-    shift = ", ".join(f"{name} = {name} - {store.p('lease', 'micros')}" for name in INSTANTS)
+    shift = ", ".join(f"{name} = {name} - {_by(name, store.p('lease', 'micros'))}" for name in INSTANTS)
 
     def statement(listed: str) -> str:
         free = f"SELECT r.key_hash FROM {TABLE} AS r WHERE r.key_hash IN ({listed}){store.SKIP_LOCKED}"
@@ -29,13 +29,18 @@ def age(store: SqlStore, keys: Collection[bytes], micros: Micros) -> Aged:
 
 def age_mysql(store: MysqlStore, keys: Collection[bytes], micros: Micros) -> Aged:
     """`age` for MySQL, which reads the table that it changes only through a derived table."""
-    shift = ", ".join(f"r.{name} = r.{name} - :micros" for name in INSTANTS)
+    shift = ", ".join(f"r.{name} = r.{name} - {_by(name, ':micros')}" for name in INSTANTS)
 
     def statement(listed: str) -> str:
         free = f"SELECT f.key_hash FROM {TABLE} AS f WHERE f.key_hash IN ({listed}) FOR UPDATE SKIP LOCKED"
         return f"UPDATE ({free}) AS free STRAIGHT_JOIN {TABLE} AS r ON r.key_hash = free.key_hash SET {shift}"
 
     return _statements(store, keys, micros, statement)
+
+
+def _by(name: str, micros: str) -> str:
+    """The time by which a column is aged: the beginning of work under way names it, to its steps."""
+    return micros if name != "created" else f"CASE WHEN state IN ('completed', 'failed') THEN {micros} ELSE 0 END"
 
 
 def _statements(

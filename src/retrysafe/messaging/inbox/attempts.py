@@ -24,6 +24,7 @@ from retrysafe.errors import (
     KeyReused,
     LeaseLost,
     OutcomeUnknown,
+    Postponed,
     QuotaExceeded,
     ResultUnreadable,
     RetrysafeError,
@@ -249,8 +250,10 @@ class Attempt:
             return HandlerOutcome(MessageOutcome.DEAD, KILLS if self._doomed else error_text(self.failure))
         return HandlerOutcome(MessageOutcome.HANDLED if self.identity.key else MessageOutcome.PASSED)
 
-    def outcome_of(self, error: Exception) -> HandlerOutcome:
+    def outcome_of(self, error: Exception | Postponed) -> HandlerOutcome:
         """The outcome after an error; raises the error again if the message did not cause it."""
+        if isinstance(error, Postponed):
+            return HandlerOutcome(MessageOutcome.BUSY, error.detail, again=pause(error.retry_after))
         if error is not self.raised and not (isinstance(error, RetryTransaction) and self.raised is not None):
             return self._outcome_of_claim(error)
         text = error_text(error)

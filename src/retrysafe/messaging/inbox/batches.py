@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from retrysafe.claims.batch import BatchClaim
 from retrysafe.claims.decorator import refuse_unfinished
 from retrysafe.entrypoint import CODEC, in_thread
-from retrysafe.errors import OutcomeUnknown, RetrysafeError, RetryTransaction
+from retrysafe.errors import OutcomeUnknown, Postponed, RetrysafeError, RetryTransaction
 from retrysafe.messaging.inbox.attempts import HANDLED, Attempt, HandlerSettings, handler_of
 from retrysafe.messaging.inbox.batch_plan import BatchPart, BatchPlan, Broken, plan
 from retrysafe.messaging.inbox.dead_letters import Letters
@@ -111,7 +111,7 @@ class BatchHandler(Handler[P, R]):
                             refuse_unfinished(claims, self.setting.function.call(group))  # type: ignore[arg-type]
                     progress.at = None
                 return self._results_of(batch, progress)
-            except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
+            except (Exception, Postponed) as error:  # noqa: BLE001 - whatever a handler raises is its own
                 again = progress.judge(error, restarts)
                 if isinstance(again, Broken):
                     return again
@@ -131,7 +131,7 @@ class BatchHandler(Handler[P, R]):
                             refuse_unfinished(claims, await self.setting.function.acall(group), ran=True)  # type: ignore[arg-type]
                     progress.at = None
                 return self._results_of(batch, progress)
-            except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
+            except (Exception, Postponed) as error:  # noqa: BLE001 - whatever a handler raises is its own
                 again = progress.judge(error, restarts)
                 if isinstance(again, Broken):
                     return again
@@ -201,7 +201,7 @@ class _Progress:
         fresh = (self._of(attempt) is Decision.MINE for attempt in self._batch.attempts)
         return [HandleResult(MessageOutcome.HANDLED if one else MessageOutcome.DUPLICATE) for one in fresh]
 
-    def judge(self, error: Exception, restarts: int) -> Broken | float:
+    def judge(self, error: Exception | Postponed, restarts: int) -> Broken | float:
         """Find the message at fault, or the seconds until the whole batch is run again; raise any other error."""
         if isinstance(error, _NotTogether):
             return Broken(error.at)

@@ -18,7 +18,7 @@ from retrysafe.boundary import Boundary
 from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.claim import Claim
 from retrysafe.entrypoint import in_thread
-from retrysafe.errors import ConfigurationError, InProgress, LeaseLost, RetrysafeError
+from retrysafe.errors import ConfigurationError, InProgress, LeaseLost, Postponed, RetrysafeError
 from retrysafe.messaging.inbox import procedures
 from retrysafe.messaging.inbox.attempts import Attempt, HandlerSettings
 from retrysafe.messaging.inbox.procedures import HandlerOutcome
@@ -192,7 +192,7 @@ def _handle(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> 
     backend.run(procedures.reopen(backend.store, letter.arrival.record_key))
     try:
         end = attempt.after(setting.entry.run(attempt.claim, attempt.work))
-    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
+    except (Exception, Postponed) as error:  # noqa: BLE001 - whatever a handler raises is its own
         end = attempt.outcome_of(error)
     handled = letters.run(procedures.conclude_redriven(letters.inbox, letter, end))
     return _report(setting, letter, end, handled)
@@ -215,7 +215,7 @@ async def _ahandle(setting: HandlerSettings, letters: Letters, letter: InboxLett
     await _arun(backend, procedures.reopen(backend.store, letter.arrival.record_key))
     try:
         end = attempt.after(await setting.entry.arun(attempt.claim, attempt.awork))
-    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
+    except (Exception, Postponed) as error:  # noqa: BLE001 - whatever a handler raises is its own
         end = attempt.outcome_of(error)
     handled = await letters.arun(procedures.conclude_redriven(letters.inbox, letter, end))
     return _report(setting, letter, end, handled)

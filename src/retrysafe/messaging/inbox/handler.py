@@ -11,7 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from retrysafe.cancellation import cancelled_since, run_to_completion
 from retrysafe.claims.observers import logger
 from retrysafe.entrypoint import in_thread
-from retrysafe.errors import ConfigurationError, RetrysafeError
+from retrysafe.errors import ConfigurationError, Postponed, RetrysafeError
 from retrysafe.messaging.inbox import procedures
 from retrysafe.messaging.inbox.attempts import Attempt, HandlerSettings
 from retrysafe.messaging.inbox.dead_letters import Letters, aredrive, redrive
@@ -72,7 +72,7 @@ class Handler(Generic[P, R]):
         if end is None:
             try:
                 end = attempt.after(self.setting.entry.run(attempt.claim, attempt.work))
-            except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
+            except (Exception, Postponed) as error:  # noqa: BLE001 - whatever a handler raises is its own
                 end = self._judge(attempt, error)
             except BaseException:
                 self._withdraw(attempt)
@@ -89,7 +89,7 @@ class Handler(Generic[P, R]):
         if end is None:
             try:
                 end = attempt.after(await self.setting.entry.arun(attempt.claim, attempt.awork))
-            except Exception as error:  # noqa: BLE001 - whatever a handler raises is its own
+            except (Exception, Postponed) as error:  # noqa: BLE001 - whatever a handler raises is its own
                 end = await self._ajudge(attempt, error)
             except BaseException:
                 await self._awithdraw(attempt)
@@ -149,14 +149,14 @@ class Handler(Generic[P, R]):
 
     # ------------------------------------------------------------ after
 
-    def _judge(self, attempt: Attempt, error: Exception) -> HandlerOutcome:
+    def _judge(self, attempt: Attempt, error: Exception | Postponed) -> HandlerOutcome:
         try:
             return _log_traceback(attempt, error, attempt.outcome_of(error))
         except RetrysafeError:
             self._withdraw(attempt)
             raise
 
-    async def _ajudge(self, attempt: Attempt, error: Exception) -> HandlerOutcome:
+    async def _ajudge(self, attempt: Attempt, error: Exception | Postponed) -> HandlerOutcome:
         try:
             return _log_traceback(attempt, error, attempt.outcome_of(error))
         except RetrysafeError:
@@ -235,14 +235,14 @@ class Handler(Generic[P, R]):
         self.setting.entry.emit(name, arrival.consumer, arrival.record_key, topic=arrival.envelope.topic, **fields)
 
 
-def _log_traceback(attempt: Attempt, error: Exception, end: HandlerOutcome) -> HandlerOutcome:
+def _log_traceback(attempt: Attempt, error: Exception | Postponed, end: HandlerOutcome) -> HandlerOutcome:
     """The outcome; where the handler has raised, the log has the traceback, which no event and no dead letter has."""
     if error is attempt.raised and end.became in (MessageOutcome.FAILED, MessageOutcome.DEAD):
         logger().warning("The handler %r has raised.\n%s", attempt.arrival.consumer, _render_traceback(error))
     return end
 
 
-def _render_traceback(error: Exception) -> str:
+def _render_traceback(error: BaseException) -> str:
     """The end of a traceback, without what a terminal would take for a command or no encoding has."""
     lines = "".join(traceback.format_exception(error))[-_LONGEST_TRACE:].split("\n")
     return "\n".join(line if line.isprintable() else line.encode("unicode_escape").decode() for line in lines)

@@ -1,0 +1,255 @@
+"""Steps in a table beside the records: a step is one INSERT, which selects from its record if that is its claim's.
+
+No statement in the caller's transaction locks the record, whose renewals would wait for the end of that transaction.
+There the row has a gate, as a transactional claim has: on PostgreSQL an advisory lock, on MySQL a row of gates. On
+SQLite, writers are serial.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, cast
+
+from retrysafe.backends.sql import reading
+from retrysafe.backends.sql.statements import result_params
+from retrysafe.backends.sql.store import SqlStore
+from retrysafe.backends.sql.table import TABLE
+from retrysafe.protocol.records import StoredResult
+from retrysafe.protocol.requests import Ask, Query, Rows
+from retrysafe.protocol.steps import DECISION, At, FoundRow, StepRow, StepState, Work
+
+STEPS = "retrysafe_steps"
+_READ = "s.name, s.idx, s.state, s.place, s.undoable, s.fingerprint, s.result, s.media_type, s.codec_version, s.token"
+_COLUMNS = "key_hash, generation, name, idx, state, token, place, undoable, fingerprint, updated, kept_until"
+_CASTS = {
+    **dict.fromkeys(("name", "idx", "state"), "text"),
+    **dict.fromkeys(("generation", "gate"), "bigint"),
+    **dict.fromkeys(("place", "undoable"), "integer"),
+}
+_LOCKED = "55P03"
+
+
+class SqlSteps:
+    """The statements of SQLite; `PostgresqlSteps` and `MysqlSteps` override what is different there."""
+
+    SHARED = ""
+    """The end of a SELECT that keeps the record from being taken over until the transaction ends."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self.store = store
+        p, clock = self.p, store.clock
+        self.row = (
+            f"s.key_hash = {p('key')} AND s.generation = {p('generation')} AND s.name = {p('name')} "
+            f"AND s.idx = {p('idx')}"
+        )
+        self.held = (
+            f"r.key_hash = {p('key')} AND r.attempt = {p('attempt')} AND r.token = {p('token')} "
+            "AND r.state IN ('running', 'unknown')"
+        )
+        pending = (
+            f"r.key_hash = {p('key')} AND r.created = {p('generation')} "
+            "AND r.state IN ('running', 'unknown', 'released')"
+        )
+        begin, self.ignoring = store.insert_ignoring("key_hash, generation, name, idx")
+        values = ", ".join(map(p, ("key", "generation", "name", "idx", "state", "token", "place", "undoable")))
+        self._insert = (
+            f"{begin} {STEPS} ({_COLUMNS}, result, media_type, codec_version) SELECT {values}, {p('fingerprint')}, "
+            f"t.now, t.now + {p('memory')}, {p('result')}, {p('media_type')}, {p('codec_version')} FROM "
+        )
+        self.insert_held = f"{self._insert}{TABLE} AS r, {clock} WHERE {self.held}"
+        self.insert_free = f"{self._insert}{clock} WHERE true"
+        self.insert_signal = f"{self._insert}{TABLE} AS r, {clock} WHERE {pending} {self.ignoring}"
+        self.rows_sql = (
+            f"SELECT {_READ} FROM {STEPS} AS s WHERE s.key_hash = {p('key')} AND s.generation = {p('generation')}"
+        )
+        self.find_sql = f"SELECT {_READ} FROM {STEPS} AS s WHERE {self.row}"
+        self.held_sql = f"SELECT 1 FROM {TABLE} AS r WHERE {self.held}"
+        self.change_sql = self._update(f"s.state = {p('state', 'before')} AND s.token <= {p('token')}")
+        self.undo_sql = f"{self.change_sql} AND EXISTS ({self.held_sql})"
+        self.drop_sql = self._delete(f"{self.row} AND s.state = 'started' AND s.token = {p('token')}")
+        lost = (
+            f"SELECT l.key_hash, l.generation, l.name, l.idx FROM {STEPS} AS l "
+            f"WHERE l.kept_until <= (SELECT {store.NOW}) AND NOT EXISTS (SELECT 1 FROM {TABLE} AS r "
+            "WHERE r.key_hash = l.key_hash AND r.created = l.generation) "
+            f"ORDER BY l.kept_until LIMIT {p('limit')}"
+        )
+        self.sweep_sql = self._sweep(lost)
+
+    def p(self, kind: str, name: str | None = None) -> str:
+        """A parameter, cast where the dialect needs it."""
+        return self.store.p(kind, name)
+
+    # ------------------------------------------------------------ asks
+
+    def rows(self, work: Work) -> Ask[list[StepRow]]:
+        """Return the rows of a work."""
+        return Ask(self._query(self.rows_sql, work, At(""), writes=False), lambda answer: list(map(_row, answer.rows)))
+
+    def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
+        """Write a first row if the work is its claim's, and its gate is free."""
+        return Ask(self.insert_query(work, row, joined=joined), _has_inserted)
+
+    def insert_query(self, work: Work, row: StepRow, *, joined: bool) -> Query:
+        """One INSERT; the row that says that the run goes back keeps the record as it is meanwhile."""
+        insert = self.insert_free if work.held is None else self.insert_held
+        shared = self.SHARED if row.at == DECISION else ""
+        return self._query(f"{insert}{shared} {self.ignoring}", work, row.at, row)
+
+    def change(self, work: Work, row: StepRow, before: StepState) -> Ask[bool]:
+        """Write the next state of a row."""
+        owned = row.state is StepState.UNDONE and work.held is not None
+        sql = self.undo_sql if owned else self.change_sql
+        return Ask(self._query(sql, work, row.at, row, before=before.value), reading.changed_one)
+
+    def drop(self, work: Work, at: At) -> Ask[bool]:
+        """Remove a row that this attempt has started."""
+        return Ask(self._query(self.drop_sql, work, at), reading.changed_one)
+
+    def find(self, work: Work, at: At) -> Ask[FoundRow]:
+        """Return a row; without one, ask for the record instead, which has a column less."""
+        held = None if work.held is None else self._query(self.held_sql, work, at, writes=False)
+        return Ask(self._query(self.find_sql, work, at, writes=False, otherwise=held), _finding(work))
+
+    def signal(self, work: Work, row: StepRow) -> Ask[bool]:
+        """Write the row of a signal if the work has not ended."""
+        return Ask(self._query(self.insert_signal, work, row.at, row), reading.changed_one)
+
+    def conclude(self, work: Work) -> list[Ask[None]]:
+        """Nothing: a sweep removes them."""
+        return []
+
+    def sweep(self, limit: int) -> list[Ask[int]]:
+        """Remove rows that were not written for the memory of their key, and whose record is gone or of other work."""
+        return [Ask(self.store.query(self.sweep_sql, {"limit": limit}), reading.count)]
+
+    # ------------------------------------------------------------ statements
+
+    def _update(self, condition: str) -> str:
+        names = ("state", "token", "result", "media_type", "codec_version")
+        changes = ", ".join(f"{name} = {self.p(name)}" for name in names)
+        return (
+            f"UPDATE {STEPS} AS s SET {changes}, updated = {self.store.NOW}, kept_until = {self.store.NOW} + "
+            f"{self.p('memory')} WHERE {self.row} AND {condition}"
+        )
+
+    def _delete(self, condition: str) -> str:
+        return f"DELETE FROM {STEPS} AS s WHERE {condition}"
+
+    def _sweep(self, lost: str) -> str:
+        return f"DELETE FROM {STEPS} WHERE (key_hash, generation, name, idx) IN ({lost})"
+
+    def _query(
+        self,
+        sql: str,
+        work: Work,
+        at: At,
+        row: StepRow | None = None,
+        *,
+        writes: bool = True,
+        otherwise: Query | None = None,
+        **more: Any,
+    ) -> Query:
+        params: dict[str, Any] = {
+            "key": work.key,
+            "generation": work.generation,
+            "name": at.name,
+            "idx": at.each,
+            "token": work.token,
+            "memory": work.memory,
+            **more,
+        }
+        if work.held is not None:
+            params["attempt"] = work.held.attempt
+        if row is not None:
+            params |= {"state": row.state.value, "place": row.place, "undoable": int(row.undoable)}
+            params |= {"fingerprint": row.fingerprint, **result_params(row.result)}
+        return self.store.query(sql, params, otherwise, writes=writes)
+
+
+class PostgresqlSteps(SqlSteps):
+    """An advisory lock on the row, held to the end of the caller's transaction, is its gate."""
+
+    SHARED = " FOR SHARE OF r"
+    GATE = (
+        " AND pg_try_advisory_xact_lock(CAST(:gate AS bigint) # CAST(CAST(to_regclass('retrysafe_steps') AS oid) "
+        "AS bigint))"
+    )
+
+    def p(self, kind: str, name: str | None = None) -> str:
+        """A parameter, cast also where it is a column of steps."""
+        cast_ = _CASTS.get(kind)
+        return self.store.p(kind, name) if cast_ is None else f"CAST(:{name or kind} AS {cast_})"
+
+    def insert_query(self, work: Work, row: StepRow, *, joined: bool) -> Query:
+        """The INSERT, behind the gate if it is in the caller's transaction."""
+        if not joined:
+            return super().insert_query(work, row, joined=joined)
+        insert = self.insert_free if work.held is None else self.insert_held
+        return self._query(f"{insert}{self.GATE} {self.ignoring}", work, row.at, row, gate=_gate(work, row.at))
+
+
+class MysqlSteps(SqlSteps):
+    """An INSERT locks what it selects from: in the caller's transaction the record is read before, by itself.
+
+    The row's gate is one of the gates of claims; MariaDB refuses to wait instead.
+    """
+
+    SHARED = " LOCK IN SHARE MODE"
+
+    def __init__(self, store: SqlStore) -> None:
+        super().__init__(store)
+        self._lost = f"SELECT 1 FROM (SELECT 1) AS one WHERE NOT EXISTS ({self.held_sql})"
+        self._joined = (
+            f"/*M!100600 SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ {self._insert}"
+            "/*!80019 retrysafe_gates AS g WHERE g.gate = :gate FOR UPDATE SKIP LOCKED */ /*M!100600 DUAL */"
+        )
+        self.insert_free = f"{self._insert}DUAL"
+
+    def insert_query(self, work: Work, row: StepRow, *, joined: bool) -> Query:
+        """The INSERT, or what answers with a row if the work is no longer its claim's, and else the INSERT at once."""
+        if not joined:
+            return super().insert_query(work, row, joined=joined)
+        gate = _gate(work, row.at) % 0x10000
+        insert = self._query(self._joined, work, row.at, row, gate=gate)._replace(refusals={_LOCKED: None})
+        if work.held is None:
+            return insert
+        return self._query(self._lost, work, row.at, writes=False, otherwise=insert)
+
+    def _delete(self, condition: str) -> str:
+        return f"DELETE s FROM {STEPS} AS s WHERE {condition}"
+
+    def _sweep(self, lost: str) -> str:
+        row = " AND ".join(f"s.{name} = gone.{name}" for name in ("key_hash", "generation", "name", "idx"))
+        return f"DELETE s FROM ({lost}) AS gone STRAIGHT_JOIN {STEPS} AS s ON {row}"
+
+
+def step_store(store: SqlStore) -> SqlSteps:
+    """The steps of a store."""
+    kinds: Mapping[str, type[SqlSteps]] = {"postgresql": PostgresqlSteps, "mysql": MysqlSteps}
+    return kinds.get(store.capabilities.name, SqlSteps)(store)
+
+
+def _gate(work: Work, at: At) -> int:
+    named = b"\0".join((work.key, str(work.generation).encode(), at.name.encode(), at.each.encode()))
+    return int.from_bytes(hashlib.sha256(named).digest()[:8], signed=True)
+
+
+def _has_inserted(answer: Rows) -> bool:
+    return answer.affected == 1 and not answer.rows
+
+
+def _finding(work: Work) -> Any:
+    def parse(answer: Rows) -> FoundRow:
+        if not answer.rows:
+            return FoundRow(None, held=work.held is None)
+        return FoundRow(None if len(answer.rows[0]) == 1 else _row(answer.rows[0]), held=True)
+
+    return parse
+
+
+def _row(row: tuple[Any, ...]) -> StepRow:
+    name, idx, state, place, undoable, fingerprint, body, media_type, version, token = row
+    result = None if media_type is None else StoredResult(None if body is None else bytes(body), media_type, version)
+    at, printed = At(cast("str", name), cast("str", idx)), bytes(fingerprint)
+    return StepRow(at, StepState(state), int(place), bool(undoable), printed, result, int(token))

@@ -1,0 +1,41 @@
+"""The requests about steps of each kind of store, loaded when a step is first asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from retrysafe.backends.migrations.on_demand import is_present
+from retrysafe.errors import ConfigurationError
+from retrysafe.protocol.steps import sweep
+
+if TYPE_CHECKING:
+    from retrysafe.backends.backend import Backend
+    from retrysafe.protocol.requests import Steps
+    from retrysafe.protocol.steps import StepStore
+    from retrysafe.protocol.store import Store
+
+_MODULES = {"memory": "memory", "sqlite": "sql", "postgresql": "sql", "mysql": "sql", "redis": "redis"}
+_made: WeakKeyDictionary[Store, StepStore] = WeakKeyDictionary()
+
+
+def steps_of(backend: Backend) -> StepStore:
+    """The requests about steps of a backend's store. Raises `ConfigurationError` for a store that keeps none."""
+    found = _made.get(backend.store)
+    if found is None:
+        folder = _MODULES.get(backend.kind)
+        if folder is None:
+            raise ConfigurationError(
+                f"store= ({backend.address}) keeps no steps: a {backend.kind} store has no place for them. Use "
+                f"{', '.join(_MODULES)}."
+            )
+        found = _made[backend.store] = import_module(f"retrysafe.backends.{folder}.steps").step_store(backend.store)
+    return found
+
+
+def sweep_steps(backend: Backend, limit: int) -> Steps[int]:
+    """Remove up to ``limit`` rows whose record is gone, where there are such."""
+    if backend.kind not in _MODULES or (backend.kind == "sqlite" and not (yield from is_present("steps"))):
+        return 0
+    return (yield from sweep(steps_of(backend), limit))

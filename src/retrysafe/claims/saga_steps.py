@@ -1,0 +1,99 @@
+"""Steps without a claim: those of a choreographed saga, and the signals that a claim waits for."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from retrysafe.claims.steps import Shelf, Step, aprovide, name_of_step, provide
+from retrysafe.errors import ConfigurationError, OutcomeUnknown
+from retrysafe.protocol import keys
+from retrysafe.protocol.records import Key
+from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.steps import MEETS, SIGNAL, Act, Aim, At, StepRow, StepState, Work, change, insert, label
+
+__all__ = ["SagaStep", "aprovide", "provide", "saga_step", "signal"]
+
+if TYPE_CHECKING:
+    from retrysafe.claims.settings import BoundarySettings
+    from retrysafe.claims.steps import Program
+
+_OPERATION = "saga"
+
+
+class SagaStep(Step):
+    """A step of a choreographed saga, or its compensation, in the caller's transaction: the rows are the saga's.
+
+    Its block runs always, and `replayed` is true if there is nothing to be done: it has been done, it comes after its
+    compensation, or there is nothing to undo.
+    """
+
+    def __init__(self, shelf: Shelf, at: At, tx: Any, *, undo: bool) -> None:
+        super().__init__(shelf, at, tx)
+        self._undo = undo
+        self._purpose = "undo" if undo else "do"
+        self.undone = undo
+        """True if the step is undone, by this or before it came."""
+
+    def _entering(self) -> Program:
+        yield from self._shelf.make_table(self._joining)
+        row = self._row(StepState.UNDONE if self._undo else StepState.STARTED)
+        met = yield self._put(insert(self._shelf.store, self._shelf.work, row, joined=True))
+        if met is None:
+            self._replayed = self._undo
+            return
+        self.undone = self._undo or met.state is StepState.UNDONE
+        match MEETS[met.state, Aim.UNDO if self._undo else Aim.DO]:
+            case Act.DOUBT:
+                raise OutcomeUnknown(f"Step {label(self.at)} was committed in the middle of its work")
+            case Act.RUN:
+                row = met._replace(state=StepState.UNDONE)
+                yield self._put(change(self._shelf.store, self._shelf.work, row, StepState.DONE, joined=True))
+                self._result = self._shelf.read(met)
+            case _:
+                self._result, self._replayed = self._shelf.read(met), True
+
+    def _leaving(self, error: BaseException | None) -> Program:
+        if self._replayed or self._undo:
+            return
+        error = error or self._failure
+        store, work = self._shelf.store, self._shelf.work
+        if error is None:
+            row = self._row(StepState.DONE)._replace(result=self._shelf.keep(self.at, self._result))
+            yield self._put(change(store, work, row, StepState.STARTED, joined=True))
+            return
+        with suppress(Exception):  # the transaction may be broken by the error, and is to be rolled back
+            yield self._put(ask(store.drop(work, self.at)))
+        if error is self._failure:
+            raise error
+
+    def _row(self, state: StepState) -> StepRow:
+        return StepRow(self.at, state, -1)
+
+
+def saga_step(settings: BoundarySettings, saga: Key, name: str, tx: Any, *, undo: bool, scope: str | None) -> SagaStep:
+    """A step of a choreographed saga."""
+    if tx is None:
+        raise ConfigurationError("Boundary.step() commits in your transaction: give the handler's as tx=.")
+    tenant = settings.scope_of(scope)
+    key = keys.lookup(settings.secret, settings.name, tenant, _OPERATION, keys.parse(saga))
+    work = Work(key, 0, settings.clocks.memory, None)
+    return SagaStep(Shelf(settings, work, tenant, _OPERATION), name_of_step(name), tx, undo=undo)
+
+
+def signal(
+    settings: BoundarySettings, key: Key, name: str, value: Any, operation: str, scope: str | None
+) -> Steps[bool]:
+    """Write down a signal for the work of a key; False if it has one of this name, or there is no such work."""
+    tenant = settings.scope_of(scope)
+    found = keys.lookup(settings.secret, settings.name, tenant, operation, keys.parse(key))
+    record = yield from ask(settings.backend.store.read(found), again=True)
+    if record is None:
+        return False
+    shelf = Shelf(settings, Work(found, record.created, settings.clocks.memory, None), tenant, operation)
+    at = At(f"{SIGNAL}{name_of_step(name).name}")
+    row = StepRow(at, StepState.DONE, -1, result=shelf.keep(at, value))
+    if (yield from ask(shelf.store.signal(shelf.work, row), again=True)):
+        return True
+    kept, _ = yield from ask(shelf.store.find(shelf.work, at))
+    return kept is not None and kept.result == row.result  # the reply was lost

@@ -1,0 +1,57 @@
+"""The checkout of the how-to, crashed in processes of its own: at every call, and at pairs of them."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from retrysafe import Boundary, current
+from retrysafe.testing.crashing import crash_points
+
+pytestmark = pytest.mark.slow
+
+
+def _bank(path: str, amount: int, key: str) -> str:
+    """A provider that recognises keys."""
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("INSERT OR IGNORE INTO charges VALUES (?, ?)", (key, amount))
+    return f"charged {amount}"
+
+
+def _checkout(path: str) -> None:
+    boundary = Boundary("checkout", store=f"sqlite:///{path}", effects="keyed", lease="1s", observers=())
+
+    @boundary.once(key="order", operation="place")
+    def place(order: str, amount: int) -> str:
+        claim = current()
+        paid = claim.step("charge", lambda: _bank(path, amount, current().key_for("bank")))
+        with closing(sqlite3.connect(path)) as db, db, claim.step("order row", tx=db) as step:
+            if not step.replayed:
+                db.execute("INSERT INTO orders VALUES (?, ?)", (order, paid))
+        return claim.step("label", str.upper, order)
+
+    assert place("a", 5) == "A"
+    boundary.close()
+
+
+def test_a_checkout_in_steps_survives_a_crash_at_every_call(tmp_path: Path) -> None:
+    def fresh() -> str:
+        path = str(tmp_path / f"{uuid4()}.db")
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("CREATE TABLE orders (id TEXT, charge TEXT)")
+            db.execute("CREATE TABLE charges (id TEXT PRIMARY KEY, n INTEGER)")
+        Boundary("checkout", store=f"sqlite:///{path}", observers=()).close()
+        return path
+
+    def check(path: str) -> Any:
+        with closing(sqlite3.connect(path)) as db:
+            for table in ("orders", "charges"):
+                assert db.execute(f"SELECT count(*) FROM {table}").fetchone() == (1,)
+
+    report = crash_points(_checkout, fresh=fresh, check=check, pairs=20)
+    assert report.ok, str(report)

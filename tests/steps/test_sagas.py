@@ -1,0 +1,215 @@
+"""Sagas: killed at every pair of boundaries, they end booked or undone; a compensation that fails stops them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from retrysafe import Boundary, Claim, LeaseLost, OutcomeUnknown, StoredFailure
+from tests.steps.conftest import Make
+from tests.steps.kills import Killed, Killer, World, elsewhere, key, pairs, settle, stalled
+
+BOOKINGS = ("flight", "hotel", "car")
+ENDS = (ValueError, OutcomeUnknown, Killed, StoredFailure)
+
+
+def _trip(boundary: Boundary, world: World, trip: str, *, fails: bool) -> Callable[[Killer], Any]:
+    """Book a flight, a hotel and a car, of which there may be none."""
+
+    def attempt(kill: Killer) -> Any:
+        with boundary.claim(trip) as claim:
+            if claim.replayed:
+                return claim.result
+            booked = []
+            for name in BOOKINGS:
+                kill()
+
+                def book(name: str = name) -> str:
+                    if name == "car" and fails:
+                        raise ValueError("no car")
+                    made = world.call(name)
+                    kill()
+                    return made
+
+                def cancel(booking: str) -> None:
+                    kill()
+                    world.call(booking, made=False)
+                    kill()
+
+                booked.append(claim.step(name, book, undo=cancel))
+            claim.result = booked
+            return booked
+
+    return attempt
+
+
+def test_a_saga_killed_at_every_pair_of_boundaries_ends_booked_or_undone(make: Make) -> None:
+    boundary = make(effects="keyed", permanent=ValueError)
+    on_server = boundary.entrypoint.backend.kind in ("postgresql", "mysql")
+    for fails in (False, True):
+        for plan in list(pairs(13))[:: 6 if on_server else 1]:
+            world, trip = World(), key()
+            ended = settle(_trip(boundary, world, trip, fails=fails), plan)
+            done = {name for name in world.names() if not name.startswith("undo")}
+            if fails:
+                assert ended in ("ValueError", "StoredFailure"), plan
+                assert done == {"flight", "hotel"}, plan
+                assert {name for name in world.names() if name.startswith("undo")} == {f"undo {one}" for one in done}
+            else:
+                assert ended == list(BOOKINGS), plan
+                assert done == set(BOOKINGS), plan
+            for name in world.names():
+                assert len(world.keys_of(name)) == 1, f"{plan}: repeated calls of {name} carry one key"
+            with pytest.raises(StoredFailure) if fails else _nothing():
+                assert _trip(boundary, world, trip, fails=not fails)(Killer(None)) == list(BOOKINGS), "it is a replay"
+
+
+def _nothing() -> Any:
+    from contextlib import nullcontext
+
+    return nullcontext()
+
+
+def test_a_run_that_goes_back_is_unknown_where_its_compensation_is(on_sqlite: Make) -> None:
+    boundary = on_sqlite(effects="keyed", permanent=ValueError)
+    undone: list[str] = []
+
+    def undo(booking: str) -> None:
+        undone.append(booking)
+
+    def refused(booking: str) -> None:
+        raise KeyError("no such booking")
+
+    def fail() -> None:
+        raise ValueError("no car")
+
+    def time_out() -> None:
+        raise TimeoutError
+
+    def ends(*attempts: Callable[[Claim], Any]) -> tuple[str, BaseException]:
+        found: list[BaseException] = []
+        for attempt in attempts:
+            with (
+                pytest.raises((ValueError, OutcomeUnknown, Killed, StoredFailure)) as raised,
+                boundary.claim(trip) as it,
+            ):
+                attempt(it)
+            found.append(raised.value)
+        return boundary.entrypoint.backend.run(_state(boundary, trip)), found[-1]
+
+    def books(claim: Claim, *, last: Callable[[], None] | None = fail, cancel: Any = undo) -> None:
+        claim.step("flight", lambda: "flight", undo=undo)
+        claim.step("hotel", lambda: "hotel", undo=cancel)
+        if last is not None:
+            claim.step("car", last, undo=undo)
+
+    def dies(claim: Claim) -> None:
+        books(claim, last=None)
+        raise Killed
+
+    def forgets(claim: Claim) -> None:
+        claim.step("flight", lambda: "flight", undo=undo)
+        fail()
+
+    def in_doubt(claim: Claim) -> None:
+        claim.step("flight", lambda: "flight", undo=undo)
+        with pytest.raises(TimeoutError):
+            claim.step("car", time_out, undo=undo)
+        fail()
+
+    def swallows(claim: Claim) -> None:
+        try:
+            books(claim)
+        except Exception:  # noqa: BLE001 - as code does that knows better
+            claim.fail(ValueError("gave up"))
+
+    cases: list[tuple[tuple[Callable[[Claim], Any], ...], str, str, list[str]]] = [
+        ((books,), "failed", "no car", ["hotel", "flight"]),
+        ((dies, books), "failed", "no car", ["hotel", "flight"]),
+        ((lambda claim: books(claim, cancel=refused),), "unknown", "'hotel' could not be undone", []),
+        ((dies, forgets), "unknown", "'hotel' is to be undone", []),
+        ((in_doubt,), "unknown", "'car' cannot be undone", []),
+    ]
+    for attempts, state, told, order in cases:
+        undone.clear()
+        trip = key()
+        found, error = ends(*attempts)
+        assert (found, undone) == (state, order), told
+        assert told in str(error)
+
+    trip = key()
+    ends(lambda claim: books(claim, cancel=refused))
+    assert boundary.resolve(trip, "released")
+    undone.clear()
+    assert ends(lambda claim: books(claim, last=None))[0] == "failed", (
+        "redriven, it goes on back, whatever the code says"
+    )
+    assert undone == ["hotel", "flight"]
+    with boundary.claim(trip := key()) as claim:
+        swallows(claim)
+    assert boundary.entrypoint.backend.run(_state(boundary, trip)) == "failed"
+
+
+def _state(boundary: Boundary, name: str) -> Any:
+    from retrysafe.protocol.procedures import read
+
+    record = yield from read(
+        boundary.entrypoint.backend.store, boundary.entrypoint.lookup(name, operation=boundary.name)
+    )
+    return None if record is None else str(record.state)
+
+
+async def test_compensations_of_async_code_end_although_it_is_cancelled(on_sqlite: Make) -> None:
+    boundary = on_sqlite(effects="keyed", permanent=ValueError)
+    undone: list[str] = []
+    undoing = asyncio.Event()
+
+    async def book(name: str) -> str:
+        if name == "car":
+            raise ValueError("no car")
+        return name
+
+    async def cancel(booking: str) -> None:
+        undoing.set()
+        await asyncio.sleep(0.05)
+        undone.append(booking)
+
+    async def trip() -> None:
+        async with boundary.claim("trip") as claim:
+            for name in BOOKINGS:
+                await claim.step(name, book, name, undo=cancel)
+
+    task = asyncio.create_task(trip())
+    await undoing.wait()
+    task.cancel()
+    with pytest.raises((asyncio.CancelledError, ValueError)):
+        await task
+    assert undone == ["hotel", "flight"]
+    with pytest.raises(StoredFailure, match="no car"):
+        await trip()
+    await boundary.aclose()
+
+
+def test_a_stale_attempt_goes_neither_back_nor_forward(on_sqlite: Make) -> None:
+    boundary = on_sqlite(effects="keyed", permanent=ValueError, lease="250ms")
+    undone: list[str] = []
+    with stalled(boundary, order := key()) as stale:
+        stale_flight = stale.step
+
+        def goes_back() -> None:
+            with pytest.raises(ValueError, match="no car"), boundary.claim(order) as claim:
+                claim.step("flight", lambda: "flight", undo=undone.append)
+                raise ValueError("no car")
+
+        elsewhere(goes_back)
+        assert undone == ["flight"]
+        with pytest.raises(LeaseLost):
+            stale_flight("hotel", lambda: "hotel", undo=undone.append)
+        assert stale._context is not None
+        error = ValueError("no car")
+        with pytest.raises(LeaseLost):
+            stale.__exit__(type(error), error, None)
+    assert undone == ["flight"]
