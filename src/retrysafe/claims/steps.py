@@ -621,8 +621,8 @@ class ClaimSteps:
                 f"step() takes a name, a function with its arguments, and {', '.join(StepOptions.__annotations__)}."
             )
         given: StepOptions = options  # type: ignore[assignment]
-        if given.get("effects", "keyed") not in ("keyed", "external"):
-            raise ConfigurationError(f"effects={given['effects']!r}: a step is 'keyed' or 'external'.")
+        if (effects := given.get("effects", "keyed")) not in ("keyed", "external"):
+            raise ConfigurationError(f"effects={effects!r}: a step is 'keyed' or 'external'.")
         at = name_of_step(given.get("was") or name, given.get("each"))
         tx = given.get("tx")
         payload = _payload(function, args, int(tx is not None))
