@@ -145,9 +145,9 @@ import os, signal, sys
 os.getpid = lambda: 1
 from retrysafe.cli import main
 main(["status", "--store", "memory://"])
-from retrysafe.cli.stopping import ended_by_signals
+from retrysafe.cli.stopping import end_by_signals
 heard = []
-with ended_by_signals(lambda: heard.append(1), str):
+with end_by_signals(lambda: heard.append(1), str):
     signal.raise_signal(signal.SIGTERM)
 print(heard, flush=True)
 signal.raise_signal(signal.SIGTERM)

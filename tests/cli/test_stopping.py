@@ -11,12 +11,12 @@ import time
 import pytest
 
 from retrysafe.cli import stopping
-from retrysafe.cli.stopping import SAME, ended_by_signals
+from retrysafe.cli.stopping import SAME, end_by_signals
 
 PROGRAM = """
 import os, signal, threading
-from retrysafe.cli.stopping import ended_by_signals
-with ended_by_signals(lambda: None, lambda: "the broker is silent.", within=0.1):
+from retrysafe.cli.stopping import end_by_signals
+with end_by_signals(lambda: None, lambda: "the broker is silent.", within=0.1):
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait()
 """
@@ -37,7 +37,7 @@ def test_a_signal_soon_after_the_first_is_the_same_one(second: signal.Signals, m
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(stopping, "end_process", lambda number, _: ended.append(number))
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    with ended_by_signals(lambda: heard.append("stop"), str):
+    with end_by_signals(lambda: heard.append("stop"), str):
         signal.raise_signal(signal.SIGINT)
         for _ in range(3):
             signal.raise_signal(second)
@@ -53,7 +53,7 @@ def test_a_signal_soon_after_the_first_is_the_same_one(second: signal.Signals, m
 def test_a_handler_that_a_library_sets_meanwhile_is_its_own() -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
-        with ended_by_signals(lambda: None, str):
+        with end_by_signals(lambda: None, str):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
@@ -63,7 +63,7 @@ def test_a_handler_that_a_library_sets_meanwhile_is_its_own() -> None:
 @pytest.mark.slow
 def test_a_child_is_ended_by_a_signal_that_its_parent_heeds() -> None:
     heard = list[str]()
-    with ended_by_signals(lambda: heard.append("stop"), str):
+    with end_by_signals(lambda: heard.append("stop"), str):
         if (child := os.fork()) == 0:
             signal.raise_signal(signal.SIGTERM)
             os._exit(0)

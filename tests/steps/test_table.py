@@ -28,8 +28,8 @@ def test_each_write_keeps_its_condition(make: Make) -> None:
     boundary = make(effects="keyed", lease="250ms", memory="24h")
     backend, settings = boundary.entrypoint.backend, boundary._settings
     store = steps_of(backend)
-    if backend.has_schema:
-        backend.provide("steps")
+    if backend.kind in ("sqlite", "postgresql", "mysql"):
+        backend.tables.provide("steps")
 
     def put(request: Ask) -> object:  # type: ignore[type-arg]
         return run(ask(request), backend.client())
@@ -108,7 +108,9 @@ def test_rows_leave_with_their_record_and_new_work_has_none_of_them(make: Make) 
         return
     from retrysafe.admin.sweeper import Sweeper
 
-    Sweeper(boundary.entrypoint.address if backend.alias is None else backend.alias, observers=[]).run_once()
+    Sweeper(
+        boundary.entrypoint.address if backend.access.alias is None else backend.access.alias, observers=[]
+    ).run_once()
     left = run(sweep(steps_of(backend), 10), backend.client())
     assert left == 0, "the sweeper has removed them"
 

@@ -182,7 +182,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "SIGTERM ends a relay in the middle of its batch",
-        "cli.stopping:ended_by_signals",
+        "cli.stopping:end_by_signals",
         instead("hear", "signal.SIG_DFL", at=0),
         (f"{RELAY_FAULTS}::test_a_relay_that_is_told_to_stop_finishes_its_batch[sqlite-15]",),
         rows=(86,),
