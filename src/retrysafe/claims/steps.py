@@ -16,14 +16,12 @@ compensation that fails, and a step with one that the code did not ask for again
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
-from uuid import UUID
 
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.joining import join
@@ -67,6 +65,8 @@ from retrysafe.protocol.steps import (
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from random import Random
+    from uuid import UUID
 
     from retrysafe.backends.backend import Backend
     from retrysafe.backends.sql.drivers.base import Joining
@@ -863,11 +863,15 @@ class ClaimSteps:
 
     def uuid(self, name: str) -> UUID:
         """A UUID by name."""
+        from uuid import UUID  # brings platform
+
         return UUID(self.claim.key_for(f"uuid {name}"))
 
-    def random(self, name: str) -> random.Random:
+    def random(self, name: str) -> Random:
         """A source of random numbers by name."""
-        return random.Random(self.claim.key_for(f"random {name}"))
+        from random import Random
+
+        return Random(self.claim.key_for(f"random {name}"))
 
     def ordered(self, items: Iterable[Item], key: Callable[[Item], Any]) -> list[Item]:
         """The items in the order of their keys."""

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from retrysafe.backends.memory.store import MemoryStore, Records
 from retrysafe.backends.time_travel import INSTANTS, Aged, nothing
-from retrysafe.protocol.records import Micros, State
+from retrysafe.protocol.records import Micros
 from retrysafe.protocol.requests import Ask
 
 
@@ -15,7 +15,7 @@ def age(store: MemoryStore, keys: Collection[bytes], micros: Micros) -> Aged:
         for key in records.keys() & set(keys):
             record = records[key]
             aged = record._replace(**{name: getattr(record, name) - micros for name in INSTANTS})
-            over = record.state in (State.COMPLETED, State.FAILED)
-            records[key] = aged if over else aged._replace(created=record.created)  # by which its steps know the work
+            steps = any(place[0] == key for place in getattr(records, "steps", ()))
+            records[key] = aged._replace(created=record.created) if steps else aged  # by which they know the work
 
     return [Ask(step, nothing)]

@@ -16,11 +16,13 @@ from retrysafe.protocol.requests import Ask
 _AGE = (
     packing.LUA
     + """
+local OVER = {[3] = true, [4] = true}
 local record = load()
 if not record then return false end
 local expires = redis.call('PTTL', KEYS[1]) >= 0
 local aged = struct.pack(HEAD, record.format, record.state, record.token, record.lease_until - ARGV[1],
-  record.created, record.updated - ARGV[1], record.expires - ARGV[1], record.forget - ARGV[1],
+  record.created - (OVER[record.state] and ARGV[1] or 0), record.updated - ARGV[1],
+  record.expires - ARGV[1], record.forget - ARGV[1],
   record.version, record.attempts, record.claim_size) .. string.sub(record.packed, HEAD_SIZE + 1)
 redis.call('SET', KEYS[1], aged)
 if expires then redis.call('PEXPIREAT', KEYS[1], expire_at(record.forget - ARGV[1])) end
@@ -37,7 +39,7 @@ return false"""
 
 
 def age(store: RedisStore, keys: Collection[bytes], micros: Micros) -> Aged:
-    """The beginning of the work stays, by which its steps know it.
+    """The beginning of work under way stays, by which its steps know it.
 
     Native expiry goes with the record, and so does the count of the key for the quota of its scope.
     """

@@ -39,8 +39,12 @@ def age_mysql(store: MysqlStore, keys: Collection[bytes], micros: Micros) -> Age
 
 
 def _by(name: str, micros: str) -> str:
-    """The time by which a column is aged: the beginning of work under way names it, to its steps."""
-    return micros if name != "created" else f"CASE WHEN state IN ('completed', 'failed') THEN {micros} ELSE 0 END"
+    """The time by which a column is aged: the beginning of work under way names it to its steps, and stays.
+
+    But for work that a quota counts.
+    """
+    over = "state IN ('completed', 'failed') OR quota IS NOT NULL"
+    return micros if name != "created" else f"CASE WHEN {over} THEN {micros} ELSE 0 END"
 
 
 def _statements(
