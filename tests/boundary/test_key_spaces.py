@@ -222,6 +222,24 @@ def test_functions_that_differ_in_their_defaults_or_their_object_are_two(boundar
             boundary.once(key="key", operation=operation)(functions[1])
 
 
+def test_a_line_that_builds_its_boundary_again_makes_its_function_again(url: str) -> None:
+    """As a retry in the process does that was interrupted, whose boundary the collector has not seen yet."""
+
+    def work(did: list[str]) -> str:
+        boundary = build(url)
+
+        @boundary.once(key="key")
+        def handle(key: str) -> str:
+            did.append(key)
+            return "done"
+
+        return handle("k")
+
+    did = list[str]()
+    assert [work(did), work([])] == ["done", "done"]
+    assert did == ["k"]
+
+
 def test_a_class_that_inherits_a_method_has_keys_of_its_own(boundary: Boundary) -> None:
     class Sender:
         did: ClassVar[list[str]] = []

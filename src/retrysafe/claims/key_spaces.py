@@ -186,20 +186,24 @@ class Owner(NamedTuple):
     def __str__(self) -> str:
         return f"{self.title} ({self.origin})" if self.origin.line else self.title
 
-    def is_same(self, other: Owner) -> bool:
-        """Tell whether both may claim the same keys."""
+    def is_same(self, other: Owner, *, beside: bool) -> bool:
+        """Tell whether both may claim the same keys.
+
+        ``beside``: of one boundary, where functions of one line of code differ by what they are bound to. A line that
+        builds its boundary again also makes the function again.
+        """
         if (self.shared and other.shared) or self.what is other.what:
             return True
         if isinstance(self.what, str) or not self.origin.line:
             return self.what == other.what
-        return self.origin == other.origin and _bound(self.what) == _bound(other.what)
+        return self.origin == other.origin and not (beside and _bound(self.what) != _bound(other.what))
 
 
 def take(boundary: Member, operation: str, owner: Owner) -> None:
     """Let ``owner`` claim keys under an operation; raise `ConfigurationError` where another one does."""
     for member in (boundary, *_others(boundary)):
         found = member.owners.get(operation)
-        if found is not None and not found.is_same(owner):
+        if found is not None and not found.is_same(owner, beside=member is boundary):
             raise ConfigurationError(
                 f"The operation {operation!r} of boundary {boundary.name!r} belongs to {found} already: their keys "
                 f"would collide, and {owner} would get results of the other. Give one of them another operation=, "
