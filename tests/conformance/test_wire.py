@@ -35,9 +35,7 @@ def answering(*pieces: bytes, hold: bool = False) -> Iterator[tuple[WireConnecti
 
         thread = threading.Thread(target=serve)
         thread.start()
-        connection = WireConnection(
-            ServerAddress("http", "127.0.0.1", listening.getsockname()[1], ""), 0.2 if hold else 10
-        )
+        connection = WireConnection(address(f"http://127.0.0.1:{listening.getsockname()[1]}"), 0.2 if hold else 10)
         try:
             yield connection, got
         finally:

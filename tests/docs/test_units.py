@@ -44,6 +44,7 @@ def test_the_command_line_takes_the_command_of_a_unit(name: str) -> None:
     assert float(unit["Service"]["TimeoutStopSec"]) > float(options.stop_within.removesuffix("s"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNITS)
 def test_systemd_takes_a_unit(name: str, tmp_path: Path) -> None:
     verify = shutil.which("systemd-analyze")

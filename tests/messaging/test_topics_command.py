@@ -34,7 +34,7 @@ def outbox_with(folder: Path, *topics: str) -> str:
     return store
 
 
-def test_what_waits_in_the_outbox_is_declared_and_leaves(
+def test_topics_that_wait_in_the_outbox_are_declared_and_leave(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = outbox_with(tmp_path, "orders", "mails", "orders")
@@ -85,7 +85,7 @@ def test_a_queue_of_rabbitmq_is_declared(capsys: pytest.CaptureFixture[str]) -> 
         (["--broker", "amqp://127.0.0.1:9/", "--topic", "a"], "BrokerUnavailable|refused|Errno|Error"),
     ],
 )
-def test_what_is_missing_is_named(
+def test_a_missing_argument_is_named(
     arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RETRYSAFE_BROKER", "RETRYSAFE_STORE"):

@@ -105,7 +105,7 @@ class Selection(NamedTuple):
     limit: int | None
 
 
-class Found(NamedTuple):
+class ScanPage(NamedTuple):
     """Documents of a scan, without results, and the key after which it goes on; None at the end."""
 
     documents: Iterable[Document]
@@ -147,15 +147,15 @@ class DocumentStore:
         """The document that was found, or that was in the way of the first claim."""
         raise NotImplementedError
 
-    def page(self, answer: Any) -> Found:
+    def page(self, answer: Any) -> ScanPage:
         """The documents of a scan."""
         raise NotImplementedError
 
-    def timed(self, write: Write) -> Write:
+    def fill_in(self, write: Write) -> Write:
         """The write with its instants filled in; a service that computes with its own clock gets them as they are."""
         return write.at(self.clock())
 
-    def written(self, answer: Any, write: Write) -> Document:
+    def document_after(self, answer: Any, write: Write) -> Document:
         """The document that a claim has written."""
         return {**(write.sets or {}), KEY: write.key}
 
@@ -212,7 +212,7 @@ class DocumentStore:
             }
             required, allowed = version_of(seen), RULES[Transition.CLAIM].sources
             judged_at = self._now_for(seen)
-        return self.timed(Write(request.key, required, allowed, sets, RESULT, judged_at=judged_at))
+        return self.fill_in(Write(request.key, required, allowed, sets, RESULT, judged_at=judged_at))
 
     def _settle(
         self,
@@ -231,12 +231,12 @@ class DocumentStore:
         removes = tuple(name for name in RESULT if name not in sets)
         settled = target is not State.UNKNOWN
         write = Write(key, required, sources, sets, removes, raises=True, settled=settled, judged_at=judged_at)
-        return Ask(self.render(self.timed(write)), self.is_done)
+        return Ask(self.render(self.fill_in(write)), self.is_done)
 
     def _renew(self, held: Ownership) -> Ask[set[bytes]]:
         sets = {"lease_until": self._lease(held.clocks), **_times(held.clocks)}
         write = Write(held.key, owner_of(held), RULES[Transition.RENEW].sources, sets, raises=True)
-        return Ask(self.render(self.timed(write)), lambda answer: {held.key} if self.is_done(answer) else set())
+        return Ask(self.render(self.fill_in(write)), lambda answer: {held.key} if self.is_done(answer) else set())
 
     # ------------------------------------------------------------ the clock
 
@@ -250,7 +250,7 @@ class DocumentStore:
         return None if self.clock.corrected else seen.now
 
     def _own(self, answer: Any, write: Write) -> Record:
-        return record_of(self.written(answer, write), self.clock())
+        return record_of(self.document_after(answer, write), self.clock())
 
     def _record(self, document: Document | None) -> Record | None:
         """Without the service's time, a running record is judged by how long it has been seen unchanged."""

@@ -69,7 +69,7 @@ Entering = Generator[Any, Any, Returned]
 
 
 class Reaction(Enum):
-    """A reaction to the store that needs nothing further."""
+    """The step that comes next in entering, beside a wait and a probe."""
 
     ASK = "it has not been asked"
     RENEW = "the claim was won late, so that its lease is renewed first"
@@ -341,8 +341,9 @@ class Claim(Generic[Result, Tx]):
                     steps.close()
             held = self._held
             if held is not None and not held.ownership.transactional:
-                held.heartbeat = heartbeat.for_thread(backend)
-                held.heartbeat.add(held)
+                beat: Any = backend.companions().get(heartbeat.ThreadHeartbeat) or heartbeat.for_thread(backend)
+                held.heartbeat = beat
+                beat.add(held)
             self._context = ClaimContext(self, None if self._mode is None else self._mode.tx)
         except BaseException as error:
             self._abandon(error)
@@ -397,14 +398,16 @@ class Claim(Generic[Result, Tx]):
     def _plain_mode(self) -> ClaimMode | None:
         """Begin an attempt that nothing has to be asked of before its claim; None if `_go_on` has to begin it."""
         settings, request = self._settings, self._request
-        if request is None or self._tx is not None or innermost.get() or settings.concurrency.__class__ is not Reject:
+        if request is None or innermost.get() is not None or settings.concurrency.__class__ is not Reject:
             return None
-        mode = self._mode = self._plan.lease_mode or OwnTransaction(settings.backend)
+        backend, tx = settings.backend, self._tx
         if settings.observers.present:
-            self._events = settings.observers.begin(request, settings.backend.kind)
-            if self._events.detailed and self._events.is_enabled("store_request"):
-                return None
-        return mode
+            self._events = settings.observers.begin(request, backend.kind)
+        mode: ClaimMode = self._plan.lease_mode or (
+            OwnTransaction(backend) if tx is None else CallerTransaction(backend, tx)
+        )
+        self._mode = mode
+        return None if self._events.detailed and self._events.is_enabled("store_request") else mode
 
     def _go_on(self, met: Met) -> Entering[None]:
         """Enter from where the first answer of the store leads: ask, wait, probe and renew as long as it takes.

@@ -9,7 +9,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from enum import Enum, Flag
 from typing import TYPE_CHECKING, Any, Protocol
@@ -64,8 +64,16 @@ _NAMES = frozenset({str})
 _NESTED = frozenset({dict, list})
 _OBJECT = b'{"$":["object",'
 """With what every object begins that a constructor or an enum rebuilds; in a string its quotes would be escaped."""
-_from_json = json.JSONDecoder().decode
-_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_DECODER: Any = json.JSONDecoder()
+_from_json, _scan = _DECODER.decode, _DECODER.scan_once
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_make_chunks: Any = getattr(json.encoder, "c_make_encoder", None)
+_to_chunks: Callable[[Any, int], Iterable[str]] = (
+    (lambda plain, _: (_ENCODER.encode(plain),))
+    if _make_chunks is None
+    else _make_chunks(None, None, json.encoder.encode_basestring, None, ":", ",", False, False, False)
+)
+"""`_ENCODER`, whose C part is made once and not for every value."""
 
 
 def _decimal(value: Decimal) -> str:
@@ -145,7 +153,7 @@ class JSONCodec:
     def encode(self, value: Any, annotation: Any) -> StoredResult:
         """Encode ``value``; raises `ResultNotEncodable` naming the part that cannot be."""
         try:
-            body = _to_json(_to_plain(value, annotation)).encode()
+            body = "".join(_to_chunks(_to_plain(value, annotation), 0)).encode()
             if _OBJECT in body:  # everything else is exact by construction
                 found = difference(value, _from_plain(_from_json(body.decode()), annotation))
                 if found is not None:
@@ -161,7 +169,14 @@ class JSONCodec:
             kind = f"{stored.media_type} version {stored.codec_version}"
             raise ResultUnreadable(f"The stored result is {kind}; this codec reads {MEDIA_TYPE} version {VERSION}.")
         try:
-            return _from_plain(_from_json(body.decode()), annotation)
+            text = body.decode()
+            try:
+                plain, end = _scan(text, 0)
+            except StopIteration:
+                plain, end = None, -1
+            if end != len(text):  # of another writer, or not JSON
+                plain = _from_json(text)
+            return _from_plain(plain, annotation)
         except Exception as error:  # as above
             raise ResultUnreadable(
                 f"The stored result does not fit the return annotation: {error}. Nothing was run, the operation was "

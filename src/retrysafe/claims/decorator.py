@@ -41,11 +41,18 @@ class Arguments:
         self._known = frozenset(self.names)
         self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         self._plain = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+        needed = len(self.names) - len(self.defaults)
+        self._rests = {
+            count: tuple(self.defaults[name] for name in self.names[count:])
+            for count in range(needed, len(self.names) + 1)
+            if self._plain
+        }
+        """The defaults that follow so many arguments by place."""
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return name → value with defaults; raises TypeError as the call itself would."""
-        if self._plain and not kwargs and len(args) == len(self.names):
-            return dict(zip(self.names, args, strict=True))
+        if not kwargs and (rest := self._rests.get(len(args))) is not None:
+            return dict(zip(self.names, args + rest, strict=True))
         if self._plain and len(args) <= len(self.names):
             bound = {**self.defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
             if len(bound) == len(self.names) and (not kwargs or self._fits(kwargs, self.names[: len(args)])):

@@ -6,7 +6,8 @@ record, so an outcome that comes late is stored if the attempt still owns its re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from retrysafe.protocol.backoff import SETTLING
@@ -30,14 +31,16 @@ class Deferred(NamedTuple):
 class Outcomes:
     """The outcomes that are left, and when the next one is tried: they have one store, and so one pause.
 
-    One after the other, in an order by chance: one that always fails must not stand before the others.
+    They take turns, so that one that always fails stands before no other. Any thread may add one; the rest is for the
+    one that tries them.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._left: dict[Deferred, None] = {}
+        self._left: deque[Deferred] = deque()
+        self._ends = self._next = float("inf")
+        """When the first lease ends, and when the next outcome is tried."""
         self._failures = 0
-        self._next = 0.0
 
     def __len__(self) -> int:
         return len(self._left)
@@ -47,44 +50,47 @@ class Outcomes:
         if not self._left:
             self._failures = 0
             self._pause()
-        self._left[one] = None
+        self._ends = min(self._ends, one.until)
+        self._left.append(one)
 
     def due(self) -> float:
         """The time at which something is to be done."""
-        left = list(self._left)
-        return min(self._next, *(one.until for one in left)) if left else float("inf")
+        return min(self._next, self._ends) if self._left else float("inf")
 
-    def take_turn(self) -> Deferred | None:
+    def turn(self) -> Deferred | None:
         """The one to be tried now, if it is time for one; those whose lease has ended are given up."""
         now = self._clock()
-        for one in list(self._left):
-            if one.until <= now:
-                self.conclude(one, None)
-        return next(iter(self.shuffle()), None) if self._next <= now else None
+        if self._ends <= now:
+            self._ends = float("inf")
+            for _ in range(len(self._left)):
+                one = self._left.popleft()
+                if one.until <= now:
+                    one.concluded(None)
+                else:
+                    self._ends = min(self._ends, one.until)
+                    self._left.append(one)
+        return self._left[0] if self._left and self._next <= now else None
 
-    def shuffle(self) -> list[Deferred]:
-        """All that are left."""
-        import random
-
-        left = list(self._left)
-        return random.sample(left, len(left))
-
-    def conclude(self, one: Deferred, done: bool | None) -> None:
-        """It is settled, or given up. The store has answered, so that the next one is tried at once."""
+    def conclude(self, done: bool) -> None:
+        """The first one is settled; the store answers, so that the next one is tried at once."""
         self._failures = 0
-        if one in self._left:
-            del self._left[one]
-            one.concluded(done)
+        self._left.popleft().concluded(done)
 
     def postpone(self) -> None:
-        """The store has not answered: the next try is after a pause that grows with every failure."""
+        """The store has not answered for the first one: the next try is after a pause that grows with every failure."""
         self._failures += 1
+        self._left.rotate(-1)
         self._pause()
+
+    def last_turns(self) -> Iterator[Deferred]:
+        """All that are left, once more."""
+        for _ in range(len(self._left)):
+            yield self._left[0]
 
     def give_up(self) -> None:
         """Conclude all that are left."""
-        for one in list(self._left):
-            self.conclude(one, None)
+        while self._left:
+            self._left.popleft().concluded(None)
 
     def _pause(self) -> None:
         import random

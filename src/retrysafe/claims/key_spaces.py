@@ -127,15 +127,16 @@ class Member(Protocol):
         ...
 
 
-_living: WeakSet[Any] = WeakSet()
+_living: dict[str, WeakSet[Any]] = {}
+"""The boundaries by name."""
 _lock = new_lock()
 
 
 def living() -> list[Member]:
     """The boundaries of this process that can claim keys, by name."""
     with _lock:
-        found: list[Member] = list(_living)
-    return sorted((one for one in found if not one.closed), key=lambda one: one.name)
+        found: list[Member] = [one for name in sorted(_living) for one in _living[name]]
+    return [one for one in found if not one.closed]
 
 
 def enter(made: Member) -> None:
@@ -154,13 +155,15 @@ def enter(made: Member) -> None:
                 "their keys."
             )
     with _lock:
-        _living.add(made)
+        _living.setdefault(made.name, WeakSet()).add(made)
 
 
 def _others(made: Member) -> list[Member]:
     """The boundaries that claim keys of the same name on the same store."""
-    same = (one for one in living() if one is not made and one.name == made.name)
-    return [one for one in same if one.backend.database.is_same(made.backend.database) is True]
+    with _lock:
+        found: list[Member] = list(_living.get(made.name, ()))
+    others = [one for one in found if one is not made and not one.closed]
+    return [one for one in others if one.backend.database.is_same(made.backend.database) is True]
 
 
 # ---------------------------------------------------------------- operations

@@ -270,7 +270,8 @@ class ThreadHeartbeat:
 
     def close(self) -> None:
         """Stop the thread and close its connections, after trying deferred outcomes once more."""
-        self._schedule.close()
+        with self._changed:
+            self._schedule.close()
         self._end()
 
     def _at_exit(self) -> None:
@@ -309,7 +310,7 @@ class ThreadHeartbeat:
         while (due := self._wait()) is not None:
             if due:
                 self._renew(due, put)
-            outcome = self._outcomes.take_turn()
+            outcome = self._outcomes.turn()
             if outcome is not None:
                 self._try(outcome, put)
         if self._closed:
@@ -351,12 +352,12 @@ class ThreadHeartbeat:
         except Exception:  # noqa: BLE001 - whatever the trouble is, it may pass
             self._outcomes.postpone()
             return False
-        self._outcomes.conclude(outcome, done)
+        self._outcomes.conclude(done)
         return True
 
     def _try_last(self, put: Put) -> None:
         give_up_at = time.monotonic() + deferred.LAST_TRY
-        for outcome in self._outcomes.shuffle():
+        for outcome in self._outcomes.last_turns():
             if time.monotonic() > give_up_at or not self._try(outcome, put):
                 break
         self._outcomes.give_up()
@@ -510,7 +511,7 @@ class LoopHeartbeat:
         try:
             while self._outcomes:
                 await asyncio.sleep(max(0.0, self._outcomes.due() - clock()))
-                outcome = self._outcomes.take_turn()
+                outcome = self._outcomes.turn()
                 if outcome is not None:
                     await self._try(outcome)
         except asyncio.CancelledError:
@@ -527,7 +528,7 @@ class LoopHeartbeat:
         except Exception:  # noqa: BLE001 - whatever the trouble is, it may pass
             self._outcomes.postpone()
             return False
-        self._outcomes.conclude(outcome, done)
+        self._outcomes.conclude(done)
         return True
 
     async def _try_last(self) -> None:
@@ -535,7 +536,7 @@ class LoopHeartbeat:
 
         with suppress(TimeoutError):
             async with asyncio.timeout(deferred.LAST_TRY):
-                for outcome in self._outcomes.shuffle():
+                for outcome in self._outcomes.last_turns():
                     if not await self._try(outcome):
                         break
         self._outcomes.give_up()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from retrysafe.claims.codec import LONGEST_MEDIA_TYPE
 from retrysafe.protocol.records import StoredResult
 
-_MARK = "; settled="
+MARK = "; settled="
 _SHORTENED = "…"
 
 
@@ -24,7 +24,7 @@ def noted(stored: StoredResult | None, by: str, reason: str = "") -> StoredResul
     body, media_type, version = (b"", "", 0) if stored is None else stored
     given = reason
     while True:
-        marked = f"{media_type}{_MARK}{json.dumps([by, reason], separators=(',', ':'))}"
+        marked = f"{media_type}{MARK}{json.dumps([by, reason], separators=(',', ':'))}"
         if len(marked) <= LONGEST_MEDIA_TYPE:
             return StoredResult(body, marked, version)
         if not reason:
@@ -35,15 +35,15 @@ def noted(stored: StoredResult | None, by: str, reason: str = "") -> StoredResul
 
 def without_note(stored: StoredResult | None) -> StoredResult | None:
     """The answer itself; None for that of a released key."""
-    if stored is None or _MARK not in stored.media_type:
+    if stored is None or MARK not in stored.media_type:
         return stored
-    media_type = stored.media_type.partition(_MARK)[0]
+    media_type = stored.media_type.partition(MARK)[0]
     return stored._replace(media_type=media_type) if media_type else None
 
 
 def note_of(stored: StoredResult | None) -> Note | None:
     """The note of an answer; None if an attempt has given it."""
-    if stored is None or _MARK not in stored.media_type:
+    if stored is None or MARK not in stored.media_type:
         return None
-    by, reason = json.loads(stored.media_type.partition(_MARK)[2])
+    by, reason = json.loads(stored.media_type.partition(MARK)[2])
     return Note(by, reason)

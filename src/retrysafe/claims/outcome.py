@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from retrysafe.claims.codec import Codec, JSONCodec, decode_failure, encode_failure, kept_body
-from retrysafe.claims.notes import without_note
+from retrysafe.claims.notes import MARK, without_note
 from retrysafe.claims.observers import AttemptEvents
 from retrysafe.claims.sealing import MEDIA_TYPE as ENCRYPTED
 from retrysafe.claims.sealing import Bound, unseal
@@ -91,7 +91,9 @@ def refusal(
 
 def _decrypted(settings: BoundarySettings, request: ClaimRequest, record: Record) -> StoredResult:
     """The answer as its codec wrote it."""
-    stored = without_note(record.result)
+    stored = record.result
+    if stored is None or MARK in stored.media_type:
+        stored = without_note(stored)
     assert stored is not None
     if settings.encryption is None and stored.media_type != ENCRYPTED:
         return stored
@@ -218,7 +220,8 @@ def decode_result(codec: Codec, stored: StoredResult, annotation: Any) -> Any:
 
     Raises `ResultNotEncodable` for a result that was withheld, whichever codec it is: there is nothing to read.
     """
-    kept_body(stored)
+    if stored.body is None:
+        kept_body(stored)
     try:
         return codec.decode(stored, annotation)
     except ResultUnreadable:

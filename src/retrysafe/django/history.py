@@ -15,7 +15,7 @@ from retrysafe.backends.migrations.history import (
     Column,
     RenameColumn,
     RenameTable,
-    Shape,
+    SchemaShape,
     Table,
     steps,
 )
@@ -64,7 +64,7 @@ def migration(version: int, after: str | None = None) -> type[migrations.Migrati
     )
 
 
-def _state(change: Change, after: Shape) -> Iterator[Operation]:
+def _state(change: Change, after: SchemaShape) -> Iterator[Operation]:
     match change:
         case Table(name) if name in MODELS:
             yield _model(change)

@@ -239,9 +239,11 @@ class AsgiExchange(Exchange):
                 inner[_HANDLERS] = inner[_HANDLERS]
         if "extensions" in inner:
             inner["extensions"] = {n: e for n, e in (inner["extensions"] or {}).items() if n not in _REMOVED}
-        self._scope, self._inner, self._receive, self._send, self._routed = scope, inner, receive, send, routed
+        self._scope, self._inner, self._routed = scope, inner, routed
+        self._receive, self._send = receive, send
         self._capture = Capture(self.guard)
-        self._given, self.error, self._waiting, self._is_audible = 0, None, None, False
+        self._given, self._is_audible = 0, False
+        self.error, self._waiting = None, None
         try:
             await app(inner, self.receive, self.send)
             if self.instead is None and self.claim is not None and not self.settled:
@@ -338,18 +340,18 @@ class AsgiExchange(Exchange):
             self._waiting.set()
         *chunks, last = self._capture.rest() or [b""]
         try:
-            await self._release(chunks, {"type": _BODY, "body": last})
+            await self._release(chunks)
+            await self._forward({"type": _BODY, "body": last})
         finally:
             self._complete = True
 
-    async def _release(self, chunks: list[bytes], *end: Message) -> None:
+    async def _release(self, chunks: list[bytes]) -> None:
         """Send chunks of a response, and its start before the first."""
-        messages: list[Message] = [{"type": _BODY, "body": chunk, "more_body": True} for chunk in chunks]
         if not self.sent:
             capture = self._capture
-            messages.insert(0, {"type": _START, "status": capture.status, "headers": list(capture.headers)})
-        for message in (*messages, *end):
-            await self._forward(message)
+            await self._forward({"type": _START, "status": capture.status, "headers": list(capture.headers)})
+        for chunk in chunks:
+            await self._forward({"type": _BODY, "body": chunk, "more_body": True})
 
     async def _forward(self, message: Message) -> None:
         """Send to the client; that it has gone must not keep the response from being recorded."""

@@ -205,7 +205,11 @@ class Fields:
         if len(self._names) > MOST_PARTS:
             return self._of_any(values)
         try:
-            for name, head, left_out, at_default in self._parts:
+            for name, head, default, left_out, at_default in self._parts:
+                if values[name] is default and left_out is not None:
+                    parts.append(at_default)
+                    marked = True
+                    continue
                 value = canonical.of_simple(values[name])
                 if value is None:
                     return self._of_any(values)
@@ -222,10 +226,10 @@ class Fields:
         return of_fields({name: values[name] for name in self._names}, self._defaults)
 
 
-def _at_default(name: str, default: Any) -> tuple[bytes | None, Content]:
-    """The canonical form of a simple default, and the whole part of a field that has it; of any other, none."""
+def _at_default(name: str, default: Any) -> tuple[Any, bytes | None, Content]:
+    """A default, its canonical form if it is simple, and the whole part of a field that has it."""
     value = _simple(default)
-    return value, content(_prefixed(name, True), value or b"")
+    return default, value, content(_prefixed(name, True), value or b"")
 
 
 def _simple(value: Any) -> bytes | None:

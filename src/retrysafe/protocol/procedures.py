@@ -121,7 +121,9 @@ def judged(
     if isinstance(met, QuotaRefusal):
         return NotWon(Decision.REFUSED, None, met)
     if met.attempt == request.attempt and met.state is State.RUNNING:  # as `decide` says, too
-        return _won(request, met, seen)
+        transactional = request.effects == "transactional"
+        held = Ownership(request.key, request.attempt, met.token, request.clocks, transactional, request.scoped)
+        return Won(held, met, seen)
     decision = decide(met, request)
     return met if decision in _UNDECIDED else NotWon(decision, met)
 
@@ -143,7 +145,9 @@ def claim_again(store: Store, request: ClaimRequest, met: Record) -> Steps[Claim
             seen = met
             taken = yield from ask(store.take(request, met), again=again)
             if taken is not None:
-                return _won(request, taken, seen)
+                won = judged(request, taken, seen)
+                assert isinstance(won, Won), "the store has given another record than the one that it has written"
+                return won
         else:
             yield from ask(store.resolve(met, Transition.SUSPECT, None, request.clocks), again=again)
         if left:
@@ -161,13 +165,6 @@ def _refused(store: Store, request: ClaimRequest) -> Steps[QuotaRefusal | None]:
         if refusal is not None and (yield from ask(store.read(request.key), again=True)) is None:
             return refusal
     return None
-
-
-def _won(request: ClaimRequest, record: Record, seen: Record | None) -> Won:
-    held = Ownership(
-        request.key, request.attempt, record.token, request.clocks, request.effects == "transactional", request.scoped
-    )
-    return Won(held, record, seen)
 
 
 # ---------------------------------------------------------------- ending an attempt

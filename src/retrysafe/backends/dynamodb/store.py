@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from retrysafe.backends.documents import FIELDS, KEY, Document, DocumentStore, Found, Selection, Write
+from retrysafe.backends.documents import FIELDS, KEY, Document, DocumentStore, ScanPage, Selection, Write
 from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.backends.dynamodb.table import TTL, Table
 from retrysafe.backends.service_clock import Clock
@@ -120,10 +120,10 @@ class DynamodbStore(DocumentStore):
         item = answer.response.get("Item")
         return _document(item) if item else None
 
-    def page(self, answer: Answer) -> Found:
+    def page(self, answer: Answer) -> ScanPage:
         """The items of a page, and the key of the last that was looked at."""
         last = answer.response.get("LastEvaluatedKey")
-        return Found(map(_document, answer.response["Items"]), None if last is None else bytes(last[KEY]["B"]))
+        return ScanPage(map(_document, answer.response["Items"]), None if last is None else bytes(last[KEY]["B"]))
 
     # ------------------------------------------------------------ the table
 

@@ -14,7 +14,7 @@ from retrysafe.backends.migrations.history import (
     RenameIndex,
     RenameTable,
     Rewrite,
-    Shape,
+    SchemaShape,
     Statements,
     Table,
     steps,
@@ -59,7 +59,7 @@ class Dialect:
         """The statements of a change, where it may have been made before."""
         return statements
 
-    def _up(self, change: Change, before: Shape, after: Shape) -> Iterable[str]:
+    def _up(self, change: Change, before: SchemaShape, after: SchemaShape) -> Iterable[str]:
         match change:
             case Table(only=only):
                 return self._create(change) if only in (None, self.name) else []
@@ -79,7 +79,7 @@ class Dialect:
             case Statements(dialect, statements):
                 return statements if dialect == self.name else []
 
-    def _down(self, change: Change, before: Shape, after: Shape) -> Iterable[str]:
+    def _down(self, change: Change, before: SchemaShape, after: SchemaShape) -> Iterable[str]:
         match change:
             case Table(name, only=only):
                 return [self._drop(name)] if only in (None, self.name) else []
@@ -99,12 +99,12 @@ class Dialect:
                 return statements if dialect == self.name else []
 
     def _create(self, table: Table) -> Iterable[str]:
-        yield f"CREATE TABLE {self._defined(table)}{table.options.get(self.name, '')}"
+        yield f"CREATE TABLE {self._definition(table)}{table.options.get(self.name, '')}"
         yield from (index.create("CREATE INDEX") for index in table.indexes)
         if table.numbers:
             yield self._fill(table.name, table.columns[0].name, table.numbers)
 
-    def _defined(self, table: Table, *lines: str) -> str:
+    def _definition(self, table: Table, *lines: str) -> str:
         known = [one for one in table.columns if one.kind in self.types]
         columns = [self._column(one, key=at == 0 and table.key == 1) for at, one in enumerate(known)]
         if table.key > 1:
@@ -164,7 +164,7 @@ class Sqlite(Dialect):
 
     def _rewrite(self, table: Table, indexes: Iterable[Index]) -> Iterable[str]:
         made = f"{table.name}_rewritten"
-        text = self._defined(table._replace(name=made)).replace("BLOB PRIMARY", "BLOB NOT NULL PRIMARY")
+        text = self._definition(table._replace(name=made)).replace("BLOB PRIMARY", "BLOB NOT NULL PRIMARY")
         for name, values in _ONE_OF.items():
             text = text.replace(self._check(name, values), " OR ".join(f"{name} = '{value}'" for value in values))
         names = ", ".join(one.name for one in table.columns if one.kind in self.types)
@@ -226,7 +226,7 @@ class Mysql(Dialect):
 
     def _create(self, table: Table) -> Iterable[str]:
         whole = [index.without_condition() for index in table.indexes]
-        text = self._defined(table, *(f"INDEX {one.name} ({one.columns})" for one in whole if one))
+        text = self._definition(table, *(f"INDEX {one.name} ({one.columns})" for one in whole if one))
         yield f"CREATE TABLE IF NOT EXISTS {text}{table.options.get(self.name, _TABLE_OPTIONS)}"
         if table.numbers:
             yield self._fill(table.name, table.columns[0].name, table.numbers)

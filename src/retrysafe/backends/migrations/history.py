@@ -122,13 +122,13 @@ class Statements(NamedTuple):
 Change = Table | Index | AddColumn | RenameTable | RenameColumn | RenameIndex | Rewrite | Statements
 
 
-class Shape(NamedTuple):
+class SchemaShape(NamedTuple):
     """The tables and indexes that there are, by their names."""
 
     tables: Mapping[str, Table]
     indexes: Mapping[str, Index]
 
-    def after(self, change: Change) -> Shape:
+    def after(self, change: Change) -> SchemaShape:
         """The shape with one more change."""
         tables, indexes = dict(self.tables), dict(self.indexes)
         match change:
@@ -155,7 +155,7 @@ class Shape(NamedTuple):
                 indexes[new] = one._replace(name=new, where=one.where if where is None else where)
             case _:
                 pass
-        return Shape(tables, indexes)
+        return SchemaShape(tables, indexes)
 
 
 # ---------------------------------------------------------------- versions
@@ -301,15 +301,15 @@ HISTORY: Mapping[str, tuple[Change, ...]] = {
 """The changes of each version by its name, in order from version 1."""
 
 
-def steps() -> Iterator[tuple[int, Change, Shape, Shape]]:
+def steps() -> Iterator[tuple[int, Change, SchemaShape, SchemaShape]]:
     """Every change with its version, and the shapes before and after it."""
-    shape = Shape({}, {})
+    shape = SchemaShape({}, {})
     for version, changes in enumerate(HISTORY.values(), 1):
         for change in changes:
             before, shape = shape, shape.after(change)
             yield version, change, before, shape
 
 
-def present() -> Shape:
+def present() -> SchemaShape:
     """The shape after all versions."""
     return [after for *_, after in steps()][-1]

@@ -79,12 +79,12 @@ class SqliteStore(SqlStore):
     def claim_query(self, request: ClaimRequest) -> Query:
         """In a transaction: mark it first."""
         claim = super().claim_query(request)
-        return marked(mark_of(request), claim) if request.transactional else claim
+        return marked(mark_of(request), claim) if request.effects == "transactional" else claim
 
     def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
         """Mark the transaction first, as `claim_query` does."""
         claim = super().counted_claim_query(request, allowance)
-        return marked(mark_of(request), claim) if request.transactional else claim
+        return marked(mark_of(request), claim) if request.effects == "transactional" else claim
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record, if the transaction is the one that claimed it."""

@@ -54,7 +54,7 @@ class OutboxSweeper(Sweeper):
         self._age = seconds_of(older_than, "older_than")
         super().__init__(store, every=every, batch=batch, pause=pause, archive=archive, observers=observers)
 
-    def _swept(self, backend: Backend) -> Any:
+    def _store_to_sweep(self, backend: Backend) -> Any:
         _, store = outbox_of(backend)
         return SqlPublished(store, self._age)
 
