@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -18,6 +20,7 @@ from sqlalchemy.orm import sessionmaker
 
 from retrysafe import Boundary, ConfigurationError
 from tests.django.aliases import add_alias, remove_alias
+from tests.faults.servers import PgBouncer
 from tests.tables import each_row
 
 Claimed = Callable[[str], bool]
@@ -148,6 +151,16 @@ def chosen_by_a_session(engine: Any, _: Callable[[], str]) -> Callable[[str], An
     return choose
 
 
+def chosen_by_set_schema(engine: Any, _: Callable[[], str]) -> Callable[[str], Any]:
+    @contextmanager
+    def choose(tenant: str) -> Iterator[Any]:
+        with sqlalchemy.orm.Session(engine) as session:
+            session.execute(sqlalchemy.text(f"/* t */ SET SESSION SCHEMA '{tenant}'"))
+            yield session
+
+    return choose
+
+
 def chosen_for_a_statement(engine: Any, _: Callable[[], str]) -> Callable[[str], Any]:
     @contextmanager
     def choose(tenant: str) -> Iterator[Any]:
@@ -195,16 +208,46 @@ def by_engine(choosing: Callable[[Any, Callable[[], str]], Any], effects: Any) -
     return way
 
 
+Work = Callable[[Any, str], object]
+
+
+def statements(*texts: str) -> Work:
+    def work(tx: Any, tenant: str) -> None:
+        for text in texts:
+            tx.execute(sqlalchemy.text(text.format(tenant)))
+
+    return work
+
+
+def mapped_statement(tx: Any, tenant: str) -> None:
+    tx.execute(sqlalchemy.select(1), execution_options={"schema_translate_map": {None: tenant}})
+
+
+def mapped_for_a_while(tx: Any, tenant: str) -> None:
+    connection = tx.connection() if isinstance(tx, sqlalchemy.orm.Session) else tx
+    connection.execution_options(schema_translate_map={None: tenant})
+    tx.execute(sqlalchemy.select(1))
+    connection.execution_options(schema_translate_map=None)
+
+
+def mapped_by_a_listener(tx: Any, tenant: str) -> None:
+    def set_map(state: Any) -> None:
+        state.update_execution_options(schema_translate_map={None: tenant})
+
+    sqlalchemy.event.listen(tx, "do_orm_execute", set_map)
+    tx.execute(sqlalchemy.select(1))
+
+
 @contextmanager
-def by_work(url: str, scope: Any, how: str) -> Iterator[Claimed]:
+def by_work(url: str, scope: Any, work: Work) -> Iterator[Claimed]:
     """The schema is chosen by the work itself, as by a dependency that comes after the claim."""
-    engine = sqlalchemy.create_engine(url.replace(":", "+psycopg:", 1))
+    engine = sqlalchemy.create_engine(driven(url))
     boundary = Boundary(f"t{uuid4().hex}", store=sessionmaker(engine), effects="transactional", scope=scope)
 
     def claimed(tenant: str) -> bool:
         with boundary.claim("order-1") as claim:
             if not claim.replayed:
-                claim.tx.execute(sqlalchemy.text(how.format(f"{tenant}, public")))
+                work(claim.tx, tenant)
                 claim.result = "placed"
             return claim.replayed
 
@@ -213,6 +256,55 @@ def by_work(url: str, scope: Any, how: str) -> Iterator[Claimed]:
     engine.dispose()
 
 
+@contextmanager
+def by_work_in(url: str, scope: Any, work: Work, *, on_engine: bool) -> Iterator[Claimed]:
+    """As `by_work`, in a transaction of the caller's; ``store=`` is its engine, or the URL of the same database."""
+    engine = sqlalchemy.create_engine(driven(url))
+    boundary = Boundary(f"t{uuid4().hex}", store=engine if on_engine else url, effects="transactional", scope=scope)
+
+    def claimed(tenant: str) -> bool:
+        with sqlalchemy.orm.Session(engine) as tx, tx.begin(), boundary.claim("order-1", tx=tx) as claim:
+            if not claim.replayed:
+                work(tx, tenant)
+                claim.result = "placed"
+            return claim.replayed
+
+    yield claimed
+    boundary.close()
+    engine.dispose()
+
+
+@contextmanager
+def by_map_before(url: str, scope: Any) -> Iterator[Claimed]:
+    """As `by_translation`, for every database."""
+    engine = sqlalchemy.create_engine(driven(url))
+    boundary = Boundary(f"t{uuid4().hex}", store=url, effects="transactional", scope=scope)
+
+    def claimed(tenant: str) -> bool:
+        with engine.connect() as connection:
+            mapped = connection.execution_options(schema_translate_map={None: tenant})
+            with mapped.begin():
+                return claimed_in(boundary, mapped)
+
+    yield claimed
+    boundary.close()
+    engine.dispose()
+
+
+def driven(url: str) -> str:
+    """The URL as SQLAlchemy takes it."""
+    return url.replace("postgresql:", "postgresql+psycopg:", 1).replace("mysql:", "mysql+pymysql:", 1)
+
+
+WORKS: dict[str, Work] = {
+    "SET LOCAL": statements("SET LOCAL search_path TO {}, public"),
+    "SET": statements("/* t */ SET search_path TO {}, public"),
+    "set_config": statements("SELECT 1, set_config('search_path', '{}, public', true)"),
+    "SET and RESET": statements("SET search_path TO {}, public", "RESET search_path"),
+    "SET SCHEMA and RESET": statements(" set\tlocal Schema '{}'", "RESET search_path"),
+    "map of a statement": mapped_statement,
+    "map of a listener": mapped_by_a_listener,
+}
 WAYS: dict[str, Callable[[str, Any], Any]] = {
     "psycopg, SET search_path": by_search_path,
     "asyncpg, SET LOCAL search_path": by_search_path_async,
@@ -225,9 +317,11 @@ WAYS: dict[str, Callable[[str, Any], Any]] = {
         for listener in ("checkout", "engine_connect", "before_cursor_execute")
         for effects in ("keyed", "transactional")
     },
-    "the work, SET LOCAL": lambda url, scope: by_work(url, scope, "SET LOCAL search_path TO {}"),
-    "the work, SET": lambda url, scope: by_work(url, scope, "/* t */ SET search_path TO {}"),
-    "the work, set_config": lambda url, scope: by_work(url, scope, "SELECT 1, set_config('search_path', '{}', true)"),
+    **{f"the work, {name}": partial(by_work, work=work) for name, work in WORKS.items()},
+    **{f"the work in tx=, {name}": partial(by_work_in, work=work, on_engine=True) for name, work in WORKS.items()},
+    "the work in tx=, a map for a while": partial(by_work_in, work=mapped_for_a_while, on_engine=True),
+    "the work in tx=, store= a URL": partial(by_work_in, work=WORKS["SET and RESET"], on_engine=False),
+    "SQLAlchemy, SET SCHEMA, keyed": by_engine(chosen_by_set_schema, "keyed"),
     "async SQLAlchemy, checkout, keyed": lambda url, scope: by_async_engine(url, scope, "keyed"),
     "async SQLAlchemy, checkout, transactional": lambda url, scope: by_async_engine(url, scope, "transactional"),
     "asyncpg pool, setup=, keyed": lambda url, scope: by_setup(url, scope, "keyed"),
@@ -250,6 +344,103 @@ def tenants(migrated: str) -> Iterator[tuple[str, str]]:
         yield names
         for name in names:
             admin.execute(f"DROP SCHEMA {name} CASCADE".encode())
+
+
+def use(spelling: str) -> Work:
+    """Choose a database of MariaDB, and put it back."""
+
+    def work(tx: Any, tenant: str) -> None:
+        home = tx.scalar(sqlalchemy.text("SELECT DATABASE()"))
+        statements(spelling, f"USE {home}")(tx, tenant)
+
+    return work
+
+
+ELSEWHERE: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
+    **{
+        f"{kind}, {name}": (kind, way)
+        for kind in ("sqlite", "mysql")
+        for name, way in {
+            "map before the claim": by_map_before,
+            "the work, map of a statement": partial(by_work, work=mapped_statement),
+            "the work, map for a while": partial(by_work_in, work=mapped_for_a_while, on_engine=True),
+            "the work, store= a URL": partial(by_work_in, work=mapped_statement, on_engine=False),
+        }.items()
+    },
+    **{
+        f"mysql, the work, {spelling!r}": ("mysql", partial(by_work, work=use(spelling)))
+        for spelling in ("USE {}", " USE {}", "use\n{}")
+    },
+}
+
+
+@each_row("row", ELSEWHERE.values(), ids=list(ELSEWHERE))
+def test_on_other_databases_too_a_claim_names_the_tenant_or_is_refused(
+    row: tuple[str, Callable[[str, Any], Any]], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    kind, way = row
+    url = request.getfixturevalue("mysql_migrated") if kind == "mysql" else f"sqlite:///{tmp_path}/shop.db"
+    blue = "main" if kind == "sqlite" else sqlalchemy.make_url(url).database
+    with way(url, None) as claimed, pytest.raises(ConfigurationError, match=r"names no tenant.*scope="):
+        claimed(blue)
+    with way(url, "blue") as claimed:
+        assert [claimed(blue), claimed(blue)] == [False, True]
+
+
+@pytest.fixture
+def logins(migrated: str, tenants: tuple[str, str]) -> Iterator[list[str]]:
+    """A role for each tenant, with its schema as the search path, as URLs."""
+    with psycopg.connect(migrated, autocommit=True) as admin:
+        for name in tenants:
+            admin.execute(f"CREATE ROLE {name} LOGIN SUPERUSER".encode())
+            admin.execute(f"ALTER ROLE {name} SET search_path = {name}, public".encode())
+        yield [str(sqlalchemy.make_url(migrated).set(username=name)) for name in tenants]
+        for name in tenants:
+            admin.execute(f"DROP ROLE {name}".encode())
+
+
+def test_the_login_of_a_tenant_does_not_decide_which_schema_is_home(migrated: str, logins: list[str]) -> None:
+    boundary = Boundary(f"t{uuid4().hex}", store=migrated, effects="transactional")
+    for login in logins:
+        with psycopg.connect(login) as tx, pytest.raises(ConfigurationError, match="names no tenant"):
+            claimed_in(boundary, tx)
+    assert not claimed_in(boundary)
+    boundary.close()
+
+
+async def test_nor_does_it_in_async_code(migrated: str, logins: list[str]) -> None:
+    for store in (migrated, migrated.replace(":", "+asyncpg:", 1), sqlalchemy.create_engine(driven(migrated))):
+        boundary: Boundary[Any] = Boundary(f"t{uuid4().hex}", store=store, effects="transactional")
+        connection = await asyncpg.connect(logins[0])
+        async with connection.transaction():
+            with pytest.raises(ConfigurationError, match="names no tenant"):
+                await aclaimed_in(boundary, connection)
+        await connection.close()
+        await boundary.aclose()
+
+
+@pytest.fixture
+def left(pgbouncer: PgBouncer, tenants: tuple[str, str]) -> Iterator[str]:
+    """A PgBouncer with sessions that another client has left under the schema of its tenant, and their schema."""
+
+    def in_all(statement: str) -> None:
+        with psycopg.connect(pgbouncer.url) as one, psycopg.connect(pgbouncer.url) as other:
+            for connection in (one, other):
+                connection.execute(statement.encode())
+
+    in_all(f"SET search_path TO {tenants[0]}, public")
+    yield pgbouncer.url
+    in_all("RESET search_path")
+
+
+@each_row("effects", ("keyed", "transactional"))
+def test_the_schema_of_a_session_that_a_pooler_lends_is_not_home(effects: Any, left: str) -> None:
+    boundary: Boundary[Any] = Boundary(f"t{uuid4().hex}", store=left, effects=effects)
+    with pytest.raises(ConfigurationError, match="names no tenant"):
+        claimed_in(boundary)
+    with boundary.claim("order-1", scope="blue") as claim:
+        claim.result = "placed"
+    boundary.close()
 
 
 @each_row("way", WAYS.values(), ids=list(WAYS))

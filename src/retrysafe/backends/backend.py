@@ -216,7 +216,7 @@ class Backend:
         if place is not None:
             self.database.check(execute, place)
         if self._checked != runtime.pid:
-            self.database.find_home(execute)
+            self.database.find_home(execute, joined=place is not None)
             self._judge(run(self._checking(), execute))
 
     async def acheck(self, execute: AsyncExecutor, place: Place | None = None) -> None:
@@ -224,7 +224,7 @@ class Backend:
         if place is not None:
             await self.database.acheck(execute, place)
         if self._checked != runtime.pid:
-            await self.database.afind_home(execute)
+            await self.database.afind_home(execute, joined=place is not None)
             self._judge(await arun(self._checking(), execute))
 
     def migrate(self, partitions: int | None = None) -> list[Migration]:

@@ -24,6 +24,10 @@ WITH_SCHEMA = frozenset({"sqlite", "postgresql", "mysql"})
 """Kinds of stores that have tables of a version, which `migrate` brings up to date."""
 
 
+NO_HOME = "(unknown)"
+"""The schema of no connection: a claim without a tenant is refused in each."""
+
+
 class Served(Protocol):
     """A backend, as far as its tables and its database are concerned."""
 
@@ -109,23 +113,36 @@ class StoreDatabase:
 
     # ------------------------------------------------------------ the home of the tables
 
-    def find_home(self, execute: Executor) -> None:
-        """Note the schema of a connection as it was connected; see `SqlStore.home`."""
-        if self._has_no_home():
-            schema, as_connected = run(self._schema(), execute)
-            if not as_connected and self._sync:
-                client = self._backend.client()
-                schema, _ = run(self._schema(), getattr(client, "as_connected", client))
-            self._backend.store.home = schema
+    def find_home(self, execute: Executor, *, joined: bool) -> None:
+        """Note the schema of a connection of ours as it was connected; see `SqlStore.home`.
 
-    async def afind_home(self, execute: AsyncExecutor) -> None:
+        ``joined``: of the caller's transaction, whose login may have the schema of a tenant.
+        """
+        if self._has_no_home():
+            schema, as_connected = ("", False) if joined and self._sync else run(self._schema(), execute)
+            self._backend.store.home = schema if as_connected or not self._sync else self._own_schema()
+
+    async def afind_home(self, execute: AsyncExecutor, *, joined: bool) -> None:
         """`find_home` for async code."""
         if self._has_no_home():
-            schema, as_connected = await arun(self._schema(), execute)
-            if not as_connected and self._async:
-                client = self._backend.aclient()
-                schema, _ = await arun(self._schema(), getattr(client, "as_connected", client))
-            self._backend.store.home = schema
+            schema, as_connected = ("", False) if joined else await arun(self._schema(), execute)
+            self._backend.store.home = schema if as_connected else await self._aown_schema()
+
+    def _own_schema(self) -> str:
+        client = self._backend.client()
+        return self._judge_schema(*run(self._schema(), getattr(client, "as_connected", client)))
+
+    async def _aown_schema(self) -> str:
+        import asyncio
+
+        if not self._async:
+            return await asyncio.to_thread(self._own_schema)
+        client = self._backend.aclient()
+        return self._judge_schema(*(await arun(self._schema(), getattr(client, "as_connected", client))))
+
+    def _judge_schema(self, schema: str, as_connected: bool) -> str:
+        """A schema that nothing of ours has set is that of another client, whose session a pooler has lent us."""
+        return schema if as_connected or not self._backend.access.own_connections else NO_HOME
 
     def _has_no_home(self) -> bool:
         return getattr(self._backend.store, "home", "") is None

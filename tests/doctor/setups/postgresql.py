@@ -103,6 +103,14 @@ def _impatient(ground: Ground) -> Iterator[Arguments]:
     yield application.written(ground, application.SOUND.replace("sqlite:///shop.db", url))
 
 
+@contextmanager
+def _under_tenant(ground: Ground) -> Iterator[Arguments]:
+    url = database(ground)
+    perform(url, "CREATE SCHEMA blue", _TENANT)
+    yield ["--store", url]
+
+
+_TENANT = "ALTER DATABASE shop SET search_path = blue, public"
 _IDLE = "ALTER DATABASE shop SET idle_in_transaction_session_timeout = '10s'"
 
 
@@ -157,6 +165,13 @@ BROKEN = (
         WARNING,
         "A claim cannot wait for another one.",
         "ALTER DATABASE shop SET statement_timeout = '300ms'",
+    ),
+    Setup(
+        "Each tenant has a schema and a login, and all of them share retrysafe's tables.",
+        f"`{_TENANT}`",
+        "postgresql-search-path",
+        WARNING,
+        _under_tenant,
     ),
     Setup(
         "A transaction ends before the lease of the work in it.",

@@ -69,7 +69,7 @@ class Gates:
                 _keep(self._full, number, None, _MOST_FULL)
 
 
-_ELSEWHERE = "search_path is set to another schema than that of store="
+_ELSEWHERE = "search_path is set to another schema than that of store=, or was in a session that a pooler lent to it"
 
 
 def _at_home(answer: Rows) -> Rows:

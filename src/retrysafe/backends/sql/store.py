@@ -117,6 +117,7 @@ class SqlStore(SqlStatements, SqlTransactions):
             "token": held.token,
             "window": held.clocks.window,
             "memory": held.clocks.memory,
+            "home": None if held.scoped or not held.transactional else "",
             **result_params(result),
         }
         return Ask(self.query(self._settle_sql[event, held.transactional], params), reading.changed_one)
@@ -175,6 +176,7 @@ class SqlStore(SqlStatements, SqlTransactions):
         first, stamp = held[0], f" AND r.xact = {self.STAMP}" if self.STAMP else ""
         among, params = self.among("key", "key", [one.key for one in held])
         params |= {"attempt": first.attempt, "window": first.clocks.window, "memory": first.clocks.memory}
+        params["home"] = None if first.scoped else ""
         sql = self._update(
             f"state = '{RULES[Transition.COMPLETE].target}', {self._result()}, {self._written()}",
             self.clock,

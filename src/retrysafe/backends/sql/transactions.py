@@ -22,13 +22,13 @@ BATCH = "retrysafe_batch"
 
 
 def marked(mark: str, claim: Query) -> Query:
-    """Mark the transaction, then claim in it."""
-    return Query(f"SAVEPOINT {mark}", {}, claim)
+    """Mark the transaction, then claim in it; a driver reads in the parameters whether the claim names a tenant."""
+    return Query(f"SAVEPOINT {mark}", claim.params, claim)
 
 
 def in_its_transaction(mark: str, settle: Ask[R]) -> Ask[R]:
     """Settle, if the transaction is the one that claimed; else no row is changed."""
-    same = Query(f"RELEASE SAVEPOINT {mark}", {}, settle.request, refusals={_NO_SAVEPOINT: None})
+    same = Query(f"RELEASE SAVEPOINT {mark}", settle.request.params, settle.request, refusals={_NO_SAVEPOINT: None})
     return Ask(same, settle.parse)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from retrysafe.backends.checks import Examination
 from retrysafe.backends.sql.checks import indexes
 from retrysafe.backends.sql.postgresql import PostgresqlStore
+from retrysafe.backends.sql.table import TABLE
 from retrysafe.protocol.checks import Check, Facts, Severity, told
 from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
 
@@ -21,6 +22,8 @@ _SETTINGS = (*_MILLISECONDS, "default_transaction_isolation", "default_transacti
 _FACTS = (
     "SELECT current_database(), (SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'), "
     "current_setting('synchronous_standby_names'), "
+    "CAST(current_schema() AS text), (SELECT CAST(n.nspname AS text) FROM pg_class AS c JOIN pg_namespace AS n "
+    f"ON n.oid = c.relnamespace WHERE c.oid = to_regclass('{TABLE}')), "
     + ", ".join(f"(SELECT setting FROM pg_settings WHERE name = '{name}')" for name in _SETTINGS)
 )
 _TABLES = (
@@ -39,7 +42,8 @@ _PID = Query("SELECT pg_backend_pid()", {}, writes=False)
 
 def _gather(backend: Backend) -> Steps[dict[str, Any]]:
     row = yield from ask(_rows(_FACTS))
-    facts: dict[str, Any] = dict(zip(("database", "replicas", "standbys", *_SETTINGS), row[0], strict=True))
+    names = ("database", "replicas", "standbys", "working_schema", "home", *_SETTINGS)
+    facts: dict[str, Any] = dict(zip(names, row[0], strict=True))
     facts["tables"] = yield from ask(_rows(_TABLES))
     facts["slots"] = yield from ask(_rows(_SLOTS))
     facts["holders"] = yield from ask(_rows(PostgresqlStore.HOLDERS))  # pyright: ignore[reportArgumentType]
@@ -100,6 +104,13 @@ def _read_only(facts: Facts) -> str | None:
 def _serializable(facts: Facts) -> str | None:
     level = facts.get("default_transaction_isolation", "read committed")
     return f"default_transaction_isolation is {level}." if level in ("serializable", "repeatable read") else None
+
+
+def _shared(facts: Facts) -> str | None:
+    first, home = facts.get("working_schema"), facts.get("home")
+    if not home or first == home:
+        return None
+    return f"Its search_path begins with {first}, and retrysafe's tables are in {home}, for all who connect."
 
 
 def _keyless(facts: Facts) -> str | None:
@@ -216,6 +227,15 @@ CHECKS = (
         "transaction of yours needs it",
         "explanation/transactional-or-leased.md",
         _serializable,
+    ),
+    Check(
+        "postgresql-search-path",
+        "Are retrysafe's tables in the schema that its connections work in?",
+        Severity.WARNING,
+        "If each tenant has a schema, give every boundary a scope= that names the tenant; if not, put the schema of "
+        "retrysafe's tables first in the search_path of store=, or waive this",
+        "how-to/tenants-and-scope.md",
+        _shared,
     ),
     Check(
         "postgresql-unique-key",

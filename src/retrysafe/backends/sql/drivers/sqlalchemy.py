@@ -156,6 +156,7 @@ class InTransaction:
         self.execute = self
         self._savepoint: Any = None
         self._used = False
+        self._chosen: list[str] | None = None
 
     def __call__(self, request: Query | Copy, /) -> Rows:
         if isinstance(request, Copy):
@@ -165,8 +166,10 @@ class InTransaction:
                 return self._control(request)
             self._end_savepoint_before(request)
             connection = self._connection()
-            if _TRANSLATES in connection.get_execution_options():
-                refuse_tenant(request, f"{_TRANSLATES} of SQLAlchemy")
+            if request.params.get("home") is not None and (
+                _latest or connection.get_execution_options().get(_TRANSLATES)
+            ):
+                self._refuse_tenant(connection, request)
             if request.writes and _ended(connection):
                 return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
             return in_turn(request, lambda query: perform(connection, query))
@@ -174,6 +177,16 @@ class InTransaction:
             raise StoreUnavailable(str(error)) from error
         except _failures() as error:
             fail(error, passes=is_of_connection(error) and _passes_by_another(self._connection(), error, self._used))
+
+    def _refuse_tenant(self, connection: Connection, request: Query) -> None:
+        """Raise `ConfigurationError` under the schema of a tenant, or if the work has been there since the claim."""
+        ended = "lease" not in request.params
+        if connection.get_execution_options().get(_TRANSLATES):
+            raise under_tenant(f"{_TRANSLATES} of SQLAlchemy", ended=ended)
+        chosen = connection.info.get(_CHOSEN)
+        if ended and chosen is not None and chosen is not self._chosen:
+            raise under_tenant(chosen[0], ended=True)
+        self._chosen = chosen
 
     def _end_savepoint_before(self, request: Query) -> None:
         """A store's own savepoint takes ours along when it is released: SQLAlchemy must know that ours has ended."""
@@ -273,6 +286,8 @@ class Joined:
         if self._started:
             return
         connection = self._inner._connection()
+        if not hasattr(connection.engine, _WATCHED):
+            watch(connection.engine)
         try:
             _let_listeners_begin(connection)
             _refuse_autocommit(connection)
@@ -340,8 +355,15 @@ def _place_of(tx: Any, kind: str) -> identity.Place:
 
 _TRANSLATES = "schema_translate_map"
 _SETS = re.compile(r"(?i)\bset(_config)?\b")
+_NAMES_SCHEMA = re.compile(r"(?i)\s*(/\*.*?\*/\s*)*(use|set\s+((local|session)\s+)?schema)\s")
 _under_tenants: WeakKeyDictionary[Engine, str] = WeakKeyDictionary()
 """Of an engine that we were given, how work on it has chosen the schema of a tenant, in words; empty if none has."""
+_latest: list[str] = []
+"""The latest choice on any engine, in words; empty if there was none."""
+_CHOSEN = "retrysafe_chosen"
+"""The latest choice on a connection, in its ``info``: a new list each time."""
+_WATCHED = "_retrysafe_watched"
+"""The attribute of engines that are watched."""
 
 
 def _root(engine: Engine) -> Engine:
@@ -352,8 +374,9 @@ def _root(engine: Engine) -> Engine:
 
 def _chooses_schema(statement: str) -> bool:
     """Tell whether a statement may choose a schema, and with it a tenant."""
-    begun = statement[:4].lower()
-    return begun == "use " or ("search_path" in statement.lower() and _SETS.search(statement) is not None)
+    if _NAMES_SCHEMA.match(statement) is not None:
+        return True
+    return "search_path" in statement.lower() and _SETS.search(statement) is not None
 
 
 def watch(engine: Engine) -> Engine:
@@ -363,6 +386,7 @@ def watch(engine: Engine) -> Engine:
     before SQLAlchemy has it chooses no tenant.
     """
     root = _root(engine)
+    setattr(engine, _WATCHED, True)
     if root in _under_tenants:
         return root
     _under_tenants[root] = ""
@@ -371,11 +395,16 @@ def watch(engine: Engine) -> Engine:
         if options.get(_TRANSLATES):
             _under_tenants[root] = f"{_TRANSLATES} of SQLAlchemy"
 
-    def read(_: Connection, __: object, statement: str, ___: object, context: Any, ____: object) -> None:
+    def read(connection: Connection, _: object, statement: str, __: object, context: Any, ___: object) -> None:
         if context.execution_options.get(_TRANSLATES):
-            note(root, context.execution_options)
+            reason = f"{_TRANSLATES} of SQLAlchemy"
         elif _chooses_schema(statement):
-            _under_tenants[root] = f"by {statement[:80]!r}"
+            reason = f"by {statement[:80]!r}"
+        else:
+            return
+        _under_tenants[root] = reason
+        _latest[:] = [reason]
+        connection.info[_CHOSEN] = [reason]
 
     note(root, engine.get_execution_options())
     event.listen(root, "set_engine_execution_options", note)
