@@ -398,7 +398,7 @@ class Crashes:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at = self.seen = 0
-        for name in ("parsed", "standby_status"):
+        for name in ("parse", "standby_status"):
             monkeypatch.setattr(stream, name, self._counting(getattr(stream, name)))
 
     def _counting(self, call: Any) -> Any:
