@@ -2,8 +2,8 @@ PYTHON ?= python3
 ARGS ?=
 SERVERS ?=
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-# One more than there are cores, since tests wait for services. Quick tests wait for nothing.
-WORKERS ?= $(shell expr $(CORES) + 1)
+# Two for each core, since half of the time tests wait for services and clocks. Quick tests wait for nothing.
+WORKERS ?= $(shell expr $(CORES) \* 2)
 
 # Tests start thousands of programs: with this set, as many images of containers have it, each compiles the package anew.
 unexport PYTHONDONTWRITEBYTECODE

@@ -30,7 +30,8 @@ class Traits(NamedTuple):
     skew: by how many microseconds two answers may contradict each other about the time.
     vanishing: forgotten records may go by themselves, as where they expire natively.
     reads_back: steps whose answer is read in a second statement: a "no" does not say that nothing was written.
-    recalled: fields that a takeover writes again as it has seen them, although a test may have moved them since.
+    recalled: fields that a takeover writes again as it has seen them, although a test may have moved them since,
+        or left them.
     """
 
     skew: Micros = 0

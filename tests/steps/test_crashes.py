@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -39,19 +39,21 @@ def _checkout(path: str) -> None:
     boundary.close()
 
 
+def _fresh(folder: Path) -> str:
+    path = str(folder / f"{uuid4()}.db")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE orders (id TEXT, charge TEXT)")
+        db.execute("CREATE TABLE charges (id TEXT PRIMARY KEY, n INTEGER)")
+    Boundary("checkout", store=f"sqlite:///{path}", observers=()).close()
+    return path
+
+
+def _check(path: str) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        for table in ("orders", "charges"):
+            assert db.execute(f"SELECT count(*) FROM {table}").fetchone() == (1,)
+
+
 def test_a_checkout_in_steps_survives_a_crash_at_every_call(tmp_path: Path) -> None:
-    def fresh() -> str:
-        path = str(tmp_path / f"{uuid4()}.db")
-        with closing(sqlite3.connect(path)) as db, db:
-            db.execute("CREATE TABLE orders (id TEXT, charge TEXT)")
-            db.execute("CREATE TABLE charges (id TEXT PRIMARY KEY, n INTEGER)")
-        Boundary("checkout", store=f"sqlite:///{path}", observers=()).close()
-        return path
-
-    def check(path: str) -> Any:
-        with closing(sqlite3.connect(path)) as db:
-            for table in ("orders", "charges"):
-                assert db.execute(f"SELECT count(*) FROM {table}").fetchone() == (1,)
-
-    report = crash_points(_checkout, fresh=fresh, check=check, pairs=20)
+    report = crash_points(_checkout, fresh=partial(_fresh, tmp_path), check=_check, pairs=20)
     assert report.ok, str(report)

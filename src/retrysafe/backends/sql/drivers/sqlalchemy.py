@@ -355,7 +355,9 @@ def _place_of(tx: Any, kind: str) -> identity.Place:
 
 _TRANSLATES = "schema_translate_map"
 _SETS = re.compile(r"(?i)\bset(_config)?\b")
-_NAMES_SCHEMA = re.compile(r"(?i)\s*(/\*.*?\*/\s*)*(use|set\s+((local|session)\s+)?schema)\s")
+_NAMES_SCHEMA = re.compile(
+    r"(?i)\s*+(?:/\*(?:[^*]|\*(?!/))*+\*/\s*+)*+(?:use|set\s++(?:(?:local|session)\s++)?schema)\s"
+)
 _under_tenants: WeakKeyDictionary[Engine, str] = WeakKeyDictionary()
 """Of an engine that we were given, how work on it has chosen the schema of a tenant, in words; empty if none has."""
 _latest: list[str] = []
