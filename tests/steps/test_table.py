@@ -24,6 +24,8 @@ def test_the_table_has_a_rule_for_every_aim_and_row_and_is_the_page() -> None:
     assert table() in REFERENCE.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
+@pytest.mark.every_value
 def test_each_write_keeps_its_condition(make: Make) -> None:
     boundary = make(effects="keyed", lease="250ms", memory="24h")
     backend, settings = boundary.entrypoint.backend, boundary._settings
@@ -83,6 +85,8 @@ def test_each_write_keeps_its_condition(make: Make) -> None:
         put(request)
 
 
+@pytest.mark.slow
+@pytest.mark.every_value
 def test_rows_leave_with_their_record_and_new_work_has_none_of_them(make: Make) -> None:
     boundary = make(effects="keyed", window="300ms", memory="300ms", lease="250ms")
     did: list[int] = []
@@ -115,6 +119,8 @@ def test_rows_leave_with_their_record_and_new_work_has_none_of_them(make: Make) 
     assert left == 0, "the sweeper has removed them"
 
 
+@pytest.mark.slow
+@pytest.mark.every_value
 def test_a_claim_without_steps_imports_nothing_of_them(on_sqlite: Make) -> None:
     import subprocess
     import sys

@@ -58,6 +58,8 @@ async def _order(shop: Shop, claim: Any, value: str, *, die: bool = False, dies_
     return result
 
 
+@pytest.mark.slow
+@pytest.mark.every_value
 async def test_steps_in_the_users_transaction(shop: Shop) -> None:
     await _a_row_is_written_once_whichever_attempt_comes_first(shop)
     await _a_choreographed_saga_does_and_undoes_each_step_once_in_any_order(shop)
