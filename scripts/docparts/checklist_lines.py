@@ -53,7 +53,6 @@ SPANS = "streams/test_ledger.py::"
 LEDGER = feature("`Ledger`", "how-to/streams.md#the-ledger")
 KAFKA = feature("`KafkaTransactions`", "how-to/kafka-transactions.md")
 BATCH = "batch"
-STEPS = "steps and recovery points"
 
 DESCRIBE = check("`retrysafe describe`", "reference/commands.md#retrysafe-describe")
 INBOX = feature("`Inbox.handler`", "how-to/inbox.md")
@@ -625,7 +624,14 @@ BATCHES = (
         ),
         f"a claim keyed by the partition does it today; {BATCH} is missing",
     ),
-    Line("E8", "Checkpoints are durable", (), STEPS),
+    Line(
+        "E8",
+        "Checkpoints are durable",
+        (
+            feature("`claim.step`", "how-to/steps.md"),
+            test("steps/test_runs.py::test_a_checkout_killed_at_every_pair_of_boundaries_does_each_step_once"),
+        ),
+    ),
     Line("E9", "A backfill is tried on a slice first", (), BATCH),
     Line("E10", "The output names its run", (), BATCH),
 )

@@ -39,15 +39,14 @@ ROWS = (2, 13, 14, 16, 17, 25, 28, 33, 44, 60, 64, 79, 89)
 pytestmark = [pytest.mark.fault(*ROWS)]
 Prove = Callable[[Proof], None]
 
-BEGUN = frozenset({"created"})
-SQL = Traits(skew=1_000, recalled=BEGUN)
+SQL = Traits(skew=1_000)
 TRAITS = {
     "memory": Traits(),
     "sqlite": SQL,
     "postgresql": SQL,
     "mysql": SQL._replace(reads_back=frozenset({"take", "renew"})),
-    "redis": Traits(skew=1_000, vanishing=True, recalled=BEGUN),
-    "dynamodb": Traits(skew=3_000_000, vanishing=True, recalled=BEGUN),
+    "redis": Traits(skew=1_000, vanishing=True),
+    "dynamodb": Traits(skew=3_000_000, vanishing=True, recalled=frozenset({"created"})),
 }
 """DynamoDB's clock is known to within two seconds, and a second client may know it better."""
 

@@ -30,8 +30,7 @@ class Traits(NamedTuple):
     skew: by how many microseconds two answers may contradict each other about the time.
     vanishing: forgotten records may go by themselves, as where they expire natively.
     reads_back: steps whose answer is read in a second statement: a "no" does not say that nothing was written.
-    recalled: fields that a takeover writes again as it has seen them, although a test may have moved them since,
-        or left them.
+    recalled: fields that a takeover writes again as it has seen them, although a test may have moved them since.
     """
 
     skew: Micros = 0
@@ -125,6 +124,8 @@ class Specification:
             after = records.get(self._key)
             if operation.kind in ("sweep", "elapse"):
                 yield from {before, after}  # it may have been full, or have skipped what was locked
+                if operation.kind == "elapse" and before is not None and after is not None:
+                    yield after._replace(created=before.created)  # of work under way, which it names to its steps
             elif isinstance(operation.answer, QuotaRefusal):
                 yield from () if before is not None else (before,)  # by a quota: it writes nothing
             elif operation.answer is UNKNOWN or self._agree(operation, answer, before):

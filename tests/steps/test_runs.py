@@ -261,7 +261,6 @@ def test_a_step_that_cannot_be_one_is_refused_when_it_is_asked_for(on_sqlite: Ma
 
 
 @pytest.mark.slow
-@pytest.mark.every_value
 def test_a_stale_attempt_gets_the_first_result_and_can_record_none(on_sqlite: Make) -> None:
     boundary = on_sqlite(effects="keyed", lease="250ms")
     with stalled(boundary, order := key()) as stale:

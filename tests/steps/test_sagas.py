@@ -163,7 +163,6 @@ def _state(boundary: Boundary, name: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.every_value
 async def test_compensations_of_async_code_end_although_it_is_cancelled(on_sqlite: Make) -> None:
     boundary = on_sqlite(effects="keyed", permanent=ValueError)
     undone: list[str] = []
@@ -196,7 +195,6 @@ async def test_compensations_of_async_code_end_although_it_is_cancelled(on_sqlit
 
 
 @pytest.mark.slow
-@pytest.mark.every_value
 def test_a_stale_attempt_goes_neither_back_nor_forward(on_sqlite: Make) -> None:
     boundary = on_sqlite(effects="keyed", permanent=ValueError, lease="250ms")
     undone: list[str] = []

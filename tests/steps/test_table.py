@@ -120,7 +120,6 @@ def test_rows_leave_with_their_record_and_new_work_has_none_of_them(make: Make) 
 
 
 @pytest.mark.slow
-@pytest.mark.every_value
 def test_a_claim_without_steps_imports_nothing_of_them(on_sqlite: Make) -> None:
     import subprocess
     import sys

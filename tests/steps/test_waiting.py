@@ -24,7 +24,6 @@ def _work(boundary: Boundary, order: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.every_value
 def test_work_goes_on_when_its_time_and_its_signal_have_come(on_sqlite: Make) -> None:
     boundary = on_sqlite(effects="keyed")
     order = key()
@@ -45,7 +44,6 @@ def test_work_goes_on_when_its_time_and_its_signal_have_come(on_sqlite: Make) ->
 
 
 @pytest.mark.slow
-@pytest.mark.every_value
 async def test_postponed_work_of_async_code_frees_its_key_whatever_its_effects_are(on_sqlite: Make) -> None:
     boundary = on_sqlite(effects="external")
 

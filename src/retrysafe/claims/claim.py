@@ -309,7 +309,7 @@ class Claim(Generic[Result, Tx]):
         await steps.arun(steps.sleep(name, duration))
 
     def wait_for(self, name: str, *, retry_after: Duration = "10s") -> Any:
-        """The value of a signal; raises `Postponed` until somebody has given it by `Boundary.signal`."""
+        """The value of a signal; raises `Postponed` until `Boundary.signal` has given it."""
         steps = self._steps()
         return steps.run(steps.wait_for(name, retry_after))
 
