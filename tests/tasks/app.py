@@ -19,7 +19,7 @@ from retrysafe import Boundary, current
 KIND, BROKER, QUEUE = os.environ["TASKS_KIND"], os.environ["TASKS_BROKER"], os.environ["TASKS_QUEUE"]
 GATES, LEDGER = os.environ["TASKS_GATES"], os.environ["TASKS_LEDGER"]
 GUARDED, STORE = os.environ["TASKS_GUARDED"] == "1", os.environ["TASKS_STORE"]
-VISIBILITY = 2
+CRASHES, VISIBILITY = int(os.environ["TASKS_CRASHES"]), 2
 boundary = Boundary("tasks", store=STORE, effects="keyed", lease="2s", window="1h", observers=[])
 
 
@@ -33,12 +33,13 @@ def note(order: str, what: str) -> None:
 def pass_gate(order: str) -> None:
     """Wait until the test opens the gate of the order, for everybody who comes."""
     with redis.Redis.from_url(GATES, socket_timeout=None) as gates:
-        gates.blpop([f"{QUEUE}:gate:{order}"], timeout=60)
-        gates.rpush(f"{QUEUE}:gate:{order}", 1)
+        gates.xread({f"{QUEUE}:gate:{order}": "0"}, block=60_000)
 
 
 def charge(order: str) -> dict[str, str]:
     note(order, "began")
+    if order == "nudge":
+        return {}
     if order.startswith("fail"):
         raise ValueError("no")
     if order.startswith("crash"):
@@ -53,7 +54,9 @@ async def acharge(order: str) -> dict[str, str]:
 
 
 def guard(once: Callable[..., Any]) -> Callable[..., Any]:
-    return once(boundary, key="order", max_crashes=2, operation="charge") if GUARDED else lambda function: function
+    return (
+        once(boundary, key="order", max_crashes=CRASHES, operation="charge") if GUARDED else lambda function: function
+    )
 
 
 if KIND.startswith("celery"):

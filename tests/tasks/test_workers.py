@@ -10,7 +10,7 @@ import pytest
 
 from retrysafe.protocol.redelivery_policy import KILLS
 from tests.conftest import served
-from tests.tasks.workers import kill, world
+from tests.tasks.workers import world
 
 pytestmark = pytest.mark.slow
 KINDS = ("celery-redis", "celery-rabbitmq", "dramatiq-redis", "taskiq-redis")
@@ -27,7 +27,7 @@ def test_a_task_whose_worker_is_killed_or_stopped_is_charged_once(
         first = shop.start()
         shop.send("killed")
         shop.begun("killed")
-        kill(first)
+        shop.kill(first)
         shop.start()
         shop.start()
         shop.begun("killed", 2)
@@ -55,11 +55,12 @@ def test_a_task_is_given_up_by_the_rules_of_one_table(
     """An error is tried again by the queue; what kills its workers, and what is in doubt, becomes a dead letter."""
     served(request, "redis")
     served(request, kind.partition("-")[2])
-    with world(kind, tmp_path) as shop:
+    with world(kind, tmp_path, crashes=2) as shop:
         shop.start()
         shop.start()
-        shop.send("fail", "crash")
+        shop.send("fail")
         shop.begun("fail", 2)
+        shop.send("crash")
         shop.until(lambda: shop.dead_letters(), "a dead letter")
         assert shop.dead_letters() == [("charge", "crash", '{"args": ["crash"], "kwargs": {}}', KILLS)]
         assert len(shop.rows("crash", "began")) == (3 if kind.startswith("celery") else 2)  # the first was not counted

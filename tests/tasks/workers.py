@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sqlite3
@@ -19,7 +20,9 @@ import redis
 
 from tests.processes import ROOT, environment
 
-PATIENCE = 90.0
+PATIENCE = 60.0
+NUDGE = 1.0
+"""Seconds after which a further task is sent: on Redis, Dramatiq and Taskiq look for lost messages when others come."""
 BIN = Path(sys.executable).parent
 APP = "tests.tasks.app"
 COMMANDS = {
@@ -32,7 +35,7 @@ COMMANDS = {
 class World:
     """A queue of its own, its workers, and the ledger."""
 
-    def __init__(self, kind: str, folder: Path, *, guarded: bool = True, store: str | None = None) -> None:
+    def __init__(self, kind: str, folder: Path, *, guarded: bool = True, crashes: int = 100) -> None:
         self.kind, self.folder, self.queue = kind, folder, f"tasks-{uuid4().hex[:12]}"
         self.ledger = folder / "ledger.db"
         gates = os.environ["RETRYSAFE_TEST_REDIS"]
@@ -45,15 +48,18 @@ class World:
             "TASKS_GATES": gates,
             "TASKS_LEDGER": str(self.ledger),
             "TASKS_GUARDED": str(int(guarded)),
-            "TASKS_STORE": store or f"sqlite:///{folder / 'keys.db'}",
+            "TASKS_STORE": f"sqlite:///{folder / 'keys.db'}",
+            "TASKS_CRASHES": str(crashes),
         }
         self.workers: list[subprocess.Popen[bytes]] = []
+        self._logs = itertools.count()
+        self._sender: subprocess.Popen[str] | None = None
         with closing(sqlite3.connect(self.ledger)) as made, made:
             made.execute("CREATE TABLE ledger (name TEXT, what TEXT, pid INTEGER, key TEXT)")
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start a worker, in a process group of its own."""
-        log = (self.folder / f"worker-{len(self.workers)}.log").open("wb")
+        log = (self.folder / f"worker-{next(self._logs)}.log").open("wb")
         command = [str(word) for word in COMMANDS[self.kind.partition("-")[0]]]
         with log:
             worker = subprocess.Popen(
@@ -68,15 +74,25 @@ class World:
         return worker
 
     def send(self, *orders: str) -> None:
-        """Send tasks from a process that ends."""
-        code = f"import sys, {APP} as app; [app.send(one) for one in sys.argv[1:]]"
-        env = {**environment(), **self.environment}
-        subprocess.run([sys.executable, "-c", code, *orders], cwd=ROOT, env=env, check=True, timeout=PATIENCE)
+        """Send tasks, from a process of its own."""
+        if self._sender is None:
+            code = f"import sys, {APP} as app; [app.send(line.strip()) for line in sys.stdin]"
+            env = {**environment(), **self.environment}
+            command = [sys.executable, "-c", code]
+            self._sender = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.PIPE, text=True)
+        assert self._sender.stdin is not None
+        self._sender.stdin.write("".join(f"{order}\n" for order in orders))
+        self._sender.stdin.flush()
+
+    def kill(self, worker: subprocess.Popen[bytes]) -> None:
+        """SIGKILL a worker, which is not started again."""
+        kill(worker)
+        self.workers.remove(worker)
 
     def open(self, *orders: str) -> None:
         """Open the gates of orders."""
         for order in orders:
-            self.gates.rpush(f"{self.queue}:gate:{order}", 1)
+            self.gates.xadd(f"{self.queue}:gate:{order}", {"open": 1})
 
     def rows(self, order: str, what: str) -> list[tuple[int, str]]:
         """The process and the bank's key of each such entry."""
@@ -89,10 +105,17 @@ class World:
         return len({key for _, key in self.rows(order, "charged")})
 
     def until(self, found: Callable[[], Any], told: str) -> Any:
-        """Wait until something is found."""
+        """Wait until something is found; meanwhile workers that have ended are started again, as by a supervisor."""
         end = time.monotonic() + PATIENCE
+        nudged = time.monotonic()
         while not (value := found()):
             assert time.monotonic() < end, f"{told}: not within {PATIENCE:g} s\n{self.logs()}"
+            for worker in [one for one in self.workers if one.poll() is not None]:
+                self.kill(worker)
+                self.start()
+            if not self.kind.startswith("celery") and time.monotonic() - nudged > NUDGE:
+                nudged = time.monotonic()
+                self.send("nudge")
             time.sleep(0.05)
         return value
 
@@ -119,6 +142,9 @@ class World:
 
     def close(self) -> None:
         """Kill the workers, and remove the queue and gates."""
+        if self._sender is not None:
+            self._sender.kill()
+            self._sender.communicate()
         for worker in self.workers:
             kill(worker)
         for url in (self.environment["TASKS_GATES"], self.environment["TASKS_BROKER"]):

@@ -50,9 +50,7 @@ def once(
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         broker = brokers.global_broker
         if broker is not None and not any(isinstance(one, OnceMiddleware) for one in broker.middleware):
-            raise ConfigurationError(
-                "Dramatiq: broker.add_middleware(OnceMiddleware()), before the first guarded actor."
-            )
+            raise ConfigurationError("Guarded actors need broker.add_middleware(OnceMiddleware()) above them.")
         handler = TaskHandler(boundary, function, key, "dramatiq", options)
 
         @functools.wraps(function)
