@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, Unpack
+from typing import Any, NoReturn, ParamSpec, TypeVar, Unpack
 
 from retrysafe.boundary import Boundary
 from retrysafe.claims.decorator import Selector
@@ -17,9 +17,6 @@ from retrysafe.tasks.delivery import Call, Reply, TaskHandler, TaskOptions, Told
 with NeedsExtra("celery"):
     from celery import current_task
     from celery.exceptions import Ignore, Reject
-
-if TYPE_CHECKING:
-    from celery import Task
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,17 +40,18 @@ def once(
         if is_coroutine_function(function):
             raise ConfigurationError("Celery runs plain functions: use asyncio.run() in one.")
         handler = TaskHandler(boundary, function, key, "celery", options)
-        checked: list[None] = []
+        checked: list[bool] = []
 
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            request = current_task.request if current_task else None
-            if request is None or request.called_directly or request.is_eager:
+            task: Any = current_task
+            if not task or task.request.called_directly or task.request.is_eager:
                 direct: R = handler.call(*args, **kwargs)
                 return direct
-            task: Task[P, R] = current_task._get_current_object()
             if not checked:
-                checked.append(_warn_of_loss(task))
+                checked.append(True)
+                _warn_of_loss(task)
+            request = task.request
             sent = {"args": request.args, "kwargs": request.kwargs}
             again = bool((request.headers or {}).get(_AGAIN)) or bool((request.delivery_info or {}).get("redelivered"))
             reply = handler.deliver(Call(args, kwargs, request.id, sent), redelivered=again)
@@ -69,7 +67,7 @@ def once(
     return decorate
 
 
-def _hand_back(task: Task[..., Any], reply: Reply) -> NoReturn:
+def _hand_back(task: Any, reply: Reply) -> NoReturn:
     """Send the same task again, with its id, chain, group and count of retries, and acknowledge this copy.
 
     A broker with a visibility timeout would deliver a copy that waits for longer once more by itself.
@@ -89,7 +87,7 @@ def _hand_back(task: Task[..., Any], reply: Reply) -> NoReturn:
     raise Ignore(str(reply.error)) from reply.error
 
 
-def _warn_of_loss(task: Task[..., Any]) -> None:
+def _warn_of_loss(task: Any) -> None:
     if not (task.acks_late and task.reject_on_worker_lost):
         logger().warning(
             "Task %r is lost if its worker is killed: give @app.task(acks_late=True, reject_on_worker_lost=True).",

@@ -133,17 +133,18 @@ class TaskAttempt(Attempt):
     def __init__(self, setting: HandlerSettings, guarded: Guarded, source: str, call: Call, *, kept: bool) -> None:
         self.value: Any = None
         self.error: BaseException | None = None
-        self._guarded, self._call, self._refused = guarded, call, None
-        text, print_ = None, UNCHECKED
+        self._guarded, self._call = guarded, call
+        self._refused: InvalidKey | None = None
+        identity = Identity(None, UNCHECKED)
         try:
             key, print_ = guarded.identify(call.args, call.kwargs)
-            text = setting.entry.settings.key(key)
+            identity = Identity(setting.entry.settings.key(key), print_)
         except InvalidKey as error:
             self._refused = error
         payload = json.dumps(call.sent, default=repr, skipkeys=True).encode() if kept else b""
         name = setting.consumer
-        envelope = Envelope(call.id, name, text, name, source, None, {}, payload, "application/json")
-        super().__init__(setting, envelope, identity=Identity(text, print_))
+        envelope = Envelope(call.id, name, identity.key, name, source, None, {}, payload, "application/json")
+        super().__init__(setting, envelope, identity=identity)
 
     def claim(self) -> Claim:
         """The claim of the task's key, whose result is the function's."""
@@ -197,7 +198,8 @@ class TaskHandler(Handler[..., Any]):
         """The function for callers in this process, guarded as any other."""
         self._guarded, self._source = entry.guarded[name], source
         limits = options.get("max_attempts", _ANY_NUMBER), options.get("max_crashes", Trials().max_crashes)
-        if not all(isinstance(one, int) and one >= 1 for one in limits):
+        numbers: tuple[object, ...] = limits
+        if not all(isinstance(one, int) and one >= 1 for one in numbers):
             raise ConfigurationError("max_attempts= and max_crashes= are numbers from 1.")
         trials = Trials(*limits, grace=Trials().grace + entry.patience)
         wanted = Function(lambda call: function(*call.args, **call.kwargs), None, is_coroutine_function(function))

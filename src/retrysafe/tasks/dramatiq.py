@@ -57,17 +57,16 @@ def once(
         def run(*args: P.args, **kwargs: P.kwargs) -> Any:
             if (message := _message_of(run)) is None:
                 return handler.call(*args, **kwargs)
-            call = Call(args, kwargs, message.message_id, {"args": message.args, "kwargs": message.kwargs})
-            return _answer(handler.deliver(call, redelivered=_may_be_again(message)))
+            return _answer(handler.deliver(_call(args, kwargs, message), redelivered=_may_be_again(message)))
 
         @functools.wraps(function)
         async def arun(*args: P.args, **kwargs: P.kwargs) -> Any:
             if (message := _message_of(arun)) is None:
                 return await handler.call(*args, **kwargs)
-            call = Call(args, kwargs, message.message_id, {"args": message.args, "kwargs": message.kwargs})
-            return _answer(await handler.adeliver(call, redelivered=_may_be_again(message)))
+            return _answer(await handler.adeliver(_call(args, kwargs, message), redelivered=_may_be_again(message)))
 
-        decorated: Any = arun if handler.is_async else run
+        made: Any = arun if handler.is_async else run
+        decorated: Callable[P, R] = made
         return decorated
 
     return decorate
@@ -82,6 +81,10 @@ def _message_of(function: Callable[..., Any]) -> Any:
     while found is not None and found is not function:
         found = getattr(found, "__wrapped__", None)
     return None if found is None else message
+
+
+def _call(args: tuple[Any, ...], kwargs: dict[str, Any], message: Any) -> Call:
+    return Call(args, kwargs, message.message_id, {"args": message.args, "kwargs": message.kwargs})
 
 
 def _may_be_again(message: Any) -> bool:

@@ -51,7 +51,8 @@ def once(
             reply = await handler.adeliver(_call(args, kwargs, context))
             return await _hand_back(context, reply) if reply.told is Told.HAND_BACK else _answer(reply)
 
-        return _inject(arun if handler.is_async else run, function)
+        decorated: Callable[P, R] = _inject(arun if handler.is_async else run, function)
+        return decorated
 
     return decorate
 
