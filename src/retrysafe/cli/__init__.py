@@ -35,6 +35,7 @@ VERBS = (
     "plan",
     "relay",
     "requests",
+    "run",
     "scan",
     "status",
     "sweep",

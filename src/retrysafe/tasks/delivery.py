@@ -205,15 +205,15 @@ class TaskHandler(Handler[..., Any]):
         wanted = Function(lambda call: function(*call.args, **call.kwargs), None, is_coroutine_function(function))
         setting = HandlerSettings(entry, name, wanted, trials, True, (), Stalls(0.0, time.monotonic))
         given = options.get("dead_letter_store")
-        self._keeps = given is not None or isinstance(entry.backend.store, SqlStore)
-        letters: Any = Letters(entry.backend if given is None else registry.connect(given)) if self._keeps else None
+        self.keeps = given is not None or isinstance(entry.backend.store, SqlStore)
+        letters: Any = Letters(entry.backend if given is None else registry.connect(given)) if self.keeps else None
         super().__init__(setting, letters)
 
     def deliver(self, call: Call, *, redelivered: bool = True) -> Reply:
         """Handle one delivery. ``redelivered``: False only if the queue says that it is the first."""
         attempt = self._attempt(call)
         try:
-            return _reply(attempt, self.carry_out(attempt, redelivered=redelivered and self._keeps))
+            return _reply(attempt, self.carry_out(attempt, redelivered=redelivered and self.keeps))
         except WAITS as error:
             return _hand_back(error)
 
@@ -221,18 +221,18 @@ class TaskHandler(Handler[..., Any]):
         """`deliver` for a coroutine function."""
         attempt = self._attempt(call)
         try:
-            return _reply(attempt, await self.acarry_out(attempt, redelivered=redelivered and self._keeps))
+            return _reply(attempt, await self.acarry_out(attempt, redelivered=redelivered and self.keeps))
         except WAITS as error:
             return _hand_back(error)
 
     def _attempt(self, call: Call) -> TaskAttempt:
-        return TaskAttempt(self.setting, self._guarded, self._source, call, kept=self._keeps)
+        return TaskAttempt(self.setting, self._guarded, self._source, call, kept=self.keeps)
 
     def _conclude(self, attempt: Attempt, end: HandlerOutcome) -> HandleResult:
-        return super()._conclude(attempt, end) if self._keeps else self._report(attempt, _unkept(end))
+        return super()._conclude(attempt, end) if self.keeps else self._report(attempt, _unkept(end))
 
     async def _aconclude(self, attempt: Attempt, end: HandlerOutcome) -> HandleResult:
-        return await super()._aconclude(attempt, end) if self._keeps else self._report(attempt, _unkept(end))
+        return await super()._aconclude(attempt, end) if self.keeps else self._report(attempt, _unkept(end))
 
 
 def _unkept(end: HandlerOutcome) -> HandleResult:
