@@ -235,7 +235,6 @@ def test_a_function_that_is_killed_goes_on_when_the_time_of_its_invocation_is_ov
         runtime.shutdown()
         runtime.server_close()
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as read:
-        rows = read.execute(
-            "SELECT name, count(*), count(DISTINCT key) FROM ledger GROUP BY name ORDER BY 1"
-        ).fetchall()
+        sql = "SELECT name, count(*), count(DISTINCT key) FROM ledger GROUP BY name ORDER BY 1"
+        rows = read.execute(sql).fetchall()
     assert rows == [("a", 2, 1), ("before", 1, 1)]
