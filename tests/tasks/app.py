@@ -1,6 +1,6 @@
 """The application whose tasks the workers of these tests run: set by the environment, so that a child imports it.
 
-A charge notes in a ledger that it began, waits at a gate that the test opens, and asks a bank that knows keys.
+A charge asks a bank that knows keys, which a ledger notes, and then waits at a gate that the test opens.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def charge(order: str) -> dict[str, str]:
         raise ValueError("no")
     if order.startswith("crash"):
         os.kill(os.getpid(), 9)
-    pass_gate(order)
     note(order, "charged")
+    pass_gate(order)
+    note(order, "done")
     return {"charged": order}
 
 

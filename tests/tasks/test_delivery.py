@@ -61,7 +61,7 @@ NEXT = {
     "a permanent error": (Told.GIVE_UP, StoredFailure),
     "a declared failure": (Told.GIVE_UP, StoredFailure),
 }
-"""Where the second delivery ends otherwise than the first."""
+"""The second delivery, if it ends otherwise than the first."""
 
 
 @pytest.fixture(params=["sqlite", "memory"])

@@ -27,7 +27,7 @@ _names = itertools.count()
 
 
 class Context:
-    """What Lambda gives a handler beside its event."""
+    """The second argument of a handler."""
 
     aws_request_id = "invocation"
 

@@ -10,10 +10,10 @@ import pytest
 
 from retrysafe.protocol.redelivery_policy import KILLS
 from tests.conftest import served
+from tests.tasks.storm import KINDS, storm
 from tests.tasks.workers import world
 
 pytestmark = pytest.mark.slow
-KINDS = ("celery-redis", "celery-rabbitmq", "dramatiq-redis", "taskiq-redis")
 
 
 @pytest.mark.every_value
@@ -36,10 +36,10 @@ def test_a_task_whose_worker_is_killed_or_stopped_is_charged_once(
         os.kill(zombie, signal.SIGSTOP)
         shop.send("beside")
         shop.open("killed", "beside")
-        shop.charged("killed", "beside")
+        shop.done("killed", "beside")
         os.kill(zombie, signal.SIGCONT)
         shop.open("stopped")
-        shop.charged("stopped")
+        shop.done("stopped")
         assert {order: shop.charges(order) for order in ("killed", "stopped", "beside")} == {
             "killed": 1,
             "stopped": 1,
@@ -66,3 +66,12 @@ def test_a_task_is_given_up_by_the_rules_of_one_table(
         assert len(shop.rows("crash", "began")) == (3 if kind.startswith("celery") else 2)  # the first was not counted
         assert len(shop.rows("fail", "began")) == 2
         assert len({key for _, key in shop.rows("crash", "began")}) == 1
+
+
+@pytest.mark.every_value
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loop_of_kills_charges_each_order_once(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    served(request, "redis")
+    served(request, kind.partition("-")[2])
+    with world(kind, tmp_path) as shop:
+        assert storm(shop, kills=4, orders=10) == {1: 10}

@@ -53,6 +53,7 @@ class World:
         }
         self.workers: list[subprocess.Popen[bytes]] = []
         self._logs = itertools.count()
+        self.lost = 0
         self._sender: subprocess.Popen[str] | None = None
         with closing(sqlite3.connect(self.ledger)) as made, made:
             made.execute("CREATE TABLE ledger (name TEXT, what TEXT, pid INTEGER, key TEXT)")
@@ -100,8 +101,14 @@ class World:
             found = read.execute("SELECT pid, key FROM ledger WHERE name = ? AND what = ?", (order, what))
             return found.fetchall()
 
+    def entries(self, what: str) -> list[tuple[int, str]]:
+        """The process and the order of all such entries, in their order."""
+        with closing(sqlite3.connect(self.ledger, timeout=30)) as read:
+            sql = "SELECT pid, name FROM ledger WHERE what = ? AND name != 'nudge' ORDER BY rowid"
+            return read.execute(sql, (what,)).fetchall()
+
     def charges(self, order: str) -> int:
-        """How often the bank has charged: a key that it knows is the same charge."""
+        """The number of charges: a key that the bank knows is the same charge."""
         return len({key for _, key in self.rows(order, "charged")})
 
     def until(self, found: Callable[[], Any], told: str) -> Any:
@@ -129,10 +136,10 @@ class World:
         pid: int = rows[-1][0]
         return pid
 
-    def charged(self, *orders: str) -> None:
-        """Wait until orders are charged."""
+    def done(self, *orders: str) -> None:
+        """Wait until orders are done."""
         for order in orders:
-            self.until(lambda order=order: self.rows(order, "charged"), f"{order} is charged")
+            self.until(lambda order=order: self.rows(order, "done"), f"{order} is done")
 
     def dead_letters(self) -> list[tuple[str, str, str, str]]:
         """Consumer, key, payload and error of the tasks that were given up."""

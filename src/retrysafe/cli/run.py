@@ -115,7 +115,7 @@ def _carry_out(claim: Claim, command: list[str]) -> dict[str, Any]:
         for reader in readers:
             reader.start()
         code = _wait(claim, process)
-        for reader in readers:  # what the command has left in the background may hold them open
+        for reader in readers:  # a process that the command leaves behind may hold them open
             reader.join(_LOOK)
     finally:
         for number, handler in before.items():

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class Told(Enum):
-    """What a queue is told."""
+    """The answers that a queue understands."""
 
     RETURN = "it is done: return its result"
     HAND_BACK = "it comes again after a pause, and no retry is spent"
@@ -119,7 +119,7 @@ class Call(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a queue is told of one delivery: with the result, the error, or the seconds until it comes again."""
+    """The answer to one delivery: with the result, the error, or the seconds until it comes again."""
 
     told: Told
     value: Any
