@@ -58,10 +58,7 @@ def main(kinds: list[str]) -> None:
         for guarded in (False, True):
             with tempfile.TemporaryDirectory() as folder, world(kind, Path(folder), guarded=guarded) as shop:
                 counts = storm(shop, kills=6, orders=20)
-                print(
-                    f"{kind:16} {'once ' if guarded else 'plain'} {dict(sorted(counts.items()))} not done: {shop.lost}",
-                    flush=True,
-                )
+                print(kind, "once" if guarded else "plain", sorted(counts.items()), "not done:", shop.lost, flush=True)
 
 
 if __name__ == "__main__":

@@ -24,10 +24,11 @@ from retrysafe import (
     current,
 )
 from retrysafe.claims.decorator import Selector
-from retrysafe.messaging import MessageDead
-from retrysafe.protocol.messages import Envelope, PublishStatus
-from retrysafe.tasks import TaskPublisher
+from retrysafe.messaging import InboxOperator, MessageDead
+from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
+from retrysafe.tasks import TaskPublisher, redrive
 from retrysafe.tasks.delivery import GIVE_UP, LONGEST, TOLD, Call, Reply, TaskHandler, Told
+from retrysafe.tasks.publisher import arguments_of
 from tests.tables import each_row
 
 _numbers = itertools.count()
@@ -82,11 +83,11 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 
 def deliver(handler: TaskHandler, *args: Any, redelivered: bool = True) -> Reply:
-    return handler.deliver(Call(args, {}, "id", {"args": args, "kwargs": {}}), redelivered=redelivered)
+    return handler.deliver(Call(args, {}, "id", "shop.work", (args, {})), redelivered=redelivered)
 
 
 async def adeliver(handler: TaskHandler, *args: Any) -> Reply:
-    return await handler.adeliver(Call(args, {}, "id", {"args": args, "kwargs": {}}))
+    return await handler.adeliver(Call(args, {}, "id", "shop.work", (args, {})))
 
 
 def coloured(function: Any) -> Any:
@@ -155,6 +156,34 @@ def test_a_dead_letter_that_a_person_has_settled_is_a_replay(make: Any) -> None:
     make.boundaries[-1].resolve("A", "completed", result="paid", operation="work", reason="seen at the bank")
     reply = deliver(handler, "A")
     assert (reply.told, reply.value) == (Told.RETURN, "paid")
+
+
+def test_a_dead_letter_that_is_marked_is_sent_again(tmp_path: Path) -> None:
+    errors: list[BaseException] = [KeyError("gone")]
+
+    def work(order: str) -> str:
+        if errors:
+            raise errors.pop()
+        return order
+
+    store = f"sqlite:///{tmp_path / 'keys.db'}"
+    boundary = Boundary(f"b{next(_numbers)}", store=store, permanent=KeyError, observers=[])
+    handler = TaskHandler(boundary, work, "order", "test", {})
+    assert [deliver(handler, "A").told for _ in range(2)] == [Told.GIVE_UP] * 2
+
+    class Queue:
+        def publish(self, envelopes: Any, /) -> list[PublishResult]:
+            (one,) = envelopes
+            assert (one.topic, one.id) == ("shop.work", "id")
+            assert deliver(handler, *arguments_of(one)[0]).value == "A"
+            return [PublishResult(PublishStatus.ACKED)]
+
+        def close(self) -> None: ...
+
+    assert redrive(boundary, Queue()) == 0
+    InboxOperator(store).redrive()
+    assert [redrive(boundary, Queue()) for _ in range(2)] == [1, 0]
+    boundary.close()
 
 
 def test_every_error_of_giving_up_is_named_for_the_queues_retries() -> None:

@@ -73,7 +73,7 @@ def once(boundary: Boundary, *, key: Selector, **options: Unpack[TaskOptions]) -
 
         @functools.wraps(function)
         def handle(event: Mapping[str, Any], context: Any) -> Any:
-            call = Call((event, context), {}, context.aws_request_id, event)
+            call = Call((event, context), {}, context.aws_request_id, handler.consumer, ((event,), {}))
             reply = _deliver(handler, call, context, redelivered=True)
             error: Any = reply.error
             if reply.told is Told.RETURN:
@@ -106,7 +106,8 @@ def _is_settled(handler: TaskHandler, record: Mapping[str, Any], context: Any) -
     """Handle a record; tell whether the queue may forget it."""
     parsed = {**record, "body": _parsed(record["body"])}
     again = int(record["attributes"]["ApproximateReceiveCount"]) > 1
-    reply = _deliver(handler, Call((parsed,), {}, record["messageId"], record), context, redelivered=again)
+    call = Call((parsed,), {}, record["messageId"], handler.consumer, ((record,), {}))
+    reply = _deliver(handler, call, context, redelivered=again)
     if reply.told is not Told.RETURN:
         logger().warning("Record %s: %s. %s", record["messageId"], reply.told.value, reply.error)
     return reply.told is Told.RETURN or (reply.told is Told.GIVE_UP and handler.keeps)

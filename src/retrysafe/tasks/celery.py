@@ -52,9 +52,9 @@ def once(
                 checked.append(True)
                 _warn_of_loss(task)
             request = task.request
-            sent = {"args": request.args, "kwargs": request.kwargs}
             again = bool((request.headers or {}).get(_AGAIN)) or bool((request.delivery_info or {}).get("redelivered"))
-            reply = handler.deliver(Call(args, kwargs, request.id, sent), redelivered=again)
+            call = Call(args, kwargs, request.id, task.name, (request.args, request.kwargs))
+            reply = handler.deliver(call, redelivered=again)
             if reply.told is Told.HAND_BACK:
                 _hand_back(task, reply)
             if reply.told is not Told.RETURN:

@@ -106,7 +106,7 @@ _OF_ONCE = ("payload", "sentence", "safety", "side_effects")
 
 
 class Call(NamedTuple):
-    """A call as the queue makes it: the arguments of the function, and the message that they came in.
+    """A call as the queue makes it: the arguments of the function, and the id and name of the task.
 
     ``sent`` is what a dead letter keeps: the arguments as they were sent. ``lease``: see `EntryPoint.open`.
     """
@@ -114,7 +114,8 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     id: str
-    sent: Any
+    name: str
+    sent: tuple[Any, Any]
     lease: float | None = None
 
 
@@ -141,9 +142,10 @@ class TaskAttempt(Attempt):
             identity = Identity(setting.entry.settings.key(key), print_)
         except InvalidKey as error:
             self._refused = error
-        payload = json.dumps(call.sent, default=repr, skipkeys=True).encode() if kept else b""
+        sent = dict(zip(("args", "kwargs"), call.sent, strict=True))
+        payload = json.dumps(sent, default=repr, skipkeys=True).encode() if kept else b""
         name = setting.consumer
-        envelope = Envelope(call.id, name, identity.key, name, source, None, {}, payload, "application/json")
+        envelope = Envelope(call.id, call.name, identity.key, name, source, None, {}, payload, "application/json")
         super().__init__(setting, envelope, identity=identity)
 
     def claim(self) -> Claim:

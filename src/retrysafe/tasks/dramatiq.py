@@ -84,7 +84,7 @@ def _message_of(function: Callable[..., Any]) -> Any:
 
 
 def _call(args: tuple[Any, ...], kwargs: dict[str, Any], message: Any) -> Call:
-    return Call(args, kwargs, message.message_id, {"args": message.args, "kwargs": message.kwargs})
+    return Call(args, kwargs, message.message_id, message.actor_name, (message.args, message.kwargs))
 
 
 def _may_be_again(message: Any) -> bool:

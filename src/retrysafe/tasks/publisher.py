@@ -6,8 +6,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from retrysafe.backends import registry
+from retrysafe.boundary import Boundary, require_boundary
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.base import Publisher
+from retrysafe.messaging.inbox import procedures
+from retrysafe.messaging.inbox.dead_letters import Letters
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
+from retrysafe.protocol.requests import ask
 
 
 class TaskPublisher:
@@ -46,6 +52,25 @@ class TaskPublisher:
 
     def close(self) -> None:
         """Leave the application open: it is the user's."""
+
+
+def redrive(boundary: Boundary, publisher: Publisher, *, dead_letter_store: Any = None, limit: int = 100) -> int:
+    """Send dead letters of a boundary's tasks again that ``retrysafe inbox dead redrive`` has marked; return how many.
+
+    The key of one that has failed is free again; one whose outcome is unknown has to be settled first. ``publisher``
+    is a `TaskPublisher`, or one of your own. Call it by hand, or now and then, in a process that has the tasks.
+    """
+    entry = require_boundary(boundary).entrypoint
+    letters = Letters(entry.backend if dead_letter_store is None else registry.connect(dead_letter_store))
+    sent = 0
+    for operation in entry.guarded:
+        for letter in letters.run(ask(letters.inbox.marked(entry.name, operation, limit=limit))):
+            entry.backend.run(procedures.reopen(entry.backend.store, letter.arrival.record_key))
+            (result,) = publisher.publish([letter.arrival.envelope])
+            if result.status in (PublishStatus.ACKED, PublishStatus.DUPLICATE):
+                letters.run(ask(letters.inbox.remove(letter.arrival.identity)))
+                sent += 1
+    return sent
 
 
 def arguments_of(envelope: Envelope) -> tuple[list[Any], dict[str, Any]]:

@@ -71,7 +71,7 @@ def _inject(run: Any, function: Callable[..., Any]) -> Any:
 
 def _call(args: tuple[Any, ...], kwargs: dict[str, Any], context: Context) -> Call:
     message = context.message
-    return Call(args, kwargs, message.task_id, {"args": message.args, "kwargs": message.kwargs})
+    return Call(args, kwargs, message.task_id, message.task_name, (message.args, message.kwargs))
 
 
 def _answer(reply: Reply) -> Any:
