@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from retrysafe.backends.migrations.on_demand import is_present
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.steps import sweep
+from retrysafe.protocol.steps import RunStore, sweep
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
@@ -32,6 +32,14 @@ def steps_of(backend: Backend) -> StepStore:
             )
         found = _made[backend.store] = import_module(f"retrysafe.backends.{folder}.steps").step_store(backend.store)
     return found
+
+
+def runs_of(backend: Backend) -> Steps[RunStore | None]:
+    """The requests of an operator about runs; None where none can have steps: by its kind, or for want of the table."""
+    if backend.kind not in _MODULES or (backend.kind == "sqlite" and not (yield from is_present("steps"))):
+        return None
+    found = steps_of(backend)
+    return found if isinstance(found, RunStore) else None
 
 
 def sweep_steps(backend: Backend, limit: int) -> Steps[int]:
