@@ -19,6 +19,7 @@ from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.schema import Schema
+from retrysafe.backends.steps import steps_of
 from retrysafe.claims.codec import JSONCodec, encode_failure
 from retrysafe.claims.encryption import Keyring
 from retrysafe.claims.notes import noted, without_note
@@ -102,6 +103,7 @@ class Status(NamedTuple):
     findings: list[Finding]
     tallies: list[Tally]
     clock: Clock | None
+    stranded: runs.FoundRuns = runs.NONE
 
 
 class Operator:
@@ -266,6 +268,7 @@ class Operator:
             findings=self.findings(),
             tallies=self.tallies() if usable else [],
             clock=self._clock() if usable else None,
+            stranded=self._do(runs.find_stranded(self._backend)) if usable else runs.NONE,
         )
 
     def _clock(self) -> Clock | None:
@@ -325,8 +328,8 @@ class Operator:
         sealed = next((one for one in left if one is not None and one.media_type == ENCRYPTED), None)
         if stored is not None and self._encryption is None and sealed is not None:
             raise ConfigurationError(
-                f"The boundary {bound.boundary!r} encrypts what it stores, with the key {label_of(sealed).key_id!r}: give "
-                "its keyring as encryption= (--encryption-keys-env), or resolve the key by Boundary.resolve()."
+                f"The boundary {bound.boundary!r} encrypts what it stores, with the key {label_of(sealed).key_id!r}: "
+                "give its keyring as encryption= (--encryption-keys-env), or resolve the key by Boundary.resolve()."
             )
         return seal(self._encryption, stored, bound)
 
@@ -386,11 +389,15 @@ class Operator:
     # ------------------------------------------------------------ runs
 
     def find_runs(self, wanted: Filter = ANY, *, limit: int = 100, pages: int | None = None) -> runs.FoundRuns:
-        """Up to ``limit`` records that have steps, the latest first; looked for on so many pages, or on all."""
+        """Up to ``limit`` records that have steps, the latest first; looked for on so many pages, or on all.
+
+        Raises `ConfigurationError` for a store that keeps no steps.
+        """
+        steps_of(self._backend)
         return self._look(runs.find(self._backend, wanted, limit, pages))
 
     def show_run(self, record: Record) -> runs.Run:
-        """The steps of a record. Raises `ConfigurationError` for a store that keeps none."""
+        """The steps of a record, of which there are none in a store that keeps none."""
         return self._look(runs.show(self._backend, record, self._encryption))
 
     def cancel_run(self, seen: runs.Run, *, reason: str = "") -> Change:

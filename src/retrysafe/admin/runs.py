@@ -21,6 +21,7 @@ from retrysafe.protocol.records import (
     Record,
     State,
     StoredResult,
+    counted,
 )
 from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.steps import DECISION, SIGNAL, At, RunEntry, StepRow, StepState, Work, label
@@ -32,8 +33,8 @@ STRANDED = frozenset({EffectiveState.LAPSED, EffectiveState.RELEASED})
 OLD: Micros = 3_600_000_000
 """The time without an attempt after which such a run is taken for stranded, unless another is given."""
 UNASKED = Filter(states=STRANDED, older_than=OLD)
-MOST_PAGES = 50
-"""Pages that are looked at for a count of runs."""
+MOST_COUNTED, MOST_PAGES = 1000, 50
+"""Runs that are counted at most, and pages that are looked at for them."""
 _OPEN = (EffectiveState.RUNNING, EffectiveState.LAPSED, EffectiveState.RELEASED, EffectiveState.UNKNOWN)
 
 
@@ -92,6 +93,9 @@ class FoundRuns(NamedTuple):
     capped: bool
 
 
+NONE = FoundRuns([], capped=False)
+
+
 def _place(row: StepRow) -> int:
     return row.place
 
@@ -117,6 +121,11 @@ def find(backend: Backend, wanted: Filter, limit: int, pages: int | None = None)
         if cursor is None or looked == pages or (store.newest_first and len(found) == limit):
             break
     return FoundRuns(list(found.values()), capped=cursor is not None)
+
+
+def find_stranded(backend: Backend) -> Steps[FoundRuns]:
+    """Look for the latest runs that go on if they are asked for, and were not for an hour."""
+    return (yield from find(backend, UNASKED, MOST_COUNTED, MOST_PAGES))
 
 
 def _age(entry: RunEntry) -> Micros:
@@ -248,13 +257,22 @@ def actions(run: Run, commands: Commands) -> list[dict[str, str]]:
 def as_json(run: Run) -> dict[str, Any]:
     """A run in full, without what its steps have stored."""
     told = {"in_doubt": doubt(run), "goes_back": run.goes_back, "cause": run.cause}
-    return told | details(run.record) | {"steps": timeline(run)}
+    return told | details(run.record) | {"why": explain(run), "steps": timeline(run)}
+
+
+def explain(run: Run) -> str:
+    """Why a run is as it is: what an attempt did before it released the key stays."""
+    said = details(run.record)["why"]
+    if not run.steps or run.record.reported_state not in STRANDED:
+        return str(said)
+    what = "undoes what is left" if run.goes_back else "goes on behind the last step"
+    return f"{said} Its steps stay: the next attempt {what}."
 
 
 def of_stranded(found: FoundRuns) -> str:
-    """Describe stranded runs; empty if there are none."""
-    if not found.runs:
-        return ""
+    """Describe stranded runs."""
     number, oldest = len(found.runs), min(map(_age, found.runs))
-    told = f"{'at least ' * found.capped}{number:,} {'run is' if number == 1 else 'runs are'} stranded"
-    return f"{told}: their next attempt was not asked for since {duration((found.runs[0].record.now - oldest) / 1e6)}"
+    waits = duration((found.runs[0].record.now - oldest) / 1e6)
+    names = ", ".join(sorted({one.record.boundary for one in found.runs}))
+    told = f"{counted(number, capped=found.capped)} {'run' if number == 1 else 'runs'} of {names}"
+    return f"{told} would go on, and {'is' if number == 1 else 'are'} not asked for any more, for up to {waits}."

@@ -15,11 +15,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
-from retrysafe.admin import selection
+from retrysafe.admin import runs, selection
 from retrysafe.admin.answers import json_result
 from retrysafe.admin.operator import MOST_COUNTED, SHORTEST_PREFIX, UNKNOWN, Look, Operator
 from retrysafe.admin.rendering import RELEASING, consequence, details, explain, next_steps, result, summary
-from retrysafe.admin.runs import actions, doubt
 from retrysafe.admin.selection import STATES
 from retrysafe.claims.codec import JSONCodec
 from retrysafe.claims.notes import without_note
@@ -263,9 +262,10 @@ def run_show(options: argparse.Namespace) -> int:
             shown["result"] = None if stored is None else result(stored)
         run = operator.show_run(record)
         commands = commands_of(options)
-        shown |= {"run": commands.line("runs show", [("hash", record.key.hex())])} if run.steps else {}
-        shown |= {"in_doubt": doubt(run)} if run.doubt else {}
-        shown["next"] = actions(run, commands)
+        if run.steps:
+            shown |= {"why": runs.explain(run), "in_doubt": runs.doubt(run)}
+            shown["run"] = commands.line("runs show", [("hash", record.key.hex())])
+        shown["next"] = runs.actions(run, commands)
     if options.json:
         print(as_json(shown | ({"differing": list(differing)} if options.payload is not None else {})))
     else:
