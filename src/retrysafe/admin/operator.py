@@ -268,7 +268,7 @@ class Operator:
             findings=self.findings(),
             tallies=self.tallies() if usable else [],
             clock=self._clock() if usable else None,
-            stranded=self._do(runs.find_stranded(self._backend)) if usable else runs.NONE,
+            stranded=self.find_stranded() if usable else runs.NONE,
         )
 
     def _clock(self) -> Clock | None:
@@ -395,6 +395,10 @@ class Operator:
         """
         steps_of(self._backend)
         return self._look(runs.find(self._backend, wanted, limit, pages))
+
+    def find_stranded(self, *, pages: int = runs.MOST_PAGES) -> runs.FoundRuns:
+        """The latest runs that would go on, and were not asked for an hour; none in a store that keeps no steps."""
+        return self._do(runs.find_stranded(self._backend, pages))
 
     def show_run(self, record: Record) -> runs.Run:
         """The steps of a record, of which there are none in a store that keeps none."""

@@ -123,9 +123,9 @@ def find(backend: Backend, wanted: Filter, limit: int, pages: int | None = None)
     return FoundRuns(list(found.values()), capped=cursor is not None)
 
 
-def find_stranded(backend: Backend) -> Steps[FoundRuns]:
+def find_stranded(backend: Backend, pages: int = MOST_PAGES) -> Steps[FoundRuns]:
     """Look for the latest runs that go on if they are asked for, and were not for an hour."""
-    return (yield from find(backend, UNASKED, MOST_COUNTED, MOST_PAGES))
+    return (yield from find(backend, UNASKED, MOST_COUNTED, pages))
 
 
 def _age(entry: RunEntry) -> Micros:

@@ -34,9 +34,14 @@ def steps_of(backend: Backend) -> StepStore:
     return found
 
 
+def keeps_steps(backend: Backend) -> bool:
+    """Tell whether a store has a place for steps."""
+    return backend.kind in _MODULES
+
+
 def runs_of(backend: Backend) -> Steps[RunStore | None]:
     """The requests of an operator about runs; None where none can have steps: by its kind, or for want of the table."""
-    if backend.kind not in _MODULES or (backend.kind == "sqlite" and not (yield from is_present("steps"))):
+    if not keeps_steps(backend) or (backend.kind == "sqlite" and not (yield from is_present("steps"))):
         return None
     found = steps_of(backend)
     return found if isinstance(found, RunStore) else None
@@ -44,6 +49,6 @@ def runs_of(backend: Backend) -> Steps[RunStore | None]:
 
 def sweep_steps(backend: Backend, limit: int) -> Steps[int]:
     """Remove up to ``limit`` rows whose record is gone, where there are such."""
-    if backend.kind not in _MODULES or (backend.kind == "sqlite" and not (yield from is_present("steps"))):
+    if not keeps_steps(backend) or (backend.kind == "sqlite" and not (yield from is_present("steps"))):
         return 0
     return (yield from sweep(steps_of(backend), limit))

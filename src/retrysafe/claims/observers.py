@@ -127,6 +127,12 @@ EVENTS: dict[str, EventSpec] = {
         "a sweeper removed records whose memory had ended, or kept messages",
         ("side", "removed", "archived", "seconds"),
     ),
+    "runs_stranded": EventSpec(
+        WARNING,
+        "a sweeper has found work in steps that would go on, and was not asked for again for an hour: the number of "
+        "runs, up to 1,000; 0 once there are none any more",
+        ("runs",),
+    ),
     "sweep_failed": EventSpec(WARNING, "a sweeper was interrupted by an error; it tries again", ("error",)),
     "relay_seen": EventSpec(DEBUG, "a relay has written down that it is there: its database answers"),
     "consumer_seen": EventSpec(DEBUG, "a subscription runs, and its broker has answered"),

@@ -348,6 +348,13 @@ GAUGES = (
         by="partition",
     ),
     Gauge(
+        "retrysafe.runs.stranded",
+        "{run}",
+        "Work in steps that nobody asks for any more, as a sweeper told last: alarm on it.",
+        "runs_stranded",
+        "runs",
+    ),
+    Gauge(
         "retrysafe.doctor.findings",
         "{finding}",
         "Findings of the doctor that no waiver covers, as a process told last: when it started, or in its console.",
