@@ -19,7 +19,7 @@ from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.schema import Schema
-from retrysafe.backends.steps import steps_of
+from retrysafe.backends.steps import runs_of
 from retrysafe.claims.codec import JSONCodec, encode_failure
 from retrysafe.claims.encryption import Keyring
 from retrysafe.claims.notes import noted, without_note
@@ -391,9 +391,13 @@ class Operator:
     def find_runs(self, wanted: Filter = ANY, *, limit: int = 100, pages: int | None = None) -> runs.FoundRuns:
         """Up to ``limit`` records that have steps, the latest first; looked for on so many pages, or on all.
 
-        Raises `ConfigurationError` for a store that keeps no steps.
+        Raises `ConfigurationError` for a store whose runs cannot be listed.
         """
-        steps_of(self._backend)
+        if runs_of(self._backend) is None:
+            raise ConfigurationError(
+                f"store= ({self._backend.address}): the runs of a {self._backend.kind} store cannot be listed. One is "
+                "shown by its key."
+            )
         return self._look(runs.find(self._backend, wanted, limit, pages))
 
     def find_stranded(self, *, pages: int = runs.MOST_PAGES) -> runs.FoundRuns:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from retrysafe.admin.rendering import details, duration, instant, next_steps, summary
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.commands import WHY, Commands
-from retrysafe.backends.steps import runs_of, steps_of
+from retrysafe.backends.steps import has_steps, runs_of, steps_of
 from retrysafe.claims.codec import decode_failure
 from retrysafe.claims.sealing import Bound, Sealer, unseal
 from retrysafe.errors import ResultUnreadable
@@ -25,6 +25,7 @@ from retrysafe.protocol.records import (
 )
 from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.steps import DECISION, SIGNAL, At, RunEntry, StepRow, StepState, Work, label
+from retrysafe.protocol.steps import read as read_steps
 
 StepOutcome = Literal["done", "not-done", "undone"]
 """The outcomes with which a person can settle a step: it happened, it did not, or its compensation was made by hand."""
@@ -112,8 +113,9 @@ def work_of(record: Record, token: int | None = None) -> Work:
 
 def find(backend: Backend, wanted: Filter, limit: int, pages: int | None = None) -> Steps[FoundRuns]:
     """Look for the latest runs that a filter selects, on so many pages at most."""
-    store, found, cursor, looked = (yield from runs_of(backend)), dict[bytes, RunEntry](), None, 0
-    while store is not None:
+    store, found, cursor, looked = runs_of(backend), dict[bytes, RunEntry](), None, 0
+    present = yield from has_steps(backend)
+    while store is not None and present:
         page = yield from ask(store.runs(wanted, cursor), again=True)
         latest = nlargest(limit, (found | {one.record.key: one for one in page.runs}).values(), key=_age)
         found = {one.record.key: one for one in latest}
@@ -134,9 +136,12 @@ def _age(entry: RunEntry) -> Micros:
 
 def show(backend: Backend, record: Record, keyring: Sealer | None) -> Steps[Run]:
     """The run of a record; one without steps where it has none."""
-    store, steps = (yield from runs_of(backend)), list[RunStep]()
-    if store is not None:
-        rows = yield from ask(store.history(work_of(record)), again=True)
+    store, rows, steps = runs_of(backend), list[tuple[StepRow, Micros]](), list[RunStep]()
+    if (yield from has_steps(backend)):
+        if store is not None:
+            rows = yield from ask(store.history(work_of(record)), again=True)
+        else:
+            rows = [(row, 0) for row in (yield from read_steps(steps_of(backend), work_of(record)))]
         steps = [RunStep(*one) for one in sorted(rows, key=lambda one: (one[1], one[0].place, one[0].at))]
     decision = next((step.row.result for step in steps if step.row.at == DECISION), None)
     return Run(record, steps, "" if decision is None else _cause(record, decision, keyring))

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from retrysafe.protocol.steps import StepStore
     from retrysafe.protocol.store import Store
 
-_MODULES = {"memory": "memory", "sqlite": "sql", "postgresql": "sql", "mysql": "sql", "redis": "redis"}
+_MODULES = {
+    "memory": "memory",
+    "sqlite": "sql",
+    "postgresql": "sql",
+    "mysql": "sql",
+    "redis": "redis",
+    "dynamodb": "dynamodb",
+}
 _made: WeakKeyDictionary[Store, StepStore] = WeakKeyDictionary()
 
 
@@ -39,16 +46,17 @@ def keeps_steps(backend: Backend) -> bool:
     return backend.kind in _MODULES
 
 
-def runs_of(backend: Backend) -> Steps[RunStore | None]:
-    """The requests of an operator about runs; None where none can have steps: by its kind, or for want of the table."""
-    if not keeps_steps(backend) or (backend.kind == "sqlite" and not (yield from is_present("steps"))):
-        return None
-    found = steps_of(backend)
+def runs_of(backend: Backend) -> RunStore | None:
+    """The requests about steps of a store whose runs can be listed."""
+    found = steps_of(backend) if keeps_steps(backend) else None
     return found if isinstance(found, RunStore) else None
+
+
+def has_steps(backend: Backend) -> Steps[bool]:
+    """Tell whether there may be steps: the store keeps them, and has their table."""
+    return keeps_steps(backend) and (backend.kind != "sqlite" or (yield from is_present("steps")))
 
 
 def sweep_steps(backend: Backend, limit: int) -> Steps[int]:
     """Remove up to ``limit`` rows whose record is gone, where there are such."""
-    if not keeps_steps(backend) or (backend.kind == "sqlite" and not (yield from is_present("steps"))):
-        return 0
-    return (yield from sweep(steps_of(backend), limit))
+    return (yield from sweep(steps_of(backend), limit)) if (yield from has_steps(backend)) else 0

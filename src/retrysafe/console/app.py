@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from retrysafe.admin.audit import Audit
 from retrysafe.admin.operator import Operator, connect
 from retrysafe.backends import registry
-from retrysafe.backends.steps import keeps_steps
+from retrysafe.backends.steps import runs_of
 from retrysafe.boundary import Boundary
 from retrysafe.claims.encryption import Keyring
 from retrysafe.console import boundaries as boundary_pages
@@ -110,7 +110,7 @@ class Console:
         self.has_messages = self._backend.store.capabilities.transactions
         self._hosts = None if hosts is None else frozenset(map(host_of, hosts))
         self.access = access
-        offered = {messages.AREA: self.has_messages, runs.AREA: keeps_steps(self._backend)}
+        offered = {messages.AREA: self.has_messages, runs.AREA: runs_of(self._backend) is not None}
         self.areas = tuple(area for area in _AREAS if offered.get(area, True))
         self.operations = Operations(self, lambda plan, cursor: bulk.step(self, plan, cursor))
         shown = (page for page in PAGES if self.has_messages or page not in _OF_MESSAGES)

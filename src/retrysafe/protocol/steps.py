@@ -138,8 +138,8 @@ class FoundRow(NamedTuple):
 class StepStore(Protocol):
     """The requests about steps of one kind of store; see `retrysafe.protocol.store` for what holds of all."""
 
-    def rows(self, work: Work) -> Ask[list[StepRow]]:
-        """Read the rows of a work. Unconditional."""
+    def rows(self, work: Work) -> Iterable[Ask[list[StepRow]]]:
+        """Read the rows of a work. Unconditional. Each ask waits for the answer before."""
         ...
 
     def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
@@ -171,8 +171,8 @@ class StepStore(Protocol):
         """Write the row of a signal. Condition: there is none, and the work has not ended. Lost: False."""
         ...
 
-    def conclude(self, work: Work) -> list[Ask[None]]:
-        """Let the rows of a settled work end with its record; empty where a sweep does it."""
+    def conclude(self, work: Work) -> Iterable[Ask[None]]:
+        """Let the rows of a settled work end with its record; empty where a sweep does it. Each waits as those do."""
         ...
 
     def sweep(self, limit: int) -> Iterable[Ask[int]]:
@@ -194,6 +194,14 @@ class RunStore(StepStore, Protocol):
     def history(self, work: Work) -> Ask[list[tuple[StepRow, Micros]]]:
         """Read the rows of a work, each with the time at which it was last written, 0 where that is not kept."""
         ...
+
+
+def read(store: StepStore, work: Work) -> Steps[list[StepRow]]:
+    """Read the rows of a work."""
+    found: list[StepRow] = []
+    for request in store.rows(work):
+        found += yield from ask(request, again=True)
+    return found
 
 
 def insert(store: StepStore, work: Work, row: StepRow, *, joined: bool = False) -> Steps[StepRow | None]:

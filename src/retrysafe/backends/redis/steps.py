@@ -79,10 +79,10 @@ return 1""",
 class RedisSteps:
     """Rows as fields of a hash for each key: the generation, the name and the index."""
 
-    def rows(self, work: Work) -> Ask[list[StepRow]]:
+    def rows(self, work: Work) -> list[Ask[list[StepRow]]]:
         """Return the rows of a work."""
 
-        return Ask(_script("rows", work), lambda answer: [_row(*one) for one in _fields(answer, work.generation)])
+        return [Ask(_script("rows", work), lambda answer: [_row(*one) for one in _fields(answer, work.generation)])]
 
     def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
         """Write a first row if the work is its claim's."""
