@@ -113,6 +113,13 @@ COUNTERS = (
     Counter("retrysafe.renewals_failed", "{renewal}", "Renewals of a lease that failed.", ("renewal_failed",)),
     Counter("retrysafe.unknown", "{attempt}", "Attempts that ended in doubt.", ("unknown",)),
     Counter(
+        "retrysafe.runs.operations",
+        "{operation}",
+        "What people did to work in steps.",
+        ("run_cancelled", "step_resolved"),
+        outcome=True,
+    ),
+    Counter(
         "retrysafe.steps",
         "{step}",
         "Steps of guarded work, by what became of them.",
