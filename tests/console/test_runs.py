@@ -43,7 +43,7 @@ async def test_a_stranded_run_is_found_and_given_up(deck: Deck, ada: Visitor) ->
     assert ("1 run" in stranded.text, "'mail' started" in stranded.text) == (True, True)
     page = await ada.follow(stranded, _hash(deck, "left")[:12])
     assert "In doubt Step 'mail' was begun, and it is not known whether it happened." in page.text
-    assert "flight <b>: done, can be undone" in page.text
+    assert "flight <b> : done, can be undone" in page.text
     assert CARD not in page.html
     refused = await ada.submit(page, "/cancel", {"reason": "the customer left"})
     assert (refused.status, "Nothing was changed" in refused.text) == (400, True)

@@ -177,6 +177,6 @@ def _operations(boundary: str, old: Lock, new: Lock) -> Iterator[Drift]:
             yield Drift(where, f"{change}: a retry of a key that lives is refused (KeyReused)")
         for gone in (step for step in locked.get("steps", ()) if step not in new[name].get("steps", ())):
             hint = f"write was={gone!r} in its step if it has another name now"
-            yield Drift(where, f"step {gone} is gone or renamed: work under way that has done it is refused; {hint}")
+            yield Drift(where, f"step {gone} is gone or renamed: work under way is refused at its place; {hint}")
         for gone in sorted(set(locked.get("types", ())) - set(new[name].get("types", ()))):
             yield Drift(where, f"events of type {gone} have no handler any more")

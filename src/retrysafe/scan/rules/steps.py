@@ -88,8 +88,9 @@ def check(view: View) -> Iterator[Finding]:
 
 
 def _check(view: View, function: Function, calls: list[Effect]) -> Iterator[Finding]:
-    commit = next((node for node in own_nodes(function) if _commits(view, node)), None)
-    after = [one for one in calls if commit is not None and _line(one) > (commit.end_lineno or 0)]
+    blocks = (node for node in own_nodes(function) if isinstance(node, ast.With | ast.AsyncWith))
+    end = next((node.end_lineno for node in blocks if _commits(view, node)), None)
+    after = [one for one in calls if end is not None and _line(one) > end]
     if after:
         yield finding(COMMITTED, view.module, after[0].node, f"After a commit, it {after[0].describe()}.")
     elif len(calls) > 1 and not calls[0].keyed:
@@ -101,9 +102,7 @@ def _line(effect: Effect) -> int:
     return effect.node.lineno  # type: ignore[attr-defined, no-any-return]
 
 
-def _commits(view: View, node: ast.AST) -> bool:
+def _commits(view: View, node: ast.With | ast.AsyncWith) -> bool:
     """Tell whether a block is a transaction that commits without a step."""
-    if not isinstance(node, ast.With | ast.AsyncWith):
-        return False
     guarded = any(mentions_guard(view.project, view.module, one.context_expr) for one in node.items)
     return not guarded and any(opens(view.project, view.module, one) for one in node.items)
