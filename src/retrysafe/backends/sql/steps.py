@@ -39,6 +39,8 @@ class SqlSteps:
     SHARED = ""
     """The end of a SELECT that keeps the record from being taken over until the transaction ends."""
     newest_first = True
+    RECORD = f"{TABLE} AS r"
+    """The record of a row ``s``, looked up by its key."""
 
     def __init__(self, store: SqlStore) -> None:
         self.store = store
@@ -152,7 +154,7 @@ class SqlSteps:
         sql = (
             f"SELECT {', '.join(f's.{name}' for name in _LOOKED)}, {selection.UNREAD}, t.now FROM (SELECT "
             f"{', '.join(f's.{name}' for name in _LOOKED)} FROM {STEPS} AS s WHERE {within} {order} LIMIT {p('limit')}"
-            f") AS s CROSS JOIN {self.store.clock} LEFT JOIN {TABLE} AS r ON r.key_hash = s.key_hash "
+            f") AS s CROSS JOIN {self.store.clock} LEFT JOIN {self.RECORD} ON r.key_hash = s.key_hash "
             f"AND r.created = s.generation AND NOT EXISTS (SELECT 1 FROM {STEPS} AS n WHERE n.key_hash = s.key_hash "
             f"AND n.generation = s.generation AND n.kept_until > s.kept_until){conditions and f' AND {conditions}'} "
             f"{order}"
@@ -208,6 +210,7 @@ class PostgresqlSteps(SqlSteps):
     """An advisory lock on the row, held to the end of the caller's transaction, is its gate."""
 
     SHARED = " FOR SHARE OF r"
+    RECORD = f"LATERAL (SELECT * FROM {TABLE} AS l WHERE l.key_hash = s.key_hash LIMIT 1) AS r"  # or it reads them all
     GATE = (
         " AND pg_try_advisory_xact_lock(CAST(:gate AS bigint) # CAST(CAST(to_regclass('retrysafe_steps') AS oid) "
         "AS bigint))"
