@@ -111,6 +111,10 @@ AIMS = (
     Aim("sqlite FULL/claim tx replay", "ratio", 0.22, 0.19, PROTOTYPE),
     Aim("postgresql psycopg sync/once fresh", "ratio", 0.72, 0.36, PROTOTYPE),
     Aim("postgresql psycopg sync/once replay", "ratio", 0.39, 0.30, PROTOTYPE),
+    Aim("postgresql psycopg sync/step", "CPU ratio", 0.67, 0.67, "one INSERT is one statement on both sides"),
+    Aim("postgresql psycopg sync/step with a row", "CPU ratio", 0.67, 0.67, "the same"),
+    Aim("sqlite FULL/step", "CPU ratio", 0.67, 0.67, "the same"),
+    Aim("sqlite FULL/step with a row", "CPU ratio", 0.67, 0.67, "the same"),
     Aim("postgresql asyncpg ×16/once fresh", "ratio", 1.0, 0.32, "a prototype that shares statements reached 1.2"),
     Aim("postgresql asyncpg ×16/once replay", "ratio", 0.65, 0.29, "a prototype that shares statements reached .68"),
     Aim(
