@@ -175,7 +175,7 @@ def test_a_step_in_doubt_is_named_everywhere_and_settled(keeper: Place, command:
         assert trips.calls == after
 
 
-def test_what_cannot_be_given_up_or_settled_is_refused_with_the_reason(shelf: Place, command: Command) -> None:
+def test_runs_that_cannot_be_given_up_or_settled_are_refused_with_the_reason(shelf: Place, command: Command) -> None:
     place, boundary = shelf, shelf.boundary(effects="keyed", shared=True)
     empty = command("runs", "list", "--store", shelf.operators)
     assert (empty.code, empty.out.splitlines()[-1]) == (0, "0 runs")

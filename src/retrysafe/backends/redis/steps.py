@@ -35,7 +35,7 @@ _SCRIPTS = {
     name: _LUA + body
     for name, body in {
         "step_rows": "redis.call('PERSIST', KEYS[2]) return redis.call('HGETALL', KEYS[2])",
-        "step_history": "return redis.call('HGETALL', KEYS[2])",  # what has ended goes on to its end
+        "step_history": "return redis.call('HGETALL', KEYS[2])",  # no PERSIST: ended runs expire
         "step_glance": f"""
 KEYS[2], KEYS[1] = KEYS[1], 'retrysafe:' .. string.sub(KEYS[1], {len(_BESIDE)})
 local record = load()
