@@ -10,6 +10,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.commands import WHY, Commands
 from retrysafe.backends.steps import has_steps, runs_of, steps_of
 from retrysafe.claims.codec import decode_failure
+from retrysafe.claims.outcome import reason_of_doubt
 from retrysafe.claims.sealing import Bound, Sealer, unseal
 from retrysafe.errors import ResultUnreadable
 from retrysafe.protocol.procedures import Change, clocks_of, read
@@ -60,15 +61,15 @@ class Run(NamedTuple):
 
     @property
     def doubt(self) -> StepRow | None:
-        """The step in doubt: one that was begun, and not by an attempt at work; else the one that was to be undone."""
-        record, state = self.record, self.record.effective_state
-        if state not in _OPEN:
+        """The row in doubt: of a step that was begun, or was to be undone; None while an attempt is at work."""
+        state, reason = self.record.reported_state, reason_of_doubt(self.record.result)
+        if state not in _OPEN or state is EffectiveState.RUNNING:
             return None
         rows = [step.row for step in self.steps]
-        at_work = record.token if state is EffectiveState.RUNNING else None
-        begun = [row for row in rows if row.state is StepState.STARTED and row.token != at_work]
-        if not begun and self.goes_back and record.reported_state is EffectiveState.UNKNOWN:
-            begun = sorted((row for row in rows if row.state is StepState.DONE and row.undoable), key=_place)
+        begun = [row for row in rows if row.state is StepState.STARTED]
+        if not begun and self.goes_back and state is EffectiveState.UNKNOWN:
+            left = sorted((row for row in rows if row.state is StepState.DONE and row.undoable), key=_place)
+            begun = [row for row in left if not reason or f"Step {label(row.at)} " in reason]
         return begun[-1] if begun else None
 
     @property
@@ -213,7 +214,8 @@ def doubt(run: Run) -> str:
     """The step in doubt in words; empty if there is none."""
     row = run.doubt
     if row is None:
-        return ""
+        reason = reason_of_doubt(run.record.result) if run.steps else ""
+        return f"{reason}." if reason and run.record.reported_state is EffectiveState.UNKNOWN else ""
     if row.state is StepState.STARTED:
         told = f"Step {label(row.at)} was begun, and it is not known whether it happened."
         asks = run.record.reported_state is not EffectiveState.UNKNOWN

@@ -98,7 +98,7 @@ EVENTS: dict[str, EventSpec] = {
     "unknown": EventSpec(WARNING, "the work ended in doubt and the key waits for a probe or a person", ("error_type",)),
     "unknown_refused": EventSpec(
         WARNING,
-        "a call was refused, because the outcome of an earlier attempt is unknown, by the step that is named, if any",
+        "a call was refused, because the outcome of an earlier attempt is unknown; the reason names a step in doubt",
         ("reason",),
     ),
     "probed": EventSpec(INFO, "the probe answered", ("outcome",)),

@@ -100,7 +100,8 @@ def reason_of_doubt(stored: StoredResult | None) -> str:
     if stored is None or stored.body is None or stored.media_type != FAILURES:
         return ""
     kind, message, _ = decode_failure(stored)
-    return message.partition("\n")[0] if kind == OutcomeUnknown.__name__ else ""
+    reason = message.partition("\n")[0]
+    return reason if kind == OutcomeUnknown.__name__ and not str(OutcomeUnknown()).startswith(reason) else ""
 
 
 def _decrypted(settings: BoundarySettings, request: ClaimRequest, record: Record) -> StoredResult:

@@ -7,6 +7,7 @@ from typing import Any
 from retrysafe.admin.runs import MOST_PAGES, FoundRuns, Run, doubt, find, find_stranded, of_stranded, show
 from retrysafe.backends.backend import Backend
 from retrysafe.protocol.checks import Check, Facts, Severity
+from retrysafe.protocol.procedures import read
 from retrysafe.protocol.records import EffectiveState, Filter
 from retrysafe.protocol.requests import Steps
 
@@ -18,7 +19,8 @@ def gather(backend: Backend) -> Steps[dict[str, Any]]:
     """The facts of a store whose schema is up to date."""
     unknown, doubts = (yield from find(backend, _UNKNOWN, _MOST_NAMED, MOST_PAGES)), list[Run]()
     for entry in unknown.runs:
-        doubts.append((yield from show(backend, entry.record, None)))
+        if (record := (yield from read(backend.store, entry.record.key))) is not None:
+            doubts.append((yield from show(backend, record, None)))
     return {"stranded": (yield from find_stranded(backend)), "doubts": doubts}
 
 
@@ -29,7 +31,7 @@ def _stranded(facts: Facts) -> str | None:
 
 def _in_doubt(facts: Facts) -> str | None:
     runs: list[Run] = facts.get("doubts", [])
-    told = [f"Key {run.record.key.hex()[:8]} of {run.record.boundary}: {doubt(run)}" for run in runs if run.doubt]
+    told = [f"Key {run.record.key.hex()[:8]} of {run.record.boundary}: {text}" for run in runs if (text := doubt(run))]
     return " ".join(told) or None
 
 
