@@ -111,32 +111,26 @@ def _refuse_later(fence: Fence, place: str, latest: int) -> None:
 def _update(
     fence: Fence, tx: Any, table: str, values: Mapping[str, Any], where: Mapping[str, Any], column: str
 ) -> Program:
-    wrong = [name for name in (table, column, *values, *where) if not _NAME.fullmatch(name)]
-    if wrong or column in values or not where:
-        problem = (
-            f"{wrong[0]!r} is no name" if wrong else "where= is empty" if not where else f"{column!r} is the token"
-        )
-        raise ConfigurationError(
-            f"update(): {problem}. Write update(tx, table, {{column: value}}, {{column of the key: value}})."
-        )
+    for name in (table, column, *values, *where):
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(f"update(): {name!r} is no name of a table or column.")
+    if not where or column in values:
+        raise ConfigurationError("update() takes the values that select rows as where=, and the token is no value.")
     fence.ensure_held()
     joining = join_any(tx)
     if joining.kind not in _LOCKS:
         raise ConfigurationError(f"update() knows {', '.join(_LOCKS)}; tx= is on {joining.kind}.")
     execute: Any = joining.execute or joining.aexecute
-    chosen = " AND ".join(f"{name} IS NULL" if value is None else f"{name} = :w{i}" for i, (name, value) in _at(where))
-    keys = {f"w{i}": value for i, (_, value) in _at(where) if value is not None}
+    keys = {f"w{i}": value for i, value in enumerate(where.values())}
+    chosen = " AND ".join(f"{name} = :{key}" for name, key in zip(where, keys, strict=True))
     select = f"SELECT COALESCE({column}, 0) FROM {table} WHERE {chosen}{_LOCKS[joining.kind]}"
     found = (yield execute(Query(select, keys))).rows
     _refuse_later(fence, f"{table} {dict(where)}", max((row[0] for row in found), default=0))
-    sets = ", ".join([*(f"{name} = :v{i}" for i, (name, _) in _at(values)), f"{column} = :token"])
-    params = {f"v{i}": value for i, (_, value) in _at(values)} | keys
-    yield execute(Query(f"UPDATE {table} SET {sets} WHERE {chosen}", params | {"token": fence.token}))
+    written = {f"v{i}": value for i, value in enumerate((*values.values(), fence.token))}
+    sets = ", ".join(f"{name} = :{key}" for name, key in zip((*values, column), written, strict=True))
+    update = f"UPDATE {table} SET {sets} WHERE {chosen} AND COALESCE({column}, 0) <= :v{len(values)}"
+    yield execute(Query(update, written | keys))
     return len(found)
-
-
-def _at(named: Mapping[str, Any]) -> list[tuple[int, tuple[str, Any]]]:
-    return list(enumerate(named.items()))
 
 
 def _put_object(fence: Fence, s3: Any, bucket: str, key: str, body: Any, options: dict[str, Any]) -> Program:
