@@ -124,7 +124,9 @@ def reference(name: str, found: Any, *bases: type) -> str:
     if fields := getattr(found, "_fields", ()):
         hints = found.__annotations__
         parts.append("".join(f"- `{field}`: `{type_(hints[field])}`\n" for field in fields))
-    members = {member: value for kind in (*reversed(bases), found) for member, value in vars(kind).items()}
+    members: dict[str, Any] = {}
+    for kind in (found, *bases):
+        members = members | {member: value for member, value in vars(kind).items() if member not in members}
     parts += [_member(name, member, value) for member, value in members.items() if not member.startswith("_")]
     return "\n".join(part for part in parts if part)
 

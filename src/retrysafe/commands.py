@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -73,6 +72,8 @@ class CommandBus:
 
     def _call_with(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The handler as a function of a command, and of a transaction to join where the boundary has any."""
+        import inspect  # which takes long
+
         _, *others = inspect.signature(function).parameters
         transactional = self._boundary.effects == "transactional"
         if others not in ([], ["tx"][: 1 if transactional else 0]):
