@@ -26,6 +26,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "methods": (["POST", "PATCH"],),
     "concurrency": ("reject", "wait"),
     "concurrent_status": (409, 423, 202, 429),
+    "retry_after": (True, False),
     "mismatch_status": (422,),
     "on_5xx": ("release", "store", "unknown"),
     "on_4xx": ("store", "release"),
