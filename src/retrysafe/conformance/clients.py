@@ -113,11 +113,16 @@ class _Upstream(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: _Upstream
+
+    @property
+    def upstream(self) -> _Upstream:
+        """The server that this connection is of."""
+        assert isinstance(self.server, _Upstream)
+        return self.server
 
     def handle_any(self) -> None:
         """Write a request down, and answer it."""
-        upstream, length = self.server, self.headers.get("Content-Length", "0")
+        upstream, length = self.upstream, self.headers.get("Content-Length", "0")
         body = self.rfile.read(int(length) if length.isdigit() else 0)
         keys = tuple(self.headers.get_all(upstream.header, []))
         with upstream.changed:
@@ -130,9 +135,10 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any  # noqa: N815 - the names that the library calls
 
     def _send(self, answer: Answer, number: int) -> None:
+        upstream = self.upstream
         if answer.held:
-            with self.server.changed:
-                self.server.changed.wait_for(lambda: len(self.server.seen) > number or self.server.ended, answer.held)
+            with upstream.changed:
+                upstream.changed.wait_for(lambda: len(upstream.seen) > number or upstream.ended, answer.held)
         if answer.sent != -1:
             self.send_response(answer.status)
             for name, value in answer.headers:
@@ -142,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body[: answer.sent])
         self.close_connection = answer.sent is not None
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
 
 
