@@ -10,7 +10,7 @@ from retrysafe.conformance.capabilities import Capabilities
 
 
 class Profile(NamedTuple):
-    """What a protocol says in place of the contract.
+    """The word of a protocol in place of the contract.
 
     Attributes:
         choices: as of `Capabilities`.
