@@ -36,6 +36,7 @@ VERBS = (
     "relay",
     "requests",
     "run",
+    "runs",
     "scan",
     "status",
     "sweep",
