@@ -82,7 +82,7 @@ def once(boundary: Boundary, *, key: Selector, **options: Unpack[TaskOptions]) -
             if refusal is not None:
                 status, headers, body = render(refusal)
                 named = {name.decode(): value.decode() for name, value in headers}
-                return {"statusCode": status, "headers": named, "body": body.decode()}
+                return {"statusCode": status, "headers": named, "body": (body or b"").decode()}
             if isinstance(error, Postponed):  # as it is, it would end Lambda's process
                 raise InProgress(error.detail, retry_after=error.retry_after) from error
             raise error
