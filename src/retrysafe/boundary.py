@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from retrysafe.backends.stores import Closable, Lending, ScopedSession
     from retrysafe.claims.declaration import Safety
     from retrysafe.claims.encryption import Keyring
+    from retrysafe.claims.holding import Lease
     from retrysafe.claims.saga_steps import SagaStep
     from retrysafe.protocol.quotas import Quota
     from retrysafe.providers import Provider
@@ -423,6 +424,18 @@ class Boundary(Generic[Tx]):
             self.entrypoint.take_operation(named, kind)
             self._guarded.setdefault(named, guarded)
         return named
+
+    # ------------------------------------------------------------ leases
+
+    def lease(self, name: Key, /, *, lease: Duration | None = None, scope: str | None = None) -> Lease:
+        """Hold a named lease for a block, with ``with`` or ``async with``: one holder at a time, on any machine.
+
+        ``lease`` says after how long another one may take it over if its holder dies, by default as the boundary does.
+        ``scope`` is as for `claim`. The writes of the `Lease` refuse a holder that has lost it: its token is higher
+        than those of all holders before. A name is remembered for good, so take it from a fixed set, such as the names
+        of jobs. Nothing of ``effects``, ``window``, ``probe`` and ``quota`` applies.
+        """
+        return self.entrypoint.lease(name, lease=lease, scope=scope)
 
     # ------------------------------------------------------------ steps without a claim
 
