@@ -62,7 +62,7 @@ class Run(NamedTuple):
     @property
     def doubt(self) -> StepRow | None:
         """The row in doubt: of a step that was begun, or was to be undone; None while an attempt is at work."""
-        state, reason = self.record.reported_state, reason_of_doubt(self.record.result)
+        state, reason = self.record.reported_state, reason_of_doubt(self.record, self.record.result)
         if state not in _OPEN or state is EffectiveState.RUNNING:
             return None
         rows = [step.row for step in self.steps]
@@ -214,8 +214,8 @@ def doubt(run: Run) -> str:
     """The step in doubt in words; empty if there is none."""
     row = run.doubt
     if row is None:
-        reason = reason_of_doubt(run.record.result) if run.steps else ""
-        return f"{reason}." if reason and run.record.reported_state is EffectiveState.UNKNOWN else ""
+        reason = reason_of_doubt(run.record, run.record.result) if run.steps else ""
+        return f"{reason}." if reason else ""
     if row.state is StepState.STARTED:
         told = f"Step {label(row.at)} was begun, and it is not known whether it happened."
         asks = run.record.reported_state is not EffectiveState.UNKNOWN
