@@ -120,8 +120,9 @@ def _run_of(boundary: Boundary, world: World, trip: str, *, fails: bool) -> Call
 
 
 @pytest.mark.slow
-def test_any_schedule_of_attempts_ends_booked_undone_or_unknown(
-    monkeypatch: pytest.MonkeyPatch, chance: Random
+@pytest.mark.parametrize("part", range(effort(1, 20)))
+def test_a_schedule_of_attempts_ends_booked_undone_or_unknown(
+    part: int, monkeypatch: pytest.MonkeyPatch, chance: Random
 ) -> None:
     boundary = Boundary("trips", store="memory://", effects="keyed", permanent=ValueError, observers=[])
     backend = boundary.entrypoint.backend
@@ -133,7 +134,7 @@ def test_any_schedule_of_attempts_ends_booked_undone_or_unknown(
         run(lapse(backend.store), backend.client())
         return Attempt(work)
 
-    for number in range(effort(300, 100_000)):
+    for number in range(effort(300, 5_000)):
         world, trip, fails = World(), key(), chance.random() < 0.5
         work = _run_of(boundary, world, trip, fails=fails)
         attempts = [Attempt(work)]

@@ -258,6 +258,7 @@ class Step:
     _committed = False
     _not_executed = False
     _failure: BaseException | None = None
+    is_lease = False
 
     def __init__(self, shelf: Shelf, at: At, tx: Any = None) -> None:
         self._shelf, self.at, self._tx = shelf, at, tx
