@@ -143,7 +143,7 @@ def show(backend: Backend, record: Record, keyring: Sealer | None) -> Steps[Run]
             rows = yield from ask(store.history(work_of(record)), again=True)
         else:
             rows = [(row, 0) for row in (yield from read_steps(steps_of(backend), work_of(record)))]
-        steps = [RunStep(*one) for one in sorted(rows, key=lambda one: (one[1], one[0].place, one[0].at))]
+        steps = [RunStep(*one) for one in sorted(rows, key=lambda one: (one[1], one[0].at == DECISION, one[0].place))]
     decision = next((step.row.result for step in steps if step.row.at == DECISION), None)
     return Run(record, steps, "" if decision is None else _cause(record, decision, keyring))
 
