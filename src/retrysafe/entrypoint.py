@@ -94,6 +94,12 @@ class EntryPoint:
         return self.settings.clocks.window / 1e6
 
     @property
+    def forgets_after(self) -> float:
+        """Seconds after which a key is new work: the window, or the memory where late retries are refused."""
+        clocks = self.settings.clocks
+        return (clocks.memory if self.settings.on_expired == "refuse" else clocks.window) / 1e6
+
+    @property
     def patience(self) -> float:
         """Seconds for which a simultaneous duplicate waits at most."""
         concurrency = self.settings.concurrency
