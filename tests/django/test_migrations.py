@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import pkgutil
 import sqlite3
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from django.db.models import BinaryField, Field  # noqa: E402
 import retrysafe.django.migrations as ours  # noqa: E402
 from retrysafe.django.models import Record  # noqa: E402
 from retrysafe.django.operations import Schema  # noqa: E402
+from tests.conftest import require  # noqa: E402
 from tests.faults.helpers import own_database  # noqa: E402
 from tests.tables import each_row  # noqa: E402
 
@@ -167,9 +169,11 @@ def test_database_that_we_do_not_know_is_passed_over(alias: str, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_a_migration_gives_up_behind_a_long_transaction(migrated: str) -> None:
+def test_a_migration_gives_up_behind_a_long_transaction() -> None:
     """Claims would wait behind it: a report that has read the records holds a lock until it ends."""
-    with own_database(migrated, migrated=False) as url, closing(psycopg.connect(url)) as report:
+    require("postgresql")
+    server = os.environ["RETRYSAFE_TEST_POSTGRESQL"]
+    with own_database(server, migrated=False) as url, closing(psycopg.connect(url)) as report:
         name = add_alias("postgresql", NAME=url.rpartition("/")[2])
         migrate(name, "0001")
         report.execute("SELECT count(*) FROM retrysafe_records")
