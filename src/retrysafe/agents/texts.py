@@ -21,6 +21,17 @@ from retrysafe.errors import (
     StoreUnavailable,
 )
 
+
+class NotApproved(RetrysafeError):
+    """The approval was given for a call with other arguments, or another call has used it. Nothing was done.
+
+    Ask the user again, with the arguments that are meant now.
+    """
+
+    effect_happened = "no"
+    retry_same_key = False
+
+
 _LATER = "Call it again with exactly the same arguments in {after:.0f} s."
 _LOOK = "Do NOT call it again. Look the effect up with a read-only tool, or tell the user."
 SAYS: dict[type[BaseException], str] = {
@@ -38,6 +49,7 @@ SAYS: dict[type[BaseException], str] = {
     ResultNotEncodable: "The result cannot be kept, and the effect may have happened. " + _LOOK,
     KeyReused: "Nothing was done now. The same key came before with other arguments ({differing}). If you meant that "
     "call, call with exactly those arguments. Use a new key only if the user wants a second effect.",
+    NotApproved: "Nothing was done: the user's approval was for another call, or is used up. Ask the user again.",
     StoredFailure: "This call failed for good: {detail}. The same call gets the same answer.",
     InvalidKey: "Nothing was done. {detail}",
     RetrysafeError: "The call could not be guarded: {detail} Do not call it again. Tell the user.",
