@@ -167,9 +167,10 @@ class ToolGuard:
     @contextmanager
     def _asking(self, *_: object) -> Iterator[None]:
         """Free the call if the tool has only asked, or was not approved."""
+        undone: tuple[type[BaseException], ...] = (*self.questions, NotApproved)
         try:
             yield
-        except (*self.questions, NotApproved):
+        except undone:
             current().not_executed()
             raise
         except KeyReused as error:
