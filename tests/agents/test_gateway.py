@@ -92,13 +92,15 @@ class Pipe:
 
 
 ECHO = """
-import json, os, sys
+import json, os, sys, time
 for line in sys.stdin:
     message = json.loads(line) if line.startswith("{") else None
     method = message and message.get("method")
     params = message and message.get("params") or {}
     with open(sys.argv[1], "a") as seen:
         print(line.strip() if message is None else method, params.get("_meta", ""), file=seen)
+    while params.get("arguments", {}).get("slow") and not os.path.exists(sys.argv[1] + ".gate"):
+        time.sleep(0.01)
     if method == "die":
         sys.exit(3)
     if method == "tools/call" and params["arguments"].get("error"):
@@ -163,6 +165,24 @@ async def test_a_gateway_that_is_told_to_end(tmp_path: Path, effects: str, expec
     assert again["result"].get("_meta", {}).get("dev.retrysafe/error") == expected
     gateway.process.stdin.close()  # type: ignore[union-attr]
     await gateway.process.wait()
+
+
+async def test_a_client_that_dies_leaves_its_call_to_be_answered(tmp_path: Path) -> None:
+    gateway, ledger = await _started(tmp_path), tmp_path / "ledger"
+    params = {"name": "book", "arguments": {"order": "1", "slow": True}}
+    await gateway.tell({"id": 1, "method": "tools/call", "params": params})
+    while not ledger.exists():  # noqa: ASYNC110 - another process makes it
+        await asyncio.sleep(0.01)
+    transport: Any = gateway.process.stdout._transport  # type: ignore[union-attr]
+    transport.close()
+    gateway.process.stdin.close()  # type: ignore[union-attr]
+    (tmp_path / "ledger.gate").touch()
+    assert await gateway.process.wait() == 0
+    gateway = await _started(tmp_path)
+    assert (await gateway.ask("tools/call", **params))["result"]["_meta"] == {"dev.retrysafe/replayed": True}
+    gateway.process.stdin.close()  # type: ignore[union-attr]
+    await gateway.process.wait()
+    assert ledger.read_text().count("tools/call") == 1
 
 
 def test_wrong_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from asyncio import StreamReader, StreamWriter
@@ -61,7 +62,8 @@ class Gateway:
         """Serve until the client closes its end, or SIGTERM; then the server has ended, and every claim is left."""
         loop, reader = asyncio.get_running_loop(), StreamReader(LONGEST_LINE)
         source, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        sink, flow = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
+        output = os.fdopen(os.dup(sys.stdout.fileno()), "wb", 0)  # a transport closes what it is given
+        sink, flow = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, output)
         self._client = StreamWriter(sink, flow, None, loop)
         async with asyncio.TaskGroup() as self._tasks:
             await self._start()
@@ -87,12 +89,7 @@ class Gateway:
         if "batch" in message:
             error = {"code": -32600, "message": "Nothing was done: a batch cannot be guarded. Send its messages alone."}
             await self._answer(None, error=error)
-        elif (
-            method == "tools/call"
-            and str(params.get("name")) in self._calls.tools
-            and isinstance(params.get("arguments", {}), dict)
-            and id_ is not None
-        ):
+        elif method == "tools/call" and id_ is not None and self._guards(params):
             task = self._guarded[id_] = self._tasks.create_task(self._guard(id_, message, params))
             task.add_done_callback(lambda _: self._guarded.pop(id_, None))
         elif method == "notifications/cancelled" and (guarded := self._guarded.get(params.get("requestId"))):
@@ -106,6 +103,9 @@ class Gateway:
                 self._greeting = [message]
             elif method == "notifications/initialized":
                 self._greeting.append(message)
+
+    def _guards(self, params: Message) -> bool:
+        return str(params.get("name")) in self._calls.tools and isinstance(params.get("arguments", {}), dict)
 
     async def _guard(self, id_: Any, message: Message, params: Message) -> None:
         meta = params.get("_meta") or {}
@@ -122,19 +122,21 @@ class Gateway:
             result: Result = reply["result"]
             return result
 
+        arguments = params.get("arguments", {})
         try:
-            answer: Message = {
-                "result": await self._calls.run(
-                    params["name"], params.get("arguments", {}), meta, self._principal, call
-                )
-            }
+            result = await self._calls.run(params["name"], arguments, meta, self._principal, call)
         except ProtocolError as error:
-            answer = {"error": error.error}
-        await self._answer(id_, **answer)
+            await self._answer(id_, error=error.error)
+        else:
+            await self._answer(id_, result=result)
 
     async def _answer(self, id_: Any, **answer: Any) -> None:
-        self._client.write(_line({"jsonrpc": "2.0", "id": id_, **answer}))
-        await self._client.drain()
+        await self._tell(_line({"jsonrpc": "2.0", "id": id_, **answer}))
+
+    async def _tell(self, line: bytes) -> None:
+        with suppress(ConnectionError):  # the client is gone, and what is under way comes to its end all the same
+            self._client.write(line)
+            await self._client.drain()
 
     # ------------------------------------------------------------ the server
 
@@ -182,23 +184,24 @@ class Gateway:
 
     async def _listen(self, server: Process) -> None:
         assert server.stdout is not None
-        while line := await server.stdout.readline():
-            message = _parsed(line)
-            id_ = None if "method" in message else message.get("id")
-            if str(id_).startswith(_OWN):
-                if (reply := self._awaited.get(str(id_))) is not None and not reply.done():
-                    reply.set_result(message)
-                continue
-            if self._passed.pop(id_, None) == "tools/list" and "result" in message:
-                self._calls.annotate(message["result"].get("tools", []))
-                line = _line(message)
-            self._client.write(line)
-            await self._client.drain()
-        await server.wait()
-        self._server = None
-        for reply in self._awaited.values():
-            if not reply.done():
-                reply.set_exception(LeaseLost(_ENDED))
+        try:
+            while line := await server.stdout.readline():
+                message = _parsed(line)
+                id_ = None if "method" in message else message.get("id")
+                if str(id_).startswith(_OWN):
+                    if (reply := self._awaited.get(str(id_))) is not None and not reply.done():
+                        reply.set_result(message)
+                    continue
+                if self._passed.pop(id_, None) == "tools/list" and "result" in message:
+                    self._calls.annotate(message["result"].get("tools", []))
+                    line = _line(message)
+                await self._tell(line)
+            await server.wait()
+        finally:
+            self._server = None
+            for reply in self._awaited.values():
+                if not reply.done():
+                    reply.set_exception(LeaseLost(_ENDED))
         passed, self._passed = self._passed, {}
         for id_ in passed:
             await self._answer(id_, error={"code": -32000, "message": _ENDED})
