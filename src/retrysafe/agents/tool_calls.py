@@ -16,7 +16,8 @@ from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.decorator import fingerprint_of
 from retrysafe.claims.key_spaces import Origin
-from retrysafe.entrypoint import CODEC
+from retrysafe.claims.observers import logger
+from retrysafe.entrypoint import CODEC, UNUSABLE
 from retrysafe.errors import ConfigurationError, InvalidKey, Postponed, RetrysafeError
 from retrysafe.http import principals
 from retrysafe.protocol import keys
@@ -107,6 +108,8 @@ class ToolCalls:
 
             claim = await self._entry.arun(make, work)
         except (RetrysafeError, Postponed) as error:
+            if isinstance(error, UNUSABLE):
+                logger().error("A call of the tool %r was refused: %s", tool, error)
             return _result_of(error)
         if refusal is not None or cancelled is not None:
             raise refusal or cancelled or AssertionError
