@@ -10,11 +10,12 @@ from retrysafe import RetrysafeError
 from tests.tables import each_row
 
 NAMES = {
-    "Boundary", "Claim", "Codec", "ConfigurationError", "IllegalTransition", "InProgress", "InvalidKey", "JSONCodec",
-    "KeyExpired", "KeyReused", "Keyring", "LeaseLost", "LoggingObserver", "Observer", "Event", "OutcomeUnknown",
-    "Postponed", "Quota", "QuotaExceeded", "ResultNotEncodable", "ResultUnreadable", "RetryTransaction",
-    "RetrysafeError", "SchemaOutdated", "Step", "StoreMisconfigured", "StoreUnavailable", "StoredFailure",
-    "StoredResult", "content_key", "current", "declare", "layered", "reject", "wait",
+    "Boundary", "Claim", "Codec", "CommandBus", "ConfigurationError", "IllegalTransition", "InProgress",
+    "InvalidKey", "JSONCodec", "KeyExpired", "KeyReused", "Keyring", "Lease", "LeaseLost", "LoggingObserver",
+    "Observer", "Event", "OutcomeUnknown", "Postponed", "Quota", "QuotaExceeded", "ResultNotEncodable",
+    "ResultUnreadable", "RetryTransaction", "RetrysafeError", "SchemaOutdated", "StaleToken", "Step",
+    "StoreMisconfigured", "StoreUnavailable", "StoredFailure", "StoredResult", "content_key", "current", "declare",
+    "layered", "reject", "wait",
 }  # fmt: skip
 
 

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from retrysafe.claims.codec import Codec, JSONCodec
     from retrysafe.claims.declaration import declare
     from retrysafe.claims.encryption import Keyring
+    from retrysafe.claims.holding import Lease
     from retrysafe.claims.observers import LoggingObserver
     from retrysafe.claims.settings import layered, reject, wait
     from retrysafe.claims.steps import Step
+    from retrysafe.commands import CommandBus
     from retrysafe.errors import (
         ConfigurationError,
         IllegalTransition,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
         RetrysafeError,
         RetryTransaction,
         SchemaOutdated,
+        StaleToken,
         StoredFailure,
         StoreMisconfigured,
         StoreUnavailable,
@@ -43,6 +46,7 @@ __all__ = [
     "Boundary",
     "Claim",
     "Codec",
+    "CommandBus",
     "ConfigurationError",
     "Event",
     "IllegalTransition",
@@ -52,6 +56,7 @@ __all__ = [
     "KeyExpired",
     "KeyReused",
     "Keyring",
+    "Lease",
     "LeaseLost",
     "LoggingObserver",
     "Observer",
@@ -64,6 +69,7 @@ __all__ = [
     "RetryTransaction",
     "RetrysafeError",
     "SchemaOutdated",
+    "StaleToken",
     "Step",
     "StoreMisconfigured",
     "StoreUnavailable",
@@ -82,6 +88,7 @@ _HOMES = {
     "Boundary": "boundary",
     "Claim": "claims.claim",
     "Codec": "claims.codec",
+    "CommandBus": "commands",
     "ConfigurationError": "errors",
     "Event": "protocol.events",
     "IllegalTransition": "errors",
@@ -91,6 +98,7 @@ _HOMES = {
     "KeyExpired": "errors",
     "KeyReused": "errors",
     "Keyring": "claims.encryption",
+    "Lease": "claims.holding",
     "LeaseLost": "errors",
     "LoggingObserver": "claims.observers",
     "Observer": "protocol.events",
@@ -103,6 +111,7 @@ _HOMES = {
     "RetryTransaction": "errors",
     "RetrysafeError": "errors",
     "SchemaOutdated": "errors",
+    "StaleToken": "errors",
     "Step": "claims.steps",
     "StoreMisconfigured": "errors",
     "StoreUnavailable": "errors",
