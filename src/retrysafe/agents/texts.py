@@ -52,7 +52,7 @@ SAYS: dict[type[BaseException], str] = {
     NotApproved: "Nothing was done: the user's approval was for another call, or is used up. Ask the user again.",
     StoredFailure: "This call failed for good: {detail}. The same call gets the same answer.",
     InvalidKey: "Nothing was done. {detail}",
-    RetrysafeError: "The call could not be guarded. Do not call it again: tell the user that a person has to look at it.",
+    RetrysafeError: "The call could not be guarded. Do not call it again. Tell the user: a person has to look.",
 }
 """The text for each error; for one that is not named, that of its nearest base."""
 REFUSED_CODES = frozenset({-32700, -32600, -32601, -32602, -32042})
