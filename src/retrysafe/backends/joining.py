@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from retrysafe.backends.sql.drivers.base import Joining
 
 
-def join(backend: Backend, tx: Any) -> Joining:
-    """Executors on the caller's transaction, chosen by its type."""
+def join(backend: Backend | None, tx: Any) -> Joining:
+    """Executors on the caller's transaction, chosen by its type; without a backend, on any database."""
     if isinstance(tx, str):
         _refuse_text(tx)
-    return _joiner_of(tx.__class__)(tx, backend.kind, backend.address)
+    kind, address = ("", "") if backend is None else (backend.kind, backend.address)
+    return _joiner_of(tx.__class__)(tx, kind, address)
 
 
 @lru_cache(maxsize=64)

@@ -107,6 +107,8 @@ class Joining(NamedTuple):
     tx: Any = None
     place: Place | None = None
     """The database that it leads to, as far as it shows."""
+    kind: str = ""
+    """The kind of that database."""
 
 
 def under_tenant(reason: str, *, ended: bool = False) -> ConfigurationError:
@@ -123,8 +125,8 @@ def under_tenant(reason: str, *, ended: bool = False) -> ConfigurationError:
 
 
 def refuse_kind(kind: str, store: str) -> None:
-    """Raise `ConfigurationError` for a transaction on another kind of database than the store's."""
-    if kind != store:
+    """Raise `ConfigurationError` for a transaction on another kind of database than the store's, if there is one."""
+    if store and kind != store:
         raise ConfigurationError(f"tx= is a {kind} transaction, but store= is {store}: they cannot commit together.")
 
 
@@ -154,6 +156,7 @@ _MYSQL_STATES = {
     **dict.fromkeys((1020, 1213, 3101), RESTART_ALL),
     **dict.fromkeys((1205, 3572), LOCKED),
     1305: NO_SAVEPOINT,
+    1242: "21000",
     1146: "42P01",
     1054: "42703",
     **dict.fromkeys((1290, 1792, 1836, 3100), "25006"),  # read-only: a replica, or a primary that was demoted
@@ -168,6 +171,7 @@ _MYSQL_STATES = {
 }
 """Errors of MySQL and MariaDB, and of their drivers, as the SQLSTATE that means the same elsewhere."""
 _SQLITE_BUSY = 5
+_SQLITE_NAME = re.compile(r"no such (table|column): |table .* has no column named ")
 MIGRATE = "Run:  retrysafe migrate --store URL"
 
 ABORTED = (
@@ -326,6 +330,8 @@ def translated(error: Exception, *, alone: bool = False, path: str | None = None
             f"{first}. {MIGRATE}. If this came from tx=, it may be on another database than store=, or have a "
             "search_path without the schema of retrysafe's tables."
         )
+    if _SQLITE_NAME.match(text):
+        return error
     misconfigured = _misconfigured(error, text, path)
     if misconfigured is not None:
         return misconfigured
