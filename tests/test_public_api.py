@@ -14,7 +14,8 @@ NAMES = {
     "KeyExpired", "KeyReused", "Keyring", "LeaseLost", "LoggingObserver", "Observer", "Event", "OutcomeUnknown",
     "Postponed", "Quota", "QuotaExceeded", "ResultNotEncodable", "ResultUnreadable", "RetryTransaction",
     "RetrysafeError", "SchemaOutdated", "Step", "StoreMisconfigured", "StoreUnavailable", "StoredFailure",
-    "StoredResult", "content_key", "current", "declare", "layered", "reject", "wait",
+    "StoredResult", "content_key", "current", "declare", "insert_once", "layered", "reject", "update_if",
+    "upsert", "wait",
 }  # fmt: skip
 
 

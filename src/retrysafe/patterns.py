@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.joining import join
-from retrysafe.backends.sql.user_tables import UserTable, user_table
+from retrysafe.backends.user_tables import UserTable, user_table
 from retrysafe.errors import ConfigurationError, RetryTransaction
 from retrysafe.protocol.client import AsyncFlushing, Flushing
 from retrysafe.protocol.requests import Ask, Query, Rows, Steps
