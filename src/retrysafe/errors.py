@@ -63,6 +63,17 @@ class ConfigurationError(RetrysafeError):
     safe_new_key = True
 
 
+class StaleToken(RetrysafeError):
+    """A later holder has written already, and this one was too late.
+
+    Nothing of this write was made. Begin again with what is current, under a new key.
+    """
+
+    effect_happened = "no"
+    retry_same_key = False
+    safe_new_key = True
+
+
 class InvalidKey(RetrysafeError):
     """The idempotency key is missing or malformed.
 

@@ -14,7 +14,7 @@ from retrysafe.backends.driver import arun, run
 from retrysafe.backends.joining import join
 from retrysafe.backends.user_tables import UserTable, user_table
 from retrysafe.errors import ConfigurationError, RetryTransaction
-from retrysafe.protocol.client import AsyncFlushing, Flushing
+from retrysafe.protocol.client import AsyncExecutor, AsyncFlushing, Executor, Flushing
 from retrysafe.protocol.requests import Ask, Query, Rows, Steps
 
 R = TypeVar("R")
@@ -91,8 +91,8 @@ class _On(NamedTuple):
     """A transaction of the caller's, and the writes in it."""
 
     tx: Any
-    execute: Any
-    aexecute: Any
+    execute: Executor | None
+    aexecute: AsyncExecutor | None
     kind: str
 
     def insert_once(
