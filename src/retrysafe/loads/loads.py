@@ -89,8 +89,9 @@ class Loads:
             check: is called with the transaction before its commit; what it raises, or False, undoes the load.
             tag: a text column of the table for run and fence; None: there is none.
 
-        Raises `StaleToken` if another run has loaded this part since this one began, `InProgress` if this run is under
-        way, and whatever ``rows`` and ``check`` raise; nothing was loaded then.
+        Raises `StaleToken` if another run has loaded this part since this one began, and `StoredFailure` whenever this
+        one is tried again; `InProgress` if this run is under way; and whatever ``rows`` and ``check`` raise. Nothing
+        was loaded then.
         """
         keys.check_name(run, "run")
         name = strategy if isinstance(strategy, str) else "merge"
@@ -111,7 +112,11 @@ class Loads:
         given = {"part": work.part, "strategy": name, "input": input, "version": version, "high": mark.high}
         with self._boundary.claim(run, operation=f"load {table}", payload=given) as claim:
             if not claim.replayed:
-                claim.result = self._publish(work, window)._asdict()
+                try:
+                    claim.result = self._publish(work, window)._asdict()
+                except StaleToken as error:  # for good: tried again, the run would put its data over later ones
+                    claim.fail(error)
+                    raise
         return Load(**claim.result)
 
     def window(self, table: str, upto: Bound, *, overlap: Duration | int = 0) -> Window:
