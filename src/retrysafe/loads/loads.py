@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.errors import ConfigurationError, StaleToken, StoreUnavailable
-from retrysafe.loads.sql import SqlTarget
-from retrysafe.loads.work import Bound, Mark, Strategy, Target, Window, Work, judged, part_of, read, written
+from retrysafe.loads.targets import target_of
+from retrysafe.loads.work import Bound, Mark, Strategy, Window, Work, judged, part_of, read, written
 from retrysafe.protocol import keys
 from retrysafe.protocol.durations import seconds
 from retrysafe.protocol.records import Duration
@@ -46,7 +46,8 @@ class Loads:
     Arguments:
         boundary: keeps the runs; its ``effects`` are "keyed".
         target: a database as ``store=`` takes it (a URL, an engine, a pool, a Django alias) on SQLite, PostgreSQL,
-            MySQL or MariaDB, which has retrysafe's tables; or a `Target`.
+            MySQL or MariaDB, which has retrysafe's tables; "duckdb:///file.db" or a connection of DuckDB; the folder of
+            Delta tables, as "delta:///lake" or "delta:s3://bucket/lake"; or a catalog of PyIceberg.
 
     It serves sync code; async code calls it in a thread.
     """
@@ -55,7 +56,7 @@ class Loads:
         if boundary.effects != "keyed":
             raise ConfigurationError("A boundary of loads has effects='keyed': its target recognises each run.")
         self._boundary = boundary
-        self._target: Target = target if hasattr(target, "publish") else SqlTarget(target)
+        self._target = target_of(target)
 
     def load(
         self,

@@ -8,6 +8,7 @@ from typing import Any
 
 from retrysafe.backends.driver import restarting, run
 from retrysafe.backends.registry import connect
+from retrysafe.backends.sql.drivers.base import wants_restart
 from retrysafe.backends.user_tables import UserTable
 from retrysafe.errors import ConfigurationError, RetryTransaction
 from retrysafe.loads.work import Mark, Merge, Work, judged
@@ -20,81 +21,23 @@ _READ = "fence, run, counted, version, high"
 _PART = "target = :target AND part = :part"
 
 
-class SqlTarget:
-    """A database with retrysafe's tables."""
-
-    def __init__(self, store: Any) -> None:
-        self._backend = connect(store)
-        kind = self._backend.kind
-        if kind not in ("sqlite", "postgresql", "mysql") or not self._backend.serves_sync:
-            raise ConfigurationError(
-                f"The target of loads is {self._backend.address}: give a URL, a sync engine or pool, or a Django "
-                "alias, on SQLite, PostgreSQL, MySQL or MariaDB."
-            )
-        self.strategies = frozenset({"overwrite", "append_once", "merge"})
-
-    def look(self, table: str, part: str) -> Mark | None:
-        """The mark of the last load of a part."""
-        self._backend.ready()
-        self._backend.tables.provide("loads")
-        return _found(run(ask(_look(table, part), again=True), self._backend.client()))
-
-    def publish(self, work: Work) -> int:
-        """Write rows and mark in one transaction, and again if the database asks for that."""
-        return restarting(lambda: self._transact(work))
-
-    def _transact(self, work: Work) -> int:
-        store: Any = self._backend.store
-        rows = work.rows()  # a slow source is read before the transaction, unless it is a generator
-        with self._backend.client().transaction() as opened:
-            run(ask(store.begin()), opened.execute)
-            there = self._take(work, opened.execute)
-            if there is not None:
-                return there.counted
-            try:
-                counted = _Writing(work, rows, self._backend.kind, opened).write()
-            except Exception as error:
-                if self._backend.restarts(error):
-                    raise RetryTransaction(str(error)) from error
-                raise
-            _perform(opened.execute, f"UPDATE {LEDGER} SET counted = :counted WHERE {_PART}", _named(work, counted))
-            run(ask(store.commit()), opened.execute)
-        if isinstance(opened, AfterCommit):
-            opened.after_commit()
-        return counted
-
-    def _take(self, work: Work, execute: Any) -> Mark | None:
-        """Set the mark on its condition, or return it if it is there; other loads of the part then wait for our end."""
-        params = _named(work, 0)
-        update = (
-            f"UPDATE {LEDGER} SET fence = :fence, run = :run, counted = :counted, version = :version, high = :high "
-            f"WHERE {_PART} AND fence < :fence"
-        )
-        into, ignoring = self._backend.store.insert_ignoring("target, part")  # type: ignore[attr-defined]
-        insert = (
-            f"{into} {LEDGER} (target, part, {_READ}) VALUES (:target, :part, :{_READ.replace(', ', ', :')}) {ignoring}"
-        )
-        for statement in (update, insert):
-            if _perform(execute, statement, params).affected:
-                return None
-        found = _found(run(ask(_look(work.table, work.part)), execute))
-        return None if judged(found, work.mark) else found
-
-
-class _Writing:
+class Writing:
     """Writes the rows of a load, in its transaction."""
+
+    mark = "%s"
 
     def __init__(self, work: Work, rows: Any, kind: str, opened: Any) -> None:
         self._rows = rows
-        self.work, self._kind, self._tx, self._execute = work, kind, opened.handle, opened.execute
+        self.work, self._kind, self.tx, self._execute = work, kind, opened.handle, opened.execute
         self._names = UserTable(work.table, kind)
-        self._mark = "?" if kind == "sqlite" else "%s"
+        if kind == "sqlite":
+            self.mark = "?"
         self._into = self._names.name
 
     def write(self) -> int:
         work = self.work
         counted = self._merged(work.strategy) if isinstance(work.strategy, Merge) else self._replaced()
-        if work.check is not None and work.check(self._tx) is False:
+        if work.check is not None and work.check(self.tx) is False:
             raise ValueError(f"check= refused run {work.mark.run!r} of {work.table}. Nothing was loaded.")
         return counted
 
@@ -174,25 +117,31 @@ class _Writing:
         others = [name for name in known if name != tag]
         if isinstance(rows, str):
             names = [*others, *([] if tag is None else [tag])]
-            text = rows if self._kind == "sqlite" or not tagged else rows.replace("%", "%%")
-            more = f", {self._mark}" * len(tagged)
-            cursor = self._cursor()
-            cursor.execute(f"INSERT INTO {into} ({self._listed(names)}) SELECT q.*{more} FROM ({text}) AS q", tagged)
-            return int(cursor.rowcount), names
+            text = rows if self.mark == "?" or not tagged else rows.replace("%", "%%")
+            more = f", {self.mark}" * len(tagged)
+            sql = f"INSERT INTO {into} ({self._listed(names)}) SELECT q.*{more} FROM ({text}) AS q"
+            return self.inserted(sql, tagged), names
         given, tuples = _tuples(rows)
         names = [*(given or others), *([] if tag is None else [tag])]
         rows = (tuple(row) + tagged for row in tuples)
-        return self._copied(f"{into} ({self._listed(names)})", len(names), rows), names
+        return self.copied(f"{into} ({self._listed(names)})", len(names), rows), names
 
-    def _copied(self, into: str, width: int, rows: Iterator[tuple[Any, ...]]) -> int:
-        cursor, counted = self._cursor(), 0
+    def inserted(self, sql: str, args: tuple[Any, ...]) -> int:
+        """Perform an INSERT of the user's rows; return their number."""
+        cursor = self.cursor()
+        cursor.execute(sql, args)
+        return int(cursor.rowcount)
+
+    def copied(self, into: str, width: int, rows: Iterator[tuple[Any, ...]]) -> int:
+        """Write rows in bulk; return their number."""
+        cursor, counted = self.cursor(), 0
         if hasattr(cursor, "copy"):  # psycopg
             with cursor.copy(f"COPY {into} FROM STDIN") as copy:
                 for row in rows:
                     copy.write_row(row)
                     counted += 1
             return counted
-        insert = f"INSERT INTO {into} VALUES ({', '.join([self._mark] * width)})"
+        insert = f"INSERT INTO {into} VALUES ({', '.join([self.mark] * width)})"
         while some := list(islice(rows, _AT_ONCE)):
             cursor.executemany(insert, some)
             counted += len(some)
@@ -200,7 +149,7 @@ class _Writing:
 
     def _columns(self) -> list[str]:
         """The columns of the table, in their order."""
-        cursor = self._cursor()
+        cursor = self.cursor()
         cursor.execute(f"SELECT * FROM {self._into} WHERE 1 = 0")
         names = [column[0] for column in cursor.description]
         cursor.fetchall()
@@ -209,13 +158,79 @@ class _Writing:
     def _listed(self, names: Sequence[str]) -> str:
         return ", ".join(map(self._names.quoted, names))
 
-    def _cursor(self) -> Any:
+    def cursor(self) -> Any:
         """A cursor of the driver's, below SQLAlchemy and Django."""
-        connection = self._tx.connection() if hasattr(self._tx, "get_bind") else self._tx
+        connection = self.tx.connection() if hasattr(self.tx, "get_bind") else self.tx
         return getattr(connection, "connection", connection).cursor()
 
     def _do(self, sql: str, **params: Any) -> Rows:
         return _perform(self._execute, sql, params)
+
+
+class SqlTarget:
+    """A database with retrysafe's tables."""
+
+    strategies = frozenset({"overwrite", "append_once", "merge"})
+    writing = Writing
+
+    def __init__(self, store: Any) -> None:
+        self._backend = connect(store)
+        kind = self._backend.kind
+        if kind not in ("sqlite", "postgresql", "mysql") or not self._backend.serves_sync:
+            raise ConfigurationError(
+                f"The target of loads is {self._backend.address}: give a URL, a sync engine or pool, or a Django "
+                "alias, on SQLite, PostgreSQL, MySQL or MariaDB."
+            )
+        self.store: Any = self._backend.store
+
+    def client(self) -> Any:
+        """A client of a database that has the ledger."""
+        self._backend.tables.provide("loads")
+        return self._backend.ready()
+
+    def look(self, table: str, part: str) -> Mark | None:
+        """The mark of the last load of a part."""
+        return _found(run(ask(_look(table, part), again=True), self.client()))
+
+    def publish(self, work: Work) -> int:
+        """Write rows and mark in one transaction, and again if the database asks for that."""
+        return restarting(lambda: self._transact(work))
+
+    def _transact(self, work: Work) -> int:
+        rows = work.rows()  # a slow source is read before the transaction, unless it is a generator
+        with self.client().transaction() as opened:
+            run(ask(self.store.begin()), opened.execute)
+            there = self._take(work, opened.execute)
+            if there is not None:
+                return there.counted
+            try:
+                counted = self.writing(work, rows, self.store.capabilities.name, opened).write()
+            except Exception as error:
+                if wants_restart(error):
+                    raise RetryTransaction(str(error)) from error
+                raise
+            _perform(opened.execute, f"UPDATE {LEDGER} SET counted = :counted WHERE {_PART}", _named(work, counted))
+            run(ask(self.store.commit()), opened.execute)
+        if isinstance(opened, AfterCommit):
+            opened.after_commit()
+        return counted
+
+    def _take(self, work: Work, execute: Any) -> Mark | None:
+        """Set the mark on its condition, or return it if it is there; other loads of the part then wait for our end."""
+        params = _named(work, 0)
+        update = (
+            f"UPDATE {LEDGER} SET fence = :fence, run = :run, counted = :counted, version = :version, high = :high "
+            f"WHERE {_PART} AND fence < :fence"
+        )
+        into, ignoring = self.store.insert_ignoring("target, part")
+        insert = (
+            f"{into} {LEDGER} (target, part, {_READ}) VALUES (:target, :part, :{_READ.replace(', ', ', :')}) {ignoring}"
+        )
+        for statement in (update, insert):
+            if _perform(execute, statement, params).affected:
+                return None
+        found = _found(run(ask(_look(work.table, work.part)), execute))
+        return None if judged(found, work.mark) else found
 
 
 def _tuples(rows: Any) -> tuple[list[str] | None, Iterator[Sequence[Any]]]:
