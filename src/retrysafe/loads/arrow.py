@@ -1,22 +1,71 @@
-"""Rows as Arrow tables, for lakes; and the text of a mark in them."""
+"""Loads into lakes: rows as Arrow tables, and commits that are tried again after those of others."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from retrysafe.errors import ConfigurationError
-from retrysafe.loads.work import Mark, Work
+from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.loads.work import Mark, Work, judged
 
-TRIES = 5
-"""The number of looks at a table that others commit to at the same time."""
+_TRIES = 5
 
 
-def arrow_of(work: Work, schema: Any) -> Any:
-    """The rows of a load with the types of the table, checked and tagged."""
+class Lake:
+    """A target whose commits are optimistic: its writers look, write by what they saw, and fail if it has changed."""
+
+    strategies = frozenset({"overwrite", "append_once"})
+    conflicts: ClassVar[tuple[type[Exception], ...]]
+    """The errors of a commit that met another one."""
+    failures: ClassVar[tuple[type[Exception], ...]] = (OSError,)
+    """The errors of a commit that may have been made."""
+
+    def open(self, table: str) -> Any:
+        """A table as it is now."""
+        raise NotImplementedError
+
+    def found(self, table: Any, part: str) -> Mark | None:
+        """The mark of a part in what was opened."""
+        raise NotImplementedError
+
+    def schema(self, table: Any) -> Any:
+        """The Arrow schema of a table."""
+        raise NotImplementedError
+
+    def write(self, table: Any, data: Any, work: Work) -> None:
+        """Write rows and mark in one commit, by what was opened."""
+        raise NotImplementedError
+
+    def look(self, table: str, part: str) -> Mark | None:
+        """The mark of the last load of a part."""
+        return self.found(self.open(table), part)
+
+    def publish(self, work: Work) -> int:
+        """Write rows and mark in one commit, unless a later run has."""
+        data: Any = None
+        for _ in range(_TRIES):
+            table = self.open(work.table)
+            found = self.found(table, work.part)
+            if not judged(found, work.mark):
+                return found.counted if found else 0
+            if data is None:
+                data = _arrow(work, self.schema(table))
+                work = work._replace(mark=work.mark._replace(counted=data.num_rows))
+            try:
+                self.write(table, data, work)
+            except self.conflicts:
+                continue
+            except self.failures as error:
+                raise StoreUnavailable(str(error)) from error
+            return work.mark.counted
+        raise StoreUnavailable(f"Others kept committing to {work.table}.", unsent=True)
+
+
+def _arrow(work: Work, schema: Any) -> Any:
+    """The rows of a load with the types of the table, tagged and checked."""
     rows, tag = work.rows(), work.tag
     if isinstance(rows, str):
         raise ConfigurationError("rows= gives SQL, which a lake does not read: give tuples, dicts or an Arrow table.")
