@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from retrysafe.claims.codec import Codec, JSONCodec
     from retrysafe.claims.declaration import declare
     from retrysafe.claims.encryption import Keyring
+    from retrysafe.claims.holding import Lease
     from retrysafe.claims.observers import LoggingObserver
     from retrysafe.claims.settings import layered, reject, wait
     from retrysafe.claims.steps import Step
+    from retrysafe.commands import CommandBus
     from retrysafe.errors import (
         ConfigurationError,
         IllegalTransition,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
         RetrysafeError,
         RetryTransaction,
         SchemaOutdated,
+        StaleToken,
         StoredFailure,
         StoreMisconfigured,
         StoreUnavailable,
@@ -44,6 +47,7 @@ __all__ = [
     "Boundary",
     "Claim",
     "Codec",
+    "CommandBus",
     "ConfigurationError",
     "Event",
     "IllegalTransition",
@@ -53,6 +57,7 @@ __all__ = [
     "KeyExpired",
     "KeyReused",
     "Keyring",
+    "Lease",
     "LeaseLost",
     "LoggingObserver",
     "Observer",
@@ -65,6 +70,7 @@ __all__ = [
     "RetryTransaction",
     "RetrysafeError",
     "SchemaOutdated",
+    "StaleToken",
     "Step",
     "StoreMisconfigured",
     "StoreUnavailable",
@@ -86,6 +92,7 @@ _HOMES = {
     "Boundary": "boundary",
     "Claim": "claims.claim",
     "Codec": "claims.codec",
+    "CommandBus": "commands",
     "ConfigurationError": "errors",
     "Event": "protocol.events",
     "IllegalTransition": "errors",
@@ -95,6 +102,7 @@ _HOMES = {
     "KeyExpired": "errors",
     "KeyReused": "errors",
     "Keyring": "claims.encryption",
+    "Lease": "claims.holding",
     "LeaseLost": "errors",
     "LoggingObserver": "claims.observers",
     "Observer": "protocol.events",
@@ -107,6 +115,7 @@ _HOMES = {
     "RetryTransaction": "errors",
     "RetrysafeError": "errors",
     "SchemaOutdated": "errors",
+    "StaleToken": "errors",
     "Step": "claims.steps",
     "StoreMisconfigured": "errors",
     "StoreUnavailable": "errors",

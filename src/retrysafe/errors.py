@@ -63,17 +63,6 @@ class ConfigurationError(RetrysafeError):
     safe_new_key = True
 
 
-class StaleToken(RetrysafeError):
-    """A later holder has written already, and this one was too late.
-
-    Nothing of this write was made. Begin again with what is current, under a new key.
-    """
-
-    effect_happened = "no"
-    retry_same_key = False
-    safe_new_key = True
-
-
 class InvalidKey(RetrysafeError):
     """The idempotency key is missing or malformed.
 
@@ -168,6 +157,16 @@ class LeaseLost(RetrysafeError):
     the result of the current attempt. Work that outlasts its lease needs a longer ``lease=``, or calls
     to ``claim.ensure_held()`` before each effect.
     """
+
+
+class StaleToken(LeaseLost):
+    """A later holder of the lease has written this resource, so this write was refused: nothing was written.
+
+    The lease of this holder has ended. Stop its work; if there is more to do, take the lease again and begin with
+    what the resource has by then.
+    """
+
+    effect_happened = "no"
 
 
 class RetryTransaction(RetrysafeError):

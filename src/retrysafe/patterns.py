@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.backends.driver import arun, run
-from retrysafe.backends.joining import join
+from retrysafe.backends.joining import join_any
 from retrysafe.backends.user_tables import UserTable, user_table
 from retrysafe.errors import ConfigurationError, RetryTransaction
 from retrysafe.protocol.client import AsyncExecutor, AsyncFlushing, Executor, Flushing
@@ -230,7 +230,7 @@ def _refuse_key(row: Row, key: Sequence[str]) -> None:
 
 
 def _on(tx: Any) -> _On:
-    joining = join(None, tx)
+    joining = join_any(tx)
     return _On(tx if joining.tx is None else joining.tx, joining.execute, joining.aexecute, joining.kind)
 
 

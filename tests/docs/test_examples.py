@@ -50,6 +50,8 @@ def test_examples_do_what_the_page_says(page: Path, request: pytest.FixtureReque
         request.getfixturevalue("servicebus_url")
     if "SQS_ENDPOINT" in page.read_text(encoding="utf-8"):
         request.getfixturevalue("sqs_endpoint")
+    if 'client("s3")' in page.read_text(encoding="utf-8"):
+        request.getfixturevalue("s3_endpoint")
     if "DYNAMODB_URL" in page.read_text(encoding="utf-8"):
         request.getfixturevalue("dynamodb")
     document = parse(page)

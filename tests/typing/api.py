@@ -15,6 +15,7 @@ from retrysafe import (
     Boundary,
     Claim,
     Codec,
+    CommandBus,
     ConfigurationError,
     Event,
     IllegalTransition,
@@ -24,6 +25,7 @@ from retrysafe import (
     KeyExpired,
     KeyReused,
     Keyring,
+    Lease,
     LeaseLost,
     LoggingObserver,
     Observer,
@@ -36,6 +38,7 @@ from retrysafe import (
     RetrysafeError,
     RetryTransaction,
     SchemaOutdated,
+    StaleToken,
     Step,
     StoredFailure,
     StoredResult,
@@ -90,6 +93,36 @@ async def in_async_steps(order: Order) -> str:
     async with current().step("hotel", each=1) as step:
         step.result = 1
     return assert_type(await current().step("flight", book, order.id, undo=None), str)
+
+
+def hold(jobs: Boundary, tx: Engine) -> int:
+    with jobs.lease("nightly", lease="10m", scope="green") as lease:
+        assert_type(lease, Lease)
+        try:
+            lease.update(tx, "reports", {"total": 5}, {"day": 1}, column="token")
+        except StaleToken as stale:
+            assert_type(stale.detail, str)
+        return assert_type(lease.token, int)
+
+
+async def ahold(jobs: Boundary, client: Any) -> str:
+    async with jobs.lease("nightly") as lease:
+        await lease.set(client, "key", b"value")
+        return assert_type(lease.name, str)
+
+
+def handle(accounts: Boundary) -> int:
+    bus = CommandBus(accounts, key="id")
+
+    @bus.handles(Order)
+    def place(command: Order, tx: Any) -> int:
+        return 1
+
+    @bus.handles(Order)  # type: ignore[arg-type]  # a handler of another type
+    def text(command: str) -> int:  # pyright: ignore[reportArgumentType]
+        return 1
+
+    return assert_type(place(Order(), None), int)
 
 
 class Raw:

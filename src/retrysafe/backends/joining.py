@@ -16,11 +16,20 @@ if TYPE_CHECKING:
     from retrysafe.backends.sql.drivers.base import Joining
 
 
-def join(backend: Backend | None, tx: Any) -> Joining:
-    """Executors on the caller's transaction, chosen by its type; without a backend, on any database."""
+def join(backend: Backend, tx: Any) -> Joining:
+    """Executors on the caller's transaction, which must be on the backend's kind of database."""
+    return _join(tx, backend.kind, backend.address)
+
+
+def join_any(tx: Any) -> Joining:
+    """Executors on the caller's transaction, on whichever database it is."""
+    return _join(tx, "", "")
+
+
+def _join(tx: Any, kind: str, address: str) -> Joining:
+    """Find the executors by the type of the transaction."""
     if isinstance(tx, str):
         _refuse_text(tx)
-    kind, address = ("", "") if backend is None else (backend.kind, backend.address)
     return _joiner_of(tx.__class__)(tx, kind, address)
 
 

@@ -140,6 +140,8 @@ class Claim(Generic[Result, Tx]):
     _won: Won | None = None
     _course: ClaimSteps | None = None
     """Its steps, once one was asked for."""
+    is_lease = False
+    """True if it holds a lease for a block, and is no operation of its own: `current()` passes over it."""
 
     def __init__(self, plan: Plan, request: ClaimRequest | None, tx: Any = None, annotation: Any = None) -> None:
         self._plan = plan

@@ -35,6 +35,7 @@ VERBS = (
     "plan",
     "relay",
     "requests",
+    "runs",
     "scan",
     "status",
     "sweep",

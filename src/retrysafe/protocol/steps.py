@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from retrysafe.errors import InProgress, LeaseLost, RetryTransaction
-from retrysafe.protocol.records import Micros, Ownership, StoredResult
+from retrysafe.protocol.records import Filter, Micros, Ownership, Record, StoredResult
 from retrysafe.protocol.requests import Ask, Steps, ask
 
 
@@ -114,6 +114,20 @@ class StepRow(NamedTuple):
     token: int = 0
 
 
+class RunEntry(NamedTuple):
+    """A record that has steps, without its result, and the latest of their rows, without what it stores."""
+
+    record: Record
+    last: StepRow
+
+
+class RunPage(NamedTuple):
+    """Some runs, and the cursor of the next page; None at the end. A page may be empty and still not be the last."""
+
+    runs: list[RunEntry]
+    cursor: str | None
+
+
 class FoundRow(NamedTuple):
     """A row; where there is none, whether the work is still its claim's."""
 
@@ -124,8 +138,8 @@ class FoundRow(NamedTuple):
 class StepStore(Protocol):
     """The requests about steps of one kind of store; see `retrysafe.protocol.store` for what holds of all."""
 
-    def rows(self, work: Work) -> Ask[list[StepRow]]:
-        """Read the rows of a work. Unconditional."""
+    def rows(self, work: Work) -> Iterable[Ask[list[StepRow]]]:
+        """Read the rows of a work. Unconditional. Each ask waits for the answer before."""
         ...
 
     def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
@@ -157,13 +171,37 @@ class StepStore(Protocol):
         """Write the row of a signal. Condition: there is none, and the work has not ended. Lost: False."""
         ...
 
-    def conclude(self, work: Work) -> list[Ask[None]]:
-        """Let the rows of a settled work end with its record; empty where a sweep does it."""
+    def conclude(self, work: Work) -> Iterable[Ask[None]]:
+        """Let the rows of a settled work end with its record; empty where a sweep does it. Each waits as those do."""
         ...
 
     def sweep(self, limit: int) -> Iterable[Ask[int]]:
         """Remove up to ``limit`` rows whose record is gone or of other work. Each ask waits for the answer before."""
         ...
+
+
+@runtime_checkable
+class RunStore(StepStore, Protocol):
+    """A kind of store whose records with steps an operator can list."""
+
+    newest_first: bool
+    """True if the runs whose steps were written last come first."""
+
+    def runs(self, wanted: Filter, cursor: str | None) -> Ask[RunPage]:
+        """Read a page of the records that have steps and that the filter selects. Unconditional."""
+        ...
+
+    def history(self, work: Work) -> Ask[list[tuple[StepRow, Micros]]]:
+        """Read the rows of a work, each with the time at which it was last written, 0 where that is not kept."""
+        ...
+
+
+def read(store: StepStore, work: Work) -> Steps[list[StepRow]]:
+    """Read the rows of a work."""
+    found: list[StepRow] = []
+    for request in store.rows(work):
+        found += yield from ask(request, again=True)
+    return found
 
 
 def insert(store: StepStore, work: Work, row: StepRow, *, joined: bool = False) -> Steps[StepRow | None]:

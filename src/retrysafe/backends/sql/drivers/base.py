@@ -108,7 +108,7 @@ class Joining(NamedTuple):
     place: Place | None = None
     """The database that it leads to, as far as it shows."""
     kind: str = ""
-    """The kind of that database."""
+    """The kind of that database, as stores name it."""
 
 
 def under_tenant(reason: str, *, ended: bool = False) -> ConfigurationError:
@@ -125,7 +125,7 @@ def under_tenant(reason: str, *, ended: bool = False) -> ConfigurationError:
 
 
 def refuse_kind(kind: str, store: str) -> None:
-    """Raise `ConfigurationError` for a transaction on another kind of database than the store's, if there is one."""
+    """Raise `ConfigurationError` for a transaction on another kind of database than the store's; empty is any kind."""
     if store and kind != store:
         raise ConfigurationError(f"tx= is a {kind} transaction, but store= is {store}: they cannot commit together.")
 

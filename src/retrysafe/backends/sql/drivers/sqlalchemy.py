@@ -330,12 +330,12 @@ class AsyncJoined(AsyncInTransaction):
 
 def join(tx: Connection | Session, kind: str, _address: str) -> Joining:
     """An executor on the caller's connection or session."""
-    return Joining(Joined(tx), None, place=_place_of(tx, kind), kind=_kind_of(tx))
+    return Joining(Joined(tx), None, None, *_place_of(tx, kind))
 
 
 def ajoin(tx: AsyncConnection | AsyncSession, kind: str, _address: str) -> Joining:
     """`join` for async code."""
-    return Joining(None, AsyncJoined(tx), place=_place_of(tx, kind), kind=_kind_of(tx))
+    return Joining(None, AsyncJoined(tx), None, *_place_of(tx, kind))
 
 
 def join_scoped(tx: Any, kind: str, address: str) -> Joining:
@@ -344,17 +344,14 @@ def join_scoped(tx: Any, kind: str, address: str) -> Joining:
     return join(session, kind, address) if isinstance(session, Session) else ajoin(session, kind, address)
 
 
-def _kind_of(tx: Any) -> str:
-    name = (getattr(tx, "dialect", None) or tx.get_bind().dialect).name
-    return "mysql" if name == "mariadb" else str(name)
-
-
-def _place_of(tx: Any, kind: str) -> identity.Place:
-    """The pool that it is from; refuse one of another ``kind`` of database."""
+def _place_of(tx: Any, kind: str) -> tuple[identity.Place, str]:
+    """The pool that it is from, and its kind of database; refuse another one than ``kind``."""
     bind = tx.get_bind() if hasattr(tx, "get_bind") else tx
-    refuse_kind(_kind_of(tx), kind)
+    name = (getattr(tx, "dialect", None) or bind.dialect).name
+    found = "mysql" if name == "mariadb" else name
+    refuse_kind(found, kind)
     lent_by = bind.engine.pool
-    return identity.pool(getattr(lent_by, _ORIGIN, lent_by))
+    return identity.pool(getattr(lent_by, _ORIGIN, lent_by)), found
 
 
 _TRANSLATES = "schema_translate_map"
