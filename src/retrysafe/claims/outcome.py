@@ -102,7 +102,10 @@ def reason_of_doubt(record: Record, stored: StoredResult | None) -> str:
     """
     if record.state is not State.UNKNOWN or stored is None or stored.body is None or stored.media_type != FAILURES:
         return ""
-    kind, message, _ = decode_failure(stored)
+    try:
+        kind, message, _ = decode_failure(stored)
+    except ResultUnreadable:
+        return ""
     reason = message.partition("\n")[0]
     return reason if kind == OutcomeUnknown.__name__ and not str(OutcomeUnknown()).startswith(reason) else ""
 
