@@ -64,7 +64,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar as DefaultedTypeVar
 
-    from retrysafe.claims.steps import ClaimSteps, Step, StepOptions
+    from retrysafe.claims.step import Step, StepOptions
+    from retrysafe.claims.steps import ClaimSteps
     from retrysafe.protocol.records import Duration
 
     Result = DefaultedTypeVar("Result", default=Any)
