@@ -384,7 +384,7 @@ def test_a_file_without_our_tables_is_not_migrated(tmp_path: Path) -> None:
     with Operator(f"sqlite:///{file}") as operator:
         with pytest.raises(SchemaOutdated, match="retrysafe migrate"):
             operator.find()
-        assert operator.status().schema == (0, 8)
+        assert operator.status().schema == (0, 9)
 
 
 def test_memory_cannot_be_seen_from_outside() -> None:
