@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         StoreMisconfigured,
         StoreUnavailable,
     )
+    from retrysafe.patterns import insert_once, update_if, upsert
     from retrysafe.protocol.content_keys import content_key
     from retrysafe.protocol.events import Event, Observer
     from retrysafe.protocol.quotas import Quota
@@ -78,8 +79,11 @@ __all__ = [
     "content_key",
     "current",
     "declare",
+    "insert_once",
     "layered",
     "reject",
+    "update_if",
+    "upsert",
     "wait",
 ]
 __version__ = "0.1.0"
@@ -120,8 +124,11 @@ _HOMES = {
     "content_key": "protocol.content_keys",
     "current": "claims.claim",
     "declare": "claims.declaration",
+    "insert_once": "patterns",
     "layered": "claims.settings",
     "reject": "claims.settings",
+    "update_if": "patterns",
+    "upsert": "patterns",
     "wait": "claims.settings",
 }
 """The module of each name; it is imported when the name is first asked for."""

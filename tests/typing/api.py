@@ -47,8 +47,11 @@ from retrysafe import (
     content_key,
     current,
     declare,
+    insert_once,
     layered,
     reject,
+    update_if,
+    upsert,
     wait,
 )
 from retrysafe.admin.archive import JsonLines
@@ -267,3 +270,9 @@ async def swept() -> None:
         assert_type(sweeper.run_once(limit=5), Swept)
     async with Sweeper("postgresql://localhost/shop", rotate=True) as sweeper:
         assert_type(await sweeper.arun_once(), Swept)
+
+
+def wrote(tx: object) -> None:
+    assert_type(insert_once(tx, "ledger", {"id": 1}, key=("id",)), tuple[dict[str, Any], bool])
+    assert_type(upsert(tx, "stock", {"id": 1, "n": 2}, key=("id",), newer="n"), bool)
+    assert_type(update_if(tx, "jobs", {"status": "paid"}, {"status": "new"}, unset=("at",), at_most={"fence": 1}), bool)

@@ -156,6 +156,7 @@ _MYSQL_STATES = {
     **dict.fromkeys((1020, 1213, 3101), RESTART_ALL),
     **dict.fromkeys((1205, 3572), LOCKED),
     1305: NO_SAVEPOINT,
+    1242: "21000",
     1146: "42P01",
     1054: "42703",
     **dict.fromkeys((1290, 1792, 1836, 3100), "25006"),  # read-only: a replica, or a primary that was demoted
@@ -170,6 +171,7 @@ _MYSQL_STATES = {
 }
 """Errors of MySQL and MariaDB, and of their drivers, as the SQLSTATE that means the same elsewhere."""
 _SQLITE_BUSY = 5
+_SQLITE_NAME = re.compile(r"no such (table|column): |table .* has no column named ")
 MIGRATE = "Run:  retrysafe migrate --store URL"
 
 ABORTED = (
@@ -328,6 +330,8 @@ def translated(error: Exception, *, alone: bool = False, path: str | None = None
             f"{first}. {MIGRATE}. If this came from tx=, it may be on another database than store=, or have a "
             "search_path without the schema of retrysafe's tables."
         )
+    if _SQLITE_NAME.match(text):
+        return error
     misconfigured = _misconfigured(error, text, path)
     if misconfigured is not None:
         return misconfigured
