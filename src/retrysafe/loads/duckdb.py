@@ -36,6 +36,10 @@ class _Opened:
             rows = self.handle.execute(sql, args).fetchall()
         except duckdb.TransactionException as error:
             raise RetryTransaction(str(error)) from error
+        except duckdb.ConstraintException as error:
+            if LEDGER not in sql:
+                raise
+            raise RetryTransaction(str(error)) from error  # the first mark of a part was made after we began
         return Rows(rows, 0) if sql.startswith("SELECT") else Rows([], rows[0][0] if rows else 0)
 
 
