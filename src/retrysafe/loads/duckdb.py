@@ -69,7 +69,7 @@ class DuckdbTarget(SqlTarget):
     writing = _Writing
 
     def __init__(self, file: Any) -> None:
-        self.store = PostgresqlStore()  # whose statements DuckDB reads
+        self.store = PostgresqlStore()  # DuckDB reads its statements
         self._connection = duckdb.connect(file) if isinstance(file, str) else file
         self._connection.cursor().execute(_TABLE)
 
