@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from retrysafe.claims.holding import Lease
     from retrysafe.claims.observers import LoggingObserver
     from retrysafe.claims.settings import layered, reject, wait
-    from retrysafe.claims.steps import Step
+    from retrysafe.claims.step import Step
     from retrysafe.commands import CommandBus
     from retrysafe.errors import (
         ConfigurationError,
@@ -116,7 +116,7 @@ _HOMES = {
     "RetrysafeError": "errors",
     "SchemaOutdated": "errors",
     "StaleToken": "errors",
-    "Step": "claims.steps",
+    "Step": "claims.step",
     "StoreMisconfigured": "errors",
     "StoreUnavailable": "errors",
     "StoredFailure": "errors",

@@ -74,17 +74,18 @@ class CommandBus:
         """The handler as a function of a command, and of a transaction to join where the boundary has any."""
         import inspect  # which takes long
 
-        _, *others = inspect.signature(function).parameters
+        taken = list(inspect.signature(function).parameters)
         transactional = self._boundary.effects == "transactional"
-        if others not in ([], ["tx"][: 1 if transactional else 0]):
+        takes_tx = transactional and taken[1:] == ["tx"]
+        if len(taken) != 1 + takes_tx:
             raise ConfigurationError(
-                f"The handler {function.__qualname__} takes {', '.join(others)} beside its command: it may take tx, of "
-                "a boundary with effects='transactional', and nothing else."
+                f"The handler {function.__qualname__} takes ({', '.join(taken)}): it has to take a command, and may "
+                "take tx of a boundary with effects='transactional'."
             )
 
         @functools.wraps(function)
         def call(command: Any, tx: Any = None) -> Any:
-            return function(command, tx=current().tx) if others else function(command)
+            return function(command, tx=current().tx) if takes_tx else function(command)
 
         @functools.wraps(function)
         async def acall(command: Any, tx: Any = None) -> Any:

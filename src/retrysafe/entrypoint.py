@@ -187,12 +187,14 @@ class EntryPoint:
         tx: Any = None,
         annotation: Any = None,
         codec: Codec | None = None,
+        lease: float | None = None,
     ) -> Claim:
         """`claim` for entry points: with a fingerprint of their own making, and a codec for results of their kind.
 
         A fingerprint in bytes is stored as it is.
 
-        The codec is the boundary's unless one is given; ``annotation`` is handed to it.
+        The codec is the boundary's unless one is given; ``annotation`` is handed to it. ``lease``: the seconds after
+        which the process will certainly not work any more, in the place of a lease that is renewed.
         """
         settings = self.settings
         self._refuse_closed()
@@ -205,7 +207,13 @@ class EntryPoint:
         if text is None:
             return Claim(plans.of(operation, ""), None)
         plan = plans.of(operation, "" if scope is None and settings.scope is None else settings.scope_of(scope))
-        return Claim(plan, plan.request(text, fingerprint), tx, annotation)
+        request = plan.request(text, fingerprint)
+        if lease is None:
+            return Claim(plan, request, tx, annotation)
+        clocks = request.clocks._replace(lease=round(lease * 1e6))
+        claim = Claim(plan, request._replace(clocks=clocks), tx, annotation)
+        claim.renewed = False
+        return claim
 
     def lease(self, name: Key, *, lease: Duration | None = None, scope: str | None = None) -> Lease:
         """`Boundary.lease`; entered from an event loop, it takes threads where the store serves sync code only."""

@@ -113,6 +113,7 @@ def test_commands_and_handlers_that_do_not_fit_are_refused(tmp_path: Path) -> No
             (lambda: bus.handles("Deposit")(deposit), "the type of a command"),  # type: ignore[arg-type]
             (lambda: bus.handles(int)(lambda command, tx: None), "tx"),
             (lambda: other.handles(int)(lambda command, session: None), "session"),
+            (lambda: bus.handles(int)(lambda: None), r"takes \(\)"),  # type: ignore[arg-type]
             (lambda: bus.send(Deposit("d", 1), tx=db), "effects='transactional'"),
             (lambda: CommandBus("sqlite://"), "in place of a Boundary"),  # type: ignore[arg-type]
         ):

@@ -13,7 +13,7 @@ import pytest
 
 from retrysafe import Boundary, InProgress, LeaseLost, OutcomeUnknown, StoredFailure, current
 from retrysafe.backends.driver import run
-from retrysafe.claims import steps as claims_steps
+from retrysafe.claims import step_programs
 from retrysafe.testing.time_travel import lapse
 from tests.proving.effort import effort
 from tests.steps.kills import Killed, key
@@ -126,8 +126,8 @@ def test_a_schedule_of_attempts_ends_booked_undone_or_unknown(
 ) -> None:
     boundary = Boundary("trips", store="memory://", effects="keyed", permanent=ValueError, observers=[])
     backend = boundary.entrypoint.backend
-    answer_to = claims_steps._answer_to
-    monkeypatch.setattr(claims_steps, "_answer_to", lambda *asked: (stand(), answer_to(*asked))[1])
+    answer_to = step_programs._answer_to
+    monkeypatch.setattr(step_programs, "_answer_to", lambda *asked: (stand(), answer_to(*asked))[1])
     ends: Counter[str] = Counter()
 
     def take_over(work: Callable[[], Any]) -> Attempt:

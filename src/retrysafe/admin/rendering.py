@@ -125,7 +125,7 @@ def explain(record: Record) -> str:
         settled = _SETTLED if record.state is not State.RELEASED else _SETTLED.partition(" Retries")[0]
         said = settled.format(state=record.state.value, by=note.by, at=instant(record.updated), reason=told)
         return said if state in _WINDOWED else f"{said} {_EXPLAINED[state]}"
-    reason = reason_of_doubt(record.result) if state is EffectiveState.UNKNOWN else ""
+    reason = reason_of_doubt(record, record.result)
     return f"{_EXPLAINED[state].format(worker=named)}{reason and f' The attempt has said: {reason}.'}"
 
 

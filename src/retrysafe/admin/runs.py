@@ -62,7 +62,7 @@ class Run(NamedTuple):
     @property
     def doubt(self) -> StepRow | None:
         """The row in doubt: of a step that was begun, or was to be undone; None while an attempt is at work."""
-        state, reason = self.record.reported_state, reason_of_doubt(self.record.result)
+        state, reason = self.record.reported_state, reason_of_doubt(self.record, self.record.result)
         if state not in _OPEN or state is EffectiveState.RUNNING:
             return None
         rows = [step.row for step in self.steps]
@@ -143,7 +143,7 @@ def show(backend: Backend, record: Record, keyring: Sealer | None) -> Steps[Run]
             rows = yield from ask(store.history(work_of(record)), again=True)
         else:
             rows = [(row, 0) for row in (yield from read_steps(steps_of(backend), work_of(record)))]
-        steps = [RunStep(*one) for one in sorted(rows, key=lambda one: (one[1], one[0].place, one[0].at))]
+        steps = [RunStep(*one) for one in sorted(rows, key=lambda one: (one[1], one[0].at == DECISION, one[0].place))]
     decision = next((step.row.result for step in steps if step.row.at == DECISION), None)
     return Run(record, steps, "" if decision is None else _cause(record, decision, keyring))
 
@@ -214,8 +214,8 @@ def doubt(run: Run) -> str:
     """The step in doubt in words; empty if there is none."""
     row = run.doubt
     if row is None:
-        reason = reason_of_doubt(run.record.result) if run.steps else ""
-        return f"{reason}." if reason and run.record.reported_state is EffectiveState.UNKNOWN else ""
+        reason = reason_of_doubt(run.record, run.record.result) if run.steps else ""
+        return f"{reason}." if reason else ""
     if row.state is StepState.STARTED:
         told = f"Step {label(row.at)} was begun, and it is not known whether it happened."
         asks = run.record.reported_state is not EffectiveState.UNKNOWN

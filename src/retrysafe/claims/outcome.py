@@ -37,7 +37,7 @@ from retrysafe.protocol.outcomes import (
     ending_of_error,
     verdict,
 )
-from retrysafe.protocol.records import ClaimRequest, Record, StoredResult
+from retrysafe.protocol.records import ClaimRequest, Record, State, StoredResult
 from retrysafe.protocol.transitions import Transition
 
 
@@ -88,18 +88,24 @@ def refusal(
         events.emit("expired_refused")
         return KeyExpired()
     try:
-        reason = reason_of_doubt(None if record.result is None else _decrypted(settings, request, record))
+        reason = reason_of_doubt(record, None if record.result is None else _decrypted(settings, request, record))
     except ResultUnreadable:
         reason = ""
     events.emit("unknown_refused", **({"reason": reason} if reason else {}))
     return OutcomeUnknown(reason)
 
 
-def reason_of_doubt(stored: StoredResult | None) -> str:
-    """The `OutcomeUnknown` by which an attempt ended, such as of a step in doubt; empty if another error ended it."""
-    if stored is None or stored.body is None or stored.media_type != FAILURES:
+def reason_of_doubt(record: Record, stored: StoredResult | None) -> str:
+    """The `OutcomeUnknown` by which an attempt ended, such as of a step in doubt; empty if another error ended it.
+
+    ``stored``: the result of the record, decrypted as far as it can be.
+    """
+    if record.state is not State.UNKNOWN or stored is None or stored.body is None or stored.media_type != FAILURES:
         return ""
-    kind, message, _ = decode_failure(stored)
+    try:
+        kind, message, _ = decode_failure(stored)
+    except ResultUnreadable:
+        return ""
     reason = message.partition("\n")[0]
     return reason if kind == OutcomeUnknown.__name__ and not str(OutcomeUnknown()).startswith(reason) else ""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from retrysafe.claims.steps import Shelf, Step, aprovide, name_of_step, provide
+from retrysafe.claims.step import Step, name_of_step
+from retrysafe.claims.step_results import Shelf, aprovide, provide
 from retrysafe.errors import ConfigurationError, OutcomeUnknown
 from retrysafe.protocol import keys
 from retrysafe.protocol.records import Key
@@ -16,7 +17,7 @@ __all__ = ["SagaStep", "aprovide", "provide", "saga_step", "signal"]
 
 if TYPE_CHECKING:
     from retrysafe.claims.settings import BoundarySettings
-    from retrysafe.claims.steps import Program
+    from retrysafe.claims.step_programs import Program
 
 _OPERATION = "saga"
 

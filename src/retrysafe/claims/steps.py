@@ -17,37 +17,33 @@ compensation that fails, and a step with one that the code did not ask for again
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrysafe.backends.driver import arun, run
-from retrysafe.backends.joining import join
 from retrysafe.backends.migrations import on_demand
-from retrysafe.backends.steps import steps_of
 from retrysafe.cancellation import run_to_completion
-from retrysafe.claims.codec import Codec, JSONCodec, decode_failure
-from retrysafe.claims.context import ClaimContext, enclosing
+from retrysafe.claims.codec import decode_failure
+from retrysafe.claims.context import enclosing
 from retrysafe.claims.functions import is_coroutine_function, return_annotation
 from retrysafe.claims.lease import clock
-from retrysafe.claims.outcome import decode_result, encode_error, encode_result, is_permanent
-from retrysafe.claims.sealing import Bound, seal, unseal
+from retrysafe.claims.outcome import encode_error, is_permanent
+from retrysafe.claims.step import StepOfClaim, StepOptions, Undoing, name_of_step
+from retrysafe.claims.step_programs import Call, GoingBack, Put, aperform, perform
+from retrysafe.claims.step_results import Shelf, aprovide, provide
 from retrysafe.errors import (
     ConfigurationError,
-    KeyReused,
     LeaseLost,
     OutcomeUnknown,
     Postponed,
     StoredFailure,
 )
-from retrysafe.protocol import fingerprint, keys
+from retrysafe.protocol import fingerprint
 from retrysafe.protocol.canonical import NotCanonical
 from retrysafe.protocol.durations import micros, seconds
 from retrysafe.protocol.exception_groups import leaves
 from retrysafe.protocol.fingerprint import UNCHECKED, Fingerprint
-from retrysafe.protocol.records import ClaimRequest, Duration, Effects, StoredResult
+from retrysafe.protocol.records import ClaimRequest, Duration
 from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.steps import (
     DECISION,
@@ -66,507 +62,18 @@ from retrysafe.protocol.steps import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from random import Random
     from uuid import UUID
 
-    from retrysafe.backends.backend import Backend
     from retrysafe.backends.sql.drivers.base import Joining
-    from retrysafe.claims.settings import BoundarySettings
+    from retrysafe.claims.step_programs import Program
     from retrysafe.protocol.procedures import Won
 
-    Program = Generator["Put | Call", Any, Any]
 
 Item = TypeVar("Item")
-MOST_GATES = 1000
-"""The number of gates that the steps of an attempt take: the lock table is shared by all sessions of the server."""
 _NO_PLACE = -1
 _ELSEWHERE = (Postponed, LeaseLost)
 """With these the attempt ends, but not the work."""
-
-
-class StepOptions(TypedDict, total=False):
-    """The options of `Claim.step`."""
-
-    each: object
-    tx: Any
-    effects: Effects
-    probe: Callable[[Step], Any] | None
-    undo: Callable[[Any], Any] | None
-    was: str | None
-    new: bool
-
-
-class Put(NamedTuple):
-    """Asks to the store, or in the caller's transaction."""
-
-    steps: Steps[Any]
-    joining: Joining | None = None
-
-
-class Call(NamedTuple):
-    """A call of a function of the user's, inside a step."""
-
-    step: Step
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-
-
-class GoingBack(BaseException):
-    """Ends the work of a run that goes back, once it has come to a step that was not done."""
-
-
-# ---------------------------------------------------------------- the drivers
-
-
-def perform(backend: Backend, program: Program) -> Any:
-    """Drive a program in sync code."""
-    try:
-        asked = next(program)
-        while True:
-            try:
-                answer = _answer_to(backend, asked)
-            except BaseException as error:  # noqa: BLE001 - the program decides
-                asked = program.throw(error)
-            else:
-                asked = program.send(answer)
-    except StopIteration as stop:
-        return stop.value
-
-
-def _answer_to(backend: Backend, asked: Put | Call) -> Any:
-    if isinstance(asked, Call):
-        with _Inside(asked.step):
-            return asked.step.refuse_awaitable(asked.function(*asked.args))
-    if asked.joining is None:
-        return run(asked.steps, backend.client())
-    if asked.joining.execute is None:
-        raise ConfigurationError("tx= belongs to async code: write 'async with', or give a coroutine function.")
-    backend.check(asked.joining.execute, asked.joining.place)
-    return run(asked.steps, asked.joining.execute)
-
-
-async def aperform(backend: Backend, program: Program) -> Any:
-    """Drive a program in async code; each request to its end, even if the caller is cancelled."""
-    try:
-        asked = next(program)
-        while True:
-            try:
-                answer = await _aanswer_to(backend, asked)
-            except BaseException as error:  # noqa: BLE001 - the program decides
-                asked = program.throw(error)
-            else:
-                asked = program.send(answer)
-    except StopIteration as stop:
-        return stop.value
-
-
-async def _aanswer_to(backend: Backend, asked: Put | Call) -> Any:
-    if isinstance(asked, Call):
-        with _Inside(asked.step):
-            answer = asked.function(*asked.args)
-            return await answer if hasattr(answer, "__await__") else answer
-    if asked.joining is None:
-        answer, cancelled = await run_to_completion(arun(asked.steps, backend.aclient()))
-    else:
-        if asked.joining.aexecute is None:
-            raise ConfigurationError("tx= belongs to sync code: write 'with', or give a plain function.")
-        await backend.acheck(asked.joining.aexecute, asked.joining.place)
-        answer, cancelled = await run_to_completion(arun(asked.steps, asked.joining.aexecute))
-    if cancelled is not None:
-        raise cancelled
-    return answer
-
-
-class _Inside:
-    """Makes a step the innermost claim of the running code."""
-
-    def __init__(self, step: Step) -> None:
-        self._step = step
-
-    def __enter__(self) -> None:
-        self._context = ClaimContext(self._step, self._step._transaction)
-
-    def __exit__(self, *_: object) -> None:
-        self._context.leave()
-
-
-# ---------------------------------------------------------------- results in rows
-
-
-class Shelf:
-    """Stores results of a work's steps, and reads them back; each is sealed with the place of its row."""
-
-    def __init__(self, settings: BoundarySettings, work: Work, scope: str, operation: str) -> None:
-        self.settings, self.work, self.operation = settings, work, operation
-        self.store = steps_of(settings.backend)
-        self._scope = scope
-        codec: Codec = settings.codec
-        self._codec = JSONCodec() if hasattr(codec, "respond") else codec  # that is of HTTP responses
-
-    def keep(self, at: At, result: Any, annotation: Any = None) -> StoredResult | None:
-        """A result as it is stored."""
-        return self.seal(at, encode_result(self._codec, result, annotation, self.settings.largest_result))
-
-    def read(self, row: StepRow, annotation: Any = None) -> Any:
-        """The result of a row; None where it has none."""
-        if row.result is None:
-            return None
-        return decode_result(self._codec, self.open(row), annotation)
-
-    def seal(self, at: At, stored: StoredResult) -> StoredResult | None:
-        """A result, encrypted if the boundary says so."""
-        return seal(self.settings.encryption, stored, self._bound(at))
-
-    def open(self, row: StepRow) -> StoredResult:
-        """The result of a row as it was encoded."""
-        assert row.result is not None
-        return unseal(self.settings.encryption, row.result, self._bound(row.at))
-
-    def _bound(self, at: At) -> Bound:
-        return Bound.of_step(self.settings.name, self._scope, self.operation, self.work, at)
-
-    def make_table(self, joining: Joining | None) -> Program:
-        """Make the table where that is left to its first use: in the caller's transaction, if it holds the one lock."""
-        if joining is not None:
-            yield Put(self.settings.backend.tables.providing("steps"), joining)
-
-
-def provide(backend: Backend) -> None:
-    """Make the table of a file where that is left to its first use, on a connection of our own."""
-    if backend.kind == "sqlite":
-        backend.tables.provide("steps")
-
-
-async def aprovide(backend: Backend) -> None:
-    """`provide` for async code: in a thread, because it may have to wait for writers of the file."""
-    if backend.kind == "sqlite":
-        import asyncio
-
-        await asyncio.to_thread(backend.tables.provide, "steps")
-
-
-# ---------------------------------------------------------------- one step
-
-
-class Step:
-    """One attempt at a step, for ``with`` and ``async with``: a claim inside a claim, with a claim's words."""
-
-    _replayed = False
-    _result: Any = None
-    _context: ClaimContext | None = None
-    _committed = False
-    _not_executed = False
-    _failure: BaseException | None = None
-    is_lease = False
-
-    def __init__(self, shelf: Shelf, at: At, tx: Any = None) -> None:
-        self._shelf, self.at, self._tx = shelf, at, tx
-        self._backend = shelf.settings.backend
-        self._joining = None if tx is None else join(self._backend, tx)
-        self._transaction = tx if self._joining is None or self._joining.tx is None else self._joining.tx
-        self._held_key = None
-
-    # ------------------------------------------------------------ for the work inside
-
-    @property
-    def name(self) -> str:
-        """The name of the step."""
-        return self.at.name
-
-    @property
-    def boundary(self) -> str:
-        """The name of the boundary."""
-        return self._shelf.settings.name
-
-    @property
-    def operation(self) -> str:
-        """The operation that the step belongs to."""
-        return self._shelf.operation
-
-    @property
-    def tx(self) -> Any:
-        """The transaction that the row of the step shares."""
-        return self._transaction
-
-    @property
-    def token(self) -> int:
-        """The fencing token of the attempt."""
-        return self._shelf.work.token
-
-    @property
-    def replayed(self) -> bool:
-        """True if there is nothing to be done, because an earlier attempt has done it."""
-        return self._replayed
-
-    @property
-    def result(self) -> Any:
-        """The stored result of a replay, or the one that this attempt has set; of a compensation, the step's."""
-        return self._result
-
-    @result.setter
-    def result(self, value: Any) -> None:
-        if self._replayed:
-            raise ConfigurationError(
-                "result was set on a step that is replayed, whose stored result cannot change: put the work under 'if "
-                "not step.replayed'."
-            )
-        self._result = value
-
-    def key_for(self, name: str) -> str:
-        """The idempotency key for the downstream call ``name``: the same on every attempt, and of this step alone."""
-        if not isinstance(name, str):
-            raise ConfigurationError("key_for() takes the name of the call that the key is for, such as 'charge'.")
-        place = "\0".join(("step", str(self._shelf.work.generation), *self.at, self._purpose, name))
-        return keys.derive(self._shelf.settings.secret, self._shelf.work.key, place)
-
-    _purpose = "do"
-
-    def committed(self) -> None:
-        """Say, in a probe, that the step has happened; its result is `result`."""
-        self._committed = True
-
-    def not_executed(self) -> None:
-        """Say that the step has not happened, and may be done again."""
-        self._not_executed = True
-
-    def fail(self, error: BaseException) -> None:
-        """Declare that the whole operation failed for good by this step: ``error`` is raised when the step is left."""
-        self._failure = error
-
-    # ------------------------------------------------------------ entering and leaving
-
-    def __enter__(self) -> Step:
-        if self._tx is None:
-            provide(self._backend)
-        perform(self._backend, self._entering())
-        self._context = ClaimContext(self, self._transaction)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._context is not None and self._context.leave():
-            perform(self._backend, self._leaving(error))
-
-    async def __aenter__(self) -> Step:
-        if self._tx is None:
-            await aprovide(self._backend)
-        await aperform(self._backend, self._entering())
-        self._context = ClaimContext(self, self._transaction)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._context is not None and self._context.leave():
-            await aperform(self._backend, self._leaving(error))
-
-    def _entering(self) -> Program:
-        raise NotImplementedError
-
-    def _leaving(self, error: BaseException | None) -> Program:
-        raise NotImplementedError
-
-    def _put(self, steps: Steps[Any]) -> Put:
-        return Put(steps, self._joining)
-
-    def refuse_awaitable(self, value: Any) -> Any:
-        """The value that a function has returned; refuses one that is still to be awaited."""
-        if not hasattr(value, "__await__"):
-            return value
-        if hasattr(value, "close"):
-            value.close()
-        raise ConfigurationError(
-            f"Step {label(self.at)}: its function returned an awaitable, whose work is not done. In async code give a "
-            "coroutine function and await the step, or write 'async with'."
-        )
-
-
-class StepOfClaim(Step):
-    """A step of a claim."""
-
-    _started = False
-    """True if the row is there already, to be changed when the step ends."""
-
-    def __init__(
-        self, course: ClaimSteps, at: At, options: StepOptions, printed: bytes, given: Fingerprint | None
-    ) -> None:
-        super().__init__(course.shelf, at, options.get("tx"))
-        self._course, self._print, self._given = course, printed, given
-        self._effects = options.get("effects") or course.shelf.settings.effects
-        self._probe, self.undo, self._new = options.get("probe"), options.get("undo"), options.get("new", False)
-        self.annotation: Any = None
-        if self._tx is not None and self._effects == "external":
-            if "effects" in options:
-                raise ConfigurationError(
-                    f"Step {label(at)}: with tx= it commits with its row, so that it is done once: leave effects= out."
-                )
-            self._effects = "keyed"
-
-    @property
-    def attempt_id(self) -> str:
-        """The id of the attempt."""
-        found: str = self._course.claim.attempt_id
-        return found
-
-    def ensure_held(self) -> None:
-        """Raise `LeaseLost` unless this attempt certainly still holds its key."""
-        self._course.claim.ensure_held()
-
-    def call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Call the function in the step."""
-        with self:
-            if not self._replayed:
-                self._result = self.refuse_awaitable(function(*args))
-        return self._result
-
-    async def acall(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """`call` for a coroutine function."""
-        async with self:
-            if not self._replayed:
-                self._result = await function(*args)
-        return self._result
-
-    def _entering(self) -> Program:
-        course = self._course
-        course.refuse_inside(self.at)
-        yield from course.load(self.at, self._joining)
-        yield from self._shelf.make_table(self._joining)
-        row = course.asks(self.at, new=self._new)
-        self._place = course.places[self.at.name]
-        if self.undo is not None:
-            course.undos[self.at] = self
-        match MEETS[None if row is None else row.state, course.aim]:
-            case Act.STOP:
-                raise GoingBack
-            case Act.REFUSE:
-                raise LeaseLost(f"Step {label(self.at)} was undone before it came.")
-            case Act.REPLAY:
-                assert row is not None
-                if row.result is None:
-                    raise GoingBack
-                self._replay(row)
-            case Act.DOUBT:
-                yield from self._ask_probe()
-            case _:
-                if self._effects == "external" or (self._tx is not None and course.took_over):
-                    yield from self._start()
-
-    def _replay(self, row: StepRow) -> None:
-        self._check_input(row.fingerprint)
-        self._result, self._replayed = self._shelf.read(row, self.annotation), True
-        self._course.claim.emit("step_replayed", step=label(self.at))
-
-    def _start(self) -> Program:
-        """Write the row before the work: so that a crash leaves a doubt, or that no work is done in vain."""
-        try:
-            row = self._row(StepState.STARTED)
-            met = yield self._put(insert(self._shelf.store, self._shelf.work, row, joined=self._tx is not None))
-        except Exception:
-            self._course.forget(self.at)
-            raise
-        except BaseException:  # cancelled, when it was written: nothing has been done
-            yield self._put(ask(self._shelf.store.drop(self._shelf.work, self.at)))
-            raise
-        if met is not None:
-            raise LeaseLost(f"Step {label(self.at)}: another attempt has written it.")
-        self._started = True
-
-    def _ask_probe(self) -> Program:
-        """Settle a step that may have happened."""
-        if self._probe is None:
-            raise self._course.doubts(
-                self.at, f"Step {label(self.at)} was begun by an attempt that did not end it, and has no probe= to ask"
-            )
-        try:
-            yield Call(self, self._probe, (self,))
-        except Exception as error:
-            raise self._course.doubts(self.at, f"The probe of step {label(self.at)} failed: {error!r}") from error
-        self._started = True
-        if self._committed:
-            yield from self._leaving(None)
-            self._replayed = True
-            return
-        if self._failure is None and not self._not_executed:
-            raise self._course.doubts(
-                self.at, f"The probe of step {label(self.at)} could not determine the outcome either"
-            )
-        row = self._row(StepState.STARTED)
-        yield self._put(change(self._shelf.store, self._shelf.work, row, StepState.STARTED))
-        if self._failure is not None:
-            yield from self._leaving(None)
-        self._result, self._not_executed = None, False
-        if self._course.aim is Aim.REDO:
-            yield self._put(ask(self._shelf.store.drop(self._shelf.work, self.at)))
-            raise GoingBack
-
-    def _leaving(self, error: BaseException | None) -> Program:
-        course = self._course
-        if self._replayed:
-            return
-        if self._failure is not None and error is None:
-            course.claim.fail(self._failure)
-            self._not_executed = True
-            yield from self._fail(self._failure)
-            raise self._failure
-        if error is not None:
-            yield from self._fail(error)
-            return
-        row = self._row(StepState.DONE, self._shelf.keep(self.at, self._result, self.annotation))
-        store, work = self._shelf.store, self._shelf.work
-        try:
-            if self._started:
-                yield self._put(change(store, work, row, StepState.STARTED, joined=self._tx is not None))
-                met = None
-            else:
-                met = yield self._put(insert(store, work, row, joined=self._tx is not None))
-        except Exception:
-            course.forget(self.at)
-            raise
-        if met is not None and met.state is not StepState.DONE:
-            raise LeaseLost(f"Step {label(self.at)}: another attempt has written it.")
-        if met is not None:
-            self._replay(met)
-        else:
-            course.claim.emit("step_done", step=label(self.at))
-        course.rows[self.at] = met or row
-        if self._tx is not None:
-            course.unsure.add(self.at)
-
-    def _fail(self, error: BaseException) -> Program:
-        course = self._course
-        course.asked.discard(self.at)
-        if not (self._not_executed or self._tx is not None or is_permanent(error, self._shelf.settings)):
-            course.broken.add(self.at)
-        elif self._started:
-            with suppress(Exception):  # the transaction may be broken by the error
-                yield self._put(ask(self._shelf.store.drop(self._shelf.work, self.at)))
-
-    def _check_input(self, stored: bytes) -> None:
-        if self._given is None or not stored or self._print == stored:
-            return
-        secrets, key = self._shelf.settings.secrets, self._shelf.work.key
-        if secrets.agree(stored, self._given, key):
-            return
-        counted = secrets.counted_as(stored, self._given, key) or self._print
-        differing = fingerprint.differing(stored, counted)
-        raise KeyReused(
-            f"Step {label(self.at)} was done with other arguments, which differ in: {', '.join(differing)}",
-            differing=differing,
-        )
-
-    def _row(self, state: StepState, result: StoredResult | None = None) -> StepRow:
-        return StepRow(self.at, state, self._place, self.undo is not None, self._print, result, self._shelf.work.token)
-
-
-class _Undoing(StepOfClaim):
-    """A compensation: its keys for calls downstream are not those of its step."""
-
-    _purpose = "undo"
-
-
-# ---------------------------------------------------------------- the steps of an attempt
 
 
 class ClaimSteps:
@@ -813,7 +320,7 @@ class ClaimSteps:
             case Act.RUN:
                 assert row is not None
                 self.claim.ensure_held()
-                undoing = _Undoing(self, at, {}, b"", None)
+                undoing = Undoing(self, at, {}, b"", None)
                 assert step.undo is not None
                 try:
                     yield Call(undoing, step.undo, (self.shelf.read(row, step.annotation),))
@@ -905,13 +412,6 @@ class ClaimSteps:
                     "a key that no two items share."
                 )
         return found
-
-
-def name_of_step(name: object, each: object = None) -> At:
-    """The place of a step in its work."""
-    if not keys.check_name(name, "step") or str(name).startswith(SIGNAL):
-        raise ConfigurationError(f"step({name!r}): name what it does, as in step('charge', …).")
-    return At(str(name), "" if each is None else keys.check_name(str(each), "each"))
 
 
 def _payload(function: Callable[..., Any] | None, args: tuple[Any, ...], more: int) -> Fingerprint | None:

@@ -35,6 +35,7 @@ VERBS = (
     "plan",
     "relay",
     "requests",
+    "run",
     "runs",
     "scan",
     "status",

@@ -98,6 +98,9 @@ def test_c01_a_provider_gets_the_key_in_its_own_header(make: Make, server: Serve
         server.will(says(307, headers={"Location": other.url}))
         sender.post(server.url)
         assert [request.key for request in other.requests] == [None]
+    server.will(says(303, headers={"Location": server.url}))
+    sender.post(server.url)
+    assert [(request.method, request.key) for request in server.requests[-1:]] == [("GET", None)]
 
 
 def test_c01_terms_that_no_host_can_keep_are_refused() -> None:

@@ -49,10 +49,15 @@ _STYLES = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric_dollar": "$"
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """Return the errors that SQLAlchemy raises or passes through: asyncpg's of connecting, and internal ones."""
+    """Return the errors that SQLAlchemy raises or passes through: asyncpg's, and MySQL's of an isolation level."""
     asyncpg = sys.modules.get("asyncpg")
     raw = () if asyncpg is None else (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-    return (exc.DBAPIError, exc.TimeoutError, OSError, *raw)
+    mysql = [sys.modules[name].Error for name in _DRIVERS if name in sys.modules]
+    return (exc.DBAPIError, exc.TimeoutError, OSError, *raw, *mysql)
+
+
+_DRIVERS = ("pymysql", "asyncmy.errors", "MySQLdb")
+"""Drivers that set an isolation level by a statement, whose errors SQLAlchemy passes on as they are."""
 
 
 def perform(connection: Connection, query: Query) -> Rows:
@@ -98,7 +103,7 @@ def _alone(connection: Connection, request: Query, level: str) -> Rows:
         if connection.dialect.name == "postgresql" and _is_open(_dbapi(connection)):
             # the transaction of a listener, whose settings would be undone with it
             (connection if connection.in_transaction() else connection.connection).commit()
-        connection.execution_options(isolation_level=level)
+        _set_level(connection, level)
         _refuse_beside_parent(connection)
         rows = in_turn(request, lambda query: perform(connection, query))
         if _is_open(_dbapi(connection)):
@@ -109,6 +114,14 @@ def _alone(connection: Connection, request: Query, level: str) -> Rows:
         raise
     connection.info[_USED] = True
     return rows
+
+
+def _set_level(connection: Connection, level: str) -> None:
+    """Set the isolation level, which takes a statement on MySQL: SQLAlchemy would keep a pool of dead connections."""
+    try:
+        connection.execution_options(isolation_level=level)
+    except connection.dialect.loaded_dbapi.Error as error:
+        connection._handle_dbapi_exception(error, None, None, None, None)
 
 
 _USED = "retrysafe_used"

@@ -1,0 +1,375 @@
+"""One attempt at a step: a claim inside a claim, with a claim's words. What it does is in `protocol.steps.MEETS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from retrysafe.backends.joining import join
+from retrysafe.claims.context import ClaimContext
+from retrysafe.claims.outcome import is_permanent
+from retrysafe.claims.step_programs import Call, GoingBack, Put, aperform, perform
+from retrysafe.claims.step_results import Shelf, aprovide, provide
+from retrysafe.errors import (
+    ConfigurationError,
+    KeyReused,
+    LeaseLost,
+)
+from retrysafe.protocol import fingerprint, keys
+from retrysafe.protocol.fingerprint import Fingerprint
+from retrysafe.protocol.records import Effects, StoredResult
+from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.steps import (
+    MEETS,
+    SIGNAL,
+    Act,
+    Aim,
+    At,
+    StepRow,
+    StepState,
+    change,
+    insert,
+    label,
+)
+
+if TYPE_CHECKING:
+    from retrysafe.claims.step_programs import Program
+    from retrysafe.claims.steps import ClaimSteps
+
+
+class StepOptions(TypedDict, total=False):
+    """The options of `Claim.step`."""
+
+    each: object
+    tx: Any
+    effects: Effects
+    probe: Callable[[Step], Any] | None
+    undo: Callable[[Any], Any] | None
+    was: str | None
+    new: bool
+
+
+class Step:
+    """One attempt at a step, for ``with`` and ``async with``: a claim inside a claim, with a claim's words."""
+
+    _replayed = False
+    _result: Any = None
+    _context: ClaimContext | None = None
+    _committed = False
+    _not_executed = False
+    _failure: BaseException | None = None
+    is_lease = False
+
+    def __init__(self, shelf: Shelf, at: At, tx: Any = None) -> None:
+        self._shelf, self.at, self._tx = shelf, at, tx
+        self._backend = shelf.settings.backend
+        self._joining = None if tx is None else join(self._backend, tx)
+        self._transaction = tx if self._joining is None or self._joining.tx is None else self._joining.tx
+        self._held_key = None
+
+    # ------------------------------------------------------------ for the work inside
+
+    @property
+    def name(self) -> str:
+        """The name of the step."""
+        return self.at.name
+
+    @property
+    def boundary(self) -> str:
+        """The name of the boundary."""
+        return self._shelf.settings.name
+
+    @property
+    def operation(self) -> str:
+        """The operation that the step belongs to."""
+        return self._shelf.operation
+
+    @property
+    def tx(self) -> Any:
+        """The transaction that the row of the step shares."""
+        return self._transaction
+
+    @property
+    def token(self) -> int:
+        """The fencing token of the attempt."""
+        return self._shelf.work.token
+
+    @property
+    def replayed(self) -> bool:
+        """True if there is nothing to be done, because an earlier attempt has done it."""
+        return self._replayed
+
+    @property
+    def result(self) -> Any:
+        """The stored result of a replay, or the one that this attempt has set; of a compensation, the step's."""
+        return self._result
+
+    @result.setter
+    def result(self, value: Any) -> None:
+        if self._replayed:
+            raise ConfigurationError(
+                "result was set on a step that is replayed, whose stored result cannot change: put the work under 'if "
+                "not step.replayed'."
+            )
+        self._result = value
+
+    def key_for(self, name: str) -> str:
+        """The idempotency key for the downstream call ``name``: the same on every attempt, and of this step alone."""
+        if not isinstance(name, str):
+            raise ConfigurationError("key_for() takes the name of the call that the key is for, such as 'charge'.")
+        place = "\0".join(("step", str(self._shelf.work.generation), *self.at, self._purpose, name))
+        return keys.derive(self._shelf.settings.secret, self._shelf.work.key, place)
+
+    _purpose = "do"
+
+    def committed(self) -> None:
+        """Say, in a probe, that the step has happened; its result is `result`."""
+        self._committed = True
+
+    def not_executed(self) -> None:
+        """Say that the step has not happened, and may be done again."""
+        self._not_executed = True
+
+    def fail(self, error: BaseException) -> None:
+        """Declare that the whole operation failed for good by this step: ``error`` is raised when the step is left."""
+        self._failure = error
+
+    # ------------------------------------------------------------ entering and leaving
+
+    def __enter__(self) -> Step:
+        if self._tx is None:
+            provide(self._backend)
+        perform(self._backend, self._entering())
+        self._context = ClaimContext(self, self._transaction)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._context is not None and self._context.leave():
+            perform(self._backend, self._leaving(error))
+
+    async def __aenter__(self) -> Step:
+        if self._tx is None:
+            await aprovide(self._backend)
+        await aperform(self._backend, self._entering())
+        self._context = ClaimContext(self, self._transaction)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._context is not None and self._context.leave():
+            await aperform(self._backend, self._leaving(error))
+
+    def _entering(self) -> Program:
+        raise NotImplementedError
+
+    def _leaving(self, error: BaseException | None) -> Program:
+        raise NotImplementedError
+
+    def _put(self, steps: Steps[Any]) -> Put:
+        return Put(steps, self._joining)
+
+    def refuse_awaitable(self, value: Any) -> Any:
+        """The value that a function has returned; refuses one that is still to be awaited."""
+        if not hasattr(value, "__await__"):
+            return value
+        if hasattr(value, "close"):
+            value.close()
+        raise ConfigurationError(
+            f"Step {label(self.at)}: its function returned an awaitable, whose work is not done. In async code give a "
+            "coroutine function and await the step, or write 'async with'."
+        )
+
+
+class StepOfClaim(Step):
+    """A step of a claim."""
+
+    _started = False
+    """True if the row is there already, to be changed when the step ends."""
+
+    def __init__(
+        self, course: ClaimSteps, at: At, options: StepOptions, printed: bytes, given: Fingerprint | None
+    ) -> None:
+        super().__init__(course.shelf, at, options.get("tx"))
+        self._course, self._print, self._given = course, printed, given
+        self._effects = options.get("effects") or course.shelf.settings.effects
+        self._probe, self.undo, self._new = options.get("probe"), options.get("undo"), options.get("new", False)
+        self.annotation: Any = None
+        if self._tx is not None and self._effects == "external":
+            if "effects" in options:
+                raise ConfigurationError(
+                    f"Step {label(at)}: with tx= it commits with its row, so that it is done once: leave effects= out."
+                )
+            self._effects = "keyed"
+
+    @property
+    def attempt_id(self) -> str:
+        """The id of the attempt."""
+        found: str = self._course.claim.attempt_id
+        return found
+
+    def ensure_held(self) -> None:
+        """Raise `LeaseLost` unless this attempt certainly still holds its key."""
+        self._course.claim.ensure_held()
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Call the function in the step."""
+        with self:
+            if not self._replayed:
+                self._result = self.refuse_awaitable(function(*args))
+        return self._result
+
+    async def acall(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """`call` for a coroutine function."""
+        async with self:
+            if not self._replayed:
+                self._result = await function(*args)
+        return self._result
+
+    def _entering(self) -> Program:
+        course = self._course
+        course.refuse_inside(self.at)
+        yield from course.load(self.at, self._joining)
+        yield from self._shelf.make_table(self._joining)
+        row = course.asks(self.at, new=self._new)
+        self._place = course.places[self.at.name]
+        if self.undo is not None:
+            course.undos[self.at] = self
+        match MEETS[None if row is None else row.state, course.aim]:
+            case Act.STOP:
+                raise GoingBack
+            case Act.REFUSE:
+                raise LeaseLost(f"Step {label(self.at)} was undone before it came.")
+            case Act.REPLAY:
+                assert row is not None
+                if row.result is None:
+                    raise GoingBack
+                self._replay(row)
+            case Act.DOUBT:
+                yield from self._ask_probe()
+            case _:
+                if self._effects == "external" or (self._tx is not None and course.took_over):
+                    yield from self._start()
+
+    def _replay(self, row: StepRow) -> None:
+        self._check_input(row.fingerprint)
+        self._result, self._replayed = self._shelf.read(row, self.annotation), True
+        self._course.claim.emit("step_replayed", step=label(self.at))
+
+    def _start(self) -> Program:
+        """Write the row before the work: so that a crash leaves a doubt, or that no work is done in vain."""
+        try:
+            row = self._row(StepState.STARTED)
+            met = yield self._put(insert(self._shelf.store, self._shelf.work, row, joined=self._tx is not None))
+        except Exception:
+            self._course.forget(self.at)
+            raise
+        except BaseException:  # cancelled, when it was written: nothing has been done
+            yield self._put(ask(self._shelf.store.drop(self._shelf.work, self.at)))
+            raise
+        if met is not None:
+            raise LeaseLost(f"Step {label(self.at)}: another attempt has written it.")
+        self._started = True
+
+    def _ask_probe(self) -> Program:
+        """Settle a step that may have happened."""
+        if self._probe is None:
+            raise self._course.doubts(
+                self.at, f"Step {label(self.at)} was begun by an attempt that did not end it, and has no probe= to ask"
+            )
+        try:
+            yield Call(self, self._probe, (self,))
+        except Exception as error:
+            raise self._course.doubts(self.at, f"The probe of step {label(self.at)} failed: {error!r}") from error
+        self._started = True
+        if self._committed:
+            yield from self._leaving(None)
+            self._replayed = True
+            return
+        if self._failure is None and not self._not_executed:
+            raise self._course.doubts(
+                self.at, f"The probe of step {label(self.at)} could not determine the outcome either"
+            )
+        row = self._row(StepState.STARTED)
+        yield self._put(change(self._shelf.store, self._shelf.work, row, StepState.STARTED))
+        if self._failure is not None:
+            yield from self._leaving(None)
+        self._result, self._not_executed = None, False
+        if self._course.aim is Aim.REDO:
+            yield self._put(ask(self._shelf.store.drop(self._shelf.work, self.at)))
+            raise GoingBack
+
+    def _leaving(self, error: BaseException | None) -> Program:
+        course = self._course
+        if self._replayed:
+            return
+        if self._failure is not None and error is None:
+            course.claim.fail(self._failure)
+            self._not_executed = True
+            yield from self._fail(self._failure)
+            raise self._failure
+        if error is not None:
+            yield from self._fail(error)
+            return
+        row = self._row(StepState.DONE, self._shelf.keep(self.at, self._result, self.annotation))
+        store, work = self._shelf.store, self._shelf.work
+        try:
+            if self._started:
+                yield self._put(change(store, work, row, StepState.STARTED, joined=self._tx is not None))
+                met = None
+            else:
+                met = yield self._put(insert(store, work, row, joined=self._tx is not None))
+        except Exception:
+            course.forget(self.at)
+            raise
+        if met is not None and met.state is not StepState.DONE:
+            raise LeaseLost(f"Step {label(self.at)}: another attempt has written it.")
+        if met is not None:
+            self._replay(met)
+        else:
+            course.claim.emit("step_done", step=label(self.at))
+        course.rows[self.at] = met or row
+        if self._tx is not None:
+            course.unsure.add(self.at)
+
+    def _fail(self, error: BaseException) -> Program:
+        course = self._course
+        course.asked.discard(self.at)
+        if not (self._not_executed or self._tx is not None or is_permanent(error, self._shelf.settings)):
+            course.broken.add(self.at)
+        elif self._started:
+            with suppress(Exception):  # the transaction may be broken by the error
+                yield self._put(ask(self._shelf.store.drop(self._shelf.work, self.at)))
+
+    def _check_input(self, stored: bytes) -> None:
+        if self._given is None or not stored or self._print == stored:
+            return
+        secrets, key = self._shelf.settings.secrets, self._shelf.work.key
+        if secrets.agree(stored, self._given, key):
+            return
+        counted = secrets.counted_as(stored, self._given, key) or self._print
+        differing = fingerprint.differing(stored, counted)
+        raise KeyReused(
+            f"Step {label(self.at)} was done with other arguments, which differ in: {', '.join(differing)}",
+            differing=differing,
+        )
+
+    def _row(self, state: StepState, result: StoredResult | None = None) -> StepRow:
+        return StepRow(self.at, state, self._place, self.undo is not None, self._print, result, self._shelf.work.token)
+
+
+class Undoing(StepOfClaim):
+    """A compensation: its keys for calls downstream are not those of its step."""
+
+    _purpose = "undo"
+
+
+def name_of_step(name: object, each: object = None) -> At:
+    """The place of a step in its work."""
+    if not keys.check_name(name, "step") or str(name).startswith(SIGNAL):
+        raise ConfigurationError(f"step({name!r}): name what it does, as in step('charge', …).")
+    return At(str(name), "" if each is None else keys.check_name(str(each), "each"))

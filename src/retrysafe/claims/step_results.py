@@ -1,0 +1,75 @@
+"""The results of steps as they stand in their rows, and the table of the rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from retrysafe.backends.steps import steps_of
+from retrysafe.claims.codec import Codec, JSONCodec
+from retrysafe.claims.outcome import decode_result, encode_result
+from retrysafe.claims.sealing import Bound, seal, unseal
+from retrysafe.claims.step_programs import Put
+from retrysafe.protocol.records import StoredResult
+from retrysafe.protocol.steps import (
+    At,
+    StepRow,
+    Work,
+)
+
+if TYPE_CHECKING:
+    from retrysafe.backends.backend import Backend
+    from retrysafe.backends.sql.drivers.base import Joining
+    from retrysafe.claims.settings import BoundarySettings
+    from retrysafe.claims.step_programs import Program
+
+
+class Shelf:
+    """Stores results of a work's steps, and reads them back; each is sealed with the place of its row."""
+
+    def __init__(self, settings: BoundarySettings, work: Work, scope: str, operation: str) -> None:
+        self.settings, self.work, self.operation = settings, work, operation
+        self.store = steps_of(settings.backend)
+        self._scope = scope
+        codec: Codec = settings.codec
+        self._codec = JSONCodec() if hasattr(codec, "respond") else codec  # that is of HTTP responses
+
+    def keep(self, at: At, result: Any, annotation: Any = None) -> StoredResult | None:
+        """A result as it is stored."""
+        return self.seal(at, encode_result(self._codec, result, annotation, self.settings.largest_result))
+
+    def read(self, row: StepRow, annotation: Any = None) -> Any:
+        """The result of a row; None where it has none."""
+        if row.result is None:
+            return None
+        return decode_result(self._codec, self.open(row), annotation)
+
+    def seal(self, at: At, stored: StoredResult) -> StoredResult | None:
+        """A result, encrypted if the boundary says so."""
+        return seal(self.settings.encryption, stored, self._bound(at))
+
+    def open(self, row: StepRow) -> StoredResult:
+        """The result of a row as it was encoded."""
+        assert row.result is not None
+        return unseal(self.settings.encryption, row.result, self._bound(row.at))
+
+    def _bound(self, at: At) -> Bound:
+        return Bound.of_step(self.settings.name, self._scope, self.operation, self.work, at)
+
+    def make_table(self, joining: Joining | None) -> Program:
+        """Make the table where that is left to its first use: in the caller's transaction, if it holds the one lock."""
+        if joining is not None:
+            yield Put(self.settings.backend.tables.providing("steps"), joining)
+
+
+def provide(backend: Backend) -> None:
+    """Make the table of a file where that is left to its first use, on a connection of our own."""
+    if backend.kind == "sqlite":
+        backend.tables.provide("steps")
+
+
+async def aprovide(backend: Backend) -> None:
+    """`provide` for async code: in a thread, because it may have to wait for writers of the file."""
+    if backend.kind == "sqlite":
+        import asyncio
+
+        await asyncio.to_thread(backend.tables.provide, "steps")
