@@ -66,8 +66,10 @@ def upgrade():
     retrysafe.upgrade(op, 6)
     retrysafe.upgrade(op, 7)
     retrysafe.upgrade(op, 8)
+    retrysafe.upgrade(op, 9)
 
 def downgrade():
+    retrysafe.downgrade(op, 9)
     retrysafe.downgrade(op, 8)
     retrysafe.downgrade(op, 7)
     retrysafe.downgrade(op, 6)

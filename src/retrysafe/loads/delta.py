@@ -46,13 +46,11 @@ class DeltaTarget(Lake):
             app_transactions=[Transaction(_app(work.part), work.mark.fence)],
         )
         value = str(work.partition).replace("'", "''")
-        write_deltalake(
-            table,
-            data,
-            mode="append" if work.strategy == "append_once" else "overwrite",
-            predicate=None if work.by is None else f"{work.by} = '{value}'",
-            commit_properties=properties,
-        )
+        if work.strategy == "append_once":
+            write_deltalake(table, data, mode="append", commit_properties=properties)
+        else:
+            part = None if work.by is None else f"{work.by} = '{value}'"
+            write_deltalake(table, data, mode="overwrite", predicate=part, commit_properties=properties)
 
 
 def _app(part: str) -> str:

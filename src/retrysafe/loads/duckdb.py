@@ -36,6 +36,10 @@ class _Opened:
             rows = self.handle.execute(sql, args).fetchall()
         except duckdb.TransactionException as error:
             raise RetryTransaction(str(error)) from error
+        except duckdb.ConstraintException as error:
+            if LEDGER not in sql:
+                raise
+            raise RetryTransaction(str(error)) from error  # the first mark of a part was made after we began
         return Rows(rows, 0) if sql.startswith("SELECT") else Rows([], rows[0][0] if rows else 0)
 
 
@@ -65,7 +69,7 @@ class DuckdbTarget(SqlTarget):
     writing = _Writing
 
     def __init__(self, file: Any) -> None:
-        self.store = PostgresqlStore()  # whose statements DuckDB reads
+        self.store = PostgresqlStore()  # DuckDB reads its statements
         self._connection = duckdb.connect(file) if isinstance(file, str) else file
         self._connection.cursor().execute(_TABLE)
 

@@ -54,7 +54,8 @@ class IcebergTarget(Lake):
                 if work.strategy == "append_once":
                     transaction.append(data, snapshot_properties=told)
                 else:
-                    part = AlwaysTrue() if work.by is None else EqualTo(work.by, work.partition)
+                    equal: Any = EqualTo  # by its types it takes names of arguments that it has not
+                    part = AlwaysTrue() if work.by is None else equal(work.by, work.partition)
                     transaction.overwrite(data, overwrite_filter=part, snapshot_properties=told)
                 transaction.set_properties({_property(work.part): text_of(work.mark)})
         except _Landed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from itertools import chain, islice
 from typing import Any
 
@@ -11,12 +12,14 @@ from retrysafe.backends.registry import connect
 from retrysafe.backends.sql.drivers.base import wants_restart
 from retrysafe.backends.user_tables import UserTable
 from retrysafe.errors import ConfigurationError, RetryTransaction
-from retrysafe.loads.work import Mark, Merge, Work, judged
+from retrysafe.loads.work import Mark, Merge, Work, judged, part_of
 from retrysafe.protocol.client import AfterCommit
 from retrysafe.protocol.requests import Ask, Query, Rows, ask
 
 LEDGER = "retrysafe_loads"
 _AT_ONCE = 1000
+_PLAIN = frozenset({str, int, date})
+"""Types of values that a database compares as Python does."""
 _READ = "fence, run, counted, version, high"
 _PART = "target = :target AND part = :part"
 
@@ -25,6 +28,7 @@ class Writing:
     """Writes the rows of a load, in its transaction."""
 
     mark = "%s"
+    _belong = False
 
     def __init__(self, work: Work, rows: Any, kind: str, opened: Any) -> None:
         self._rows = rows
@@ -48,7 +52,7 @@ class Writing:
         whole = "" if work.by is None else f" WHERE {self._names.quoted(work.by)} = :part"
         self._do(f"DELETE FROM {self._into}{whole}", part=work.partition)
         counted, _ = self._filled(self._into)
-        if work.by is not None:
+        if work.by is not None and not self._belong:
             [(found,)] = self._do(f"SELECT count(*) FROM {self._into}{whole}", part=work.partition).rows
             if found != counted:
                 raise ConfigurationError(
@@ -123,8 +127,20 @@ class Writing:
             return self.inserted(sql, tagged), names
         given, tuples = _tuples(rows)
         names = [*(given or others), *([] if tag is None else [tag])]
-        rows = (tuple(row) + tagged for row in tuples)
-        return self.copied(f"{into} ({self._listed(names)})", len(names), rows), names
+        by = names.index(self.work.by) if self.work.by in names else None
+        return self.copied(f"{into} ({self._listed(names)})", len(names), self._tagged(tuples, tagged, by)), names
+
+    def _tagged(
+        self, rows: Iterator[Sequence[Any]], tagged: tuple[str, ...], by: int | None
+    ) -> Iterator[tuple[Any, ...]]:
+        """The rows with their tag; find out whether all belong to the partition, which else the database is asked."""
+        expected, belong = self.work.partition, by is not None
+        for row in rows:
+            if by is not None and row[by] != expected:
+                belong = belong and type(row[by]) in _PLAIN and part_of(self.work.by, row[by]) == self.work.part
+                expected = row[by]
+            yield tuple(row) + tagged
+        self._belong = belong
 
     def inserted(self, sql: str, args: tuple[Any, ...]) -> int:
         """Perform an INSERT of the user's rows; return their number."""
@@ -139,8 +155,7 @@ class Writing:
             with cursor.copy(f"COPY {into} FROM STDIN") as copy:
                 for row in rows:
                     copy.write_row(row)
-                    counted += 1
-            return counted
+            return int(cursor.rowcount)
         insert = f"INSERT INTO {into} VALUES ({', '.join([self.mark] * width)})"
         while some := list(islice(rows, _AT_ONCE)):
             cursor.executemany(insert, some)

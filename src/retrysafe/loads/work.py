@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from retrysafe.errors import ConfigurationError, StaleToken
 
 Bound = int | datetime
-"""How far a source goes: a number or an instant."""
+"""The end of what a source has: a number or an instant."""
 
 
 class Merge(NamedTuple):
