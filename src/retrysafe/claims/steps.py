@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from retrysafe.backends.backend import Backend
-    from retrysafe.backends.sql.drivers.base import Joining
+    from retrysafe.backends.spec import Joining
     from retrysafe.claims.settings import BoundarySettings
     from retrysafe.protocol.procedures import Won
 

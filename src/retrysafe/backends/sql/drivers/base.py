@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from retrysafe import runtime
 from retrysafe.backends.sql.drivers import refusals
@@ -16,13 +16,8 @@ from retrysafe.errors import (
     StoreMisconfigured,
     StoreUnavailable,
 )
-from retrysafe.protocol.exception_groups import leaves
 from retrysafe.protocol.records import Finding
 from retrysafe.protocol.requests import Query, Rows
-
-if TYPE_CHECKING:
-    from retrysafe.backends.identity import Place
-    from retrysafe.protocol.client import AsyncExecutor, Executor
 
 PREPARED = (
     "The connection leads through a pooler such as PgBouncer, and its driver prepares statements by name: in "
@@ -96,19 +91,6 @@ def _encoding_of(driver: Any) -> tuple[str, tuple[str, str]] | None:
     return None
 
 
-class Joining(NamedTuple):
-    """Executors on a transaction that was handed to us; one of them is None where the colour is fixed.
-
-    ``tx`` is what the handler works with, if that is not what was handed over.
-    """
-
-    execute: Executor | None
-    aexecute: AsyncExecutor | None
-    tx: Any = None
-    place: Place | None = None
-    """The database that it leads to, as far as it shows."""
-
-
 def under_tenant(reason: str, *, ended: bool = False) -> ConfigurationError:
     """The refusal of a claim without a tenant where each tenant has a schema, for the ``reason`` that says so.
 
@@ -120,12 +102,6 @@ def under_tenant(reason: str, *, ended: bool = False) -> ConfigurationError:
         f"tenant would get its answer. {done}. Give Boundary(…, scope=…) what names the tenant, such as a "
         "function that returns the schema, or name it in claim(key, scope=…)."
     )
-
-
-def refuse_kind(kind: str, store: str) -> None:
-    """Raise `ConfigurationError` for a transaction on another kind of database than the store's."""
-    if kind != store:
-        raise ConfigurationError(f"tx= is a {kind} transaction, but store= is {store}: they cannot commit together.")
 
 
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+\d*)")
@@ -279,13 +255,8 @@ def _mysql_state(error: BaseException | None) -> str | None:
 
 
 def wants_restart(error: BaseException) -> bool:
-    """Tell whether the database asked for the whole transaction again: serialization failure or deadlock.
-
-    Of a group, one error is enough, for nothing of the transaction is left; but not if the work was interrupted too.
-    """
-    found = leaves(error)
-    asked = any(isinstance(leaf, RetryTransaction) or sqlstate(leaf) in RESTART for leaf in found)
-    return asked and all(isinstance(leaf, Exception) for leaf in found)
+    """Tell whether the database asked for the whole transaction again: serialization failure or deadlock."""
+    return sqlstate(error) in RESTART
 
 
 def _sqlite_state(error: BaseException | None) -> str | None:
