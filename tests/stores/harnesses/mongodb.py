@@ -34,7 +34,8 @@ class ClientHarness(SyncHarness):
     """A sync harness on a client of the user's, which stays open when the backend is closed."""
 
     def close(self) -> None:
-        client: Any = self.backend.client().collection.database.client  # type: ignore[attr-defined]
+        executor: Any = self.backend.client()
+        client = executor.collection.database.client
         super().close()
         assert client.admin.command("ping")
         client.close()
@@ -44,7 +45,8 @@ def mongodb_client(path: Path) -> SyncHarness:
     from pymongo import MongoClient
 
     migrated(mongodb_url())
-    return ClientHarness(connect(MongoClient(mongodb_url(), tz_aware=True, w=1)))  # which decide nothing
+    client: MongoClient[Any] = MongoClient(mongodb_url(), tz_aware=True, w=1)  # which decide nothing
+    return ClientHarness(connect(client))
 
 
 def drop_mongodb_database() -> None:
@@ -52,7 +54,8 @@ def drop_mongodb_database() -> None:
     if "pymongo" in sys.modules and "RETRYSAFE_TEST_MONGODB" in os.environ:
         from pymongo import MongoClient
 
-        with MongoClient(mongodb_server()) as client:
+        client: MongoClient[Any] = MongoClient(mongodb_server())
+        with client:
             client.drop_database(MONGODB_DATABASE)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from retrysafe.backends.footprint import Footprint, Sizes
 
-_DOCUMENT = 420
+_DOCUMENT = 480
 """A document without its names and result: the fields' names and values."""
 _INDEXES = 70
 """An entry in the index of ``_id``, and one in the TTL index."""

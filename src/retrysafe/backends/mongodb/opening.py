@@ -36,7 +36,7 @@ def from_url(url: str) -> Backend:
             f"store={without_password(url)!r}: {reason}. Write mongodb://user:password@host:27017/database?…, with "
             "options of PyMongo, and other characters than letters and digits percent-encoded."
         ) from None
-    settings = {} if "timeoutms" in options or "timeoutms=" in url.lower() else {"timeoutMS": TIMEOUT}
+    settings: dict[str, Any] = {} if "timeoutms" in options or "timeoutms=" in url.lower() else {"timeoutMS": TIMEOUT}
     address = without_password(url)
     return _backend(
         address,

@@ -51,6 +51,7 @@ class MongodbStore(DocumentStore):
         ),
         choose_when="when your data is in MongoDB",
         largest_result=LARGEST_DOCUMENT - RESERVED,
+        stand_in="SecantusDB",
     )
 
     def __init__(self, name: str, address: str) -> None:
