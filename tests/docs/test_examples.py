@@ -32,7 +32,7 @@ SERVERS = {
     "DYNAMODB_URL": "dynamodb",
     "MONGODB_URL": "mongodb_url",
 }
-"""What a page names, and the fixture that makes it."""
+"""Variables that a page may name, each with the fixture that sets it."""
 
 
 def _name(page: Path) -> str:

@@ -276,7 +276,7 @@ def test_a_lost_message_changes_nothing(
     boundary, order = make(through, effects=effects, lease="2s"), unique("o")
     place = placing(boundary, orders)
     place(unique("warm"))
-    proxy.arm_on(kind, ">", lambda message: command.encode() in message and boundary_bytes(command, message))
+    proxy.arm_on(kind, ">", lambda message: is_about_a_record(command, message))
     answer = again(lambda: _placed(place, order))
     assert proxy.hits
     assert answer == place(order)
@@ -285,9 +285,9 @@ def test_a_lost_message_changes_nothing(
     assert {record.state.value for record in records(boundary)} == {"completed"}
 
 
-def boundary_bytes(command: str, message: bytes) -> bool:
-    """Whether the message is about a record of ours; a commit says nothing of what it commits."""
-    return command == "commitTransaction" or b"retrysafe_records" in message
+def is_about_a_record(command: str, message: bytes) -> bool:
+    """Tell whether the message is about a record of ours; a commit says nothing of what it commits."""
+    return command.encode() in message and (command == "commitTransaction" or b"retrysafe_records" in message)
 
 
 def _placed(place: Callable[[str], str], order: str) -> str:
@@ -410,7 +410,7 @@ def test_pages_go_on_where_they_stopped(url: str, make: Making, monkeypatch: pyt
         ),
     ],
 )
-def test_what_the_store_cannot_do_is_refused(
+def test_work_that_needs_another_store_is_refused(
     refuses: Callable[[Any, Path], Any], match: str, url: str, make: Making, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigurationError, match=match), refuses(make(url, effects="transactional"), tmp_path):

@@ -14,5 +14,5 @@ class MongodbFraming:
         return size if len(buffer) >= max(size, 4) else None
 
     def passed(self, direction: Direction, message: bytes) -> bool:
-        """Whether it was part of establishing the connection, or of watching the server."""
-        return b"hello" in message or b"helloOk" in message
+        """Tell whether it was part of establishing the connection, or of watching the server."""
+        return b"hello" in message

@@ -94,7 +94,7 @@ class Executor(Conversation):
         return run(self.calls(request), self._perform, patience=0.0)
 
     def _perform(self, asked: Call | float) -> Any:
-        if isinstance(asked, float):
+        if not isinstance(asked, Call):
             return time.sleep(asked)
         with _translated(joined=self.session is not None):
             return _read(_called(self, asked), list)
@@ -107,7 +107,7 @@ class AsyncExecutor(Conversation):
         return await arun(self.calls(request), self._perform, patience=0.0)
 
     async def _perform(self, asked: Call | float) -> Any:
-        if isinstance(asked, float):
+        if not isinstance(asked, Call):
             return await asyncio.sleep(asked)
         with _translated(joined=self.session is not None):
             answer = _called(self, asked)

@@ -20,7 +20,7 @@ from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 
 DATABASE, COLLECTION = "retrysafe", "retrysafe_records"
-"""Where records are if the URL or the client names no other place."""
+"""The place of records, if the URL or the client names no other."""
 TIMEOUT = 5000
 """Milliseconds for one call, with PyMongo's own repetition of it, unless the URL says otherwise."""
 

@@ -120,7 +120,7 @@ class MongodbStore(DocumentStore):
 
     def document(self, answer: Any) -> Document | None:
         """The document in an answer."""
-        found = answer[0] if isinstance(answer, list) and answer else answer
+        found: Any = answer[0] if isinstance(answer, list) and answer else answer
         return _document(found) if found else None
 
     def document_after(self, answer: Any, write: Write) -> Document:
