@@ -25,6 +25,7 @@ MODULES = (
     "benchmarks.on_http",
     "benchmarks.on_wsgi",
     "benchmarks.on_sqlite",
+    "benchmarks.on_steps",
     "benchmarks.on_psycopg",
     "benchmarks.on_asyncpg",
     "benchmarks.on_redis",

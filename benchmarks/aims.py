@@ -111,6 +111,10 @@ AIMS = (
     Aim("sqlite FULL/claim tx replay", "ratio", 0.22, 0.19, PROTOTYPE),
     Aim("postgresql psycopg sync/once fresh", "ratio", 0.72, 0.36, PROTOTYPE),
     Aim("postgresql psycopg sync/once replay", "ratio", 0.39, 0.30, PROTOTYPE),
+    Aim("postgresql psycopg sync/step", "CPU ratio", 0.67, 0.17, "one INSERT is one statement on both sides"),
+    Aim("postgresql psycopg sync/step with a row", "CPU ratio", 0.67, 0.18, "the same"),
+    Aim("sqlite FULL/step", "CPU ratio", 0.67, 0.12, "the same"),
+    Aim("sqlite FULL/step with a row", "CPU ratio", 0.67, 0.16, "the same"),
     Aim("postgresql asyncpg ×16/once fresh", "ratio", 1.0, 0.32, "a prototype that shares statements reached 1.2"),
     Aim("postgresql asyncpg ×16/once replay", "ratio", 0.65, 0.29, "a prototype that shares statements reached .68"),
     Aim(
@@ -162,7 +166,6 @@ AIMS = (
     Aim("client httpx async, over connections", "ratio", 0.70, 0.59, PLAN),
     Aim("client httpx, in process", "µs of CPU added", 150, 180, PLAN),
     Aim("drain of 10 million messages to RabbitMQ", "ratio", 1.0, None, "the rate of its first million"),
-    Aim("steps of a workflow, asyncpg", "times", 1.3, None, "one INSERT"),
     Aim("change data capture to RabbitMQ", "ms", 10, 70, "from commit to broker, p99 at 5,000 a second"),
     Aim("context of Kafka's transactions", "ratio", 0.90, 0.55, "the raw client"),
     Aim("batch merge, psycopg", "ratio", 0.90, None, "COPY and MERGE by hand"),

@@ -172,6 +172,12 @@ LIMITS = (
         "creates its tables anew, and each run opens its connections.",
     ),
     Limit(
+        ("postgresql psycopg sync/step", "sqlite FULL/step"),
+        "Both sides write one row in one statement. Ours selects from the record, so that it is written only while "
+        "the key is held (twice the time of a plain INSERT in SQLite); the rest is Python: the digest of the step's "
+        "arguments, JSON of its result, entering and leaving, and building the statement's parameters.",
+    ),
+    Limit(
         ("client",),
         "The journal's two writes, or the checks of each answer, beside a request of httpx over one connection, "
         "whose wall time swings by as much from turn to turn.",
@@ -179,7 +185,6 @@ LIMITS = (
     Limit(
         (
             "drain of",
-            "steps of",
             "batch merge",
         ),
         "No row measures this: what it would measure is not in this release, or takes longer than a run of 15 minutes.",

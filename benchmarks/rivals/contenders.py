@@ -6,7 +6,7 @@ They are imported where they are opened, so that one that isn't installed is mis
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +39,35 @@ def dbos() -> Iterator[Side]:
         DBOS.launch()
         try:
             yield one_by_one(work)
+        finally:
+            DBOS.destroy()
+
+
+@contextmanager
+def dbos_steps() -> Iterator[Side]:
+    """The steps of a turn in one workflow."""
+    from dbos import DBOS, SetWorkflowID
+
+    with database() as url:
+        DBOS(config={"name": "bench", "system_database_url": url, "log_level": "ERROR"})
+
+        @DBOS.step()
+        def step(order: str) -> Any:
+            return {"order": order}
+
+        @DBOS.workflow()
+        def workflow(orders: list[str]) -> int:
+            for order in orders:
+                step(order)
+            return len(orders)
+
+        def turn(keys: Sequence[str]) -> None:
+            with SetWorkflowID(keys[0]):
+                workflow(list(keys))
+
+        DBOS.launch()
+        try:
+            yield Side(turn)
         finally:
             DBOS.destroy()
 

@@ -161,7 +161,6 @@ def test_every_aim_has_a_row_or_is_known_to_have_none() -> None:
     without = {aim.row for aim in aims.AIMS} - rows
     assert without == {
         "drain of 10 million messages to RabbitMQ",
-        "steps of a workflow, asyncpg",
         "batch merge, psycopg",
     }
 

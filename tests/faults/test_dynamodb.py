@@ -709,7 +709,8 @@ def test_a_table_that_vanishes_later_is_said_to(dynamodb: str, make: Making, tol
 def test_migrating_creates_once_and_mends_the_time_to_live(dynamodb: str, make: Making, told: Told) -> None:
     name = unique("table")
     client, backend = _client(dynamodb_endpoint()), connect(dynamodb_url(name))
-    assert [step.name for step in backend.migrate()] == [f"table {name}", f"time to live of {name}"]
+    made = [f"{part} {table}" for table in (name, f"{name}_steps") for part in ("table", "time to live of")]
+    assert [step.name for step in backend.migrate()] == made
     assert backend.migrate() == []
     with dropped(name):
         off = {"Enabled": False, "AttributeName": "ttl"}
@@ -726,7 +727,8 @@ def test_migrating_creates_once_and_mends_the_time_to_live(dynamodb: str, make: 
 
 def test_the_command_creates_the_table_and_has_no_sql(dynamodb: str, capsys: pytest.CaptureFixture[str]) -> None:
     name = unique("table")
-    for shown in (f"applied 0001 table {name}\napplied 0002 time to live of {name}\n", "up to date\n"):
+    steps = f"applied 0003 table {name}_steps\napplied 0004 time to live of {name}_steps\n"
+    for shown in (f"applied 0001 table {name}\napplied 0002 time to live of {name}\n{steps}", "up to date\n"):
         assert main(["migrate", "--store", dynamodb_url(name)]) == 0
         assert capsys.readouterr().out == shown
     with dropped(name):
@@ -737,7 +739,7 @@ def test_the_command_creates_the_table_and_has_no_sql(dynamodb: str, capsys: pyt
 async def test_migrating_on_an_event_loop(dynamodb: str) -> None:
     name = unique("table")
     backend = connect(dynamodb_url(name))
-    assert len(await backend.amigrate()) == 2
+    assert len(await backend.amigrate()) == 4
     assert await backend.amigrate() == []
     await backend.aclose()
     with dropped(name):

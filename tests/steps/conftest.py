@@ -14,7 +14,7 @@ from tests.conftest import served
 from tests.stores.harnesses import URLS
 
 Make = Callable[..., Boundary]
-STORES = ("memory", "sqlite", "postgresql", "mysql", "redis")
+STORES = ("memory", "sqlite", "postgresql", "mysql", "redis", "dynamodb")
 
 
 @pytest.fixture(params=STORES)

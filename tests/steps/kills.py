@@ -79,8 +79,9 @@ def stalled(boundary: Boundary, key: str) -> Iterator[Claim]:
     context = Context()
     context.run(claim.__enter__)
     assert claim._held is not None
+    assert claim._won is not None
     claim._held.let_go()
-    time.sleep(claim._held.seconds + 0.05)
+    time.sleep(claim._held.seconds + claim._won.held.clocks.margin / 1e6 + 0.05)
     yield claim
 
 

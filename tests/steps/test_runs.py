@@ -29,7 +29,7 @@ from tests.steps.kills import Killed, Killer, World, elsewhere, key, pairs, sett
 
 def test_a_checkout_killed_at_every_pair_of_boundaries_does_each_step_once(make: Make) -> None:
     boundary = make(effects="keyed", lease="30s")
-    on_server = boundary.entrypoint.backend.kind in ("postgresql", "mysql")
+    on_server = boundary.entrypoint.backend.kind in ("postgresql", "mysql", "dynamodb")
     for plan in list(pairs(9))[:: 4 if on_server else 1]:
         world, order = World(), key()
 

@@ -48,7 +48,7 @@ def _trip(boundary: Boundary, world: World, trip: str, *, fails: bool) -> Callab
 
 def test_a_saga_killed_at_every_pair_of_boundaries_ends_booked_or_undone(make: Make) -> None:
     boundary = make(effects="keyed", permanent=ValueError)
-    on_server = boundary.entrypoint.backend.kind in ("postgresql", "mysql")
+    on_server = boundary.entrypoint.backend.kind in ("postgresql", "mysql", "dynamodb")
     for fails in (False, True):
         for plan in list(pairs(13))[:: 6 if on_server else 1]:
             world, trip = World(), key()

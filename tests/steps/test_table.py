@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from retrysafe import LeaseLost, RetryTransaction
+from retrysafe import LeaseLost, RetryTransaction, wait
 from retrysafe.backends.driver import run
 from retrysafe.backends.steps import steps_of
 from retrysafe.protocol.records import StoredResult
 from retrysafe.protocol.requests import Ask, ask
-from retrysafe.protocol.steps import MEETS, Act, Aim, At, StepRow, StepState, Work, change, insert, sweep, table
+from retrysafe.protocol.steps import MEETS, Act, Aim, At, StepRow, StepState, Work, change, insert, read, sweep, table
 from tests.steps.conftest import Make
 from tests.steps.kills import key, stalled
 
@@ -27,7 +27,7 @@ def test_the_table_has_a_rule_for_every_aim_and_row_and_is_the_page() -> None:
 @pytest.mark.slow
 @pytest.mark.every_value
 def test_each_write_keeps_its_condition(make: Make) -> None:
-    boundary = make(effects="keyed", lease="250ms", memory="24h")
+    boundary = make(effects="keyed", lease="250ms", memory="24h", concurrency=wait("9s"))
     backend, settings = boundary.entrypoint.backend, boundary._settings
     store = steps_of(backend)
     if backend.kind in ("sqlite", "postgresql", "mysql"):
@@ -35,6 +35,9 @@ def test_each_write_keeps_its_condition(make: Make) -> None:
 
     def put(request: Ask) -> object:  # type: ignore[type-arg]
         return run(ask(request), backend.client())
+
+    def rows_of(work: Work) -> list[StepRow]:
+        return run(read(store, work), backend.client())
 
     def work_of(claim: object) -> Work:
         won = claim._won  # type: ignore[attr-defined]
@@ -54,8 +57,8 @@ def test_each_write_keeps_its_condition(make: Make) -> None:
         assert run(insert(store, owner, done._replace(place=9)), backend.client()) == done._replace(token=owner.token)
         with pytest.raises(RetryTransaction):
             run(insert(store, owner, done, joined=True), backend.client())
-        assert put(store.rows(owner)) == [done._replace(token=owner.token)]
-        assert put(store.rows(owner._replace(generation=1))) == [], "other work"
+        assert rows_of(owner) == [done._replace(token=owner.token)]
+        assert rows_of(owner._replace(generation=1)) == [], "other work"
 
         started = StepRow(At("b"), StepState.STARTED)
         assert put(store.insert(owner, started, joined=False))
@@ -74,7 +77,7 @@ def test_each_write_keeps_its_condition(make: Make) -> None:
         late = owner._replace(held=owner.held and owner.held._replace(attempt="another"))
         assert not put(store.change(late, undone, StepState.DONE)), "what is undone must be the claim's"
         assert put(store.change(owner, undone, StepState.DONE))
-        assert {row.at: row.state for row in put(store.rows(owner))}[started.at] is StepState.UNDONE  # type: ignore[attr-defined]
+        assert {row.at: row.state for row in rows_of(owner)}[started.at] is StepState.UNDONE
 
         free = owner._replace(held=None)
         assert put(store.signal(free, StepRow(At("signal x"), StepState.DONE, -1)))

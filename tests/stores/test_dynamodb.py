@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from retrysafe.backends.dynamodb.expressions import STORED_AS
 from retrysafe.backends.dynamodb.requests import Answer
-from retrysafe.backends.dynamodb.store import MARGIN, STORED_AS, DynamodbStore, size_of
+from retrysafe.backends.dynamodb.store import MARGIN, DynamodbStore, size_of
 from retrysafe.backends.dynamodb.table import Table
 from retrysafe.errors import SchemaOutdated
 from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Finding, Ownership, Record

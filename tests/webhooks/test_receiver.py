@@ -649,6 +649,26 @@ async def test_answers_to_errors_of_the_claim(place: Place, clock: Clock, colour
 
 @MEMORY
 @COLOURS
+async def test_work_that_sleeps_lets_the_provider_come_again_when_it_is_time(
+    place: Place, clock: Clock, colour: str
+) -> None:
+    receiver = receiver_of(place, STRIPE, clock, terms={"effects": "keyed"})
+
+    def handle(event: WebhookEvent[Any]) -> None:
+        event.claim.sleep("cool off", "2h")
+
+    async def ahandle(event: WebhookEvent[Any]) -> None:
+        await event.claim.asleep("cool off", "2h")
+
+    receiver.on(STRIPE.type)(ahandle if colour == "async" else handle)
+    for _ in range(2):
+        answer = await receive(receiver, STRIPE.deliver(), colour)
+        assert (answer.status, code(answer)) == (503, "postponed")
+        assert 7100 < int(header(answer, b"retry-after") or 0) <= 7200
+
+
+@MEMORY
+@COLOURS
 @pytest.mark.parametrize("error", [StoredFailure("A", "b"), InProgress(), KeyReused(), OutcomeUnknown()])
 async def test_errors_of_another_boundary_are_no_answer_of_this_one(
     place: Place, clock: Clock, colour: str, error: Exception

@@ -346,10 +346,14 @@ def record_of(document: Document, now: Micros) -> Record:
     """The record in a document, as reported at this time, unless the document tells its own ``now``."""
     fields = {name: document[name] for name in FIELDS}
     fields["state"] = state_of(fields["state"])
-    result = None
-    if "media_type" in document:
-        result = StoredResult(document.get("result"), document["media_type"], document["codec_version"])
-    return Record(key=document[KEY], result=result, now=document.get("now", now), **fields)
+    return Record(key=document[KEY], result=result_in(document), now=document.get("now", now), **fields)
+
+
+def result_in(document: Document) -> StoredResult | None:
+    """The result in a document that has one."""
+    if "media_type" not in document:
+        return None
+    return StoredResult(document.get("result"), document["media_type"], document["codec_version"])
 
 
 def _times(clocks: Clocks) -> dict[str, Later]:

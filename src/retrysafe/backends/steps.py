@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from retrysafe.protocol.steps import StepStore
     from retrysafe.protocol.store import Store
 
-_MODULES = {"memory": "memory", "sqlite": "sql", "postgresql": "sql", "mysql": "sql", "redis": "redis"}
+_MODULES = {
+    "memory": "memory",
+    "sqlite": "sql",
+    "postgresql": "sql",
+    "mysql": "sql",
+    "redis": "redis",
+    "dynamodb": "dynamodb",
+}
 _made: WeakKeyDictionary[Store, StepStore] = WeakKeyDictionary()
 
 

@@ -61,6 +61,7 @@ from retrysafe.protocol.steps import (
     change,
     insert,
     label,
+    read,
 )
 
 if TYPE_CHECKING:
@@ -683,7 +684,7 @@ class ClaimSteps:
     def _rows(self, joining: Joining | None) -> Steps[list[StepRow]]:
         if self.settings.backend.kind == "sqlite" and not (yield from on_demand.is_present("steps")):
             return []
-        return (yield from ask(self.shelf.store.rows(self.shelf.work), again=True))
+        return (yield from read(self.shelf.store, self.shelf.work))
 
     # ------------------------------------------------------------ the end of the attempt
 

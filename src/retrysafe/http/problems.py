@@ -222,7 +222,7 @@ def refusal_of(error: RetrysafeError | Postponed) -> Refusal | None:
     return None
 
 
-def report(code: str, error: RetrysafeError) -> None:
+def report(code: str, error: RetrysafeError | Postponed) -> None:
     """Log a refusal whose cause is on the server: the response does not tell it."""
     if code in _CONFIGURATION:
         logger().error("A request was refused as %s: %s", code, error)

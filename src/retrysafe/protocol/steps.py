@@ -124,8 +124,8 @@ class FoundRow(NamedTuple):
 class StepStore(Protocol):
     """The requests about steps of one kind of store; see `retrysafe.protocol.store` for what holds of all."""
 
-    def rows(self, work: Work) -> Ask[list[StepRow]]:
-        """Read the rows of a work. Unconditional."""
+    def rows(self, work: Work) -> Iterable[Ask[list[StepRow]]]:
+        """Read the rows of a work. Unconditional. Each ask waits for the answer before."""
         ...
 
     def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
@@ -157,13 +157,21 @@ class StepStore(Protocol):
         """Write the row of a signal. Condition: there is none, and the work has not ended. Lost: False."""
         ...
 
-    def conclude(self, work: Work) -> list[Ask[None]]:
-        """Let the rows of a settled work end with its record; empty where a sweep does it."""
+    def conclude(self, work: Work) -> Iterable[Ask[None]]:
+        """Let the rows of a settled work end with its record; empty where a sweep does it. Each waits as those do."""
         ...
 
     def sweep(self, limit: int) -> Iterable[Ask[int]]:
         """Remove up to ``limit`` rows whose record is gone or of other work. Each ask waits for the answer before."""
         ...
+
+
+def read(store: StepStore, work: Work) -> Steps[list[StepRow]]:
+    """Read the rows of a work."""
+    found: list[StepRow] = []
+    for request in store.rows(work):
+        found += yield from ask(request, again=True)
+    return found
 
 
 def insert(store: StepStore, work: Work, row: StepRow, *, joined: bool = False) -> Steps[StepRow | None]:

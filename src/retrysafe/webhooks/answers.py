@@ -12,6 +12,7 @@ from retrysafe.errors import (
     KeyReused,
     LeaseLost,
     OutcomeUnknown,
+    Postponed,
     QuotaExceeded,
     ResultNotEncodable,
     ResultUnreadable,
@@ -40,9 +41,10 @@ class Answer(NamedTuple):
     detail: str = "It was not handled by this delivery. Deliver it again."
 
 
-ANSWERS: tuple[tuple[type[RetrysafeError], Answer], ...] = (
+ANSWERS: tuple[tuple[type[RetrysafeError | Postponed], Answer], ...] = (
     (InProgress, Answer(503, "in-progress", 1)),
     (LeaseLost, Answer(503, "in-progress", 1)),
+    (Postponed, Answer(503, "postponed")),
     (StoreMisconfigured, Answer(503, "store-misconfigured", 60)),
     (StoreUnavailable, Answer(503, "store-unavailable", 1)),
     (SchemaOutdated, Answer(503, "store-not-migrated", 60)),
@@ -58,7 +60,7 @@ ANSWERS: tuple[tuple[type[RetrysafeError], Answer], ...] = (
 """The answer to each error of a claim; any other error is a mistake in the application, and is raised."""
 
 
-def answer_of(error: RetrysafeError, concurrent_status: int) -> Response | None:
+def answer_of(error: RetrysafeError | Postponed, concurrent_status: int) -> Response | None:
     """The answer to an error of a claim; None for an error that is to be raised."""
     for kind, (status, code, retry_after, detail) in ANSWERS:
         if isinstance(error, kind):

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from retrysafe.boundary import Boundary, require_boundary
 from retrysafe.claims.key_spaces import origin_of_caller
-from retrysafe.errors import ConfigurationError, RetrysafeError
+from retrysafe.errors import ConfigurationError, Postponed, RetrysafeError
 from retrysafe.http.messages import Response
 from retrysafe.protocol.keys import check_name
 from retrysafe.webhooks.answers import acknowledge, answer_of, refuse
@@ -152,7 +152,7 @@ class Receiver:
         handling = self._handling(found, around)
         try:
             return acknowledge(replayed=not handling.run())
-        except RetrysafeError as error:
+        except (RetrysafeError, Postponed) as error:
             return self._answer(handling, error)
 
     async def areceive(self, headers: HeaderLines, body: bytes) -> Response:
@@ -163,7 +163,7 @@ class Receiver:
         handling = self._handling(found)
         try:
             return acknowledge(replayed=not await self._arun(handling))
-        except RetrysafeError as error:
+        except (RetrysafeError, Postponed) as error:
             return self._answer(handling, error)
 
     def verify(self, headers: HeaderLines, body: bytes) -> WebhookEvent[Any] | Response:
@@ -225,8 +225,9 @@ class Receiver:
             return await handling.arun()
         return await handling.arun_in_threads()
 
-    def _answer(self, handling: Handling, error: RetrysafeError) -> Response:
-        answer = None if error is handling.raised else answer_of(error, self._concurrent_status)
+    def _answer(self, handling: Handling, error: RetrysafeError | Postponed) -> Response:
+        told = error is handling.raised and not isinstance(error, Postponed)
+        answer = None if told else answer_of(error, self._concurrent_status)
         if answer is None:
             raise error
         return answer

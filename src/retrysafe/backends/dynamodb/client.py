@@ -38,6 +38,8 @@ TURNED_AWAY = frozenset(
 )
 """Error codes of requests that were not carried out and may come again later. A 5xx is not among them: it may have
 been carried out, so a program must know of it before it is put again."""
+_PASSING = {"None", "ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict"}
+"""Reasons for which a transaction was cancelled that may come again later."""
 _UNSENT = (ConnectTimeoutError, EndpointConnectionError)
 _BACKOFF = Backoff(base=0.05, cap=1.0)
 _making = new_lock()
@@ -81,7 +83,14 @@ def pauses(patience: float) -> Iterator[float]:
 
 
 def _code(error: ClientError) -> str:
-    return str(error.response["Error"].get("Code", ""))
+    """The code of an error; of a transaction that of the item for which it was cancelled."""
+    code = str(error.response["Error"].get("Code", ""))
+    if code != "TransactionCanceledException":
+        return code
+    reasons = [str(reason.get("Code")) for reason in error.response.get("CancellationReasons", ())]
+    if "ConditionalCheckFailed" in reasons:
+        return "ConditionalCheckFailedException"
+    return "TransactionConflictException" if set(reasons) <= _PASSING else code
 
 
 def _status(error: ClientError) -> int:
@@ -94,13 +103,18 @@ def _date(response: Mapping[str, Any]) -> str | None:
     return date
 
 
+def _tables_of(request: Call) -> str:
+    items = request.arguments.get("TransactItems") or [{"": request.arguments}]
+    return " or ".join(repr(named["TableName"]) for item in items for named in item.values())
+
+
 def _refused(error: ClientError, request: Call) -> Answer:
     code = _code(error)
     if code in request.expected:
         return Answer(code, error.response)
     if code == "ResourceNotFoundException":
         raise SchemaOutdated(
-            f"The DynamoDB table {request.arguments.get('TableName')!r} does not exist in this account and region. "
+            f"The DynamoDB table {_tables_of(request)} does not exist in this account and region. "
             "Run:  retrysafe migrate --store URL"
         ) from error
     if code in _REFUSED:
@@ -165,16 +179,24 @@ class Plain:
 _MAPS = ("Key", "Item", "ExpressionAttributeValues", "ExclusiveStartKey", "LastEvaluatedKey", "Attributes")
 
 
-def _each_value(arguments: Mapping[str, Any], change: Any) -> dict[str, Any]:
-    """Change the values of every map of attributes."""
+def _each_value(node: Any, change: Any) -> Any:
+    """Change the values of every map of attributes, wherever it stands."""
 
     def changed(attributes: Mapping[str, Any]) -> dict[str, Any]:
         return {name: change(value) for name, value in attributes.items()}
 
-    done: dict[str, Any] = {name: changed(value) if name in _MAPS else value for name, value in arguments.items()}
-    if "Items" in done:
-        done["Items"] = [changed(item) for item in done["Items"]]
-    return done
+    if isinstance(node, list):
+        return [_each_value(one, change) for one in node]
+    if not isinstance(node, dict):
+        return node
+    return {
+        name: changed(value)
+        if name in _MAPS
+        else [changed(item) for item in value]
+        if name == "Items"
+        else _each_value(value, change)
+        for name, value in node.items()
+    }
 
 
 def _to_python(value: Any) -> Any:

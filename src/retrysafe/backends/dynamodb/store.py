@@ -6,18 +6,18 @@ as its answers tell it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from retrysafe.backends.documents import FIELDS, KEY, Document, DocumentStore, ScanPage, Selection, Write
+from retrysafe.backends.dynamodb.expressions import CONDITION, document_of, expressed, item_of, ttl_of
 from retrysafe.backends.dynamodb.requests import Answer, Call
-from retrysafe.backends.dynamodb.table import TTL, Table
+from retrysafe.backends.dynamodb.table import STEP, TTL, Table, beside
 from retrysafe.backends.service_clock import Clock
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.migrating import Migration
-from retrysafe.protocol.records import EffectiveState, Finding, Micros, State
+from retrysafe.protocol.records import EffectiveState, Finding, Micros
 from retrysafe.protocol.requests import Ask, Steps
 from retrysafe.protocol.standing import SETTLED, STANDING, Standing
 from retrysafe.protocol.store import Capabilities
@@ -31,10 +31,6 @@ _GROWTH = 512
 _EVALUATED = 1000
 """The smallest number of items that one page of a scan looks at."""
 
-STORED_AS: Mapping[str, str] = {"tombstone_until": "forget"}
-"""Attributes that items have had under another name since 0.1."""
-_NAMED: Mapping[str, str] = {stored: name for name, stored in STORED_AS.items()}
-_CONDITION = frozenset({"ConditionalCheckFailedException"})
 _VACANT = "attribute_not_exists(key_hash)"
 _PROJECTION = ", ".join(f"#{name}" for name in (KEY, *FIELDS))
 
@@ -62,7 +58,8 @@ class DynamodbStore(DocumentStore):
 
     def __init__(self, table: str, clock: Clock, address: str) -> None:
         super().__init__(clock)
-        self._name = table
+        self.table = table
+        self._address = address
         self._table = Table(table, address)
 
     # ------------------------------------------------------------ documents
@@ -71,24 +68,16 @@ class DynamodbStore(DocumentStore):
         """An update of the item, or its deletion; a first claim that fails answers with the item in the way."""
         condition = _condition(None if write.required is None else tuple(write.required), write.allowed)
         update, given = _update(write)
-        names, values = _placeholders(update, condition)
         given |= {**(write.required or {}), "now": write.judged_at}
-        arguments: dict[str, Any] = {
-            "TableName": self._name,
-            "Key": _key(write.key),
-            "ConditionExpression": condition,
-            "ExpressionAttributeNames": names,
-            "ExpressionAttributeValues": _filled(values, given),
-        }
+        expressions = expressed(given, ConditionExpression=condition, UpdateExpression=update)
+        arguments = {"TableName": self.table, "Key": item_of({KEY: write.key}), **expressions}
         if write.required is None:
             arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
-        if write.sets is None:
-            return Call("delete_item", arguments, _CONDITION)
-        return Call("update_item", {**arguments, "UpdateExpression": update}, _CONDITION)
+        return Call("delete_item" if write.sets is None else "update_item", arguments, CONDITION)
 
     def find(self, key: bytes) -> Call:
         """A consistent read."""
-        return Call("get_item", {"TableName": self._name, "Key": _key(key), "ConsistentRead": True})
+        return Call("get_item", {"TableName": self.table, "Key": item_of({KEY: key}), "ConsistentRead": True})
 
     def select(self, selection: Selection) -> Call:
         """A page of a scan, in the order of the table's partitions."""
@@ -96,18 +85,11 @@ class DynamodbStore(DocumentStore):
         if selection.lasting:
             standing = [f"({' OR '.join([*standing, f'({_standing(SETTLED)} AND attribute_not_exists(#{TTL}))'])})"]
         condition = " AND ".join([*(f"#{name} = :{name}" for name in selection.equal), *standing])
-        names, values = _placeholders(condition, _PROJECTION)
-        arguments: dict[str, Any] = {
-            "TableName": self._name,
-            "ConsistentRead": True,
-            "ProjectionExpression": _PROJECTION,
-            "ExpressionAttributeNames": names,
-        }
-        if condition:
-            arguments["FilterExpression"] = condition
-            arguments["ExpressionAttributeValues"] = _filled(values, {**selection.equal, "now": self.clock()})
+        given = {**selection.equal, "now": self.clock()}
+        expressions = expressed(given, ProjectionExpression=_PROJECTION, FilterExpression=condition)
+        arguments: dict[str, Any] = {"TableName": self.table, "ConsistentRead": True, **expressions}
         if selection.start is not None:
-            arguments["ExclusiveStartKey"] = _key(selection.start)
+            arguments["ExclusiveStartKey"] = item_of({KEY: selection.start})
         if selection.limit is not None:  # of items that are looked at, not of those that are found
             arguments["Limit"] = max(selection.limit, _EVALUATED) if condition else selection.limit
         return Call("scan", arguments)
@@ -119,12 +101,12 @@ class DynamodbStore(DocumentStore):
     def document(self, answer: Answer) -> Document | None:
         """The item in an answer."""
         item = answer.response.get("Item")
-        return _document(item) if item else None
+        return document_of(item) if item else None
 
     def page(self, answer: Answer) -> ScanPage:
         """The items of a page, and the key of the last that was looked at."""
         last = answer.response.get("LastEvaluatedKey")
-        return ScanPage(map(_document, answer.response["Items"]), None if last is None else bytes(last[KEY]["B"]))
+        return ScanPage(map(document_of, answer.response["Items"]), None if last is None else bytes(last[KEY]["B"]))
 
     # ------------------------------------------------------------ the table
 
@@ -144,8 +126,9 @@ class DynamodbStore(DocumentStore):
         return [*found, Finding("warn", "clock", text)]
 
     def create(self) -> Steps[list[Migration]]:
-        """Create the table and switch its time to live on, as far as they are missing."""
-        return self._table.create()
+        """Create the tables and switch their time to live on, as far as they are missing."""
+        done = yield from self._table.create(1)
+        return done + (yield from Table(beside(self.table), self._address, STEP).create(3))
 
 
 def _update(write: Write) -> tuple[str, dict[str, Any]]:
@@ -156,7 +139,7 @@ def _update(write: Write) -> tuple[str, dict[str, Any]]:
         _refuse_too_large(write.sets)
     changed, removed = dict(write.sets), list(write.removes)
     if write.settled:
-        changed[TTL] = _ttl(changed["tombstone_until"])
+        changed[TTL] = ttl_of(changed["tombstone_until"])
     else:
         removed.append(TTL)
     sets = [f"#{name} = :set_{name}" for name in changed] + ["#version = #version + :one"] * write.raises
@@ -182,52 +165,6 @@ def _standing(standing: Standing) -> str:
     states = f"#state IN ({', '.join([one, *more])})" if more else f"#state = {one}"
     over, ahead = (f"#{name} <= :now" for name in standing.over), (f"#{name} > :now" for name in standing.ahead)
     return " AND ".join([states, *over, *ahead])
-
-
-_PLACEHOLDER = re.compile(r"([#:])(\w+)")
-_STATES = {state.value: state.value for state in State}
-
-
-@lru_cache(maxsize=256)
-def _placeholders(*expressions: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The attribute names that expressions use, and their values' names: neither more nor fewer may be given."""
-    found = [match for expression in expressions for match in _PLACEHOLDER.findall(expression)]
-    names = {f"#{name}": STORED_AS.get(name, name) for mark, name in found if mark == "#"}
-    return names, tuple(dict.fromkeys(name for mark, name in found if mark == ":"))
-
-
-def _filled(names: Iterable[str], values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    return {f":{name}": _value(values[name] if name in values else _STATES[name]) for name in names}
-
-
-def _key(key: bytes) -> dict[str, Any]:
-    return {KEY: {"B": key}}
-
-
-def _value(value: Any) -> dict[str, Any]:
-    if isinstance(value, bytes):
-        return {"B": value}
-    return {"N": str(value)} if isinstance(value, int) else {"S": str(value)}
-
-
-_READ = {"B": bytes, "N": int, "S": str}
-
-
-def _document(item: Mapping[str, Mapping[str, Any]]) -> Document:
-    return {
-        _NAMED.get(name, name): _READ[kind](value)
-        for name, typed in item.items()
-        for kind, value in typed.items()
-        if kind in _READ
-    }
-
-
-def _ttl(tombstone_until: Micros) -> int:
-    """The first whole second at which the item may go.
-
-    Every read judges by ``tombstone_until``: removal is late by days.
-    """
-    return tombstone_until // 1_000_000 + 1
 
 
 def size_of(fields: Mapping[str, Any]) -> int:

@@ -13,8 +13,10 @@ from retrysafe.protocol.records import Finding
 from retrysafe.protocol.requests import Ask, Steps, ask
 
 KEY = "key_hash"
+STEP = "step"
+"""The sort key of the table of steps."""
 TTL = "ttl"
-_MISSING = frozenset({"ResourceNotFoundException"})
+MISSING = frozenset({"ResourceNotFoundException"})
 _EXISTS = frozenset({"ResourceInUseException"})
 _UNTOLD = frozenset({"AccessDeniedException", "UnknownOperationException", "ContinuousBackupsUnavailableException"})
 """A worker may lack the permission to see settings, and other implementations of the service the call."""
@@ -23,10 +25,14 @@ _ON = ("ENABLED", "ENABLING")
 
 
 class Table:
-    """One table, by its name; ``address`` is the store's URL, for the command that creates it."""
+    """One table, by its name; ``address`` is the store's URL, for the command that creates it.
 
-    def __init__(self, name: str, address: str) -> None:
+    sort: the binary sort key, of a table that has one beside the binary partition key.
+    """
+
+    def __init__(self, name: str, address: str, sort: str | None = None) -> None:
         self._name = name
+        self._key = {KEY: "HASH"} if sort is None else {KEY: "HASH", sort: "RANGE"}
         self._command = f"Run:  {naming(address).line('migrate')}"
 
     # ------------------------------------------------------------ looking
@@ -39,14 +45,14 @@ class Table:
         ]
 
     def _describe(self) -> Call:
-        return Call("describe_table", {"TableName": self._name}, _MISSING | _UNTOLD)
+        return Call("describe_table", {"TableName": self._name}, MISSING | _UNTOLD)
 
     def _describe_ttl(self) -> Call:
-        return Call("describe_time_to_live", {"TableName": self._name}, _MISSING | _UNTOLD)
+        return Call("describe_time_to_live", {"TableName": self._name}, MISSING | _UNTOLD)
 
     def backups(self) -> Call:
         """Ask how the table is backed up."""
-        return Call("describe_continuous_backups", {"TableName": self._name}, _MISSING | _UNTOLD)
+        return Call("describe_continuous_backups", {"TableName": self._name}, MISSING | _UNTOLD)
 
     def backup_findings(self, answer: Answer) -> list[Finding]:
         """A restore is what a record cannot survive."""
@@ -70,27 +76,32 @@ class Table:
         if table["TableStatus"] not in _USABLE:
             raise SchemaOutdated(f"The DynamoDB table {self._name!r} is {table['TableStatus']}. {self._command}")
         found = [Finding("fact", "billing", _billing(table))]
-        if not _is_ours(table):
+        if not self._is_ours(table):
             found.append(Finding("refuse", "key", self._other_key(table)))
         return found + _replicas(table)
+
+    def _is_ours(self, table: Mapping[str, Any]) -> bool:
+        key = {part["AttributeName"]: part["KeyType"] for part in table["KeySchema"]}
+        kinds = {part["AttributeName"]: part["AttributeType"] for part in table["AttributeDefinitions"]}
+        return key == self._key and all(kinds[name] == "B" for name in key)
 
     def _other_key(self, table: Mapping[str, Any]) -> str:
         shown = ", ".join(f"{part['AttributeName']} ({part['KeyType']})" for part in table["KeySchema"])
         return (
             f"The table {self._name!r} has the key {shown}, and this store needs one with the binary partition key "
-            f"{KEY!r} alone: name another table."
+            f"{KEY!r} {f'and the binary sort key {STEP!r}' if STEP in self._key else 'alone'}: name another table."
         )
 
     # ------------------------------------------------------------ creating
 
-    def create(self) -> Steps[list[Migration]]:
-        """Create the table and switch its time to live on; what is there already stays."""
+    def create(self, first: int) -> Steps[list[Migration]]:
+        """Create the table and switch its time to live on, numbered from the first; what is there already stays."""
         done: list[Migration] = []
         table = yield from ask(Ask(self._describe(), _described))
         if table is None:
             yield from ask(Ask(self._creation(), _ignore))
-            done.append(Migration(1, f"table {self._name}", ()))
-        elif not _is_ours(table):
+            done.append(Migration(first, f"table {self._name}", ()))
+        elif not self._is_ours(table):
             raise ConfigurationError(f"store=: {self._other_key(table)}")
         yield from ask(Ask(Call("table_exists", self._waiting(), waits=True), _ignore))
         told = yield from ask(Ask(self._describe_ttl(), _told_ttl))
@@ -102,14 +113,14 @@ class Table:
             )
         if status not in _ON:
             yield from ask(Ask(Call("update_time_to_live", self._ttl_on()), _ignore))
-            done.append(Migration(2, f"time to live of {self._name}", ()))
+            done.append(Migration(first + 1, f"time to live of {self._name}", ()))
         return done
 
     def _creation(self) -> Call:
         arguments = {
             "TableName": self._name,
-            "KeySchema": [{"AttributeName": KEY, "KeyType": "HASH"}],
-            "AttributeDefinitions": [{"AttributeName": KEY, "AttributeType": "B"}],
+            "KeySchema": [{"AttributeName": name, "KeyType": kind} for name, kind in self._key.items()],
+            "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "B"} for name in self._key],
             "BillingMode": "PAY_PER_REQUEST",
         }
         return Call("create_table", arguments, _EXISTS)
@@ -121,6 +132,11 @@ class Table:
         return {"TableName": self._name, "TimeToLiveSpecification": {"Enabled": True, "AttributeName": TTL}}
 
 
+def beside(table: str) -> str:
+    """The name of the table of steps."""
+    return f"{table}_steps"
+
+
 def _described(answer: Answer) -> Mapping[str, Any] | None:
     if answer.refused in _UNTOLD:
         raise ConfigurationError("store=: the permission dynamodb:DescribeTable is missing, and migrating needs it.")
@@ -130,12 +146,6 @@ def _described(answer: Answer) -> Mapping[str, Any] | None:
 def _told_ttl(answer: Answer) -> Mapping[str, Any]:
     description: Mapping[str, Any] = answer.response.get("TimeToLiveDescription", {})
     return description
-
-
-def _is_ours(table: Mapping[str, Any]) -> bool:
-    keys = [(part["AttributeName"], part["KeyType"]) for part in table["KeySchema"]]
-    kinds = {part["AttributeName"]: part["AttributeType"] for part in table["AttributeDefinitions"]}
-    return keys == [(KEY, "HASH")] and kinds[KEY] == "B"
 
 
 def _billing(table: Mapping[str, Any]) -> str:

@@ -17,11 +17,9 @@ Place = tuple[bytes, Micros, At]
 class MemorySteps:
     """Rows by key, generation, name and index."""
 
-    def rows(self, work: Work) -> Ask[list[StepRow]]:
+    def rows(self, work: Work) -> list[Ask[list[StepRow]]]:
         """Return the rows of a work."""
-        return _ask(
-            lambda records, now: [row for place, row in records.steps.items() if place[:2] == work[:2]],
-        )
+        return [_ask(lambda records, now: [row for place, row in records.steps.items() if place[:2] == work[:2]])]
 
     def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
         """Write a first row if the work is its claim's."""

@@ -69,7 +69,7 @@ return 1""",
 class RedisSteps:
     """Rows as fields of a hash for each key: the generation, the name and the index."""
 
-    def rows(self, work: Work) -> Ask[list[StepRow]]:
+    def rows(self, work: Work) -> list[Ask[list[StepRow]]]:
         """Return the rows of a work."""
 
         def parse(answer: Any) -> list[StepRow]:
@@ -77,7 +77,7 @@ class RedisSteps:
             found = [(bytes(field).decode().split("\0"), packed) for field, packed in pairs]
             return [_row(At(*at), packed) for (generation, *at), packed in found if int(generation) == work.generation]
 
-        return Ask(_script("rows", work), parse)
+        return [Ask(_script("rows", work), parse)]
 
     def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
         """Write a first row if the work is its claim's."""

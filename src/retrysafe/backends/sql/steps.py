@@ -82,9 +82,10 @@ class SqlSteps:
 
     # ------------------------------------------------------------ asks
 
-    def rows(self, work: Work) -> Ask[list[StepRow]]:
+    def rows(self, work: Work) -> list[Ask[list[StepRow]]]:
         """Return the rows of a work."""
-        return Ask(self._query(self.rows_sql, work, At(""), writes=False), lambda answer: list(map(_row, answer.rows)))
+        query = self._query(self.rows_sql, work, At(""), writes=False)
+        return [Ask(query, lambda answer: list(map(_row, answer.rows)))]
 
     def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
         """Write a first row if the work is its claim's, and its gate is free."""

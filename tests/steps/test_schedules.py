@@ -1,0 +1,170 @@
+"""Random schedules of attempts at one run: any of them stops for ever, or goes on after others have taken over."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextvars import Context, ContextVar
+from random import Random
+from typing import Any
+
+import pytest
+
+from retrysafe import Boundary, InProgress, LeaseLost, OutcomeUnknown, StoredFailure, current
+from retrysafe.backends.driver import run
+from retrysafe.claims import steps as claims_steps
+from retrysafe.testing.time_travel import lapse
+from tests.proving.effort import effort
+from tests.steps.kills import Killed, key
+
+ENDS = (ValueError, StoredFailure, OutcomeUnknown, LeaseLost, InProgress)
+
+
+class Attempt:
+    """One attempt in a thread of its own, which moves from one boundary to the next when it is told to."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.ended, self.outcome, self._killed = False, None, False
+        self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=Context().run, args=(self._run, work), daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[], Any]) -> None:
+        _moving.set(self)
+        self._go.acquire()
+        try:
+            self.outcome = work()
+        except ENDS as error:
+            self.outcome = error
+        except Killed:
+            pass
+        self.ended = True
+        self._stands.release()
+
+    def stand(self) -> None:
+        self._stands.release()
+        self._go.acquire()
+        if self._killed:
+            raise Killed
+
+    def move(self) -> None:
+        self._go.release()
+        self._stands.acquire()
+
+    def finish(self) -> Any:
+        while not self.ended:
+            self.move()
+        return self.outcome
+
+    def kill(self) -> None:
+        self._killed = True
+        self.finish()
+        self._thread.join()
+
+
+_moving: ContextVar[Attempt | None] = ContextVar("moving", default=None)
+
+
+def stand() -> None:
+    attempt = _moving.get()
+    if attempt is not None:
+        attempt.stand()
+
+
+class World:
+    """Providers: of calls with one key the first counts; the mail has no key."""
+
+    def __init__(self) -> None:
+        self.made: dict[tuple[str, str], bool] = {}
+        self.mails = 0
+
+    def book(self, name: str) -> str:
+        place = name, current().key_for("provider")
+        stand()
+        self.made.setdefault(place, True)
+        stand()
+        return place[1]
+
+    def cancel(self, booked: str) -> None:
+        stand()
+        for place in self.made:
+            if place[1] == booked:
+                self.made[place] = False
+        stand()
+
+    def mail(self) -> None:
+        stand()
+        self.mails += 1
+        stand()
+
+
+def _run_of(boundary: Boundary, world: World, trip: str, *, fails: bool) -> Callable[[], Any]:
+    def fail() -> None:
+        raise ValueError("no car")
+
+    def work() -> Any:
+        with boundary.claim(trip) as claim:
+            if not claim.replayed:
+                for name in ("flight", "hotel"):
+                    claim.step(name, world.book, name, undo=world.cancel)
+                claim.step("mail", world.mail, effects="external")
+                for line in ("red", "blue"):
+                    claim.step("line", world.book, line, each=line, undo=world.cancel)
+                if fails:
+                    claim.step("car", fail)
+                claim.result = "booked"
+            return claim.result
+
+    return work
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(effort(1, 20)))
+def test_a_schedule_of_attempts_ends_booked_undone_or_unknown(
+    part: int, monkeypatch: pytest.MonkeyPatch, chance: Random
+) -> None:
+    boundary = Boundary("trips", store="memory://", effects="keyed", permanent=ValueError, observers=[])
+    backend = boundary.entrypoint.backend
+    answer_to = claims_steps._answer_to
+    monkeypatch.setattr(claims_steps, "_answer_to", lambda *asked: (stand(), answer_to(*asked))[1])
+    ends: Counter[str] = Counter()
+
+    def take_over(work: Callable[[], Any]) -> Attempt:
+        run(lapse(backend.store), backend.client())
+        return Attempt(work)
+
+    for number in range(effort(300, 5_000)):
+        world, trip, fails = World(), key(), chance.random() < 0.5
+        work = _run_of(boundary, world, trip, fails=fails)
+        attempts = [Attempt(work)]
+        for _ in range(chance.randrange(60)):
+            moving = chance.choice(attempts)
+            if not moving.ended:
+                moving.move()
+            if len(attempts) < 3 and chance.random() < 0.08:
+                attempts.append(take_over(work))
+        late = [one for one in attempts if not one.ended and chance.random() < 0.5]
+        last = take_over(work).finish()
+        for zombie in late:
+            zombie.finish()
+        again = take_over(work).finish()
+        schedule = f"schedule {number}: {fails=} {last=} {again=} {world.made} {world.mails}"
+        assert world.mails <= 1, schedule
+        assert len({name for name, _ in world.made}) == len(world.made), f"a step has one key: {schedule}"
+        if isinstance(again, OutcomeUnknown):
+            ends["unknown"] += 1
+        elif fails:
+            ends["undone"] += 1
+            assert isinstance(again, ValueError | StoredFailure), schedule
+            assert not any(world.made.values()), schedule
+        else:
+            ends["booked"] += 1
+            assert again == "booked", schedule
+            assert all(world.made.values()), schedule
+            assert (len(world.made), world.mails) == (4, 1), schedule
+        for one in attempts:
+            one.kill()
+    boundary.close()
+    assert min(ends.values()) > 0, ends
+    assert len(ends) == 3, ends
