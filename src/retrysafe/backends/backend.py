@@ -222,7 +222,7 @@ class Backend:
             self.database.check(execute, place)
         if self._checked != runtime.pid:
             self.database.find_home(execute, joined=place is not None)
-            self._judge(run(self._checking(), execute))
+            self._judge(run(self.examination(), execute))
 
     async def acheck(self, execute: AsyncExecutor, place: Place | None = None) -> None:
         """`check` for async code."""
@@ -230,7 +230,7 @@ class Backend:
             await self.database.acheck(execute, place)
         if self._checked != runtime.pid:
             await self.database.afind_home(execute, joined=place is not None)
-            self._judge(await arun(self._checking(), execute))
+            self._judge(await arun(self.examination(), execute))
 
     def migrate(self, partitions: int | None = None) -> list[Migration]:
         """Apply the missing migrations, with the records in so many ``partitions``; return them."""
@@ -240,7 +240,8 @@ class Backend:
         """`migrate` through the async client."""
         return await self.tables.amigrate(partitions)
 
-    def _checking(self) -> Steps[list[Finding]]:
+    def examination(self) -> Steps[list[Finding]]:
+        """Look at the schema and at the server's settings. Raises `SchemaOutdated`."""
         if self.kind in WITH_SCHEMA:
             yield from self.tables.require()
         return (yield from examine(self.store))
