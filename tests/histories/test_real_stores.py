@@ -47,11 +47,11 @@ TRAITS = {
     "postgresql": SQL,
     "mysql": SQL._replace(reads_back=frozenset({"take", "renew"})),
     "redis": Traits(skew=1_000, vanishing=True),
-    "mongodb": Traits(skew=1_000_000),
+    "mongodb": Traits(1_000_000, reads_back=frozenset({"take"}), recalled=frozenset({"created"})),
     "dynamodb": Traits(skew=3_000_000, vanishing=True, recalled=frozenset({"created"})),
 }
-"""DynamoDB's clock is known to within two seconds, and a second client may know it better. MongoDB reads its clock when a
-call arrives, which may wait for its turn then."""
+"""DynamoDB's clock is known to within two seconds, and a second client may know it better. MongoDB reads its clock when
+a call arrives, which may wait for its turn then; and PyMongo puts a call whose reply was lost again by itself."""
 
 
 def mongodb_straight() -> str:
